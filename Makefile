@@ -1,0 +1,117 @@
+# Everything a developer does, one word each. `make` lists the words.
+#
+# setup, demo, test and bench use an environment in .venv, which holds an ordinary installation: no test and no demo
+# can see the source folders. A change of a product source re-installs at the next of them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+VENV_TF216 := .venv-tf216
+TF216 := tensorflow-cpu==2.16.2
+
+# A source folder on the path would hide the installed package.
+unexport PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+ROOMS := $(wildcard tfdist callbacks data_service)
+SOURCES := $(shell find $(ROOMS) -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.map' -o -name py.typed \)) \
+	pyproject.toml setup.py CMakeLists.txt tools/build_backend.py tools/build_environment.py
+# A removed source changes this list, and the list is a prerequisite too.
+SOURCE_LIST := $(VENV)/sources.txt
+CPP := $(shell find tfdist/csrc tests/cpp -name '*.cc' -o -name '*.h')
+SHELL_SCRIPTS = $(shell git ls-files --cached --others --exclude-standard '*.sh') .ci/run
+TYPED := $(wildcard tfdist callbacks data_service) tools/gates.py tools/build_environment.py
+
+# $(call create,FOLDER,PYTHON,NEWEST MINOR VERSION): an empty environment.
+define create
+	@$(2) -c 'import sys; version = sys.version_info; \
+	ok = (3, 10) <= version[:2] <= (3, $(3)); \
+	ok or sys.exit("tfdist: %s is Python %d.%d, and this needs Python 3.10 to 3.$(3). " \
+	"Name another one: make PYTHON=python3.11" % (sys.executable, version[0], version[1]))'
+	@echo "== creating $(1) with $$($(2) --version)"
+	@$(2) -m venv --clear $(1) || { echo "tfdist: $(2) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
+endef
+
+.PHONY: help
+help: ## list these words
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV)/installed ## build tfdist and install it in .venv (PYTHON=python3.x chooses the Python)
+
+$(VENV)/bin/python:
+	$(call create,$(VENV),$(PYTHON),13)
+
+.PHONY: FORCE
+$(SOURCE_LIST): FORCE | $(VENV)/bin/python
+	@printf '%s\n' $(sort $(SOURCES)) | cmp -s - $@ || printf '%s\n' $(sort $(SOURCES)) > $@
+
+$(VENV)/installed: $(SOURCES) $(SOURCE_LIST) | $(VENV)/bin/python
+	@echo "== building tfdist and installing it in $(VENV) (the first time brings TensorFlow; a few minutes)"
+	@rm -rf build/lib* build/bdist*
+	$(VENV)/bin/pip install '.[cpu,test]'
+	@touch $@
+
+# The linters are the ones that the installed package names in its extra, so they are pinned in one place.
+$(VENV)/linters: pyproject.toml | $(VENV)/installed
+	@echo "== installing the linters in $(VENV)"
+	@$(VENV)/bin/python -c 'import importlib.metadata as m, re; \
+	print(*(r.split(";")[0].strip() for r in m.requires("tfdist") if re.search("extra == .lint.", r)), sep="\n")' > $@.txt
+	$(VENV)/bin/pip install -r $@.txt
+	@touch $@
+
+.PHONY: demo
+demo: setup ## train a small network on real digits with two processes
+	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/python examples/digits.py
+
+# One run, fast tests first (tests/conftest.py orders them), so that its last line is the verdict on everything.
+.PHONY: test
+test: setup ## run every test against the installed package
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS)
+
+# The oldest TensorFlow that is supported, with the Keras of the newest.
+.PHONY: test-matrix
+test-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
+	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
+	tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
+
+$(VENV_TF216)/bin/python:
+	$(call create,$(VENV_TF216),$(PYTHON),12)
+
+$(VENV_TF216)/installed: $(VENV)/installed | $(VENV_TF216)/bin/python
+	@echo "== building tfdist for $(TF216) and installing it in $(VENV_TF216) (a few minutes)"
+	@rm -rf build/lib* build/bdist*
+	$(VENV_TF216)/bin/pip install '$(TF216)' \
+	"keras==$$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.version("keras"))')"
+	$(VENV_TF216)/bin/pip install '.[cpu,test]' '$(TF216)'
+	@touch $@
+
+.PHONY: lint
+lint: $(VENV)/linters ## check style, types, formats, shell scripts and the gates
+	@echo "== ruff" && $(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@echo "== mypy" && $(VENV)/bin/mypy $(TYPED)
+	@echo "== clang-format" && $(VENV)/bin/clang-format --dry-run -Werror $(CPP)
+	@echo "== shellcheck" && $(VENV)/bin/shellcheck $(SHELL_SCRIPTS)
+	@echo "== gates" && $(VENV)/bin/python tools/gates.py
+
+.PHONY: format
+format: $(VENV)/linters ## lay out Python and C++ sources
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(CPP)
+
+.PHONY: bench
+bench: setup ## time the grouped allreduce on two processes
+	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/python benchmarks/allreduce.py
+
+.PHONY: clean
+clean: ## remove both environments, builds and caches
+	rm -rf $(VENV) $(VENV_TF216) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

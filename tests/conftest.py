@@ -1,0 +1,151 @@
+"""What holds for every test: the order (fast first), a working folder outside the source tree, and no process left.
+
+A session that a test starts inside this one (the ranks of tests/ranks) inherits its tag and leaves all three to it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Every process started by this session has it in its environment, whoever its parent is by then.
+TAG = "PYTEST_TFDIST_SESSION"
+INNER = TAG in os.environ
+LAUNCHERS = frozenset({"mpirun", "mpiexec", "prterun", "prted", "orted", "tfdistrun"})
+# A process that was told to end may need this long to go.
+GRACE_SECONDS = 3.0
+POLL_SECONDS = 0.02
+# Folders of tests, fast ones first; one that is not named here comes last.
+ORDER = ("unit", "test_architecture.py", "cpp", "ranks", "launch", "elastic", "data_service", "examples")
+
+
+def _poll() -> None:
+    """The one pause of the tests, between two looks at a condition."""
+    time.sleep(POLL_SECONDS)
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., None]:
+    """Waits for a condition with a deadline: `wait_until(lambda: path.exists(), seconds=10, what="the file")`."""
+
+    def wait(condition: Callable[[], object], seconds: float = 30.0, what: str = "the condition") -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                pytest.fail(f"waited {seconds} seconds for {what}")
+            _poll()
+
+    return wait
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    ranks = {name: index for index, name in enumerate(ORDER)}
+
+    def place(item: pytest.Item) -> int:
+        parts = item.path.relative_to(tests).parts if item.path.is_relative_to(tests) else ("",)
+        return ranks.get(parts[0], len(ORDER))
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Children inherit a folder in which `import tfdist` can only mean the installed package."""
+    if INNER:
+        return (yield)
+    factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+    start = os.getcwd()
+    os.environ[TAG] = uuid.uuid4().hex
+    os.chdir(factory.mktemp("cwd"))
+    try:
+        return (yield)
+    finally:
+        os.chdir(start)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the session, as one more failed test, if a process of it is still there."""
+    tag = os.environ.get(TAG, "")
+    if INNER or not tag:
+        return
+    end = time.monotonic() + GRACE_SECONDS
+    left = left_processes(tag)
+    while left and time.monotonic() < end:
+        _poll()
+        left = left_processes(tag)
+    if left:
+        for pid in left:
+            _kill(pid)
+        listed = "\n".join(f"  {pid}: {command}" for pid, command in left.items())
+        text = f"{len(left)} processes of these tests still ran {GRACE_SECONDS} s after them (killed now):\n{listed}"
+        report = pytest.TestReport(
+            nodeid="tests/conftest.py::no_process_is_left",
+            location=("tests/conftest.py", 0, "no_process_is_left"),
+            keywords={},
+            outcome="failed",
+            longrepr=text,
+            when="call",
+        )
+        session.config.hook.pytest_runtest_logreport(report=report)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    del os.environ[TAG]
+
+
+def left_processes(tag: str) -> dict[int, str]:
+    """Command lines, by id, of running processes that carry the tag, and of launchers that descend from this one."""
+    found = {}
+    parents = {}
+    names = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        pid = int(entry.name)
+        try:
+            names[pid], state, parents[pid] = _stat(entry)
+            environment = (entry / "environ").read_bytes().split(b"\0") if state != "Z" else []
+        except OSError:  # it ended while we looked, or is another user's
+            continue
+        if f"{TAG}={tag}".encode() in environment:
+            found[pid] = _command(entry)
+        elif state == "Z":
+            del names[pid]
+    for pid, name in names.items():
+        if name in LAUNCHERS and _descends(pid, parents):
+            found[pid] = _command(Path(f"/proc/{pid}"))
+    return {pid: command for pid, command in found.items() if "multiprocessing.resource_tracker" not in command}
+
+
+def _stat(entry: Path) -> tuple[str, str, int]:
+    """Name, state and parent. The name stands in parentheses and may hold any character."""
+    before, _, after = (entry / "stat").read_text(errors="replace").rpartition(")")
+    state, parent = after.split()[:2]
+    return before.partition("(")[2], state, int(parent)
+
+
+def _descends(pid: int, parents: dict[int, int]) -> bool:
+    while pid in parents:
+        pid = parents[pid]
+    return pid == os.getpid()
+
+
+def _command(entry: Path) -> str:
+    try:
+        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

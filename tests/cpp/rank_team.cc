@@ -1,0 +1,65 @@
+#include "rank_team.h"
+
+#include <thread>
+#include <utility>
+
+#include "expect.h"
+
+using tfdist::AllreduceOptions;
+using tfdist::BroadcastOptions;
+using tfdist::Engine;
+using tfdist::EngineConfig;
+using tfdist::LoopbackCommunicator;
+using tfdist::Status;
+
+EngineConfig TestConfig() {
+  EngineConfig config;
+  config.stall_warning_seconds = 0;
+  config.stall_shutdown_seconds = 60;
+  return config;
+}
+
+void RunRanks(int size, const EngineConfig& config, const RankBody& body) {
+  auto communicators = LoopbackCommunicator::Create(size);
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    LoopbackCommunicator* communicator = communicators[rank].get();
+    engines.push_back(std::make_unique<Engine>(std::move(communicators[rank]), config));
+    const RankContext self{rank, size, engines.back().get(), communicator};
+    threads.emplace_back([self, &body] { body(self); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void RunRanks(int size, const RankBody& body) { RunRanks(size, TestConfig(), body); }
+
+std::vector<Status> GatherStatuses(int size, const EngineConfig& config,
+                                   const std::function<Status(const RankContext& self)>& body) {
+  std::vector<Status> statuses(static_cast<size_t>(size));
+  RunRanks(size, config, [&](const RankContext& self) { statuses[self.rank] = body(self); });
+  return statuses;
+}
+
+AllreduceOptions OptionsFor(const std::string& name, size_t tensors) {
+  AllreduceOptions options;
+  options.name = name;
+  for (size_t i = 0; i < tensors; ++i) options.tensor_names.push_back("tensor" + std::to_string(i));
+  return options;
+}
+
+BroadcastOptions BroadcastOptionsFor(const std::string& name, size_t tensors, int root) {
+  BroadcastOptions options;
+  options.name = name;
+  options.tensor_names = OptionsFor(name, tensors).tensor_names;
+  options.root = root;
+  return options;
+}
+
+void ExpectInStep(const RankContext& self) {
+  std::vector<float> values = {static_cast<float>(self.rank + 1)};
+  const Status status =
+      self.engine->Allreduce(OptionsFor("in step", 1), {ViewOf(&values)}, {ViewOf(&values)});
+  EXPECT_EQ(status.message(), "");
+  EXPECT_EQ(values[0], static_cast<float>(self.size * (self.size + 1) / 2));
+}

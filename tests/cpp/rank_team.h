@@ -1,0 +1,55 @@
+// Ranks as threads of one process, each with an engine of its own, for tests of collectives.
+// Not a launcher: real processes are tested by mpi_smoke.cc.
+#ifndef TESTS_CPP_RANK_TEAM_H_
+#define TESTS_CPP_RANK_TEAM_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "core/loopback_communicator.h"
+
+// 1 and powers of two hide mistakes that 3 and 5 show.
+constexpr int kRankCounts[] = {1, 2, 3, 4, 5};
+
+// One rank, as its test function sees it.
+struct RankContext {
+  int rank;
+  int size;
+  tfdist::Engine* engine;
+  tfdist::LoopbackCommunicator* communicator;  // owned by the engine
+};
+
+using RankBody = std::function<void(const RankContext& self)>;
+
+// Waits fail after 60 s here: far longer than a healthy test takes under a sanitizer.
+tfdist::EngineConfig TestConfig();
+
+// Runs `body` as `size` threads and waits for all of them.
+void RunRanks(int size, const tfdist::EngineConfig& config, const RankBody& body);
+void RunRanks(int size, const RankBody& body);
+
+// As RunRanks, and returns the statuses by rank.
+std::vector<tfdist::Status> GatherStatuses(
+    int size, const tfdist::EngineConfig& config,
+    const std::function<tfdist::Status(const RankContext& self)>& body);
+
+template <typename T>
+tfdist::TensorView ViewOf(tfdist::DType dtype, std::vector<T>* values) {
+  return {dtype, {static_cast<int64_t>(values->size())}, values->data()};
+}
+
+inline tfdist::TensorView ViewOf(std::vector<float>* values) {
+  return ViewOf(tfdist::DType::kFloat32, values);
+}
+
+// Options with the names "tensor0", "tensor1", ...
+tfdist::AllreduceOptions OptionsFor(const std::string& name, size_t tensors);
+tfdist::BroadcastOptions BroadcastOptionsFor(const std::string& name, size_t tensors, int root);
+
+// Checks that a sum of all ranks still works: the ranks are in step.
+void ExpectInStep(const RankContext& self);
+
+#endif  // TESTS_CPP_RANK_TEAM_H_

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Builds and runs the tests of the C++ engine.
+#
+#   tests/cpp/run.sh [none|thread|address] [FILTER]
+#
+# The argument names a sanitizer; FILTER runs only the tests whose name contains it.
+# TFDIST_CPP_BUILD_DIR keeps the build between runs; without it, it is made and removed.
+# Where mpicxx and mpirun are on PATH, mpi_smoke runs too (without a sanitizer).
+set -euo pipefail
+
+sanitizer="${1:-none}"
+filter="${2:-}"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+csrc="$here/../../tfdist/csrc"
+flags=(-std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror)
+
+case "$sanitizer" in
+  none) flags+=(-O3) ;;
+  thread) flags+=(-g -O1 -fsanitize=thread) ;;
+  address) flags+=(-g -O1 '-fsanitize=address,undefined' -fno-sanitize-recover=all) ;;
+  *)
+    echo "run.sh: received sanitizer '$sanitizer'; expected none, thread or address" >&2
+    exit 2
+    ;;
+esac
+
+if [[ -n "${TFDIST_CPP_BUILD_DIR:-}" ]]; then
+  build="$TFDIST_CPP_BUILD_DIR/$sanitizer"
+  mkdir -p "$build"
+else
+  build="$(mktemp -d "${TMPDIR:-/tmp}/tfdist-cpp.XXXXXX")"
+  trap 'rm -rf "$build"' EXIT
+fi
+
+jobs="$(nproc)"
+if command -v cmake >/dev/null; then
+  cmake -S "$here" -B "$build" -DTFDIST_SANITIZER="$sanitizer" >"$build/configure.log" ||
+    { cat "$build/configure.log" >&2; exit 1; }
+  cmake --build "$build" --parallel "$jobs"
+else
+  "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "$csrc"/core/*.cc "$here"/test_*.cc \
+    "$here"/main.cc "$here"/rank_team.cc "$here"/element.cc -pthread -o "$build/core_test"
+fi
+"$build/core_test" "$filter"
+
+if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
+  command -v mpirun >/dev/null; then
+  for program in mpi_smoke mpi_failure; do
+    mpicxx "${flags[@]}" -I"$csrc" "$csrc"/core/*.cc "$csrc"/mpi/*.cc "$here/$program.cc" \
+      -pthread -o "$build/$program"
+  done
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  export OMPI_MCA_btl=^ofi OMPI_MCA_mtl=^ofi
+  for ranks in 1 2 3 4; do
+    timeout 120 mpirun --oversubscribe -np "$ranks" "$build/mpi_smoke"
+  done
+
+  # mpirun's exit status says nothing about survivors, so their lines are counted.
+  expect_survivors() {
+    local survivors="$1" output
+    shift
+    output="$(timeout 120 mpirun --oversubscribe "$@" 2>&1 || true)"
+    if [[ "$(grep -c 'mpi_failure: rank [0-9]*: ok' <<<"$output")" -ne "$survivors" ]]; then
+      printf 'run.sh: expected %s survivors of: mpirun %s\n%s\n' "$survivors" "$*" "$output" >&2
+      exit 1
+    fi
+    echo "mpi_failure: $survivors survivors ok: $*"
+  }
+  expect_survivors 2 -np 3 "$build/mpi_failure" silent
+  if ompi_info 2>/dev/null | grep -q 'FT MPI support: yes'; then
+    expect_survivors 1 --with-ft ulfm -np 2 "$build/mpi_failure" killed
+    expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed
+  fi
+fi

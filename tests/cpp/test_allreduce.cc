@@ -1,0 +1,198 @@
+// Allreduce of exactly summable values, whose results need no tolerance.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "element.h"
+#include "expect.h"
+#include "rank_team.h"
+
+using tfdist::AllreduceOptions;
+using tfdist::Compression;
+using tfdist::DType;
+using tfdist::Reduction;
+using tfdist::TensorView;
+
+namespace {
+
+// 1: fewer elements than ranks. 1003: the small path. 20011: the large path for every dtype.
+constexpr int64_t kCounts[] = {0, 1, 1003, 20011};
+
+constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kMin, Reduction::kMax,
+                                     Reduction::kProduct};
+
+// Differs by rank and by place; small enough that int8 sums and products of 5 ranks fit.
+double InputValue(Reduction reduction, int rank, int64_t i) {
+  if (reduction == Reduction::kProduct) return static_cast<double>(1 + (i + rank) % 2);
+  return static_cast<double>((i * 7 + rank * 5) % 11);
+}
+
+double Combine(DType dtype, Reduction reduction, double a, double b) {
+  const bool logical = dtype == DType::kBool;
+  switch (reduction) {
+    case Reduction::kMin:
+      return std::min(a, b);
+    case Reduction::kMax:
+      return std::max(a, b);
+    case Reduction::kProduct:
+      return a * b;
+    default:
+      return logical ? std::max(a, b) : a + b;
+  }
+}
+
+double Expected(DType dtype, Reduction reduction, int size, int64_t i) {
+  double result = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    double value = InputValue(reduction, rank, i);
+    if (dtype == DType::kBool) value = value != 0;
+    result = rank == 0 ? value : Combine(dtype, reduction, result, value);
+  }
+  return result;
+}
+
+void CheckReduction(const RankContext& self, DType dtype, Reduction reduction, int64_t count) {
+  Elements input(dtype, count);
+  Elements output(dtype, count);
+  for (int64_t i = 0; i < count; ++i) input.Set(i, InputValue(reduction, self.rank, i));
+  AllreduceOptions options = OptionsFor("reduce", 1);
+  options.reduction = reduction;
+  EXPECT_EQ(self.engine->Allreduce(options, {input.view()}, {output.view()}).message(), "");
+  for (int64_t i = 0; i < count; ++i) {
+    EXPECT_EQ(output.Get(i), Expected(dtype, reduction, self.size, i));
+    const double untouched = InputValue(reduction, self.rank, i);
+    EXPECT_EQ(input.Get(i), dtype == DType::kBool ? untouched != 0 : untouched);
+  }
+}
+
+// Scales by powers of two and inputs of few bits: exact in every floating type.
+void CheckScales(const RankContext& self, DType dtype, Compression compression, double post) {
+  constexpr int64_t kCount = 517;
+  Elements values(dtype, kCount);
+  for (int64_t i = 0; i < kCount; ++i) values.Set(i, static_cast<double>(i % 5 + self.rank));
+  AllreduceOptions options = OptionsFor("scaled", 1);
+  options.compression = compression;
+  options.prescale = 0.5;
+  options.postscale = post;
+  EXPECT_EQ(self.engine->Allreduce(options, {values.view()}, {values.view()}).message(), "");
+  for (int64_t i = 0; i < kCount; ++i) {
+    const double sum = static_cast<double>(i % 5 * self.size + self.size * (self.size - 1) / 2);
+    EXPECT_EQ(values.Get(i), sum * 0.5 * post);
+  }
+}
+
+void CheckAverage(const RankContext& self, DType dtype, Compression compression, int64_t count) {
+  Elements values(dtype, count);
+  // The sum is size * (i % 9 + 1): its average is exact although 1 / 3 and 1 / 5 are not.
+  for (int64_t i = 0; i < count; ++i) {
+    const double deviation = self.rank - (self.size - 1) / 2.0;
+    values.Set(i, static_cast<double>(i % 9 + 1) + deviation);
+  }
+  AllreduceOptions options = OptionsFor("average", 1);
+  options.reduction = Reduction::kAverage;
+  options.compression = compression;
+  EXPECT_EQ(self.engine->Allreduce(options, {values.view()}, {values.view()}).message(), "");
+  for (int64_t i = 0; i < count; ++i) EXPECT_EQ(values.Get(i), static_cast<double>(i % 9 + 1));
+}
+
+// Tensors of mixed dtypes and sizes in one call, in place.
+void CheckFused(const RankContext& self, Compression compression) {
+  const DType dtypes[] = {DType::kFloat32, DType::kFloat16, DType::kInt32,    DType::kFloat32,
+                          DType::kFloat64, DType::kFloat32, DType::kBfloat16, DType::kFloat32};
+  const int64_t counts[] = {3, 5, 7, 0, 11, 2000, 4, 1};
+  std::vector<Elements> tensors;
+  std::vector<TensorView> views;
+  for (size_t t = 0; t < 8; ++t) {
+    tensors.emplace_back(dtypes[t], counts[t]);
+    for (int64_t i = 0; i < counts[t]; ++i) {
+      tensors[t].Set(i, static_cast<double>((i + static_cast<int64_t>(t)) % 8 + self.rank));
+    }
+  }
+  for (Elements& tensor : tensors) views.push_back(tensor.view());
+  AllreduceOptions options = OptionsFor("fused", 8);
+  options.compression = compression;
+  EXPECT_EQ(self.engine->Allreduce(options, views, views).message(), "");
+  for (size_t t = 0; t < 8; ++t) {
+    for (int64_t i = 0; i < counts[t]; ++i) {
+      const int64_t base = (i + static_cast<int64_t>(t)) % 8;
+      EXPECT_EQ(tensors[t].Get(i),
+                static_cast<double>(base * self.size + self.size * (self.size - 1) / 2));
+    }
+  }
+}
+
+}  // namespace
+
+TEST(AllreduceEveryDtypeAndReduction) {
+  for (int size : kRankCounts) {
+    RunRanks(size, [](const RankContext& self) {
+      for (DType dtype : kAllDTypes) {
+        for (Reduction reduction : kReductions) {
+          for (int64_t count : kCounts) CheckReduction(self, dtype, reduction, count);
+        }
+      }
+    });
+  }
+}
+
+TEST(AllreduceLargerThanASegment) {
+  for (int size : {2, 3}) {
+    RunRanks(size, [](const RankContext& self) {
+      CheckReduction(self, DType::kFloat32, Reduction::kSum, (5 << 20) + 1);
+    });
+  }
+}
+
+TEST(AllreduceAverageIsTheSumDividedByTheRanks) {
+  for (int size : kRankCounts) {
+    RunRanks(size, [](const RankContext& self) {
+      for (int64_t count : kCounts) {
+        for (DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+          CheckAverage(self, dtype, Compression::kNone, count);
+        }
+        CheckAverage(self, DType::kFloat32, Compression::kFp16, count);
+        CheckAverage(self, DType::kFloat64, Compression::kBf16, count);
+      }
+    });
+  }
+}
+
+TEST(AllreducePrescaleAndPostscale) {
+  for (int size : kRankCounts) {
+    RunRanks(size, [](const RankContext& self) {
+      for (double post : {0.25, 8.0}) {
+        for (DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+          CheckScales(self, dtype, Compression::kNone, post);
+          CheckScales(self, dtype, Compression::kFp16, post);
+          CheckScales(self, dtype, Compression::kBf16, post);
+        }
+      }
+    });
+  }
+}
+
+TEST(AllreduceFusesMixedTensorsAtEveryThreshold) {
+  for (int size : kRankCounts) {
+    for (int64_t threshold : {0, 64, 1 << 20}) {
+      tfdist::EngineConfig config = TestConfig();
+      config.fusion_threshold_bytes = threshold;
+      RunRanks(size, config, [](const RankContext& self) {
+        for (Compression c : {Compression::kNone, Compression::kFp16, Compression::kBf16}) {
+          CheckFused(self, c);
+        }
+      });
+    }
+  }
+}
+
+TEST(AllreduceOfNoTensorsAndOfScalars) {
+  for (int size : kRankCounts) {
+    RunRanks(size, [](const RankContext& self) {
+      EXPECT(self.engine->Allreduce(OptionsFor("none", 0), {}, {}).ok());
+      double value = self.rank + 1;
+      const TensorView scalar{DType::kFloat64, {}, &value};
+      EXPECT(self.engine->Allreduce(OptionsFor("scalar", 1), {scalar}, {scalar}).ok());
+      EXPECT_EQ(value, self.size * (self.size + 1) / 2.0);
+    });
+  }
+}

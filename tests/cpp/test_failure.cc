@@ -1,0 +1,145 @@
+// Ranks that die, hang, are late or leave: every wait ends, in time and with the right name.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "expect.h"
+#include "rank_team.h"
+
+using tfdist::EngineConfig;
+using tfdist::Status;
+using tfdist::StatusCode;
+
+namespace {
+
+Status Sum(const RankContext& self, size_t count) {
+  std::vector<float> values(count, 1.0f);
+  return self.engine->Allreduce(OptionsFor("grads", 1), {ViewOf(&values)}, {ViewOf(&values)});
+}
+
+int CodeOf(const Status& status) { return static_cast<int>(status.code()); }
+constexpr int kUnavailable = static_cast<int>(StatusCode::kUnavailable);
+constexpr int kDeadlineExceeded = static_cast<int>(StatusCode::kDeadlineExceeded);
+
+// A door that threads wait at until it is opened.
+class Gate {
+ public:
+  void Open() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    open_ = true;
+    opened_.notify_all();
+  }
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    opened_.wait(lock, [this] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool open_ = false;
+};
+
+}  // namespace
+
+TEST(FailureOfAKilledPeerIsUnavailableOnAllOthersAndStays) {
+  for (int size : {2, 3, 4, 5}) {
+    const auto start = std::chrono::steady_clock::now();
+    const int victim = size / 2;
+    std::atomic<int> started{0};
+    RunRanks(size, [victim, &started](const RankContext& self) {
+      EXPECT(self.engine->Barrier("start").ok());
+      ++started;
+      if (self.rank == victim) {
+        while (started < self.size) std::this_thread::yield();  // all have left the barrier
+        return self.communicator->Kill();
+      }
+      const Status status = Sum(self, 10);
+      EXPECT_EQ(CodeOf(status), kUnavailable);
+      EXPECT_CONTAINS(status.message(),
+                      "rank " + std::to_string(victim) + " (host localhost) was killed");
+      EXPECT_CONTAINS(status.message(), "allreduce 'grads' (1 tensor, 'tensor0')");
+      EXPECT_EQ(self.engine->Barrier("later").message(), status.message());
+      EXPECT_EQ(self.engine->Shutdown().message(), status.message());
+    });
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    EXPECT(elapsed.count() < 20);  // the deadline is 60 s: the death was noticed, not waited out
+  }
+}
+
+TEST(FailureInTheMiddleOfALargeBufferEndsAllOthers) {
+  RunRanks(3, [](const RankContext& self) {
+    for (int call = 0; call < 1000; ++call) {
+      if (self.rank == 2 && call == 3) self.communicator->Kill();
+      const Status status = Sum(self, 50'000);
+      if (status.ok()) continue;
+      EXPECT_EQ(CodeOf(status), kUnavailable);
+      return;
+    }
+    EXPECT(!"a killed rank went unnoticed");
+  });
+}
+
+TEST(FailureByDeadlineNamesTheMissingRanks) {
+  EngineConfig config = TestConfig();
+  config.stall_shutdown_seconds = 0.3;
+  RunRanks(4, config, [](const RankContext& self) {
+    if (self.rank == 1 || self.rank == 2) return;  // never calls
+    const Status status = Sum(self, 10);
+    EXPECT_EQ(CodeOf(status), kDeadlineExceeded);
+    EXPECT_CONTAINS(status.message(), "rank " + std::to_string(self.rank) + " (host localhost)");
+    EXPECT_CONTAINS(status.message(), "in allreduce 'grads' (1 tensor, 'tensor0') for ranks 1-2");
+    EXPECT_CONTAINS(status.message(), "stall_shutdown_seconds");
+    EXPECT_EQ(self.engine->Barrier("later").message(), status.message());
+  });
+}
+
+TEST(FailureToArriveInTimeIsReportedOnceAndThenForgiven) {
+  std::mutex mutex;
+  std::vector<std::string> reports;
+  Gate reported;
+  EngineConfig config = TestConfig();
+  config.stall_warning_seconds = 0.01;
+  config.on_stall = [&](const std::string& report) {
+    if (report.find("tfdist: stalled: rank 0 ") != 0)
+      return;  // on a slow machine rank 1 reports too
+    std::lock_guard<std::mutex> lock(mutex);
+    reports.push_back(report);
+    reported.Open();
+  };
+  RunRanks(2, config, [&reported](const RankContext& self) {
+    if (self.rank == 1) reported.Pass();
+    EXPECT(self.engine->Barrier("slow").ok());
+  });
+  EXPECT_EQ(reports.size(), 1u);
+  EXPECT_CONTAINS(reports[0], "rank 0 (host localhost) has waited");
+  EXPECT_CONTAINS(reports[0], "in barrier 'slow' for rank 1 (host localhost)");
+  EXPECT_CONTAINS(reports[0], "py-spy");
+}
+
+TEST(FailureAfterShutdownSaysSo) {
+  for (int size : kRankCounts) {
+    RunRanks(size, [](const RankContext& self) {
+      ExpectInStep(self);
+      EXPECT(self.engine->Shutdown().ok());
+      const Status status = self.engine->Barrier("late");
+      EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kFailedPrecondition));
+      EXPECT_CONTAINS(status.message(), "has been shut down");
+    });
+  }
+}
+
+TEST(FailureOfALateRankDoesNotComeFromMessagesThatWereTakenBack) {
+  // Rank 0 gives up before rank 1 calls: its buffers are gone, and rank 1 must not read them.
+  EngineConfig config = TestConfig();
+  config.stall_shutdown_seconds = 0.2;
+  Gate gave_up;
+  RunRanks(2, config, [&gave_up](const RankContext& self) {
+    if (self.rank == 1) gave_up.Pass();
+    EXPECT_EQ(CodeOf(Sum(self, 1000)), kDeadlineExceeded);
+    if (self.rank == 0) gave_up.Open();
+  });
+}

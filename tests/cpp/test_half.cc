@@ -1,0 +1,145 @@
+// float16 and bfloat16 against float32: all 65,536 values, and rounding at every boundary.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "core/half.h"
+#include "expect.h"
+
+namespace {
+
+uint32_t BitsOf(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+float FloatOf(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+std::vector<uint16_t> AllBits() {
+  std::vector<uint16_t> all(65536);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  return all;
+}
+
+// The value of a half from its definition, in double.
+double Meaning(uint16_t bits) {
+  const int exponent = (bits >> 10) & 0x1f;
+  const int mantissa = bits & 0x3ff;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+bool IsHalfFinite(uint16_t bits) { return (bits & 0x7c00) != 0x7c00; }
+
+// Floats around everything that matters: all exponents, mantissas near ties, NaNs, random bits.
+std::vector<float> ManyFloats() {
+  std::vector<float> floats;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    for (uint32_t low : {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u,
+                         0xefffu, 0xf000u, 0xf001u, 0xffffu}) {
+      floats.push_back(FloatOf(high << 16 | low));
+    }
+  }
+  std::mt19937 random(20261121);
+  for (int i = 0; i < 300000; ++i) floats.push_back(FloatOf(static_cast<uint32_t>(random())));
+  return floats;
+}
+
+}  // namespace
+
+TEST(HalfToFloatIsExactForAllBits) {
+  for (uint16_t bits : AllBits()) {
+    const float value = tfdist::HalfToFloat(bits);
+    if (IsHalfFinite(bits)) {
+      EXPECT_EQ(static_cast<double>(value), Meaning(bits));
+      EXPECT_EQ(std::signbit(value), (bits & 0x8000) != 0);
+    } else if ((bits & 0x3ff) == 0) {
+      EXPECT(std::isinf(value) && std::signbit(value) == ((bits & 0x8000) != 0));
+    } else {
+      EXPECT(std::isnan(value));
+    }
+  }
+}
+
+TEST(HalfRoundTripIsIdentityForAllButSignallingNan) {
+  for (uint16_t bits : AllBits()) {
+    const bool nan = !IsHalfFinite(bits) && (bits & 0x3ff) != 0;
+    const uint16_t expected = nan ? static_cast<uint16_t>(bits | 0x200) : bits;
+    EXPECT_EQ(tfdist::FloatToHalf(tfdist::HalfToFloat(bits)), expected);
+  }
+}
+
+TEST(FloatToHalfRoundsToNearestEven) {
+  for (uint32_t bits = 0; bits < 0x7bff; ++bits) {
+    const double low = Meaning(static_cast<uint16_t>(bits));
+    const double high = Meaning(static_cast<uint16_t>(bits + 1));
+    const float tie = static_cast<float>((low + high) / 2);  // exact in float
+    EXPECT_EQ(tfdist::FloatToHalf(tie), bits + (bits & 1));
+    EXPECT_EQ(tfdist::FloatToHalf(std::nextafter(tie, 0.0f)), bits);
+    EXPECT_EQ(tfdist::FloatToHalf(std::nextafter(tie, 1e9f)), bits + 1);
+    EXPECT_EQ(tfdist::FloatToHalf(-tie), (bits + (bits & 1)) | 0x8000);
+  }
+  EXPECT_EQ(tfdist::FloatToHalf(65519.996f), 0x7bff);
+  EXPECT_EQ(tfdist::FloatToHalf(65520.0f), 0x7c00);
+  EXPECT_EQ(tfdist::FloatToHalf(-std::numeric_limits<float>::infinity()), 0xfc00);
+}
+
+TEST(Bfloat16KeepsAllItsValuesAndRoundsToNearestEven) {
+  for (uint16_t bits : AllBits()) {
+    const float value = tfdist::Bfloat16ToFloat(bits);
+    EXPECT_EQ(BitsOf(value), static_cast<uint32_t>(bits) << 16);
+    if (std::isnan(value)) {
+      EXPECT(std::isnan(tfdist::Bfloat16ToFloat(tfdist::FloatToBfloat16(value))));
+      continue;
+    }
+    EXPECT_EQ(tfdist::FloatToBfloat16(value), bits);
+    if (std::isinf(value)) continue;
+    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+    EXPECT_EQ(tfdist::FloatToBfloat16(FloatOf(wide | 0x7fff)), bits);
+    EXPECT_EQ(tfdist::FloatToBfloat16(FloatOf(wide | 0x8000)), bits + (bits & 1));
+    EXPECT_EQ(tfdist::FloatToBfloat16(FloatOf(wide | 0x8001)), bits + 1);
+  }
+}
+
+TEST(HalfSpansAgreeWithSingleValuesBitForBit) {
+  std::printf("       half spans run on %s\n", tfdist::HalfIsVectorized() ? "vectors" : "scalars");
+  const std::vector<float> floats = ManyFloats();
+  const int64_t count = static_cast<int64_t>(floats.size());
+  std::vector<uint16_t> halves(floats.size());
+  std::vector<uint16_t> brains(floats.size());
+  tfdist::FloatToHalf(floats.data(), count, halves.data());
+  tfdist::FloatToBfloat16(floats.data(), count, brains.data());
+  for (size_t i = 0; i < floats.size(); ++i) {
+    EXPECT_EQ(halves[i], tfdist::FloatToHalf(floats[i]));
+    EXPECT_EQ(brains[i], tfdist::FloatToBfloat16(floats[i]));
+  }
+  const std::vector<uint16_t> all = AllBits();
+  std::vector<float> from_half(all.size());
+  std::vector<float> from_brain(all.size());
+  tfdist::HalfToFloat(all.data(), 65536, from_half.data());
+  tfdist::Bfloat16ToFloat(all.data(), 65536, from_brain.data());
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(BitsOf(from_half[i]), BitsOf(tfdist::HalfToFloat(all[i])));
+    EXPECT_EQ(BitsOf(from_brain[i]), BitsOf(tfdist::Bfloat16ToFloat(all[i])));
+  }
+}
+
+TEST(HalfSpansOfEveryLengthTouchNothingElse) {
+  const std::vector<float> floats(40, 1.5f);
+  for (int64_t count = 0; count <= 33; ++count) {
+    std::vector<uint16_t> halves(40, 0xabcd);
+    tfdist::FloatToHalf(floats.data(), count, halves.data());
+    for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(halves[i], i < count ? 0x3e00 : 0xabcd);
+    std::vector<uint16_t> brains(40, 0xabcd);
+    tfdist::FloatToBfloat16(floats.data(), count, brains.data());
+    for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(brains[i], i < count ? 0x3fc0 : 0xabcd);
+  }
+}

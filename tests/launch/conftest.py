@@ -1,0 +1,83 @@
+"""Starts real jobs with small scripts, and asserts after every test that no process of its jobs is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+MARK = "LAUNCH_TEST_MARK"
+DEADLINE_S = 60.0
+
+
+@dataclass
+class Finished:
+    """A launcher that ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+@dataclass
+class Launch:
+    """Starts launchers whose processes all carry one mark in their environment."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def script(self, text: str, name: str = "rank.py") -> str:
+        head = "import os, signal, sys, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
+        (self.folder / name).write_text(head + text)
+        return name
+
+    def start(
+        self, *words: str, variables: Mapping[str, str] | None = None, program: Sequence[str] = ("-m", "tfdist.launch")
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, *program, *words],
+            cwd=self.folder,
+            env={**os.environ, MARK: self.mark, **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str, variables: Mapping[str, str] | None = None) -> Finished:
+        return self.end(self.start(*words, variables=variables))
+
+    def end(self, launcher: subprocess.Popen[str]) -> Finished:
+        begin = time.monotonic()
+        out, err = launcher.communicate(timeout=DEADLINE_S)
+        return Finished(launcher.returncode, out, err, time.monotonic() - begin)
+
+    def processes(self) -> dict[int, str]:
+        """The command lines, by id, of the living processes with our mark."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except OSError:
+                    continue
+        return found
+
+    def files(self, pattern: str) -> list[Path]:
+        return sorted(self.folder.glob(pattern))
+
+
+@pytest.fixture
+def launch(tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[Launch]:
+    made = Launch(tmp_path)
+    yield made
+    wait_until(lambda: not made.processes(), seconds=10, what=f"the end of {made.processes()}")

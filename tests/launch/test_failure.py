@@ -1,0 +1,138 @@
+"""Jobs in which a rank fails: all of it ends in time, and the summary and the exit status name the first to fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+WAIT = "time.sleep(1000)"
+# The bound that is promised, from the failure to the end of everything.
+BOUND_S = 10.0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_exit_code_of_the_first_to_fail(launch: Any, ranks: int) -> None:
+    last = ranks - 1
+    launch.script(
+        f"if rank == {last}:\n    open('failed', 'w').close()\n    sys.exit(40 + rank)\n"
+        "while not os.path.exists('failed'): time.sleep(0.01)\n"
+        "time.sleep(0.3)\nsys.exit(3)"
+    )
+    done = launch.run("-np", str(ranks), "python", "rank.py")
+    assert done.code == 40 + last
+    assert f"tfdistrun: rank {last} on " in done.stderr
+    assert f"exit code {40 + last}" in done.stderr
+
+
+def test_exception_ends_a_blocked_peer_and_is_shown(launch: Any) -> None:
+    launch.script(f"if rank == 1: raise KeyError('no such {{}}'.format('thing'))\n{WAIT}")
+    done = launch.run("-np", "2", "python", "rank.py")
+    assert done.code == 1
+    assert done.seconds < BOUND_S
+    summary = done.stderr[done.stderr.index("tfdistrun: rank 1") :]
+    assert "  | Traceback (most recent call last):" in summary
+    assert "  | KeyError: 'no such thing'" in summary
+    assert "ended by tfdistrun after rank 1 failed" in summary, done.stderr
+    assert "next: rank 1 on " in summary
+
+
+def test_sigkill_in_an_allreduce(launch: Any) -> None:
+    launch.script(
+        "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+        "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nMPI.COMM_WORLD.allreduce(rank)"
+    )
+    done = launch.run("-np", "3", "python", "rank.py")
+    assert done.code == 137
+    assert done.seconds < BOUND_S
+    assert "killed by SIGKILL" in done.stderr
+    assert "dmesg" in done.stderr
+    assert "mpirun" not in done.stderr
+
+
+def test_mpi_abort(launch: Any) -> None:
+    launch.script(
+        "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+        "if rank == 1: MPI.COMM_WORLD.Abort(5)\nMPI.COMM_WORLD.allreduce(rank)"
+    )
+    done = launch.run("-np", "2", "python", "rank.py")
+    assert done.code == 5
+    assert done.seconds < BOUND_S
+
+
+@pytest.mark.parametrize(
+    "stubborn", ["signal.signal(signal.SIGTERM, signal.SIG_IGN)", "os.kill(os.getpid(), signal.SIGSTOP)"]
+)
+def test_peer_that_ignores_sigterm_or_is_stopped(launch: Any, stubborn: str) -> None:
+    launch.script(
+        f"if rank == 0:\n    open('up', 'w').close()\n    {stubborn}\n    {WAIT}\n"
+        "while not os.path.exists('up'): time.sleep(0.01)\nsys.exit(4)"
+    )
+    done = launch.run("-np", "2", "python", "rank.py")
+    assert done.code == 4
+    assert done.seconds < BOUND_S
+    assert "ended by tfdistrun after rank 1 failed (by SIGKILL)" in done.stderr
+
+
+def test_peer_may_report_its_own_error(launch: Any) -> None:
+    launch.script(
+        "if rank == 0:\n    open('failed', 'w').close()\n    sys.exit(9)\n"
+        "while not os.path.exists('failed'): time.sleep(0.01)\n"
+        "time.sleep(0.5)\nprint('lost my peer')\nsys.exit(8)"
+    )
+    done = launch.run("-np", "2", "python", "rank.py")
+    assert "[1] lost my peer\n" in done.stdout
+    assert "exit code 8" in done.stderr
+    assert done.code == 9
+
+
+@pytest.mark.parametrize("victim", ["mpirun", "task.py"])
+def test_supervisor_or_mpirun_killed(launch: Any, wait_until: Any, victim: str) -> None:
+    launch.script(f"open(f'up{{rank}}', 'w').close()\n{WAIT}")
+    job = launch.start("-np", "2", "python", "rank.py")
+    wait_until(lambda: len(launch.files("up*")) == 2)
+    marks = {"mpirun": "--host localhost", "task.py": "task.py"}
+    found = [pid for pid, words in launch.processes().items() if marks[victim] in words]
+    os.kill(found[-1], signal.SIGKILL)
+    done = launch.end(job)
+    assert done.code != 0
+    assert done.seconds < BOUND_S
+    assert "next: " in done.stderr
+
+
+def test_program_that_cannot_be_started(launch: Any) -> None:
+    (launch.folder / "broken").write_text("#!/no/such/interpreter\n")
+    (launch.folder / "broken").chmod(0o755)
+    done = launch.run("-np", "2", "./broken")
+    assert done.code == 127
+    assert "cannot be started" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-np", "2", "python", "no.py"], "no.py: no such file; cwd is "),
+        (["-np", "2", "no-such-command"], "no-such-command: no such command on PATH"),
+        (["-np", "0", "python", "-V"], "'0' is not a number of ranks"),
+        (["-np", "-1", "python", "-V"], "'-1' is not a number of ranks"),
+        (["-np", "two", "python", "-V"], "'two' is not a number of ranks"),
+        (["python", "-V"], "-np N is missing"),
+        (["-np", "2"], "no command to run"),
+        (["-np"], "-np expects a value"),
+        (["-np", "2", "--verbos", "python", "-V"], "--verbos: no such option; did you mean --verbose?"),
+        (["-np", "2", "-H", "no-such-host.invalid:2", "python", "-V"], "host 'no-such-host.invalid' is not known here"),
+        (["-np", "3", "-H", "localhost:2", "python", "-V"], "-np 3 asks for more than the 2 slots of localhost:2"),
+        (["-np", "1", "--compression", "zip", "python", "-V"], "TFDIST_COMPRESSION='zip' cannot be used"),
+        (
+            ["-np", "1", "--network-interfaces", "zz9", "-H", "localhost", "--hostfile", "x", "true"],
+            "exclude each other",
+        ),
+    ],
+)
+def test_error_before_anything_starts(launch: Any, words: list[str], message: str) -> None:
+    done = launch.run(*words)
+    assert done.code == 2
+    assert message in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,195 @@
+"""Runs the tests of this folder on several ranks: one job a world size, all tests of that size in it.
+
+A test here is an ordinary function that every rank runs at the same time. `@pytest.mark.ranks(1, 2, 3, 4)` chooses the
+world sizes (default 2 and 3); the fixture `world` is the size. Seen from outside, each test and size is one item: it
+passes if it passed on every rank.
+
+The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up, and the ranks
+(the inner sessions) write what happened to files. A rank that fails leaves its peers inside a collective; the check
+of headers then fails them too, and the barrier after each test brings all of them back in step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+RESULTS = os.environ.get("TFDIST_TEST_RESULTS")
+INNER = RESULTS is not None
+DEFAULT_SIZES = (2, 3)
+# The collectives of a test wait this long for a rank that failed or hangs; a first trace on a busy core is slow.
+STALL_SECONDS = 120
+SECONDS_FOR_START = 180
+SECONDS_A_TEST = 120
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("ranks")
+    sizes = mark.args if mark else DEFAULT_SIZES
+    metafunc.parametrize("world", sizes, ids=[f"np{size}" for size in sizes])
+
+
+def world_of(item: pytest.Item) -> int:
+    return int(item.callspec.params["world"])  # type: ignore[attr-defined]
+
+
+if INNER:
+
+    @pytest.fixture(scope="session", autouse=True)
+    def _initialised() -> None:
+        import tfdist
+
+        tfdist.init()
+
+    @pytest.fixture(autouse=True)
+    def _in_step(world: int, request: pytest.FixtureRequest) -> Iterator[None]:
+        import keras
+
+        import tfdist
+
+        assert tfdist.size() == world
+        keras.utils.set_random_seed(1000 + tfdist.rank())
+        yield
+        keras.backend.clear_session(free_memory=False)
+        _meet(request.node.name)
+
+    @pytest.fixture
+    def shared_tmp_path(request: pytest.FixtureRequest) -> Path:
+        """A folder of this test, the same on every rank."""
+        assert RESULTS is not None
+        path = Path(RESULTS) / "tmp" / re.sub(r"\W+", "_", request.node.nodeid)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+        rank = os.environ["OMPI_COMM_WORLD_RANK"]
+        entry = {
+            "nodeid": report.nodeid,
+            "outcome": report.outcome,
+            "when": report.when,
+            "duration": report.duration,
+            "text": str(report.longrepr) if report.longrepr else "",
+        }
+        with open(Path(str(RESULTS)) / f"rank{rank}.jsonl", "a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def _meet(test: str) -> None:
+    """Waits for all ranks at the end of a test, past the mismatches that a failed rank causes."""
+    import tfdist
+
+    for _ in range(50):
+        try:
+            tfdist.barrier(name=f"end of {test}")
+            return
+        except tfdist.errors.MismatchError:
+            continue
+    pytest.exit(f"the ranks could not be brought back in step after {test}", returncode=3)
+
+
+class Batch:
+    """The inner run of all items of one world size: its results by rank, and its output."""
+
+    def __init__(self, items: list[pytest.Item], size: int, folder: Path) -> None:
+        self.size = size
+        self.folder = folder
+        arguments = folder / "arguments"
+        root = items[0].config.rootpath
+        nodes = [f"{root / item.nodeid.split('::')[0]}::{item.nodeid.split('::', 1)[1]}" for item in items]
+        arguments.write_text("\n".join(nodes))
+        bin_folder = Path(sys.executable).parent
+        command = [str(bin_folder / "tfdistrun"), "-np", str(size), str(bin_folder / "pytest")]
+        command += ["-q", "--rootdir", str(root), "-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider"]
+        environment = os.environ | {
+            "TFDIST_TEST_RESULTS": str(folder),
+            "TFDIST_STALL_CHECK_SHUTDOWN_TIME": str(STALL_SECONDS),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        limit = SECONDS_FOR_START + SECONDS_A_TEST * len(items)
+        self.output = self._run([*command, f"@{arguments}"], environment, limit)
+        self.reports = [self._read(rank) for rank in range(size)]
+
+    def _run(self, command: list[str], environment: dict[str, str], limit: float) -> str:
+        with subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                output, _ = process.communicate()
+                output += f"\nended after {limit} seconds"
+        return output
+
+    def _read(self, rank: int) -> dict[str, list[dict[str, object]]]:
+        path = self.folder / f"rank{rank}.jsonl"
+        entries: dict[str, list[dict[str, object]]] = {}
+        for line in path.read_text().splitlines() if path.is_file() else ():
+            entry = json.loads(line)
+            entries.setdefault(entry["nodeid"], []).append(entry)
+        return entries
+
+    def failure(self, nodeid: str) -> str:
+        """What went wrong with one test, rank by rank; empty if nothing did."""
+        texts = []
+        for rank, reports in enumerate(self.reports):
+            entries = reports.get(nodeid, [])
+            if {entry["when"] for entry in entries} != {"setup", "call", "teardown"}:
+                texts.append(f"rank {rank} did not finish this test")
+            texts += [f"rank {rank}:\n{e['text']}" for e in entries if e["outcome"] != "passed"]
+        if texts and any("did not finish" in text for text in texts):
+            texts.append(f"output of the job:\n{self.output[-6000:]}")
+        return "\n\n".join(texts)
+
+    def duration(self, nodeid: str) -> float:
+        return max((sum(float(str(e["duration"])) for e in r.get(nodeid, [])) for r in self.reports), default=0.0)
+
+
+if not INNER:
+    _batches: dict[int, Batch] = {}
+
+    @pytest.fixture(autouse=True)
+    def _has_a_world(world: int) -> None:
+        """Gives every test the parameter `world`, as the ranks' own fixture does."""
+
+    @pytest.fixture
+    def shared_tmp_path() -> Path:
+        raise AssertionError("runs on the ranks only")
+
+    def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+        """World sizes one after the other, so that progress shows job by job."""
+        ours = [item for item in items if HERE in item.path.parents]
+        places = [index for index, item in enumerate(items) if HERE in item.path.parents]
+        for place, item in zip(places, sorted(ours, key=world_of), strict=True):
+            items[place] = item
+
+    def pytest_runtest_protocol(item: pytest.Item) -> bool:
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        size = world_of(item)
+        if size not in _batches:
+            same = [i for i in item.session.items if HERE in i.path.parents and world_of(i) == size]
+            folder = item.config._tmp_path_factory.mktemp(f"np{size}_")  # type: ignore[attr-defined]
+            _batches[size] = Batch(same, size, folder)
+        batch = _batches[size]
+        failure = batch.failure(item.nodeid)
+        for when in ("setup", "call", "teardown"):
+            report = pytest.TestReport(
+                nodeid=item.nodeid,
+                location=item.location,
+                keywords=dict.fromkeys(item.keywords, 1),
+                outcome="failed" if failure and when == "call" else "passed",
+                longrepr=failure if failure and when == "call" else None,
+                when=when,  # type: ignore[arg-type]
+                duration=batch.duration(item.nodeid) if when == "call" else 0.0,
+            )
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True

@@ -1,0 +1,150 @@
+"""What `tfdist.shard` gives each rank of a real job, and what the ranks tell each other about their data."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist.errors import ConfigError
+
+
+def parts_of(dataset):
+    """The elements of every rank's part, by rank."""
+    mine = [tf.nest.map_structure(lambda value: value.numpy().tolist(), element) for element in dataset]
+    return tfdist.allgather_object(mine, name="parts")
+
+
+@pytest.fixture
+def warnings_seen():
+    """The warnings of tfdist on this rank."""
+    seen = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: seen.append(record.getMessage())
+    logger = logging.getLogger("tfdist")
+    logger.addHandler(handler)
+    yield seen
+    logger.removeHandler(handler)
+
+
+def assert_warned(seen, text):
+    """Rank 0 has warned, and nobody else."""
+    if tfdist.rank() == 0:
+        assert len(seen) == 1
+        assert text in seen[0]
+    else:
+        assert seen == []
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_parts_of_a_shuffled_dataset_cover_it(world, remainder, warnings_seen):
+    tf.random.set_seed(7)
+    dataset = tf.data.Dataset.range(26).shuffle(26, seed=9).batch(2)
+    part = tfdist.shard(dataset, remainder=remainder)
+    steps = 13 // world if remainder == "drop" else -(-13 // world)
+    assert int(part.cardinality()) == steps
+    for _ in range(2):
+        batches = parts_of(part)
+        assert [len(mine) for mine in batches] == [steps] * world
+        seen = [sample for mine in batches for batch in mine for sample in batch]
+        assert len(set(seen)) == (2 * steps * world if remainder == "drop" else 26)
+    assert warnings_seen == []
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_rows_of_arrays(world, warnings_seen):
+    x, y = np.arange(20).reshape(10, 2), np.arange(10.0)
+    mine, labels = tfdist.shard((x, y))
+    rows = 10 // world
+    assert np.array_equal(mine, x[: rows * world][tfdist.rank() :: world])
+    assert sorted(sum(tfdist.allgather_object(labels.tolist()), [])) == list(range(rows * world))
+    assert len(tfdist.shard(x, remainder="pad")) == -(-10 // world)
+    assert warnings_seen == []
+
+
+@pytest.mark.ranks(1, 2)
+def test_off_and_a_world_of_one_change_nothing(world):
+    dataset = tf.data.Dataset.range(5).batch(2)
+    assert tfdist.shard(dataset, policy="off") is dataset
+    assert (tfdist.shard(dataset) is dataset) == (world == 1)
+
+
+@pytest.mark.ranks(2, 3)
+def test_shuffle_without_a_seed_is_warned_about(world, warnings_seen):
+    tf.random.set_seed(None)
+    tfdist.shard(tf.data.Dataset.range(100).shuffle(100).batch(2))
+    assert_warned(warnings_seen, ".shuffle(100, seed=1)")
+
+
+@pytest.mark.ranks(2, 3)
+def test_global_seed_that_differs_by_rank_is_warned_about(world, warnings_seen):
+    tf.random.set_seed(tfdist.rank() + 1)
+    tfdist.shard(tf.data.Dataset.range(100).shuffle(100, seed=3).batch(2))
+    assert_warned(warnings_seen, "set_random_seed")
+
+
+@pytest.mark.ranks(2, 3)
+def test_own_seed_that_differs_by_rank_is_warned_about(world, warnings_seen):
+    tf.random.set_seed(7)
+    tfdist.shard(tf.data.Dataset.range(100).shuffle(100, seed=tfdist.rank()).batch(2))
+    assert_warned(warnings_seen, "another seed on each rank: write .shuffle(100, seed=1)")
+
+
+@pytest.mark.ranks(2, 3)
+def test_arrays_that_differ_are_warned_about(world, warnings_seen):
+    generator = np.random.default_rng(tfdist.rank())
+    tfdist.shard(generator.permutation(1000))
+    assert_warned(warnings_seen, "random_state")
+
+
+@pytest.mark.ranks(2, 3)
+def test_differences_are_the_same_error_on_every_rank(world):
+    last = tfdist.rank() == world - 1
+    with pytest.raises(ConfigError, match=r"number of elements or rows .*rank 0: 8, rank 1"):
+        tfdist.shard(np.arange(9 if last else 8))
+    with pytest.raises(ConfigError, match=r"different remainder .*rank 0: 'drop'"):
+        tfdist.shard(np.arange(8), remainder="pad" if last else "drop")
+    with pytest.raises(ConfigError, match="different data"):
+        tfdist.shard(np.arange(8) if last else tf.data.Dataset.range(8))
+    with pytest.raises(ConfigError, match=f"{world} are needed"):
+        tfdist.shard(np.arange(world - 1))
+
+
+@pytest.fixture
+def file_pattern(shared_tmp_path):
+    """Five files with as many records as their number and three more; a record is `file-record`."""
+    if tfdist.rank() == 0:
+        for file in range(5):
+            with tf.io.TFRecordWriter(str(shared_tmp_path / f"{file}.tfrecord")) as writer:
+                for record in range(3 + file):
+                    writer.write(f"{file}-{record}".encode())
+    tfdist.barrier(name="files are written")
+    return str(shared_tmp_path / "*.tfrecord")
+
+
+@pytest.mark.ranks(2, 3)
+def test_files_are_dealt_out(world, file_pattern, warnings_seen):
+    tf.random.set_seed(None)
+    names = tf.data.Dataset.list_files(file_pattern)
+    records = names.interleave(tf.data.TFRecordDataset).shuffle(10).repeat().batch(2, drop_remainder=True)
+    mine = tfdist.shard(records, policy="file")
+    files = {record.decode()[0] for batch in mine.take(30) for record in batch.numpy()}
+    everybody = tfdist.allgather_object(sorted(files))
+    assert sorted(sum(everybody, [])) == ["0", "1", "2", "3", "4"]
+    assert warnings_seen == []
+
+
+@pytest.mark.ranks(2, 3)
+def test_files_that_cannot_be_dealt_out_are_refused_on_every_rank(world, file_pattern):
+    names = sorted(tf.io.gfile.glob(file_pattern))
+    refused = {
+        r"must end in \.repeat\(\)": tf.data.TFRecordDataset(names).batch(2),
+        "drop_remainder=True": tf.data.TFRecordDataset(names).batch(2).repeat(),
+        r"only has 1 file\(s\)|fewer files": tf.data.TFRecordDataset(names[:1]).repeat().batch(2),
+        "does not read files": tf.data.Dataset.range(8).repeat(),
+    }
+    for text, dataset in refused.items():
+        with pytest.raises(ConfigError, match=text):
+            tfdist.shard(dataset, policy="file")

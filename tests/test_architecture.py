@@ -1,0 +1,447 @@
+"""Who may look into which room: Python imports by `ast`, C++ by `#include`, and what a bare import really loads."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cpp_source import includes
+
+ROOT = Path(__file__).resolve().parents[1]
+# Folders of the checkout and the packages they are installed as.
+PACKAGES = {"tfdist": "tfdist", "callbacks": "tfdist.callbacks", "data_service": "tfdist.data_service"}
+# What a launcher must not wait for, and what starts MPI when it is imported.
+HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
+LIGHT_ROOMS = ("tfdist.launch", "tfdist.elastic.driver")
+SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "multiprocessing"})
+SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
+# config reads the settings; launch sets variables for its children and reads back those of its own protocol.
+ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch")
+
+# C++: the rooms each room may include (itself always), and which room owns which foreign headers.
+CPP_ROOMS = {
+    "core": (),
+    "mpi": ("core",),
+    "shm": ("core",),
+    "cuda": ("core",),
+    "nccl": ("core", "cuda"),
+    "tf": ("core",),
+}
+FOREIGN_OWNERS = {
+    "mpi.h": "mpi",
+    "nccl.h": "nccl",
+    "cuda.h": "cuda",
+    "nvrtc.h": "cuda",
+    "tensorflow/": "tf",
+    "xla/": "tf",
+    "tsl/": "tf",
+    "absl/": "tf",
+    "Eigen/": "tf",
+    "unsupported/": "tf",
+}
+# The one file of core that may use intrinsics, so that everything else stays portable.
+INTRINSICS = ("<immintrin.h>", "<arm_neon.h>")
+INTRINSICS_FILE = "core/half.cc"
+STANDARD_HEADERS = frozenset(
+    """
+    algorithm any array atomic bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits
+    clocale cmath codecvt complex condition_variable csetjmp csignal cstdarg cstddef cstdint cstdio cstdlib
+    cstring ctime cwchar deque exception execution filesystem forward_list fstream functional future
+    initializer_list iomanip ios iosfwd iostream istream iterator limits list locale map memory
+    memory_resource mutex new numeric optional ostream queue random ratio regex scoped_allocator set
+    shared_mutex sstream stack stdexcept streambuf string string_view system_error thread tuple type_traits
+    typeindex typeinfo unordered_map unordered_set utility valarray variant vector stddef.h stdint.h
+    """.split()
+)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python source of the product under the name it is installed as."""
+
+    name: str
+    text: str
+    is_package: bool = False
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, relative imports resolved. Lazy: inside a function."""
+
+    target: str
+    line: int
+    lazy: bool
+
+
+def product_modules() -> list[Module]:
+    modules = []
+    for folder, package in PACKAGES.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            is_package = parts[-1] == "__init__"
+            name = ".".join((package, *(parts[:-1] if is_package else parts)))
+            modules.append(Module(name, path.read_text(), is_package))
+    return modules
+
+
+def cpp_sources() -> dict[str, str]:
+    folder = ROOT / "tfdist" / "csrc"
+    paths = (path for path in sorted(folder.rglob("*")) if path.suffix in (".h", ".cc", ".cu"))
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in paths}
+
+
+def imports_of(module: Module) -> list[Import]:
+    return list(_imports_in(ast.parse(module.text), module, lazy=False))
+
+
+def _imports_in(tree: ast.AST, module: Module, lazy: bool) -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for alternative in node.orelse:
+                yield from _imports_in(alternative, module, lazy)
+            continue
+        for target in _targets(node, module):
+            yield Import(target, node.lineno, lazy)  # type: ignore[attr-defined]
+        inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        yield from _imports_in(node, module, lazy or inside)
+
+
+def _targets(node: ast.AST, module: Module) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        origin = node.module or ""
+        if node.level:
+            parts = module.name.split(".")
+            kept = len(parts) - node.level + module.is_package
+            origin = ".".join([*parts[:kept], *([node.module] if node.module else [])])
+        return [f"{origin}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = ast.unparse(node.func).rpartition(".")[2]
+        if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+            return [node.args[0].value]
+    return []
+
+
+def own_module(target: str, known: set[str]) -> str:
+    """The module of ours that an imported name is, or is in; empty for a foreign one."""
+    while target and target not in known:
+        target = target.rpartition(".")[0]
+    return target
+
+
+def in_room(name: str, *rooms: str) -> bool:
+    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+
+
+def check_light_rooms(modules: list[Module]) -> list[str]:
+    """Launcher and driver reach nothing heavy, not even through another module."""
+    by_name = {module.name: module for module in modules}
+    problems = []
+    for start in by_name:
+        if not in_room(start, *LIGHT_ROOMS):
+            continue
+        chains = {start: [start]}
+        queue = [start]
+        while queue:
+            name = queue.pop()
+            for imported in imports_of(by_name[name]):
+                if imported.lazy and by_name[name].is_package and not in_room(name, *LIGHT_ROOMS):
+                    continue  # names that a package loads on first use
+                chain = " -> ".join([*chains[name], imported.target])
+                target = own_module(imported.target, set(by_name))
+                public = imported.target.partition(".")[2]
+                if imported.target.partition(".")[0] in HEAVY:
+                    problems.append(f"{chain} (line {imported.line}): {start} must start without it")
+                elif target == "tfdist" and public and not public.startswith("__"):
+                    problems.append(f"{chain} (line {imported.line}): a lazy name of tfdist; import its module")
+                parents = [target.rsplit(".", count)[0] for count in range(target.count(".") + 1)]
+                for reached in set(filter(None, parents)) & set(by_name) - set(chains):
+                    chains[reached] = [*chains[name], reached]
+                    queue.append(reached)
+    return problems
+
+
+def check_data_service(modules: list[Module]) -> list[str]:
+    known = {module.name for module in modules} | {"tfdist"}
+    allowed = ("tfdist.config", "tfdist.errors", "tfdist.data_service")
+    return [
+        f"{module.name}:{imported.line} imports {imported.target}; of tfdist it may import config and errors"
+        for module in modules
+        if in_room(module.name, "tfdist.data_service")
+        for imported in imports_of(module)
+        if in_room(imported.target, "tfdist") and not in_room(own_module(imported.target, known), *allowed)
+    ]
+
+
+def check_callbacks(modules: list[Module]) -> list[str]:
+    """Callbacks use what any plugin could: public modules, by their public names."""
+    return [
+        f"{module.name}:{imported.line} imports {imported.target}, which is private to tfdist"
+        for module in modules
+        if in_room(module.name, "tfdist.callbacks")
+        for imported in imports_of(module)
+        if in_room(imported.target, "tfdist") and not in_room(imported.target, "tfdist.callbacks")
+        if any(part.startswith("_") and not part.startswith("__") for part in imported.target.split("."))
+    ]
+
+
+def check_direction(modules: list[Module]) -> list[str]:
+    """Nothing below looks up to callbacks or examples, except an __init__ that names them lazily."""
+    upper = ("tfdist.callbacks", "callbacks", "examples", "benchmarks", "tests", "tools", "docker")
+    return [
+        f"{module.name}:{imported.line} imports {imported.target}; only an __init__ may, inside a function"
+        for module in modules
+        if not in_room(module.name, "tfdist.callbacks")
+        for imported in imports_of(module)
+        if in_room(imported.target, *upper) and not (module.is_package and imported.lazy)
+    ]
+
+
+def check_serializers(modules: list[Module]) -> list[str]:
+    """What comes from a socket is never unpickled: unpickling runs the sender's code."""
+    return [
+        f"{module.name}:{imported.line} imports {imported.target}; what crosses a socket is JSON or bytes"
+        for module in modules
+        if in_room(module.name, "tfdist.launch", "tfdist.elastic")
+        for imported in imports_of(module)
+        if imported.target.partition(".")[0] in SERIALIZERS
+    ]
+
+
+def check_environment(modules: list[Module]) -> list[str]:
+    problems = []
+    for module in modules:
+        if in_room(module.name, *ENVIRONMENT_ROOMS):
+            continue
+        for node in ast.walk(ast.parse(module.text)):
+            if isinstance(node, ast.Constant) and _is_setting(node.value):
+                problems.append(f"{module.name}:{node.lineno} names {node.value!r}; only tfdist.config reads settings")
+            key = _environment_key(node)
+            if key is not None and not isinstance(key, ast.Constant):
+                text = ast.unparse(key)
+                problems.append(f"{module.name}:{key.lineno} reads the variable {text}; ask tfdist.config for it")
+    return problems
+
+
+def _is_setting(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(SETTING_PREFIXES) and value.isidentifier()
+
+
+def _environment_key(node: ast.AST) -> ast.expr | None:
+    """The key with which a node reads the environment."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_environment(node.value):
+        return node.slice
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        return node.left if _is_environment(node.comparators[0]) else None
+    if isinstance(node, ast.Call) and node.args:
+        function = node.func
+        if ast.unparse(function) in ("os.getenv", "getenv"):
+            return node.args[0]
+        if isinstance(function, ast.Attribute) and function.attr in ("get", "pop", "setdefault"):
+            return node.args[0] if _is_environment(function.value) else None
+    return None
+
+
+def _is_environment(node: ast.AST) -> bool:
+    return ast.unparse(node) in ("os.environ", "environ")
+
+
+def check_includes(sources: dict[str, str]) -> list[str]:
+    problems = []
+    for path, text in sources.items():
+        room = path.partition("/")[0]
+        if room not in CPP_ROOMS or "/" not in path:
+            problems.append(f"{path}: stands in no room; the rooms are {', '.join(CPP_ROOMS)}")
+            continue
+        for line, target in includes(text):
+            reason = _forbidden_include(path, room, target)
+            if reason:
+                problems.append(f"{path}:{line} includes {target}: {reason}")
+    return problems
+
+
+def _forbidden_include(path: str, room: str, target: str) -> str:
+    name = target[1:-1]
+    for header, owner in FOREIGN_OWNERS.items():
+        if name == header or (header.endswith("/") and name.startswith(header)):
+            return "" if room == owner else f"only {owner}/ may"
+    other = name.partition("/")[0]
+    if other in CPP_ROOMS and "/" in name:
+        return "" if other in (room, *CPP_ROOMS[room]) else f"{room}/ may not look into {other}/"
+    if target.startswith('"'):
+        return 'write own headers with their room, as in "core/status.h"'
+    if room == "core" and name not in STANDARD_HEADERS:
+        intrinsics = target in INTRINSICS
+        if not intrinsics or path != INTRINSICS_FILE:
+            return f"only {INTRINSICS_FILE} may" if intrinsics else "core/ uses the C++ standard library only"
+    return ""
+
+
+def check_cpp_environment(sources: dict[str, str]) -> list[str]:
+    """Settings reach the engine as values; tfdist/config.py has read them."""
+    return [
+        f"{path}:{number} reads the environment; take the value as an argument, from tfdist.config"
+        for path, text in sources.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if "getenv(" in line.partition("//")[0]
+    ]
+
+
+PYTHON_CHECKS = (
+    check_light_rooms,
+    check_data_service,
+    check_callbacks,
+    check_direction,
+    check_serializers,
+    check_environment,
+)
+CPP_CHECKS = (check_includes, check_cpp_environment)
+
+
+@pytest.mark.parametrize("check", PYTHON_CHECKS)
+def test_python_rooms(check: Callable[[list[Module]], list[str]]) -> None:
+    modules = product_modules()
+    assert {"tfdist", "tfdist.launch", "tfdist.config", "tfdist.callbacks"} <= {module.name for module in modules}
+    assert check(modules) == []
+
+
+@pytest.mark.parametrize("check", CPP_CHECKS)
+def test_cpp_rooms(check: Callable[[dict[str, str]], list[str]]) -> None:
+    sources = cpp_sources()
+    assert {"core", "mpi", "tf"} <= {path.partition("/")[0] for path in sources}
+    assert check(sources) == []
+
+
+PACKAGE = Module("tfdist", "def __getattr__(name):\n    from tfdist import callbacks, runtime\n", is_package=True)
+RUNTIME = Module("tfdist.runtime", "def rank():\n    import tensorflow as tf\n")
+CONFIG = Module("tfdist.config", "import os\nos.environ['TFDIST_A']\n")
+GOOD = [
+    PACKAGE,
+    CONFIG,
+    RUNTIME,
+    Module("tfdist.launch", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy\n", is_package=True),
+    Module("tfdist.launch.host", "import os\nfrom tfdist import config, __version__\nos.environ['TFDIST_JOB_ID']\n"),
+    Module("tfdist.data_service", "from tfdist import errors\nimport tfdist.config\nfrom . import node\n", True),
+    Module("tfdist.errors", ""),
+    Module("tfdist.data_service.node", "import tensorflow as tf\nimport os\nos.environ.get('PATH')\n"),
+    Module("tfdist.callbacks", "import tfdist\nfrom tfdist import runtime\nfrom ._order import x\n", True),
+    Module("tfdist.callbacks._order", "import keras\nx = 'TFDIST_A was not set'\n"),
+]
+BAD_PYTHON = [
+    (check_light_rooms, "tfdist.launch.host", "import numpy as np"),
+    (check_light_rooms, "tfdist.launch.host", "def f():\n    from keras import Model"),
+    (check_light_rooms, "tfdist.launch.host", "from tfdist.runtime import rank"),
+    (check_light_rooms, "tfdist.launch.host", "from .. import runtime"),
+    (check_light_rooms, "tfdist.launch.host", "import importlib\nimportlib.import_module('tensorflow.io')"),
+    (check_light_rooms, "tfdist.launch.host", "from tfdist import rank"),
+    (check_light_rooms, "tfdist.config", "import numpy"),
+    (check_light_rooms, "tfdist.elastic.driver", "try:\n    import tensorflow\nexcept ImportError:\n    pass"),
+    (check_data_service, "tfdist.data_service.node", "from tfdist.runtime import rank"),
+    (check_data_service, "tfdist.data_service.node", "from tfdist import rank"),
+    (check_data_service, "tfdist.data_service.node", "from ..runtime import rank"),
+    (check_callbacks, "tfdist.callbacks.throughput", "from tfdist import _native"),
+    (check_callbacks, "tfdist.callbacks.throughput", "from tfdist.runtime import _state"),
+    (check_direction, "tfdist.runtime", "from tfdist.callbacks import DataParallel"),
+    (check_direction, "tfdist.runtime", "def f():\n    import tfdist.callbacks"),
+    (check_direction, "tfdist.data_service.node", "import callbacks"),
+    (check_direction, "tfdist.runtime", "from examples import digits"),
+    (check_serializers, "tfdist.launch.host", "import pickle"),
+    (check_serializers, "tfdist.elastic.state", "def f():\n    from cloudpickle import loads"),
+    (check_serializers, "tfdist.launch.host", "from multiprocessing.connection import Listener"),
+    (check_environment, "tfdist.runtime", "import os\nos.environ['TFDIST_A']"),
+    (check_environment, "tfdist.runtime", "import os\nos.getenv('HOROVOD_TIMELINE')"),
+    (check_environment, "tfdist.runtime", "import os\nNAME = 'TFDIST_A'\n'x' in os.environ"),
+    (check_environment, "tfdist.runtime", "from os import environ\ndef f(name):\n    return environ.get(name)"),
+]
+
+
+def with_module(name: str, text: str) -> list[Module]:
+    kept = [module for module in GOOD if module.name != name]
+    return [*kept, Module(name, text)]
+
+
+@pytest.mark.parametrize("check", PYTHON_CHECKS)
+def test_python_checks_accept_what_is_allowed(check: Callable[[list[Module]], list[str]]) -> None:
+    assert check(GOOD) == []
+
+
+@pytest.mark.parametrize(("check", "name", "text"), BAD_PYTHON)
+def test_python_checks_find_a_violation(check: Callable[[list[Module]], list[str]], name: str, text: str) -> None:
+    problems = check(with_module(name, text))
+    assert len(problems) >= 1
+    assert all("tfdist" in problem for problem in problems)
+
+
+def test_eager_import_of_callbacks_in_an_init_is_found() -> None:
+    eager = Module("tfdist", "from tfdist import callbacks\n", is_package=True)
+    assert check_direction([eager, *GOOD[1:]]) == [
+        "tfdist:1 imports tfdist.callbacks; only an __init__ may, inside a function"
+    ]
+
+
+def test_message_shows_the_chain_of_imports() -> None:
+    (problem,) = check_light_rooms(with_module("tfdist.launch.host", "import tfdist.runtime"))
+    assert problem.startswith("tfdist.launch.host -> tfdist.runtime -> tensorflow (line 2)")
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("core/engine.cc", "#include <vector>"),
+        ("core/engine.cc", '#include "core/status.h"'),
+        ("core/engine.cc", "// #include <mpi.h>"),
+        (INTRINSICS_FILE, "#include <immintrin.h>"),
+        ("mpi/communicator.cc", "#include <mpi.h>"),
+        ("mpi/communicator.cc", "#include <unistd.h>"),
+        ("tf/ops/allreduce_op.cc", '#include "tensorflow/core/framework/op.h"'),
+        ("tf/xla/allreduce_call.cc", '#include "xla/ffi/api/ffi.h"'),
+    ],
+)
+def test_include_check_accepts(path: str, line: str) -> None:
+    assert check_includes({path: line}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("core/engine.cc", "#include <mpi.h>"),
+        ("core/engine.cc", '#  include "mpi.h"'),
+        ("core/engine.cc", "#include <sched.h>"),
+        ("core/engine.cc", "#include <immintrin.h>"),
+        ("core/engine.cc", '#include "mpi/mpi_communicator.h"'),
+        ("core/engine.cc", '#include "tensorflow/core/framework/tensor.h"'),
+        ("core/engine.cc", '#include "status.h"'),
+        ("mpi/communicator.cc", '#include "tf/conversion.h"'),
+        ("mpi/communicator.cc", '#include "absl/status/status.h"'),
+        ("tf/conversion.cc", '#include "mpi/mpi_communicator.h"'),
+        ("tf/conversion.cc", "#include <mpi.h>"),
+        ("shm/window.cc", '#include "xla/ffi/api/ffi.h"'),
+        ("engine.cc", "#include <vector>"),
+    ],
+)
+def test_include_check_finds(path: str, line: str) -> None:
+    assert len(check_includes({path: line})) == 1
+
+
+def test_cpp_environment_check_finds() -> None:
+    assert len(check_cpp_environment({"core/engine.cc": 'const char* a = std::getenv("TFDIST_A");'})) == 1
+    assert check_cpp_environment({"core/engine.cc": "int a = 1;  // no getenv() here"}) == []
+
+
+@pytest.mark.parametrize("module", ["tfdist", "tfdist.launch", "tfdist.launch.command", "tfdist.config"])
+def test_import_loads_nothing_heavy(module: str) -> None:
+    """The installed package, in a process of its own: what the checks above cannot see from the text."""
+    script = f"import json, sys, {module}; print(json.dumps([tfdist.__file__, *sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    origin, *loaded = json.loads(done.stdout)
+    assert not Path(origin).is_relative_to(ROOT / "tfdist")
+    assert not HEAVY & {name.partition(".")[0] for name in loaded}

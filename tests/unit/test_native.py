@@ -1,0 +1,96 @@
+"""The library fits what it is loaded into, or says what does not fit and how to mend it."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from tfdist import _native
+from tfdist.errors import BuildError
+
+BUILT = {"tensorflow": "2.21.0", "mpi": "Open MPI 5.0.11", "compiler": "GNU 12.2.0"}
+
+
+def test_library_records_what_it_was_built_for():
+    record = _native.build_info()
+    assert record["tensorflow"] == tf.__version__
+    assert record["mpi"].startswith("Open MPI") or record["mpi"].startswith("MPICH")
+    assert record["compiler"]
+
+
+def test_another_tensorflow_is_refused_with_both_versions_and_the_command():
+    with pytest.raises(BuildError) as caught:
+        _native.check_build(BUILT, "2.16.2", "Open MPI v5.0.11")
+    assert isinstance(caught.value, ImportError)
+    for text in ("2.21.0", "2.16.2", "pip install --force-reinstall"):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("mpi", ["Open MPI v4.1.4", "MPICH 4.2"])
+def test_another_mpi_is_refused_with_both_versions_and_the_command(mpi):
+    with pytest.raises(BuildError) as caught:
+        _native.check_build(BUILT, "2.21.0", mpi)
+    for text in ("Open MPI 5.0.11", mpi, "pip install --force-reinstall", "TFDIST_MPI_HOME"):
+        assert text in str(caught.value)
+
+
+def test_another_release_of_the_same_mpi_is_accepted():
+    _native.check_build(BUILT, "2.21.0", "Open MPI v5.1.2")
+
+
+def test_library_built_for_another_tensorflow_does_not_load(tmp_path, monkeypatch):
+    """A copy of the real library with another version in its record."""
+    copy = tmp_path / "libtfdist.so"
+    shutil.copy(_native.library_path(), copy)
+    data = copy.read_bytes()
+    version = f'{{"tensorflow": "{tf.__version__}"'.encode()
+    assert data.count(version) == 1
+    copy.write_bytes(data.replace(version, version.replace(tf.__version__.encode(), b"9" * len(tf.__version__))))
+    monkeypatch.setattr(_native, "LIBRARY", copy)
+    _native.load.cache_clear()
+    _native.ops.cache_clear()
+    try:
+        with pytest.raises(ImportError, match=f"built for TensorFlow 9+, but TensorFlow {tf.__version__} is installed"):
+            _native.load()
+    finally:
+        monkeypatch.undo()
+        _native.load.cache_clear()
+        _native.ops.cache_clear()
+
+
+def test_missing_library_says_how_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(_native, "LIBRARY", tmp_path / "libtfdist.so")
+    with pytest.raises(BuildError, match=r"pip install '\.\[cpu\]'"):
+        _native.library_path()
+
+
+def test_wrong_mpi_home_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDIST_MPI_HOME", str(tmp_path))
+    _native.load_mpi.cache_clear()
+    try:
+        with pytest.raises(BuildError, match=r"TFDIST_MPI_HOME is .* is not there"):
+            _native.load_mpi()
+    finally:
+        _native.load_mpi.cache_clear()
+
+
+def test_names_are_loaded_on_first_use(tmp_path):
+    """The launcher must start without TensorFlow, and so must `import tfdist`."""
+    script = (
+        "import sys, tfdist, tfdist.config, tfdist.errors; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout.split() == ["False", "False"]
+
+
+def test_every_public_name_exists():
+    import tfdist
+
+    for name in tfdist.__all__:
+        assert getattr(tfdist, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tfdist.nothing

@@ -1,0 +1,61 @@
+"""The life of a process: before init, a world of one, after shutdown, refused arguments."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+BEFORE = """
+import pytest, tfdist
+for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_homogeneous"):
+    with pytest.raises(tfdist.errors.NotInitializedError, match=r"tfdist\\.init\\(\\)") as caught:
+        getattr(tfdist, name)()
+    assert isinstance(caught.value, ValueError)
+with pytest.raises(tfdist.errors.NotInitializedError, match=r"tfdist\\.init\\(\\)"):
+    tfdist.allreduce([1.0])
+assert not tfdist.is_initialized()
+"""
+ALONE = """
+import numpy as np, tfdist
+tfdist.init()
+tfdist.init()
+assert tfdist.is_initialized() and tfdist.is_homogeneous()
+assert (tfdist.rank(), tfdist.size(), tfdist.local_rank(), tfdist.local_size()) == (0, 1, 0, 1)
+assert (tfdist.cross_rank(), tfdist.cross_size()) == (0, 1)
+assert tfdist.mpi_built() and not tfdist.mpi_enabled() and not tfdist.nccl_built()
+assert np.array_equal(tfdist.allreduce([1.0, 2.0]), [1.0, 2.0])
+assert tfdist.runtime.communication_seconds() > 0
+tfdist.shutdown()
+tfdist.shutdown()
+assert not tfdist.is_initialized()
+"""
+REFUSED = """
+import pytest, tfdist
+for argument in ({"comm": [0]}, {"process_sets": "dynamic"}):
+    with pytest.raises(tfdist.errors.ConfigError, match="takes only None"):
+        tfdist.init(**argument)
+"""
+BAD_SETTING = """
+import pytest, tfdist
+with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_FUSION_THRESHOLD='x'"):
+    tfdist.init()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "environment"),
+    [(BEFORE, {}), (ALONE, {}), (REFUSED, {}), (BAD_SETTING, {"TFDIST_FUSION_THRESHOLD": "x"})],
+    ids=["before init", "world of one", "refused arguments", "bad setting"],
+)
+def test_in_a_fresh_process(tmp_path, script, environment):
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,104 @@
+"""What tests/conftest.py promises: a leftover process fails the session, the order, the working folder, wait_until."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
+TAG = "PYTEST_TFDIST_SESSION"
+LEAVE = """
+import subprocess, sys
+def test_leaves():
+    subprocess.Popen([sys.executable, "-c", {script!r}], start_new_session=True, stdout=subprocess.DEVNULL)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tests = tmp_path / "tests"
+    (tests / "unit").mkdir(parents=True)
+    shutil.copy(CONFTEST, tests / "conftest.py")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider\n")
+    return tmp_path
+
+
+def run_session(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != TAG} | variables
+    command = [str(Path(sys.executable).parent / "pytest"), "-v", "tests"]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_left_process_fails_the_session_and_is_ended(folder: Path) -> None:
+    script = "import signal; signal.pause()"
+    (folder / "tests" / "unit" / "test_a.py").write_text(LEAVE.format(script=script))
+    done = run_session(folder)
+    assert done.returncode == 1, done.stdout
+    assert "1 processes of these tests still ran" in done.stdout
+    assert script in done.stdout
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("1 failed, 1 passed in")
+    pid = int(next(line.split(":")[0] for line in done.stdout.splitlines() if line.endswith(script)))
+    assert not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_process_that_ends_by_itself_is_waited_for(folder: Path) -> None:
+    script = "import threading; threading.Event().wait(0.5)"
+    (folder / "tests" / "unit" / "test_a.py").write_text(LEAVE.format(script=script))
+    done = run_session(folder)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed in")
+
+
+def test_inner_session_leaves_the_check_to_the_outer_one(folder: Path) -> None:
+    script = "import threading; threading.Event().wait(20)"
+    (folder / "tests" / "unit" / "test_a.py").write_text(LEAVE.format(script=script))
+    inherited = os.environ.get(TAG, "outer")
+    done = run_session(folder, **{TAG: inherited})
+    assert done.returncode == 0, done.stdout
+    listed = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    for entry in listed:
+        if script.encode() in _read(entry / "cmdline"):
+            os.kill(int(entry.name), 9)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_fast_tests_run_first_and_outside_the_checkout(folder: Path) -> None:
+    text = "import os\ndef test_a():\n    assert not os.path.samefile('.', {!r})\n"
+    for name in ("ranks", "unit", "examples", "zebra", "cpp"):
+        (folder / "tests" / name).mkdir(exist_ok=True)
+        (folder / "tests" / name / "test_a.py").write_text(text.format(str(folder)))
+    (folder / "tests" / "test_architecture.py").write_text(text.format(str(folder)))
+    done = run_session(folder)
+    assert done.returncode == 0, done.stdout
+    order = [line.split("::")[0].removeprefix("tests/") for line in done.stdout.splitlines() if " PASSED" in line]
+    assert [name.split("/")[0] for name in order] == [
+        "unit",
+        "test_architecture.py",
+        "cpp",
+        "ranks",
+        "examples",
+        "zebra",
+    ]
+
+
+def test_wait_until_returns_on_the_condition_and_fails_after_its_deadline(
+    wait_until: Callable[..., None], tmp_path: Path
+) -> None:
+    answers = iter([False, False, True])
+    wait_until(lambda: next(answers))
+    with pytest.raises(pytest.fail.Exception, match=r"waited 0.05 seconds for the file"):
+        wait_until((tmp_path / "missing").exists, seconds=0.05, what="the file")

@@ -1,0 +1,46 @@
+"""Distributed training for Keras 3 on TensorFlow: the public names, each loaded on first use.
+
+Importing this package imports neither TensorFlow nor Keras, so that launching stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "tfdist.runtime": (
+        "init shutdown is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous "
+        "mpi_built mpi_enabled nccl_built cuda_built gloo_built gloo_enabled ccl_built ddl_built rocm_built"
+    ),
+    "tfdist.reduction": "Average Sum Min Max Product",
+    "tfdist.compression": "Compression",
+    "tfdist.ops.allreduce": "allreduce grouped_allreduce",
+    "tfdist.ops.allgather": "allgather",
+    "tfdist.ops.broadcast": "broadcast grouped_broadcast broadcast_ broadcast_variables",
+    "tfdist.ops.barrier": "barrier",
+    "tfdist.ops.object": "broadcast_object allgather_object",
+    "tfdist.optimizer": "DistributedOptimizer",
+    "tfdist.data": "shard",
+}
+_NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = ("callbacks", "compression", "config", "data", "data_service", "errors", "ops", "optimizer", "runtime")
+
+__all__ = sorted([*_NAMES, *_MODULES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        value = getattr(importlib.import_module(_NAMES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

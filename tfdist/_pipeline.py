@@ -1,0 +1,170 @@
+"""What a `tf.data` pipeline is made of: the only user of tf.data's private names. Deals out files, never elements.
+
+A dataset knows its inputs (`_inputs()`) and the arguments it was made with. Where a name is missing in some release of
+TensorFlow, or the pipeline came from a saved graph, the answer is "unknown" and the caller gets on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute
+
+_BATCHES = {"BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset"}
+_MAPS = {"MapDataset", "ParallelMapDataset"}
+_SAME_ELEMENTS = {"PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinalityDataset"}
+_SOME_ELEMENTS = {"TakeDataset", "SkipDataset", "ShardDataset", "FilterDataset", "TakeWhileDataset"}
+# Below one of these the elements are others: a flat map may open files or call a generator.
+_NEW_ELEMENTS = {
+    "FlatMapDataset",
+    "InterleaveDataset",
+    "ParallelInterleaveDataset",
+    "GroupByWindowDataset",
+    "GroupByReducerDataset",
+}
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The `.batch(...)` of a pipeline and what comes after it.
+
+    Attributes:
+        batch_size: Rows of a full batch where `.batch` makes it.
+        rows: Cardinality of what is batched, or tf.data's codes for infinite and unknown.
+        drops_remainder: Whether `.batch` leaves out a short last batch itself.
+        mapped: Whether a function runs on the batches, which may change their size.
+        shuffled: Whether the batches themselves are shuffled.
+        partial: Whether some batches are left out after batching, so that their number does not follow from `rows`.
+    """
+
+    batch_size: int
+    rows: int
+    drops_remainder: bool
+    mapped: bool
+    shuffled: bool
+    partial: bool
+
+    @property
+    def all_full(self) -> bool:
+        """Whether it is certain that no batch is short."""
+        if self.drops_remainder or self.rows == tf.data.INFINITE_CARDINALITY:
+            return True
+        return self.rows >= 0 and self.rows % self.batch_size == 0
+
+    def full_batches(self, batches: int) -> int:
+        """How many of the pipeline's `batches` are full, or tf.data's code for unknown or infinite."""
+        if batches == tf.data.INFINITE_CARDINALITY:
+            return batches
+        if batches < 0 or self.rows <= 0 or self.partial:
+            return tf.data.UNKNOWN_CARDINALITY
+        an_epoch = -(-self.rows // self.batch_size)
+        return batches // an_epoch * (self.rows // self.batch_size)
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """One `.shuffle(...)`: its buffer in elements, and the two seeds; both 0 means that none was given."""
+
+    buffer_size: int
+    seeds: tuple[int, int]
+
+
+def batching(dataset: tf.data.Dataset) -> Batching | None:
+    """Finds the `.batch(...)` that made the elements of a pipeline; None if its elements are not seen to be batches."""
+    mapped = shuffled = partial = False
+    node = dataset
+    while True:
+        kind = _kind(node)
+        inputs = _inputs(node)
+        if kind in _BATCHES:
+            size = tf.get_static_value(node._batch_size)
+            drops = bool(tf.get_static_value(node._drop_remainder))
+            return Batching(int(size), int(inputs[0].cardinality()), drops, mapped, shuffled, partial)
+        if kind == "ZipDataset":
+            parts = {batching(part) for part in inputs}
+            return parts.pop() if len(parts) == 1 and not (mapped or shuffled or partial) else None
+        if kind in _MAPS:
+            mapped = True
+        elif kind == "ShuffleDataset":
+            shuffled = True
+        elif kind in _SOME_ELEMENTS:
+            partial = True
+        elif kind not in _SAME_ELEMENTS and kind != "RepeatDataset":
+            return None
+        if len(inputs) != 1:
+            return None
+        node = inputs[0]
+
+
+def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
+    """The shuffles of a pipeline, the last applied first. Those inside the function of an interleave are not seen."""
+    found = []
+    for node in _nodes(dataset):
+        if _kind(node) == "ShuffleDataset":
+            seeds = tuple(int(tf.get_static_value(seed)) for seed in (node._seed, node._seed2))
+            found.append(Shuffle(int(tf.get_static_value(node._buffer_size)), (seeds[0], seeds[1])))
+    return found
+
+
+def is_ordered(dataset: tf.data.Dataset) -> bool:
+    """Whether parallel calls hand out their results in order, as they do unless `deterministic=False` is set."""
+    if dataset.options().deterministic is False:
+        return False
+    return all(getattr(node, "_deterministic", None) != "false" for node in _nodes(dataset))
+
+
+def origins(dataset: tf.data.Dataset, through_files: bool = False) -> list[tf.data.Dataset]:
+    """The datasets a pipeline starts from: cheap to read a little of, no shuffle buffer or cache is filled.
+
+    Args:
+        dataset: The pipeline.
+        through_files: Whether to go on from what is read to the names of the files it is read from.
+    """
+    kind = _kind(dataset)
+    if kind.startswith("DataService"):
+        return []  # what is read from it is lost to training
+    if kind in _NEW_ELEMENTS and not through_files and not shuffles(dataset):
+        return [dataset]
+    inputs = _inputs(dataset)
+    if not inputs:
+        return [dataset]
+    return [origin for part in inputs for origin in origins(part, through_files)]
+
+
+def repeats_forever(dataset: tf.data.Dataset) -> bool:
+    """Whether the pipeline ends in `.repeat()`, which tf.data does not call infinite while it cannot count below it."""
+    node = dataset
+    while _kind(node) in _SAME_ELEMENTS | _MAPS | _BATCHES | {"ShuffleDataset"}:
+        node = _inputs(node)[0]
+    return _kind(node) == "RepeatDataset" and int(tf.get_static_value(node._count)) < 0
+
+
+def shard_files(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Dataset:
+    """The pipeline with only every `size`-th of its source files, from number `rank` on.
+
+    Raises:
+        tf.errors.NotFoundError: If the pipeline does not read files.
+    """
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    return distribute._AutoShardDataset(dataset.with_options(options), size, rank)
+
+
+def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
+    yield dataset
+    for part in _inputs(dataset):
+        yield from _nodes(part)
+
+
+def _inputs(dataset: tf.data.Dataset) -> list[Any]:
+    try:
+        return list(dataset._inputs())
+    except (AttributeError, NotImplementedError):
+        return []
+
+
+def _kind(dataset: tf.data.Dataset) -> str:
+    return type(dataset).__name__.lstrip("_")

@@ -1,0 +1,162 @@
+#include "core/c_api.h"
+
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "core/communicator_factory.h"
+#include "core/engine.h"
+#include "core/world.h"
+
+#ifndef TFDIST_BUILD_TENSORFLOW
+#define TFDIST_BUILD_TENSORFLOW ""
+#endif
+#ifndef TFDIST_BUILD_MPI
+#define TFDIST_BUILD_MPI ""
+#endif
+#ifndef TFDIST_BUILD_COMPILER
+#define TFDIST_BUILD_COMPILER __VERSION__
+#endif
+
+namespace tfdist {
+namespace {
+
+// Copies the message out and turns the status into its code.
+int Hand(const Status& status, char* message, int message_size) {
+  if (message != nullptr && message_size > 0) {
+    std::snprintf(message, static_cast<size_t>(message_size), "%s", status.message().c_str());
+  }
+  return static_cast<int>(status.code());
+}
+
+// Runs `body` and turns what it throws, such as a lack of memory, into a status.
+template <typename Body>
+int Guarded(char* message, int message_size, const Body& body) {
+  try {
+    return Hand(body(), message, message_size);
+  } catch (const std::exception& error) {
+    return Hand(Status(StatusCode::kInternal, error.what()), message, message_size);
+  }
+}
+
+Status CheckConfig(const EngineConfig& config) {
+  if (!std::isfinite(config.stall_shutdown_seconds) || config.stall_shutdown_seconds <= 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "stall_shutdown_seconds is " + std::to_string(config.stall_shutdown_seconds) +
+                      "; expected a positive number, because no wait may last for ever.");
+  }
+  if (!std::isfinite(config.stall_warning_seconds) || config.stall_warning_seconds < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "stall_warning_seconds is " + std::to_string(config.stall_warning_seconds) +
+                      "; expected a number of seconds, or 0 for no warning.");
+  }
+  if (config.fusion_threshold_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "fusion_threshold_bytes is " + std::to_string(config.fusion_threshold_bytes) +
+                      "; expected a number of bytes, or 0 to send every tensor alone.");
+  }
+  return Status::Ok();
+}
+
+Status Init(const char* transport, const EngineConfig& config) {
+  static std::mutex* const mutex = new std::mutex;  // two threads must not start two engines
+  std::lock_guard<std::mutex> lock(*mutex);
+  if (World::Get() != nullptr) return Status::Ok();
+  TFDIST_RETURN_IF_ERROR(CheckConfig(config));
+  std::unique_ptr<Communicator> communicator;
+  TFDIST_RETURN_IF_ERROR(
+      MakeCommunicator(transport != nullptr ? transport : "", config, &communicator));
+  World::Set(std::make_shared<Engine>(std::move(communicator), config));
+  return Status::Ok();
+}
+
+Status Shutdown(bool clean) {
+  // Taken out first: whatever happens to the others, this process has no engine any more.
+  const std::shared_ptr<Engine> engine = World::Set(nullptr);
+  if (engine == nullptr || !clean) return Status::Ok();
+  return engine->Shutdown();
+}
+
+Status Barrier(const char* name) {
+  const std::shared_ptr<Engine> engine = World::Get();
+  if (engine == nullptr) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "barrier was called before init(). Call init() first.");
+  }
+  return engine->Barrier(name != nullptr ? name : "");
+}
+
+template <typename ValueOf>
+int FromTopology(const ValueOf& value_of) {
+  const std::shared_ptr<Engine> engine = World::Get();
+  return engine == nullptr ? -1 : static_cast<int>(value_of(engine->communicator().topology()));
+}
+
+}  // namespace
+}  // namespace tfdist
+
+using tfdist::FromTopology;
+using tfdist::Topology;
+
+int tfdist_init(const char* transport, double stall_warning_seconds, double stall_shutdown_seconds,
+                int64_t fusion_threshold_bytes, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    tfdist::EngineConfig config;
+    config.stall_warning_seconds = stall_warning_seconds;
+    config.stall_shutdown_seconds = stall_shutdown_seconds;
+    config.fusion_threshold_bytes = fusion_threshold_bytes;
+    return tfdist::Init(transport, config);
+  });
+}
+
+int tfdist_shutdown(int clean, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] { return tfdist::Shutdown(clean != 0); });
+}
+
+int tfdist_is_initialized(void) { return tfdist::World::Get() != nullptr ? 1 : 0; }
+
+int tfdist_rank(void) {
+  return FromTopology([](const Topology& topology) { return topology.rank; });
+}
+
+int tfdist_size(void) {
+  return FromTopology([](const Topology& topology) { return topology.size; });
+}
+
+int tfdist_local_rank(void) {
+  return FromTopology([](const Topology& topology) { return topology.local_rank; });
+}
+
+int tfdist_local_size(void) {
+  return FromTopology([](const Topology& topology) { return topology.local_size; });
+}
+
+int tfdist_cross_rank(void) {
+  return FromTopology([](const Topology& topology) { return topology.cross_rank; });
+}
+
+int tfdist_cross_size(void) {
+  return FromTopology([](const Topology& topology) { return topology.cross_size; });
+}
+
+int tfdist_is_homogeneous(void) {
+  return FromTopology([](const Topology& topology) { return topology.is_homogeneous; });
+}
+
+double tfdist_communication_seconds(void) {
+  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  return engine == nullptr ? -1 : engine->communication_seconds();
+}
+
+int tfdist_barrier(const char* name, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] { return tfdist::Barrier(name); });
+}
+
+const char* tfdist_build_info(void) {
+  return "{\"tensorflow\": \"" TFDIST_BUILD_TENSORFLOW "\", \"mpi\": \"" TFDIST_BUILD_MPI
+         "\", \"compiler\": \"" TFDIST_BUILD_COMPILER "\"}";
+}

@@ -1,0 +1,51 @@
+// The engine for other languages: plain C types, codes of StatusCode, messages copied out.
+// Not the way data takes: tensors come through the framework's adapter, which uses World.
+//
+// Owns nothing that a caller sees. Every function may be called from any thread; no exception
+// leaves. A `message` of `message_size` bytes gets the text of an error, cut off where it does not
+// fit, or an empty string; it may be null.
+#ifndef TFDIST_CORE_C_API_H_
+#define TFDIST_CORE_C_API_H_
+
+#include <stdint.h>
+
+#define TFDIST_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
+// nothing when there is an engine already.
+TFDIST_EXPORT int tfdist_init(const char* transport, double stall_warning_seconds,
+                              double stall_shutdown_seconds, int64_t fusion_threshold_bytes,
+                              char* message, int message_size);
+
+// Ends it. clean = 1: all ranks call it and it waits for them. clean = 0: this process is failing,
+// so it waits for nobody and leaves MPI as it is. Without an engine it does nothing.
+TFDIST_EXPORT int tfdist_shutdown(int clean, char* message, int message_size);
+
+TFDIST_EXPORT int tfdist_is_initialized(void);
+
+// Each is -1 when there is no engine.
+TFDIST_EXPORT int tfdist_rank(void);
+TFDIST_EXPORT int tfdist_size(void);
+TFDIST_EXPORT int tfdist_local_rank(void);
+TFDIST_EXPORT int tfdist_local_size(void);
+TFDIST_EXPORT int tfdist_cross_rank(void);
+TFDIST_EXPORT int tfdist_cross_size(void);
+TFDIST_EXPORT int tfdist_is_homogeneous(void);
+
+// Seconds spent inside collectives so far; -1 when there is no engine.
+TFDIST_EXPORT double tfdist_communication_seconds(void);
+
+TFDIST_EXPORT int tfdist_barrier(const char* name, char* message, int message_size);
+
+// JSON: {"tensorflow": ..., "mpi": ..., "compiler": ...}. Static memory.
+TFDIST_EXPORT const char* tfdist_build_info(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // TFDIST_CORE_C_API_H_

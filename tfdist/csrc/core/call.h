@@ -1,0 +1,64 @@
+// What one rank submits to a collective: the part that all ranks must agree on, as a hash for every
+// call and as text for the rare call on which they differ. Not the data.
+//
+// Refers to the caller's names and tensors, which outlive it. Thread safe to read.
+#ifndef TFDIST_CORE_CALL_H_
+#define TFDIST_CORE_CALL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/reduction.h"
+#include "core/tensor_view.h"
+
+namespace tfdist {
+
+enum class Operation { kAllreduce, kBroadcast, kAllgather, kBarrier, kShutdown };
+
+// "allreduce", ...
+const char* NameOf(Operation operation);
+
+struct Call {
+  Operation operation = Operation::kBarrier;
+  std::string name;
+  Reduction reduction = Reduction::kSum;
+  Compression compression = Compression::kNone;
+  double prescale = 1;
+  double postscale = 1;
+  int root = 0;
+  int64_t fusion_threshold_bytes = 0;  // ranks with unequal thresholds would plan unequal buckets
+  const std::vector<std::string>* tensor_names = nullptr;
+  const std::vector<TensorView>* tensors = nullptr;
+  std::string error;  // not empty: the arguments are wrong on this rank, which all must learn
+};
+
+// "allreduce 'grads' (2 tensors, first 'dense/kernel')", for messages about waiting.
+std::string Title(const Call& call);
+
+// The hash of a call whose arguments are wrong.
+constexpr uint64_t kInvalidHash = 0;
+
+// Covers all fields; dimension 0 of an allgather is left out, since it may differ by rank.
+uint64_t Hash(const Call& call);
+
+struct Field {
+  std::string label;
+  std::string value;
+};
+
+// Places of the fields that every description has; after them, each operation has its own.
+enum FieldIndex : size_t { kOperation = 0, kName = 1, kError = 2, kFirstAttribute = 3 };
+
+// Label and value of everything that Hash covers.
+// Ends early, with a field that says so, when more than kMaxDescriptionBytes would be needed.
+std::vector<Field> Describe(const Call& call);
+constexpr size_t kMaxDescriptionBytes = 64 << 10;
+
+std::string Serialize(const std::vector<Field>& fields);
+std::vector<Field> Parse(const std::string& text);
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_CALL_H_

@@ -1,0 +1,59 @@
+// The algorithms: collectives on contiguous memory, built on Communicator::Exchange alone.
+// Checks nothing: all ranks must call the same with matching arguments (header.h sees to that).
+//
+// Owns nothing; communicator, wait and scratch outlive it. For one thread. Counts and sizes are
+// int64 throughout. The first error of an exchange is returned and leaves the output undefined.
+#ifndef TFDIST_CORE_COLLECTIVE_H_
+#define TFDIST_CORE_COLLECTIVE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/fusion_buffer.h"
+#include "core/reduction.h"
+#include "core/status.h"
+#include "core/wait.h"
+
+namespace tfdist {
+
+class Collective {
+ public:
+  // Bytes of scratch memory that Allreduce takes at most, whatever the size of the buffer.
+  static int64_t ScratchBytes(int size);
+
+  Collective(Communicator* communicator, Wait* wait, FusionBuffer* scratch)
+      : communicator_(communicator), wait_(wait), scratch_(scratch) {}
+
+  // Reduces `count` elements; `output` may be `input`. Results have the same bits on every rank.
+  Status Allreduce(const ReduceSpec& spec, const void* input, int64_t count, void* output);
+
+  // `output` gets the parts of all ranks in rank order; part r has bytes[r] bytes.
+  Status Allgather(const void* input, const std::vector<int64_t>& bytes, void* output);
+
+  // Overwrites `data` with that of `root`.
+  Status Broadcast(int root, void* data, int64_t bytes);
+
+ private:
+  struct Segment;
+
+  Status AllreduceSmall(const ReduceSpec& spec, const void* input, int64_t count, void* output);
+  Status AllreduceLarge(const ReduceSpec& spec, const char* input, int64_t count, char* output);
+  void ScatterSegment(const Segment& segment, const char* input);
+  void GatherSegment(const Segment& segment, char* output);
+  void ReduceSegment(const ReduceSpec& spec, const Segment& segment, const char* input,
+                     char* output);
+  Status BroadcastTree(int root, void* data, int64_t bytes);
+  Status BroadcastLarge(int root, char* data, int64_t bytes);
+  Status Flush();
+
+  Communicator* const communicator_;
+  Wait* const wait_;
+  FusionBuffer* const scratch_;
+  std::vector<Transfer> sends_;
+  std::vector<Transfer> receives_;
+};
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_COLLECTIVE_H_

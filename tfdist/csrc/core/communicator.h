@@ -1,0 +1,53 @@
+// The interface to a transport: who the ranks are, and one way to move bytes between them.
+// Not a collective: those are built on Exchange in collective.h.
+//
+// Whoever creates a communicator owns it, in the end an Engine. Its const part may be read by any
+// thread; Exchange and Finalize are for one thread at a time. After an error of Exchange the state
+// of the transport is unknown, and only Finalize(false) and the destructor may follow.
+#ifndef TFDIST_CORE_COMMUNICATOR_H_
+#define TFDIST_CORE_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/status.h"
+#include "core/topology.h"
+#include "core/wait.h"
+
+namespace tfdist {
+
+// One message to or from another rank. Sends do not write to `data`.
+struct Transfer {
+  int peer = 0;
+  void* data = nullptr;
+  int64_t bytes = 0;  // equal on both sides; a transfer of 0 bytes is not sent at all
+};
+
+class Communicator {
+ public:
+  explicit Communicator(Topology topology) : topology_(std::move(topology)) {}
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const Topology& topology() const { return topology_; }
+  int rank() const { return topology_.rank; }
+  int size() const { return topology_.size; }
+
+  // Starts all sends and receives and returns when all are complete, when `wait` expires or when
+  // the transport fails (kUnavailable). Messages between two ranks keep their order.
+  virtual Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
+                          Wait* wait) = 0;
+
+  // Ends the transport. With `clean` every rank must call it, having agreed on that; without,
+  // it waits for nobody. A destructor does what Finalize(false) does.
+  virtual Status Finalize(bool clean) = 0;
+
+ private:
+  const Topology topology_;
+};
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_COMMUNICATOR_H_

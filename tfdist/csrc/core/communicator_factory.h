@@ -1,0 +1,29 @@
+// Finds a transport by its name, so that core can start one without including its room.
+// Knows only "self"; the other rooms register theirs when the library is loaded.
+//
+// The registry is written by static initialisers and only read afterwards. Thread safe.
+#ifndef TFDIST_CORE_COMMUNICATOR_FACTORY_H_
+#define TFDIST_CORE_COMMUNICATOR_FACTORY_H_
+
+#include <memory>
+#include <string>
+
+#include "core/communicator.h"
+#include "core/engine_config.h"
+#include "core/status.h"
+
+namespace tfdist {
+
+using CommunicatorFactory = Status (*)(const EngineConfig& config,
+                                       std::unique_ptr<Communicator>* communicator);
+
+// Returns true, so that a namespace-scope variable can hold the call.
+bool RegisterCommunicatorFactory(const std::string& transport, CommunicatorFactory factory);
+
+// kUnimplemented when this build has no such transport.
+Status MakeCommunicator(const std::string& transport, const EngineConfig& config,
+                        std::unique_ptr<Communicator>* communicator);
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_COMMUNICATOR_FACTORY_H_

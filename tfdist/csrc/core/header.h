@@ -1,0 +1,44 @@
+// The check before every collective: do all ranks submit the same? Not the collective itself.
+//
+// Each rank sends 16 bytes to every other and looks at what they sent, so that a rank that waits
+// knows exactly which ranks are missing. Only on a difference do full descriptions travel.
+// For one thread at a time. Owns the memory that headers arrive in: it must outlive a wait that
+// has expired, because a late header may still be written there.
+#ifndef TFDIST_CORE_HEADER_H_
+#define TFDIST_CORE_HEADER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/call.h"
+#include "core/communicator.h"
+#include "core/status.h"
+#include "core/wait.h"
+
+namespace tfdist {
+
+struct Header {
+  uint64_t sequence = 0;  // calls made before this one
+  uint64_t hash = 0;      // of the call
+};
+
+class HeaderCheck {
+ public:
+  // Ok when all ranks have submitted the same valid call. Else every rank returns the same error,
+  // after which the ranks are in step for the next call; or the error of a failed exchange.
+  Status Agree(const Call& call, Communicator* communicator, Wait* wait);
+
+ private:
+  Status ExplainDifference(const Call& call, Communicator* communicator, Wait* wait);
+
+  uint64_t sequence_ = 0;
+  Header own_;
+  std::vector<Header> headers_;      // by rank
+  std::vector<int64_t> text_bytes_;  // by rank
+  std::vector<std::string> texts_;   // by rank
+};
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_HEADER_H_

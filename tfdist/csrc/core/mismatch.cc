@@ -1,0 +1,134 @@
+#include "core/mismatch.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/topology.h"
+
+namespace tfdist {
+namespace {
+
+constexpr size_t kMaxValues = 8;  // distinct values that a message spells out
+
+constexpr char kAdvice[] =
+    " Every rank must run the same collectives in the same order with the same names, dtypes, "
+    "shapes, operation and root. Check for rank-dependent branches.";
+
+using Descriptions = std::vector<std::vector<Field>>;
+
+struct Group {
+  std::string value;
+  std::vector<int> ranks;
+};
+
+std::string ValueAt(const std::vector<Field>& fields, size_t index) {
+  return index < fields.size() ? fields[index].value : "absent";
+}
+
+// The ranks by value, in the order of the first rank that has it.
+template <typename ValueOf>
+std::vector<Group> GroupRanks(const Descriptions& descriptions, const ValueOf& value_of) {
+  std::vector<Group> groups;
+  for (size_t rank = 0; rank < descriptions.size(); ++rank) {
+    const std::string value = value_of(descriptions[rank]);
+    auto group = std::find_if(groups.begin(), groups.end(), [&value](const Group& candidate) {
+      return candidate.value == value;
+    });
+    if (group == groups.end()) group = groups.insert(groups.end(), {value, {}});
+    group->ranks.push_back(static_cast<int>(rank));
+  }
+  return groups;
+}
+
+std::vector<Group> GroupByField(const Descriptions& descriptions, size_t index) {
+  return GroupRanks(descriptions, [index](const auto& fields) { return ValueAt(fields, index); });
+}
+
+// "called allreduce 'x'"
+std::string Deed(const std::vector<Field>& fields) {
+  const std::string operation = ValueAt(fields, kOperation);
+  if (operation == NameOf(Operation::kShutdown)) return "has finished (called shutdown)";
+  return "called " + operation + " '" + ValueAt(fields, kName) + "'";
+}
+
+template <typename Format>
+std::string Join(const std::vector<Group>& groups, const Format& format) {
+  std::string text;
+  for (size_t i = 0; i < groups.size() && i < kMaxValues; ++i) {
+    if (i > 0) text += ", ";
+    text += format(groups[i]);
+  }
+  if (groups.size() > kMaxValues) {
+    text += " and " + std::to_string(groups.size() - kMaxValues) + " more";
+  }
+  return text;
+}
+
+std::string Plural(std::string deed, const Group& group) {
+  if (group.ranks.size() > 1 && deed.compare(0, 4, "has ") == 0) deed.replace(0, 3, "have");
+  return deed;
+}
+
+// Wrong arguments, on all ranks alike or on some.
+Status ExplainErrors(const Descriptions& descriptions, const std::vector<Group>& errors) {
+  if (errors.size() == 1) return Status(StatusCode::kInvalidArgument, errors[0].value);
+  std::vector<Group> wrong;
+  std::copy_if(errors.begin(), errors.end(), std::back_inserter(wrong),
+               [](const Group& group) { return !group.value.empty(); });
+  const std::vector<Field>& first = descriptions[wrong[0].ranks[0]];
+  return Status(
+      StatusCode::kFailedPrecondition,
+      ValueAt(first, kOperation) + " '" + ValueAt(first, kName) +
+          "' has wrong arguments on some ranks: " +
+          Join(wrong,
+               [](const Group& group) { return RankList(group.ranks) + ": " + group.value; }) +
+          kAdvice);
+}
+
+Status ExplainDeeds(const std::vector<Group>& deeds) {
+  const bool finished = std::any_of(deeds.begin(), deeds.end(), [](const Group& group) {
+    return group.value.compare(0, 4, "has ") == 0;
+  });
+  return Status(StatusCode::kFailedPrecondition,
+                "the ranks are out of step: " +
+                    Join(deeds,
+                         [](const Group& group) {
+                           return RankList(group.ranks) + " " + Plural(group.value, group);
+                         }) +
+                    "." + (finished ? " Give every rank the same number of steps." : "") + kAdvice);
+}
+
+}  // namespace
+
+Status ExplainMismatch(const Descriptions& descriptions) {
+  const std::vector<Group> errors = GroupByField(descriptions, kError);
+  const bool any_error = errors.size() > 1 || !errors[0].value.empty();
+  if (any_error) return ExplainErrors(descriptions, errors);
+
+  const std::vector<Group> deeds = GroupRanks(descriptions, Deed);
+  if (deeds.size() > 1) return ExplainDeeds(deeds);
+
+  const std::string title =
+      ValueAt(descriptions[0], kOperation) + " '" + ValueAt(descriptions[0], kName) + "'";
+  size_t longest = 0;
+  for (const auto& fields : descriptions) longest = std::max(longest, fields.size());
+  for (size_t index = kFirstAttribute; index < longest; ++index) {
+    const std::vector<Group> values = GroupByField(descriptions, index);
+    if (values.size() == 1) continue;
+    const auto labelled =
+        std::find_if(descriptions.begin(), descriptions.end(),
+                     [index](const auto& fields) { return index < fields.size(); });
+    return Status(
+        StatusCode::kFailedPrecondition,
+        title + " differs between ranks: " + (*labelled)[index].label + " is " +
+            Join(values,
+                 [](const Group& group) { return group.value + " on " + RankList(group.ranks); }) +
+            "." + kAdvice);
+  }
+  return Status(StatusCode::kFailedPrecondition,
+                title + " differs between ranks, in a tensor beyond the first " +
+                    std::to_string(kMaxDescriptionBytes) + " bytes of its description." + kAdvice);
+}
+
+}  // namespace tfdist

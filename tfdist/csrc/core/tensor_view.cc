@@ -1,0 +1,14 @@
+#include "core/tensor_view.h"
+
+namespace tfdist {
+
+std::string ShapeString(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ',';
+    text += std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+}  // namespace tfdist

@@ -1,0 +1,65 @@
+#include "core/topology.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tfdist {
+
+Topology MakeTopology(int rank, const std::vector<int>& host_ids, std::vector<std::string> hosts) {
+  Topology topology;
+  topology.rank = rank;
+  topology.size = static_cast<int>(host_ids.size());
+  topology.hosts = std::move(hosts);
+  std::map<int, int> ranks_seen;  // host id -> ranks
+  std::vector<int> local_ranks;   // by rank
+  for (int id : host_ids) local_ranks.push_back(ranks_seen[id]++);
+  topology.local_rank = local_ranks[rank];
+  topology.local_size = ranks_seen[host_ids[rank]];
+  topology.cross_size = 0;
+  for (int r = 0; r < topology.size; ++r) {
+    if (local_ranks[r] != topology.local_rank) continue;
+    if (r == rank) topology.cross_rank = topology.cross_size;
+    ++topology.cross_size;
+  }
+  for (const auto& host : ranks_seen) {
+    if (host.second != topology.local_size) topology.is_homogeneous = false;
+  }
+  return topology;
+}
+
+std::string RankList(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string RankListWithHosts(const Topology& topology, const std::vector<int>& ranks) {
+  constexpr size_t kMaxHosts = 8;
+  std::vector<std::pair<std::string, std::vector<int>>> groups;  // in order of the first rank
+  for (int rank : ranks) {
+    const std::string& host = topology.hosts.at(rank);
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&host](const auto& candidate) { return candidate.first == host; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {host, {}});
+    group->second.push_back(rank);
+  }
+  std::string text;
+  for (size_t i = 0; i < groups.size() && i < kMaxHosts; ++i) {
+    if (i > 0) text += ", ";
+    text += RankList(groups[i].second) + " (host " + groups[i].first + ")";
+  }
+  if (groups.size() > kMaxHosts) {
+    text += " and ranks on " + std::to_string(groups.size() - kMaxHosts) + " more hosts";
+  }
+  return text;
+}
+
+}  // namespace tfdist

@@ -1,0 +1,96 @@
+#include "core/wait.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+namespace tfdist {
+namespace {
+
+constexpr int kSpins = 200;                     // a few ten microseconds of polling
+constexpr double kYieldSeconds = 0.002;         // longer than a usual gap between two ranks
+constexpr double kLongestSleepSeconds = 0.001;  // bounds what sleeping adds to a late arrival
+
+// With more ranks than cores a spinning rank holds the core that the awaited one needs.
+int SpinsFor(const Topology& topology) {
+  static const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return topology.local_size > cores ? 0 : kSpins;
+}
+
+std::string Seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), seconds < 10 ? "%.1f s" : "%.0f s", seconds);
+  return text;
+}
+
+}  // namespace
+
+Wait::Wait(const EngineConfig& config, const Topology& topology,
+           std::function<std::string()> describe)
+    : config_(config),
+      topology_(topology),
+      describe_(std::move(describe)),
+      spins_(SpinsFor(topology)) {
+  Begin();
+}
+
+void Wait::Begin() {
+  start_ = last_progress_ = Clock::now();
+  polls_ = 0;
+}
+
+void Wait::Progress() {
+  polls_ = 0;
+  last_progress_ = Clock::now();
+}
+
+Status Wait::Pause(const std::function<std::vector<int>()>& missing) {
+  if (++polls_ <= spins_) return Status::Ok();
+  const Clock::time_point now = Clock::now();
+  const double waited = std::chrono::duration<double>(now - start_).count();
+  if (waited >= config_.stall_shutdown_seconds) return Expired(waited, missing());
+  const double warning = config_.stall_warning_seconds;
+  if (!reported_ && warning > 0 && waited >= warning) Report(waited, missing());
+  const double idle = std::chrono::duration<double>(now - last_progress_).count();
+  if (idle < kYieldSeconds) {
+    sched_yield();
+  } else {
+    const double sleep = std::min(kLongestSleepSeconds, idle / 32);
+    std::this_thread::sleep_for(std::chrono::duration<double>(sleep));
+  }
+  return Status::Ok();
+}
+
+std::string Wait::Missing(const std::vector<int>& missing) const {
+  if (missing.empty()) return "other ranks (the transport does not say which)";
+  return RankListWithHosts(topology_, missing);
+}
+
+void Wait::Report(double waited_seconds, const std::vector<int>& missing) {
+  reported_ = true;
+  const std::string text =
+      "tfdist: stalled: " + RankListWithHosts(topology_, {topology_.rank}) + " has waited " +
+      Seconds(waited_seconds) + " in " + describe_() + " for " + Missing(missing) +
+      ". It fails after " + Seconds(config_.stall_shutdown_seconds) +
+      ". Check that those processes still run and what they do now (py-spy dump), and that no rank "
+      "skips a collective, for example by having fewer steps or a branch that depends on its rank.";
+  if (config_.on_stall) {
+    config_.on_stall(text);
+  } else {
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+}
+
+Status Wait::Expired(double waited_seconds, const std::vector<int>& missing) const {
+  return Status(StatusCode::kDeadlineExceeded,
+                RankListWithHosts(topology_, {topology_.rank}) + " waited " +
+                    Seconds(waited_seconds) + " in " + describe_() + " for " + Missing(missing) +
+                    ", longer than stall_shutdown_seconds allows. Check the logs of those ranks: "
+                    "they have died, hang, or do not run this collective. If they are only slow, "
+                    "raise stall_shutdown_seconds.");
+}
+
+}  // namespace tfdist

@@ -1,0 +1,58 @@
+// Paces one polled wait for peers and ends it at its deadline. Knows no transport.
+//
+// A transport calls Begin, then polls: Progress after something has arrived, Pause after a poll in
+// vain. Pause spins first, then yields, then sleeps with backoff, since ranks may outnumber cores.
+// It reports a stall once and fails at the deadline, both times naming the ranks that are missing.
+// Lives on the stack of one collective call, which outlives it; for one thread.
+#ifndef TFDIST_CORE_WAIT_H_
+#define TFDIST_CORE_WAIT_H_
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/engine_config.h"
+#include "core/status.h"
+#include "core/topology.h"
+
+namespace tfdist {
+
+class Wait {
+ public:
+  // `describe` says what is being waited in, such as "allreduce 'grads'"; called only for messages.
+  Wait(const EngineConfig& config, const Topology& topology, std::function<std::string()> describe);
+
+  // Starts the clock anew.
+  void Begin();
+
+  // Makes the next polls fast again; the deadline stays.
+  void Progress();
+
+  // Waits a moment, or fails with kDeadlineExceeded. `missing` lists the ranks that have not
+  // delivered, ascending; empty when the transport cannot tell.
+  Status Pause(const std::function<std::vector<int>()>& missing);
+
+  // "allreduce 'grads'", for the transport's own errors.
+  std::string Describe() const { return describe_(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string Missing(const std::vector<int>& missing) const;
+  void Report(double waited_seconds, const std::vector<int>& missing);
+  Status Expired(double waited_seconds, const std::vector<int>& missing) const;
+
+  const EngineConfig& config_;
+  const Topology& topology_;
+  const std::function<std::string()> describe_;
+  const int spins_;
+  bool reported_ = false;
+  int polls_ = 0;
+  Clock::time_point start_;
+  Clock::time_point last_progress_;
+};
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_WAIT_H_

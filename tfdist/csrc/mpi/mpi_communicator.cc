@@ -1,0 +1,161 @@
+#include "mpi/mpi_communicator.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/communicator_factory.h"
+#include "mpi/mpi_environment.h"
+#include "mpi/peer_loss.h"
+
+namespace tfdist {
+namespace {
+
+constexpr int kTag = 7;
+constexpr int64_t kPieceBytes = int64_t{1} << 30;  // MPI counts in int
+
+const bool kRegistered = RegisterCommunicatorFactory("mpi", MpiCommunicator::Create);
+
+}  // namespace
+
+Status MpiCommunicator::Create(const EngineConfig& config,
+                               std::unique_ptr<Communicator>* communicator) {
+  bool owns_mpi = false;
+  TFDIST_RETURN_IF_ERROR(StartMpi(&owns_mpi));
+  MPI_Comm mpi = MPI_COMM_NULL;
+  TFDIST_RETURN_IF_ERROR(DuplicateWorld(config, &mpi));
+  Topology topology;
+  TFDIST_RETURN_IF_ERROR(FindTopology(mpi, &topology));
+  *communicator = std::make_unique<MpiCommunicator>(std::move(topology), mpi, owns_mpi);
+  return Status::Ok();
+}
+
+MpiCommunicator::MpiCommunicator(Topology topology, MPI_Comm mpi, bool owns_mpi)
+    : Communicator(std::move(topology)), mpi_(mpi), owns_mpi_(owns_mpi) {}
+
+// Frees nothing: MPI_Comm_free is collective, and the peers may be gone.
+MpiCommunicator::~MpiCommunicator() = default;
+
+Status MpiCommunicator::Exchange(const std::vector<Transfer>& sends,
+                                 const std::vector<Transfer>& receives, Wait* wait) {
+  wait->Begin();
+  Pieces pieces;
+  pieces.requests.reserve(sends.size() + receives.size());
+  pieces.peers.reserve(sends.size() + receives.size());
+  Status status;
+  // Receives come last: Abandon cancels those alone.
+  for (const Transfer& transfer : sends) {
+    if (status.ok()) status = Start(transfer, /*send=*/true, &pieces);
+  }
+  pieces.first_receive = pieces.requests.size();
+  for (const Transfer& transfer : receives) {
+    if (status.ok()) status = Start(transfer, /*send=*/false, &pieces);
+  }
+  pieces.open = pieces.requests.size();
+  if (status.ok()) status = Complete(&pieces, wait);
+  if (status.ok()) return status;
+  Abandon(&pieces);
+  if (status.code() != StatusCode::kUnavailable) return status;
+  Revoke(mpi_);  // the peers wait for this rank too
+  return Status(status.code(), status.message() + " It was in " + wait->Describe() +
+                                   ". See the logs of the ranks named here for the first failure.");
+}
+
+Status MpiCommunicator::Start(const Transfer& transfer, bool send, Pieces* pieces) {
+  char* data = static_cast<char*>(transfer.data);
+  for (int64_t offset = 0; offset < transfer.bytes; offset += kPieceBytes) {
+    const int bytes = static_cast<int>(std::min(kPieceBytes, transfer.bytes - offset));
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int error =
+        send ? MPI_Isend(data + offset, bytes, MPI_BYTE, transfer.peer, kTag, mpi_, &request)
+             : MPI_Irecv(data + offset, bytes, MPI_BYTE, transfer.peer, kTag, mpi_, &request);
+    if (error != MPI_SUCCESS) return Lost(error, transfer.peer);
+    pieces->requests.push_back(request);
+    pieces->peers.push_back(transfer.peer);
+  }
+  return Status::Ok();
+}
+
+Status MpiCommunicator::Complete(Pieces* pieces, Wait* wait) {
+  indices_.resize(pieces->requests.size());
+  statuses_.resize(pieces->requests.size());
+  const auto missing = [pieces] {
+    std::vector<int> peers;
+    for (size_t i = 0; i < pieces->requests.size(); ++i) {
+      if (pieces->requests[i] != MPI_REQUEST_NULL) peers.push_back(pieces->peers[i]);
+    }
+    std::sort(peers.begin(), peers.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+    return peers;
+  };
+  while (pieces->open > 0) {
+    bool progress = false;
+    TFDIST_RETURN_IF_ERROR(Poll(pieces, &progress));
+    if (progress) {
+      wait->Progress();
+    } else {
+      TFDIST_RETURN_IF_ERROR(wait->Pause(missing));
+    }
+  }
+  return Status::Ok();
+}
+
+Status MpiCommunicator::Poll(Pieces* pieces, bool* progress) {
+  int completed = 0;
+  const int error = MPI_Testsome(static_cast<int>(pieces->requests.size()), pieces->requests.data(),
+                                 &completed, indices_.data(), statuses_.data());
+  if (error != MPI_SUCCESS && error != MPI_ERR_IN_STATUS) return Lost(error, -1);
+  if (completed == MPI_UNDEFINED) completed = static_cast<int>(pieces->open);
+  for (int i = 0; error == MPI_ERR_IN_STATUS && i < completed; ++i) {
+    if (statuses_[i].MPI_ERROR == MPI_SUCCESS) continue;
+    return Lost(statuses_[i].MPI_ERROR, pieces->peers[indices_[i]]);
+  }
+  pieces->open -= static_cast<size_t>(completed);
+  *progress = completed > 0;
+  return Status::Ok();
+}
+
+// Takes back the receives that nothing has arrived for, so that MPI does not write into memory
+// that the caller is about to give away. A message that is half here cannot be taken back.
+void MpiCommunicator::Abandon(Pieces* pieces) {
+  constexpr int kPolls = 1000;  // a cancelled receive completes at once; anything else may never
+  for (size_t i = pieces->first_receive; i < pieces->requests.size(); ++i) {
+    MPI_Request* request = &pieces->requests[i];
+    if (*request == MPI_REQUEST_NULL) continue;
+    int done = 0;
+    if (MPI_Cancel(request) != MPI_SUCCESS) continue;
+    for (int poll = 0; poll < kPolls && done == 0; ++poll) {
+      if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+    }
+  }
+  for (MPI_Request& request : pieces->requests) {
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  }
+}
+
+// Names the dead where MPI knows them: after a revocation `peer` is whoever came first in a list.
+Status MpiCommunicator::Lost(int error, int peer) const {
+  std::string what = "lost its connection to ";
+  const std::vector<int> failed = FailedRanks(mpi_);
+  if (!failed.empty()) {
+    what += RankListWithHosts(topology(), failed);
+  } else if (IsRevoked(error)) {
+    what = "was told by another rank that a rank is lost";
+  } else {
+    what += peer < 0 ? "another rank" : RankListWithHosts(topology(), {peer});
+  }
+  return Status(StatusCode::kUnavailable, RankListWithHosts(topology(), {rank()}) + " " + what +
+                                              ". MPI says: " + MpiErrorText(error) + ".");
+}
+
+Status MpiCommunicator::Finalize(bool clean) {
+  if (!clean || mpi_ == MPI_COMM_NULL) return Status::Ok();
+  int error = MPI_Comm_free(&mpi_);
+  if (error == MPI_SUCCESS && owns_mpi_) error = MPI_Finalize();
+  if (error == MPI_SUCCESS) return Status::Ok();
+  return Status(StatusCode::kUnavailable,
+                "MPI could not be ended: " + MpiErrorText(error) +
+                    ". The results are complete; see the other ranks' logs for a failure.");
+}
+
+}  // namespace tfdist

@@ -1,0 +1,58 @@
+// A transport over MPI, in a communicator of its own (a duplicate of MPI_COMM_WORLD).
+// Uses point-to-point messages only, all non-blocking, so that every wait can end.
+//
+// Starts MPI where nobody has, and only then ends it. Works beside mpi4py, whose messages it never
+// sees. MPI itself must allow calls from several threads, one at a time (MPI_THREAD_SERIALIZED).
+// After an error the buffers of that exchange should stay alive: MPI gives no way to take back a
+// message that is half on its way.
+#ifndef TFDIST_MPI_MPI_COMMUNICATOR_H_
+#define TFDIST_MPI_MPI_COMMUNICATOR_H_
+
+#include <mpi.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/engine_config.h"
+#include "core/status.h"
+
+namespace tfdist {
+
+class MpiCommunicator : public Communicator {
+ public:
+  // All ranks call it. Waits for them within config.stall_shutdown_seconds.
+  static Status Create(const EngineConfig& config, std::unique_ptr<Communicator>* communicator);
+
+  // Takes over `mpi`. `owns_mpi`: this process' MPI was started for us.
+  MpiCommunicator(Topology topology, MPI_Comm mpi, bool owns_mpi);
+  ~MpiCommunicator() override;
+
+  Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
+                  Wait* wait) override;
+  Status Finalize(bool clean) override;
+
+ private:
+  // The pieces of one exchange that are under way.
+  struct Pieces {
+    std::vector<MPI_Request> requests;
+    std::vector<int> peers;  // by request
+    size_t open = 0;
+    size_t first_receive = 0;  // requests from here on receive
+  };
+
+  Status Start(const Transfer& transfer, bool send, Pieces* pieces);
+  Status Poll(Pieces* pieces, bool* progress);
+  Status Complete(Pieces* pieces, Wait* wait);
+  void Abandon(Pieces* pieces);
+  Status Lost(int error, int peer) const;
+
+  MPI_Comm mpi_;
+  const bool owns_mpi_;
+  std::vector<int> indices_;          // of completed requests, kept to spare allocations
+  std::vector<MPI_Status> statuses_;  // beside indices_
+};
+
+}  // namespace tfdist
+
+#endif  // TFDIST_MPI_MPI_COMMUNICATOR_H_

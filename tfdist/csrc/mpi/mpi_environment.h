@@ -1,0 +1,35 @@
+// The MPI of this process: its start, our communicator in it and the topology it tells.
+// Not the moving of data (mpi_communicator.h).
+//
+// Called while an engine is created, by one thread. Whoever gets a communicator owns it.
+#ifndef TFDIST_MPI_MPI_ENVIRONMENT_H_
+#define TFDIST_MPI_MPI_ENVIRONMENT_H_
+
+#include <mpi.h>
+
+#include <string>
+
+#include "core/engine_config.h"
+#include "core/status.h"
+#include "core/topology.h"
+
+namespace tfdist {
+
+// Starts MPI unless somebody has; `started` says which. Fails on too low a thread level and on an
+// MPI that has been ended, since MPI cannot be started twice.
+Status StartMpi(bool* started);
+
+// A duplicate of MPI_COMM_WORLD that returns errors instead of aborting. Fails when not all ranks
+// ask for it within config.stall_shutdown_seconds.
+Status DuplicateWorld(const EngineConfig& config, MPI_Comm* duplicate);
+
+// All ranks of `mpi` call it. Host names are for messages; ranks share a host when MPI says that
+// they can share memory.
+Status FindTopology(MPI_Comm mpi, Topology* topology);
+
+// MPI's own words for an error code.
+std::string MpiErrorText(int error);
+
+}  // namespace tfdist
+
+#endif  // TFDIST_MPI_MPI_ENVIRONMENT_H_

@@ -1,0 +1,102 @@
+#include "tf/conversion.h"
+
+#include "core/world.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tfdist {
+
+absl::Status ToTensorFlow(const Status& status) {
+  if (status.ok()) return absl::Status();
+  return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+}
+
+Status ToDType(tensorflow::DataType dtype, DType* out) {
+  switch (dtype) {
+    case tensorflow::DT_BOOL:
+      *out = DType::kBool;
+      return Status::Ok();
+    case tensorflow::DT_UINT8:
+      *out = DType::kUint8;
+      return Status::Ok();
+    case tensorflow::DT_INT8:
+      *out = DType::kInt8;
+      return Status::Ok();
+    case tensorflow::DT_UINT16:
+      *out = DType::kUint16;
+      return Status::Ok();
+    case tensorflow::DT_INT16:
+      *out = DType::kInt16;
+      return Status::Ok();
+    case tensorflow::DT_INT32:
+      *out = DType::kInt32;
+      return Status::Ok();
+    case tensorflow::DT_INT64:
+      *out = DType::kInt64;
+      return Status::Ok();
+    case tensorflow::DT_HALF:
+      *out = DType::kFloat16;
+      return Status::Ok();
+    case tensorflow::DT_BFLOAT16:
+      *out = DType::kBfloat16;
+      return Status::Ok();
+    case tensorflow::DT_FLOAT:
+      *out = DType::kFloat32;
+      return Status::Ok();
+    case tensorflow::DT_DOUBLE:
+      *out = DType::kFloat64;
+      return Status::Ok();
+    default:
+      return Status(StatusCode::kInvalidArgument,
+                    "collectives carry bool, (u)int8, (u)int16, int32, int64, float16, bfloat16, float32 and "
+                    "float64; received " +
+                        tensorflow::DataTypeString(dtype) + ". Cast the tensor first.");
+  }
+}
+
+Status ToTensorView(const tensorflow::Tensor& tensor, TensorView* out) {
+  TFDIST_RETURN_IF_ERROR(ToDType(tensor.dtype(), &out->dtype));
+  const auto dims = tensor.shape().dim_sizes();
+  out->shape.assign(dims.begin(), dims.end());
+  out->data = tensor.data();
+  return Status::Ok();
+}
+
+Status ToReduction(const std::string& name, Reduction* out) {
+  if (name == "sum") {
+    *out = Reduction::kSum;
+  } else if (name == "average") {
+    *out = Reduction::kAverage;
+  } else if (name == "min") {
+    *out = Reduction::kMin;
+  } else if (name == "max") {
+    *out = Reduction::kMax;
+  } else if (name == "product") {
+    *out = Reduction::kProduct;
+  } else {
+    return Status(StatusCode::kInvalidArgument, "unknown reduction '" + name + "'");
+  }
+  return Status::Ok();
+}
+
+Status ToCompression(const std::string& name, Compression* out) {
+  if (name == "none") {
+    *out = Compression::kNone;
+  } else if (name == "fp16") {
+    *out = Compression::kFp16;
+  } else if (name == "bf16") {
+    *out = Compression::kBf16;
+  } else {
+    return Status(StatusCode::kInvalidArgument, "unknown compression '" + name + "'");
+  }
+  return Status::Ok();
+}
+
+Status CurrentEngine(std::shared_ptr<Engine>* out) {
+  *out = World::Get();
+  if (*out != nullptr) return Status::Ok();
+  return Status(StatusCode::kFailedPrecondition,
+                "a collective ran before tfdist.init() or after tfdist.shutdown(). Call tfdist.init() once, at the "
+                "start of the script.");
+}
+
+}  // namespace tfdist

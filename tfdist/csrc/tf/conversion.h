@@ -1,0 +1,33 @@
+// Translates between TensorFlow and core: statuses, dtypes, tensors, attribute values. Runs no collective.
+#ifndef TFDIST_TF_CONVERSION_H_
+#define TFDIST_TF_CONVERSION_H_
+
+#include <memory>
+#include <string>
+
+#include "core/engine.h"
+#include "core/status.h"
+#include "core/tensor_view.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tfdist {
+
+// Same code, same message.
+absl::Status ToTensorFlow(const Status& status);
+
+// kInvalidArgument for a dtype that collectives do not carry.
+Status ToDType(tensorflow::DataType dtype, DType* out);
+
+// A view of the tensor's memory, which the tensor keeps owning.
+Status ToTensorView(const tensorflow::Tensor& tensor, TensorView* out);
+
+Status ToReduction(const std::string& name, Reduction* out);
+Status ToCompression(const std::string& name, Compression* out);
+
+// The engine in force, or an error that says to call tfdist.init().
+Status CurrentEngine(std::shared_ptr<Engine>* out);
+
+}  // namespace tfdist
+
+#endif  // TFDIST_TF_CONVERSION_H_

@@ -1,0 +1,14 @@
+// Registers TfdistBarrier.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfdist {
+
+REGISTER_OP("TfdistBarrier")
+    .Attr("label: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Waits until every rank has come here.");
+
+}  // namespace tfdist

@@ -1,0 +1,47 @@
+// Registers TfdistGroupedBroadcast and its in-place form for variables, TfdistBroadcastVariables.
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfdist {
+
+REGISTER_OP("TfdistGroupedBroadcast")
+    .Input("tensors: dtypes")
+    .Output("received: dtypes")
+    .Attr(
+        "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}) >= 1")
+    .Attr("root_rank: int >= 0")
+    .Attr("label: string")
+    .Attr("tensor_names: list(string)")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Gives every rank the tensors of one rank.
+
+tensors: One or more tensors; dtypes and shapes must be the same on every rank.
+received: The tensors of rank `root_rank`.
+)doc");
+
+REGISTER_OP("TfdistBroadcastVariables")
+    .Input("variables: count * resource")
+    .Attr("count: int >= 1")
+    .Attr("root_rank: int >= 0")
+    .Attr("label: string")
+    .Attr("tensor_names: list(string)")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      tensorflow::shape_inference::ShapeHandle unused;
+      for (int i = 0; i < context->num_inputs(); ++i) {
+        TF_RETURN_IF_ERROR(context->WithRank(context->input(i), 0, &unused));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Overwrites resource variables with the values of one rank, in place.
+
+variables: Handles of initialised variables; dtypes and shapes must be the same on every rank.
+)doc");
+
+}  // namespace tfdist

@@ -1,0 +1,203 @@
+"""The launcher's end of the connections to the ranks' supervisors: accepts and authenticates. It decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.launch.line import Piece
+from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
+from tfdist.launch.ticket import Ticket
+
+SEND_TIMEOUT_S = 5.0
+# A stranger gets little time and memory, a rank sends its first message at once.
+STRANGER_TIMEOUT_S = 10.0
+STRANGER_LIMIT_BYTES = 4096
+_STRANGERS = 64
+_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Received:
+    """An event: a message of a rank, other than output."""
+
+    rank: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An event: a rank's connection ended."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An event: the channel itself failed."""
+
+    error: Exception
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Has the kernel notice within half a minute that the other host is gone, however quiet the ranks are."""
+    for level, option, value in (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    ):
+        connection.setsockopt(level, option, value)
+
+
+class _Connection:
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        self.socket, self.peer = connection, peer
+        self.rank: int | None = None
+        self.since = time.monotonic()
+        self.buffer = FrameBuffer(STRANGER_LIMIT_BYTES)
+
+
+class Channel:
+    """One thread that reads all connections. Events go to a queue, output straight to `write`.
+
+    That `write` may block is wanted: a launcher whose output is not read slows its ranks down, as any pipe does.
+
+    Args:
+        listener: A listening socket; the channel closes it.
+        ticket: The job's key and name.
+        size: Number of ranks.
+        events: Where events go.
+        write: Takes (rank, stream, piece).
+        warn: Takes a line about a refused connection; called once.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        ticket: Ticket,
+        size: int,
+        events: queue.SimpleQueue[Any],
+        write: Callable[[int, str, Piece], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._listener, self._events, self._write, self._warn = listener, events, write, warn
+        self._size = size
+        self._opener = Opener(ticket.job, ticket.key, TO_LAUNCHER, range(size))
+        self._sealers = [Sealer(ticket.job, ticket.key, TO_RANK, rank) for rank in range(size)]
+        self._ranks: dict[int, _Connection] = {}
+        self._strangers: list[_Connection] = []
+        self._warned = False
+        self._closing = False
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = socket.socketpair()
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="tfdistrun-channel", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, rank: int, kind: str, **fields: Any) -> None:
+        """Sends to a rank that has said hello; one that is gone shows as `Lost`, never as an exception."""
+        if (connection := self._ranks.get(rank)) is not None:
+            with contextlib.suppress(OSError):
+                connection.socket.sendall(self._sealers[rank].seal(kind, **fields))
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Ends thread and connections. Supervisors that still run take that as the end of the job."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._waker.send(b"x")
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        for connection in [*self._ranks.values(), *self._strangers]:
+            connection.socket.close()
+        self._listener.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                for key, _ in self._selector.select(timeout=1.0):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif isinstance(key.data, _Connection):
+                        self._read(key.data)
+                self._drop_old_strangers()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the launcher has to end the job)
+            self._events.put(Broken(error))
+
+    def _accept(self) -> None:
+        try:
+            accepted, address = self._listener.accept()
+            keep_alive(accepted)
+        except OSError:
+            return  # it has gone again, or no descriptor is free: the next round tries again
+        accepted.settimeout(SEND_TIMEOUT_S)
+        connection = _Connection(accepted, f"{address[0]}:{address[1]}")
+        self._strangers.append(connection)
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        if len(self._strangers) > self._size + _STRANGERS:
+            self._refuse(self._strangers[0], "too many connections wait to identify themselves")
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.socket.recv(_READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(connection)
+            return
+        connection.buffer.feed(data)
+        try:
+            while (frame := connection.buffer.take()) is not None:
+                self._deliver(connection, *self._opener.open(*frame))
+        except RefusedFrameError as refusal:
+            self._refuse(connection, str(refusal))
+
+    def _deliver(self, connection: _Connection, rank: int, message: Message) -> None:
+        if connection.rank is None:
+            if message.kind != "hello":
+                raise RefusedFrameError("the first message is not hello")
+            connection.rank, connection.buffer.limit_bytes = rank, FrameBuffer().limit_bytes
+            self._strangers.remove(connection)
+            self._ranks[rank] = connection
+        elif rank != connection.rank or message.kind == "hello":
+            raise RefusedFrameError(f"the connection of rank {connection.rank} speaks for another")
+        if message.kind == "output":
+            fields = message.fields
+            if fields["stream"] not in ("stdout", "stderr"):
+                raise RefusedFrameError("output of an unknown stream")
+            self._write(rank, fields["stream"], Piece(fields["text"].encode(errors="surrogateescape"), fields["end"]))
+        else:
+            self._events.put(Received(rank, message))
+
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(f"refused a connection from {connection.peer}: {reason}; further ones are not reported")
+        self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection in self._strangers:
+            self._strangers.remove(connection)
+        if connection.rank is not None and self._ranks.get(connection.rank) is connection:
+            del self._ranks[connection.rank]
+            self._events.put(Lost(connection.rank))
+
+    def _drop_old_strangers(self) -> None:
+        limit = time.monotonic() - STRANGER_TIMEOUT_S
+        for connection in [stranger for stranger in self._strangers if stranger.since < limit]:
+            self._refuse(connection, f"it did not identify itself within {STRANGER_TIMEOUT_S:g} s")

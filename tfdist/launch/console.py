@@ -1,0 +1,112 @@
+"""Where all output of a job comes out: the launcher's stdout and stderr, and a folder per rank. It cuts no lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from tfdist.errors import ConfigError
+from tfdist.launch.line import PARTIAL, Piece, PrefixWriter
+
+_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+
+
+def _stamp() -> str:
+    return datetime.now().astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+class Console:
+    """Safe to use from several threads: a piece is written in one go.
+
+    Args:
+        timestamps: Whether a time precedes each rank's lines.
+        folder: Where `rank.N/stdout` and `rank.N/stderr` go as well, without prefixes; None for nowhere.
+        ranks: Number of ranks.
+        descriptors: File descriptors of "stdout" and "stderr".
+    """
+
+    def __init__(
+        self,
+        *,
+        timestamps: bool = False,
+        folder: str | None = None,
+        ranks: int = 1,
+        descriptors: dict[str, int] | None = None,
+        clock: Callable[[], str] = _stamp,
+    ) -> None:
+        self._descriptors = dict(descriptors or _DESCRIPTORS)
+        self._clock = clock if timestamps else None
+        self._lock = threading.RLock()
+        self._writers = _writers(self._descriptors)
+        self._files = _files(folder, ranks) if folder is not None else {}
+
+    def write(self, rank: int, stream: str, piece: Piece) -> None:
+        """Writes a rank's piece with its prefix, and to its file without."""
+        with self._lock:
+            stamp = f"{self._clock()} " if self._clock else ""
+            self._put(stream, self._writers[stream].render((rank, stream), piece, stamp))
+            if (rank, stream) in self._files:
+                _write_all(self._files[rank, stream], piece.text + (b"" if piece.end == PARTIAL else b"\n"))
+
+    def say(self, text: str) -> None:
+        """Writes the launcher's own words to stderr."""
+        with self._lock:
+            self._put("stderr", self._writers["stderr"].close() + text.encode(errors="replace") + b"\n")
+
+    def close(self) -> None:
+        """Ends open lines, closes the files."""
+        with self._lock:
+            for stream, writer in self._writers.items():
+                self._put(stream, writer.close())
+            for descriptor in self._files.values():
+                os.close(descriptor)
+            self._files = {}
+
+    def _put(self, stream: str, data: bytes) -> None:
+        descriptor = self._descriptors.get(stream)
+        if descriptor is None or not data:
+            return
+        try:
+            _write_all(descriptor, data)
+        except OSError:
+            # Its reader has gone, as in `tfdistrun ... | head`: training goes on without that stream.
+            del self._descriptors[stream]
+
+
+def _writers(descriptors: dict[str, int]) -> dict[str, PrefixWriter]:
+    """One a stream; one for both if they end in the same file or terminal, lest they break into each other."""
+    shared = PrefixWriter()
+    with contextlib.suppress(OSError):
+        out, err = (os.fstat(descriptors[stream]) for stream in ("stdout", "stderr"))
+        if (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino):
+            return {"stdout": shared, "stderr": shared}
+    return {"stdout": shared, "stderr": PrefixWriter()}
+
+
+def _files(folder: str, ranks: int) -> dict[tuple[int, str], int]:
+    width = len(str(ranks - 1))
+    files = {}
+    try:
+        for rank in range(ranks):
+            place = Path(folder) / f"rank.{rank:0{width}d}"
+            place.mkdir(parents=True, exist_ok=True)
+            for stream in _DESCRIPTORS:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                files[rank, stream] = os.open(place / stream, flags, 0o666)
+    except OSError as error:
+        raise ConfigError(f"--output-filename {folder}: cannot write {error.filename}: {error.strerror}") from None
+    return files
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        # Another program may have left the terminal in non-blocking mode: wait until there is room, then try.
+        select.select([], [descriptor], [])
+        with contextlib.suppress(BlockingIOError):
+            view = view[os.write(descriptor, view) :]

@@ -1,0 +1,119 @@
+"""Hosts and their slots, from `-H` and host files: pure parsing and counting. Only the last ones ask the resolver."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tfdist.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host and the number of ranks it may run."""
+
+    name: str
+    slots: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.slots}"
+
+
+def _host(name: str, slots: str, where: str) -> Host:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: {name!r} is not a host name or IPv4 address")
+    if not (slots.isascii() and slots.isdigit()) or int(slots) == 0:
+        raise ConfigError(f"{where}: {slots!r} is not a number of slots; expected 1 or more")
+    return Host(name, int(slots))
+
+
+def _merged(hosts: Iterable[Host], where: str) -> tuple[Host, ...]:
+    merged: dict[str, Host] = {}
+    for host in hosts:
+        if host.name in merged:
+            raise ConfigError(f"{where}: host {host.name!r} is listed twice; list it once with all its slots")
+        merged[host.name] = host
+    return tuple(merged.values())
+
+
+def parse_list(text: str) -> tuple[Host, ...]:
+    """Parses `host:slots,host:slots`; a host without slots has one."""
+    where = f"-H {text}"
+    hosts = []
+    for part in text.split(","):
+        name, colon, slots = part.strip().partition(":")
+        if not name:
+            raise ConfigError(f"{where}: an empty host; expected host:slots,host:slots")
+        hosts.append(_host(name, slots if colon else "1", where))
+    return _merged(hosts, where)
+
+
+def parse_file(text: str, path: str) -> tuple[Host, ...]:
+    """Parses a host file: a host a line, as `name slots=2` or `name:2`; `#` begins a comment."""
+    hosts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}:{number}"
+        name, colon, slots = words[0].partition(":")
+        if len(words) > 2 or (len(words) == 2 and (colon or not words[1].startswith("slots="))):
+            raise ConfigError(f"{where}: {line.strip()!r} is not understood; expected `name slots=2` or `name:2`")
+        if len(words) == 2:
+            slots = words[1].removeprefix("slots=")
+        hosts.append(_host(name, slots if colon or len(words) == 2 else "1", where))
+    if not hosts:
+        raise ConfigError(f"{path}: no host in it; expected lines like `name slots=2`")
+    return _merged(hosts, path)
+
+
+def used(hosts: tuple[Host, ...], processes: int) -> tuple[Host, ...]:
+    """The hosts with the slots that `processes` ranks take, first host first. Raises ConfigError if too few."""
+    total = sum(host.slots for host in hosts)
+    if processes > total:
+        listed = ", ".join(map(str, hosts))
+        raise ConfigError(f"-np {processes} asks for more than the {total} slots of {listed}; raise slots or lower -np")
+    taken = []
+    for host in hosts:
+        if processes > 0:
+            taken.append(Host(host.name, min(host.slots, processes)))
+            processes -= host.slots
+    return tuple(taken)
+
+
+def placement(hosts: tuple[Host, ...]) -> tuple[str, ...]:
+    """The host name of each rank."""
+    return tuple(host.name for host in hosts for _ in range(host.slots))
+
+
+def is_local(name: str) -> bool:
+    """Whether `name` means this machine. Raises ConfigError when it cannot be resolved."""
+    if name == "localhost" or name.split(".")[0] == os.uname().nodename.split(".")[0]:
+        return True
+    return _is_own_address(address(name))
+
+
+def address(name: str) -> str:
+    """The IPv4 address of `name`."""
+    try:
+        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(
+            f"host {name!r} is not known here: {error.strerror}. Check its spelling, /etc/hosts and DNS."
+        ) from None
+    return str(found[0][4][0])
+
+
+def _is_own_address(numeric: str) -> bool:
+    # The kernel lets a socket bind to this machine's addresses only: no list of interfaces is needed.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((numeric, 0))
+        except OSError:
+            return False
+    return True

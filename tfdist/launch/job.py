@@ -1,0 +1,212 @@
+"""A job's course as a pure state machine: events in, actions out. No process, socket or clock is touched here."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import dataclass
+
+# From the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; together below 10 s.
+GRACE_S = 3.0
+TERM_S = 2.0
+KILL_S = 1.0
+RELEASE_S = 3.0
+RELEASE_AFTER_KILL_S = 1.5
+# A signal from the user or a scheduler: a checkpoint may be written. Kubernetes kills after 30 s by default.
+INTERRUPT_S = 10.0
+PREEMPTION_S = 20.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one rank ended. `code` and `signum` are both None if its supervisor vanished without a record."""
+
+    rank: int
+    host: str
+    code: int | None = None
+    signum: int | None = None
+    told: bool = False
+    tail: tuple[str, ...] = ()
+
+    @property
+    def recorded(self) -> bool:
+        return self.code is not None or self.signum is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.code != 0
+
+    @property
+    def status(self) -> int:
+        """The exit status a shell would show."""
+        if self.signum is not None:
+            return 128 + self.signum
+        return 1 if self.code is None else self.code
+
+
+class Do(enum.Enum):
+    """What the machine may ask for."""
+
+    SIGNAL = "send a signal to all ranks that run"
+    RELEASE = "let the supervisors go, so that mpirun ends"
+    ABANDON = "end mpirun and whatever is left by force"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do now."""
+
+    do: Do
+    signum: int = 0
+
+
+class Phase(enum.IntEnum):
+    """Where the job stands; it only moves forward."""
+
+    RUNNING = 0
+    INTERRUPTED = 1
+    GRACE = 2
+    TERM = 3
+    KILL = 4
+    RELEASED = 5
+    OVER = 6
+
+
+class Job:
+    """Follows `len(hosts)` ranks from start to end; every method takes the time and returns what to do."""
+
+    def __init__(self, hosts: tuple[str, ...], start_timeout_s: float, now: float) -> None:
+        self.hosts = list(hosts)
+        self.phase = Phase.RUNNING
+        self.outcomes: dict[int, Outcome] = {}
+        self.interrupt: int | None = None
+        self.mpirun_status: int | None = None
+        self.never_started: tuple[int, ...] = ()
+        self._connected: set[int] = set()
+        self._started: set[int] = set()
+        self._deadline: float | None = now + start_timeout_s
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`."""
+        return self._deadline
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that have not reported that they started."""
+        return tuple(rank for rank in range(len(self.hosts)) if rank not in self._started)
+
+    @property
+    def cause(self) -> Outcome | None:
+        """The failure that began the end: the first to arrive, but none that followed from being told to end."""
+        failures = [outcome for outcome in self.outcomes.values() if outcome.failed]
+        # An MPI_Abort tells all ranks to end, the one that called it too; it shows an exit code, the others a signal.
+        failures.sort(key=lambda outcome: (outcome.told, outcome.signum is not None if outcome.told else False))
+        return failures[0] if failures else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has left a record."""
+        recorded = [rank for rank, outcome in self.outcomes.items() if outcome.recorded]
+        return len(recorded) == len(self.hosts)
+
+    @property
+    def status(self) -> int:
+        """The launcher's exit status: 0 only if every rank has said that it ended well."""
+        if self.interrupt is not None:
+            return 128 + self.interrupt
+        if len(self.outcomes) == len(self.hosts) and self.cause is None:
+            return 0
+        return self.cause.status if self.cause is not None else 1
+
+    def connect(self, rank: int, host: str) -> bool:
+        """A supervisor reported; returns whether it may start its rank."""
+        self.hosts[rank] = host
+        if self.phase != Phase.RUNNING:
+            return False
+        self._connected.add(rank)
+        return True
+
+    def start(self, rank: int) -> list[Action]:
+        self._started.add(rank)
+        if self.phase == Phase.RUNNING and not self.missing:
+            self._deadline = None
+        return []
+
+    def finish(self, outcome: Outcome, now: float) -> list[Action]:
+        """A rank's record came, or its connection was lost without one."""
+        if outcome.rank in self.outcomes or self.phase == Phase.OVER:
+            return []
+        self.outcomes[outcome.rank] = outcome
+        self._started.add(outcome.rank)
+        if self._all_reported():
+            return self._release(now)
+        if self.phase == Phase.RUNNING:
+            if outcome.failed:
+                self._enter(Phase.GRACE, now + GRACE_S)
+            elif not self.missing:
+                self._deadline = None
+        return []
+
+    def end_mpirun(self, status: int, now: float) -> list[Action]:
+        """The end of mpirun; before all ranks reported, that is a failure whatever its status says."""
+        self.mpirun_status = status
+        if self.phase >= Phase.RELEASED or not self._connected - self.outcomes.keys():
+            self._enter(Phase.OVER, None)
+            return []
+        if self.phase < Phase.TERM:
+            return self._signal(Phase.TERM, signal.SIGTERM, now + TERM_S)
+        return []
+
+    def interrupted(self, signum: int, now: float) -> list[Action]:
+        """SIGINT or SIGTERM came to the launcher."""
+        if self.phase >= Phase.KILL:
+            return []
+        again = self.interrupt is not None
+        if self.interrupt is None:
+            self.interrupt = signum
+        if again and signum == signal.SIGINT:
+            return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
+        if not self._connected:
+            return self._release(now)
+        phase = max(self.phase, Phase.INTERRUPTED)
+        patience = INTERRUPT_S if self.interrupt == signal.SIGINT else PREEMPTION_S
+        deadline = self._deadline if again or phase != Phase.INTERRUPTED else now + patience
+        return self._signal(phase, signum, deadline)
+
+    def tick(self, now: float) -> list[Action]:
+        """The deadline passed."""
+        if self._deadline is None or now < self._deadline:
+            return []
+        if self.phase == Phase.RUNNING:
+            self.never_started = self.missing
+            return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
+        if self.phase in (Phase.INTERRUPTED, Phase.GRACE):
+            return self._signal(Phase.TERM, signal.SIGTERM, now + TERM_S)
+        if self.phase == Phase.TERM:
+            return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
+        if self.phase == Phase.KILL:
+            return self._release(now)
+        self._enter(Phase.OVER, None)
+        return [Action(Do.ABANDON)]
+
+    def _all_reported(self) -> bool:
+        expected = set(range(len(self.hosts))) if self.phase == Phase.RUNNING else self._connected
+        return expected <= self.outcomes.keys()
+
+    def _enter(self, phase: Phase, deadline: float | None) -> None:
+        self.phase, self._deadline = phase, deadline
+
+    def _signal(self, phase: Phase, signum: int, deadline: float | None) -> list[Action]:
+        self._enter(phase, deadline)
+        return [Action(Do.SIGNAL, signum)]
+
+    def _release(self, now: float) -> list[Action]:
+        if self.phase >= Phase.RELEASED:
+            return []
+        if self.mpirun_status is not None:
+            self._enter(Phase.OVER, None)
+        else:
+            patience = RELEASE_AFTER_KILL_S if self.phase == Phase.KILL else RELEASE_S
+            self._enter(Phase.RELEASED, now + patience)
+        return [Action(Do.RELEASE)]

@@ -1,0 +1,251 @@
+"""Runs one job: mpirun, the channel to the supervisors, signals, and the end. What to do when is decided in `job`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import queue
+import shlex
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfdist.errors import ConfigError
+from tfdist.launch import host, task
+from tfdist.launch.channel import Broken, Channel, Lost, Received
+from tfdist.launch.console import Console
+from tfdist.launch.job import Action, Do, Job, Outcome, Phase
+from tfdist.launch.mpirun import Mpirun
+from tfdist.launch.process import adopt_orphans, before_exec, end_descendants
+from tfdist.launch.summary import render
+from tfdist.launch.ticket import Ticket
+
+_SIOCGIFADDR = 0x8915
+_END_PATIENCE_S = 0.6
+_MPIRUN_LINES = 200
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is known before anything is started."""
+
+    mpirun: Mpirun
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(repr=False)
+    start_timeout_s: float
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class _Interrupted:
+    signum: int
+
+
+@dataclass(frozen=True)
+class _MpirunSaid:
+    line: str
+
+
+@dataclass(frozen=True)
+class _MpirunEnded:
+    status: int
+
+
+def listen(plan: Plan) -> socket.socket:
+    """A listening socket on the address the ranks reach us at: loopback where all of them are on this machine."""
+    interfaces = plan.mpirun.interfaces
+    if plan.mpirun.local:
+        address = "127.0.0.1"
+    elif interfaces:
+        address = interface_address(interfaces[0])
+    else:
+        address = _address_towards(next(item.name for item in plan.mpirun.hosts if not host.is_local(item.name)))
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen(min(plan.mpirun.processes + 16, 1024))
+    return listener
+
+
+def interface_address(name: str) -> str:
+    """The IPv4 address of a network interface. Raises ConfigError if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError as error:
+            present = ", ".join(known for _, known in socket.if_nameindex())
+            raise ConfigError(
+                f"--network-interfaces: {name} has no IPv4 address here ({error.strerror}); there are: {present}"
+            ) from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _address_towards(name: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host.address(name), 9))  # a datagram socket: chooses a route, sends nothing
+        except OSError as error:
+            raise ConfigError(f"host {name!r} cannot be reached from here: {error.strerror}") from None
+        return str(probe.getsockname()[0])
+
+
+class Launcher:
+    """Carries out a plan. Use once."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan, self._console = plan, console
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        listener = listen(plan)
+        self._ticket = Ticket.issue(*listener.getsockname())
+        size = plan.mpirun.processes
+        warn = self._say
+        self._channel = Channel(listener, self._ticket, size, self._events, console.write, warn)
+        self._job = Job(host.placement(plan.mpirun.hosts), plan.start_timeout_s, time.monotonic())
+        self._mpirun: subprocess.Popen[bytes] | None = None
+        self._held: list[str] = []
+
+    def run(self) -> int:
+        """Returns the job's exit status; none of its processes on this machine is left."""
+        adopt_orphans()
+        with self._signals_as_events():
+            try:
+                self._start()
+                while self._job.phase != Phase.OVER:
+                    self._act(self._next())
+            finally:
+                self._end()
+            if text := render(self._job):
+                self._explain(text)
+        return self._job.status
+
+    def _say(self, text: str) -> None:
+        self._console.say(f"tfdistrun: {text}")
+
+    def _explain(self, text: str) -> None:
+        # Of ranks that left no record, mpirun or their supervisor may have said something there.
+        if not self._plan.verbose and not self._job.complete:
+            for line in self._held:
+                self._console.say(f"[mpirun] {line}")
+        self._say(text)
+
+    @contextlib.contextmanager
+    def _signals_as_events(self) -> Iterator[None]:
+        def put(signum: int, _: object) -> None:
+            # A closed terminal is a request to end like SIGTERM. SimpleQueue.put is safe inside a handler.
+            self._events.put(_Interrupted(signal.SIGTERM if signum == signal.SIGHUP else signum))
+
+        before = {signum: signal.signal(signum, put) for signum in _SIGNALS}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
+
+    def _start(self) -> None:
+        plan = self._plan
+        environment = plan.environment | self._ticket.variables()
+        supervisor = [sys.executable, "-I", "-S", str(Path(task.__file__).resolve())]
+        words = plan.mpirun.command(supervisor, environment)
+        environment |= plan.mpirun.settings(environment, root=os.geteuid() == 0)
+        if plan.verbose:
+            self._say(f"runs {shlex.join(words)}\n  whose ranks run {shlex.join(plan.command)}")
+        # In a session of its own, so that Ctrl-C reaches the ranks through us, once, and not by mpirun's abrupt way.
+        self._mpirun = subprocess.Popen(
+            words,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=before_exec(signal.SIGTERM, own_session=True),  # noqa: PLW1509  (threads start later)
+        )
+        threading.Thread(target=self._watch_mpirun, name="tfdistrun-mpirun", daemon=True).start()
+        self._channel.start()
+
+    def _watch_mpirun(self) -> None:
+        assert self._mpirun is not None
+        assert self._mpirun.stdout is not None
+
+        def read(pipe: Any) -> None:
+            for line in pipe:
+                self._events.put(_MpirunSaid(line.decode(errors="replace").rstrip()))
+
+        reader = threading.Thread(target=read, args=(self._mpirun.stdout,), daemon=True)
+        reader.start()
+        status = self._mpirun.wait()
+        # A process that inherited the pipe may hold it open for longer than mpirun lives.
+        reader.join(0.5)
+        self._events.put(_MpirunEnded(status))
+
+    def _next(self) -> list[Action]:
+        deadline = self._job.deadline
+        try:
+            event = self._events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return self._job.tick(time.monotonic())
+        return self._on(event)
+
+    def _on(self, event: Any) -> list[Action]:
+        now = time.monotonic()
+        if isinstance(event, Received):
+            return self._on_message(event, now)
+        if isinstance(event, Lost):
+            return self._job.finish(Outcome(event.rank, self._job.hosts[event.rank]), now)
+        if isinstance(event, _Interrupted):
+            return self._job.interrupted(event.signum, now)
+        if isinstance(event, _MpirunEnded):
+            return self._job.end_mpirun(event.status, now)
+        if isinstance(event, _MpirunSaid):
+            self._on_mpirun_line(event.line)
+        elif isinstance(event, Broken):
+            raise event.error
+        return []
+
+    def _on_message(self, event: Received, now: float) -> list[Action]:
+        rank, fields = event.rank, event.message.fields
+        if event.message.kind == "hello":
+            if self._job.connect(rank, fields["host"]):
+                self._channel.send(rank, "run", command=list(self._plan.command))
+            else:
+                self._channel.send(rank, "release")
+        elif event.message.kind == "started":
+            return self._job.start(rank)
+        elif event.message.kind == "finished":
+            at = self._job.hosts[rank]
+            code, signum, tail = fields["code"], fields["signal"], tuple(fields["tail"])
+            return self._job.finish(Outcome(rank, at, code, signum, fields["told"], tail), now)
+        return []
+
+    def _on_mpirun_line(self, line: str) -> None:
+        # Once ranks have ended, its long texts about "improper" exits only hide the cause, which the records tell.
+        if self._plan.verbose:
+            self._console.say(f"[mpirun] {line}")
+        elif len(self._held) < _MPIRUN_LINES:
+            self._held.append(line)
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if action.do == Do.ABANDON:
+                continue  # the state is OVER, and _end does it
+            for rank in range(self._plan.mpirun.processes):
+                if action.do == Do.RELEASE:
+                    self._channel.send(rank, "release")
+                elif rank not in self._job.outcomes:
+                    self._channel.send(rank, "signal", number=action.signum)
+
+    def _end(self) -> None:
+        """Whatever happened: nothing of this job stays on this machine."""
+        self._channel.close()
+        if self._mpirun is not None:
+            if self._mpirun.poll() is None:
+                self._mpirun.terminate()
+            if not end_descendants(os.getpid(), _END_PATIENCE_S):
+                self._say("some processes of the job cannot be ended; see `ps` for those in state D")

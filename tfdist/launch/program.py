@@ -1,0 +1,84 @@
+"""The user's command made fit to be started on every host: full paths, and errors before anything runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfdist.errors import ConfigError
+
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+# Options of python that are followed by a value of their own.
+_VALUED = {"-W", "-X", "--check-hash-based-pycs"}
+
+
+def resolve(command: Sequence[str], *, check_files: bool = True) -> tuple[str, ...]:
+    """Returns `command` with the full path of its program, since PATH does not travel to other hosts.
+
+    Args:
+        command: The user's words.
+        check_files: Whether this host runs a rank, so that what is missing here is missing for the job.
+
+    Raises:
+        ConfigError: If the program or its Python script is not there.
+    """
+    if not command:
+        raise ConfigError("no command to run; write it after the options, as in: tfdistrun -np 2 python train.py")
+    name = command[0]
+    found = shutil.which(name)
+    if found is None and _PYTHON.fullmatch(name):
+        found = sys.executable
+    if found is None:
+        if not check_files:
+            return tuple(command)
+        raise ConfigError(_missing(name))
+    program = _own_interpreter(os.path.abspath(found))
+    if check_files and _PYTHON.fullmatch(os.path.basename(program)):
+        script = python_script(command[1:])
+        if script is not None and not os.path.exists(script):
+            raise ConfigError(f"{script}: no such file; cwd is {os.getcwd()}")
+    return (program, *command[1:])
+
+
+def python_script(arguments: Sequence[str]) -> str | None:
+    """The script file among python's arguments; None for `-m`, `-c`, standard input and no script at all."""
+    words = iter(arguments)
+    for word in words:
+        if word in _VALUED:
+            next(words, None)
+        elif word.startswith(("-m", "-c")) or word == "-":
+            return None
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def foreign_interpreter(command: Sequence[str]) -> str | None:
+    """A line of warning if `command` runs another Python environment than the one tfdistrun belongs to."""
+    program = command[0]
+    if not _PYTHON.fullmatch(os.path.basename(program)):
+        return None
+    if os.path.dirname(program) == os.path.dirname(sys.executable):
+        return None
+    return f"note: PATH gives {program}, while tfdistrun belongs to {sys.executable}"
+
+
+def _own_interpreter(found: str) -> str:
+    # The same folder, not only the same file: every environment's python is a link to one and the same binary.
+    same_folder = os.path.dirname(found) == os.path.dirname(sys.executable)
+    if same_folder and Path(found).resolve() == Path(sys.executable).resolve():
+        return sys.executable
+    return found
+
+
+def _missing(name: str) -> str:
+    if os.path.isfile(name):
+        advice = f"; write: python {name}" if name.endswith(".py") else "; make it so with chmod +x"
+        return f"{name} is not executable or not on PATH{advice}"
+    if os.sep in name or name.endswith(".py"):
+        return f"{name}: no such file; cwd is {os.getcwd()}"
+    return f"{name}: no such command on PATH"

@@ -1,0 +1,141 @@
+"""The messages between launcher and ranks: framed, authenticated, bounded JSON. Not the sockets they travel on.
+
+A frame is: body length (4 bytes), HMAC-SHA256 (32), rank (4), sequence number (8), JSON body; integers are big-endian.
+The HMAC covers job, direction, rank, sequence number and body, so a frame counts once, in one job, for one rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+BODY_LIMIT_BYTES = 1 << 20
+_HEAD = struct.Struct("!I32sIQ")
+HEAD_BYTES = _HEAD.size
+
+TO_LAUNCHER = "to-launcher"
+TO_RANK = "to-rank"
+
+# kind -> the fields it must have, with their JSON types; nothing else is accepted.
+_NUMBER = (int,)
+_TEXT = (str,)
+_MAYBE_NUMBER = (int, type(None))
+SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
+    "hello": {"host": _TEXT, "pid": _NUMBER},
+    "run": {"command": (list,)},
+    "started": {"pid": _NUMBER},
+    "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},
+    "finished": {"code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "told": (bool,), "tail": (list,)},
+    "signal": {"number": _NUMBER},
+    "release": {},
+}
+_FROM_RANK = frozenset({"hello", "started", "output", "finished"})
+
+
+class RefusedFrameError(Exception):
+    """Bytes that are no message of this job: garbage, another key, a replay, too large or off the schema."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message; `fields` holds what `SCHEMAS` lists for its kind."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+def _digest(key: bytes, job: str, direction: str, rank: int, sequence: int, body: bytes) -> bytes:
+    head = json.dumps(["tfdist-launch-1", job, direction, rank, sequence]).encode()
+    return hmac.new(key, struct.pack("!I", len(head)) + head + body, hashlib.sha256).digest()
+
+
+def _check(data: Any, direction: str) -> Message:
+    if not isinstance(data, dict):
+        raise RefusedFrameError("the body is not an object")
+    kind = data.pop("kind", None)
+    schema = SCHEMAS.get(kind) if isinstance(kind, str) else None
+    if schema is None or (kind in _FROM_RANK) != (direction == TO_LAUNCHER):
+        raise RefusedFrameError("a kind of message that is not expected here")
+    if data.keys() != schema.keys():
+        raise RefusedFrameError(f"the fields of {kind!r} are not {sorted(schema)}")
+    for name, types in schema.items():
+        value = data[name]
+        # bool is an int to isinstance, and never meant where a number is.
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise RefusedFrameError(f"field {name!r} of {kind!r} has the wrong type")
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise RefusedFrameError(f"field {name!r} of {kind!r} is not a list of text")
+    return Message(kind, data)
+
+
+class Sealer:
+    """Turns messages into frames of one rank in one direction, numbering them."""
+
+    def __init__(self, job: str, key: bytes, direction: str, rank: int) -> None:
+        self._job, self._key, self._direction, self._rank = job, key, direction, rank
+        self._sequence = 0
+
+    def seal(self, kind: str, **fields: Any) -> bytes:
+        body = json.dumps({"kind": kind, **fields}).encode("ascii")
+        if len(body) > BODY_LIMIT_BYTES:
+            raise ValueError(f"a {kind!r} message of {len(body)} bytes; at most {BODY_LIMIT_BYTES} may be sent")
+        self._sequence += 1
+        digest = _digest(self._key, self._job, self._direction, self._rank, self._sequence, body)
+        return _HEAD.pack(len(body), digest, self._rank, self._sequence) + body
+
+
+class Opener:
+    """Turns frames of one direction back into messages, or refuses them; remembers each rank's last number.
+
+    One instance serves all connections of a job, so a replay on a second connection is refused too.
+    """
+
+    def __init__(self, job: str, key: bytes, direction: str, ranks: range) -> None:
+        self._job, self._key, self._direction = job, key, direction
+        self._last = dict.fromkeys(ranks, 0)
+
+    def open(self, head: bytes, body: bytes) -> tuple[int, Message]:
+        length, digest, rank, sequence = _HEAD.unpack(head)
+        if length != len(body):
+            raise RefusedFrameError("cut short")
+        if not hmac.compare_digest(digest, _digest(self._key, self._job, self._direction, rank, sequence, body)):
+            raise RefusedFrameError("not authenticated with this job's key")
+        if rank not in self._last:
+            raise RefusedFrameError(f"rank {rank} is not in this job")
+        if sequence != self._last[rank] + 1:
+            raise RefusedFrameError(f"number {sequence} of rank {rank} after {self._last[rank]}: a replay or a gap")
+        try:
+            message = _check(json.loads(body), self._direction)
+        except (ValueError, RecursionError):
+            raise RefusedFrameError("the body is not JSON") from None
+        self._last[rank] = sequence
+        return rank, message
+
+
+class FrameBuffer:
+    """Cuts a byte stream into frames; refuses an oversized one by its head, before room is made for its body."""
+
+    def __init__(self, limit_bytes: int = BODY_LIMIT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._bytes += data
+
+    def take(self) -> tuple[bytes, bytes] | None:
+        """The next complete (head, body); None if there is none yet. Raises RefusedFrameError on an oversized one."""
+        if len(self._bytes) < HEAD_BYTES:
+            return None
+        length: int = _HEAD.unpack_from(self._bytes)[0]
+        if length > self.limit_bytes:
+            raise RefusedFrameError(f"announces {length} bytes; at most {self.limit_bytes} are read")
+        end = HEAD_BYTES + length
+        if len(self._bytes) < end:
+            return None
+        frame = bytes(self._bytes[:HEAD_BYTES]), bytes(self._bytes[HEAD_BYTES:end])
+        del self._bytes[:end]
+        return frame

@@ -1,0 +1,118 @@
+"""What the launcher says about a job that did not end well: text from outcomes. It decides and prints nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from tfdist.launch.job import Job, Outcome
+
+_TAIL_LINES = 25
+_SHORT_TAIL_LINES = 10
+_TRACEBACK = "Traceback (most recent call last):"
+
+_SIGNAL_ADVICE: dict[int, str] = {
+    signal.SIGKILL: "often the kernel's out-of-memory killer: check dmesg on that host, or lower the batch size",
+    signal.SIGSEGV: "a crash in native code: run the rank again with PYTHONFAULTHANDLER=1 to see where",
+    signal.SIGABRT: "native code gave up: its last lines above say why",
+    signal.SIGBUS: "often a full /dev/shm: check df /dev/shm on that host",
+    signal.SIGILL: "the program was built for another processor than that host has",
+    signal.SIGTERM: "somebody ended that rank: check the scheduler's log on that host",
+}
+
+
+def name_of(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def outcome_text(outcome: Outcome | None, culprit: str) -> str:
+    """One cell of the table; `culprit` says why ranks were told to end, as in "rank 1 failed"."""
+    if outcome is None:
+        return "never started"
+    if outcome.code == 0:
+        return "finished"
+    if not outcome.recorded:
+        return "vanished without a record"
+    if outcome.signum is not None:
+        if outcome.told and outcome.signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            by_force = " (by SIGKILL)" if outcome.signum == signal.SIGKILL else ""
+            return f"ended by tfdistrun after {culprit}{by_force}"
+        return f"killed by {name_of(outcome.signum)}"
+    return f"exit code {outcome.code}" + (" after it was told to end" if outcome.told else "")
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Aligns columns by blanks."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def last_lines(tail: Sequence[str]) -> list[str]:
+    """The last traceback of `tail`, else its last lines."""
+    lines = [line.rstrip() for line in tail]
+    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    if not starts:
+        return lines[-_SHORT_TAIL_LINES:]
+    shown = lines[starts[-1] :]
+    return shown if len(shown) <= _TAIL_LINES else [_TRACEBACK, "  ...", *shown[2 - _TAIL_LINES :]]
+
+
+def _headline(job: Job) -> str:
+    cause = job.cause
+    if job.interrupt is not None:
+        return f"interrupted by {name_of(job.interrupt)}"
+    if job.never_started:
+        return "not all ranks started in time"
+    if cause is None or cause.told:
+        return "mpirun ended before all ranks did"
+    return f"rank {cause.rank} on {cause.host} failed first: {outcome_text(cause, '')}"
+
+
+def _culprit(job: Job) -> str:
+    if job.interrupt is not None:
+        return name_of(job.interrupt)
+    if job.never_started:
+        return "others did not start"
+    if job.cause is None or job.cause.told:
+        return "mpirun ended"
+    return f"rank {job.cause.rank} failed"
+
+
+def advice(job: Job) -> str:
+    """The next step, in a line."""
+    cause = job.cause
+    if job.never_started:
+        hosts = sorted({job.hosts[rank] for rank in job.never_started})
+        return (
+            f"check that `ssh {hosts[0]} true` works without a password, that no firewall is between the hosts, and "
+            "that Python and tfdist are at the same path there; a slow host needs a longer --start-timeout"
+        )
+    if cause is None or cause.told:
+        return f"mpirun's exit status was {job.mpirun_status}; its messages are above, more come with --verbose"
+    where = f"rank {cause.rank} on {cause.host}"
+    if not cause.recorded:
+        return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
+    if cause.signum is not None:
+        return f"{where}: {_SIGNAL_ADVICE.get(cause.signum, 'look up what sends this signal')}"
+    return f"{where}: mend the error above; --output-filename DIR keeps each rank's full output"
+
+
+def render(job: Job) -> str:
+    """The text for the end of a job; empty where there is nothing to explain."""
+    if job.status == 0:
+        return ""
+    parts = [_headline(job)]
+    rows: list[tuple[str, ...]] = [("rank", "host", "outcome")]
+    for rank, host in enumerate(job.hosts):
+        rows.append((str(rank), host, outcome_text(job.outcomes.get(rank), _culprit(job))))
+    parts.append(table(rows))
+    if job.interrupt is None:
+        if job.cause is not None and not job.cause.told and (lines := last_lines(job.cause.tail)):
+            parts.append(f"last lines of rank {job.cause.rank}:\n" + "\n".join(f"  | {line}" for line in lines))
+        parts.append(f"next: {advice(job)}")
+    return "\n".join(parts)

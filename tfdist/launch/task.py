@@ -1,0 +1,292 @@
+"""The supervisor of one rank: runs between mpirun and the user's command, reports to the launcher. Not the rank itself.
+
+mpirun starts this file by its path, in isolated mode: it starts quickly, and no file of the user shadows its modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+if not __package__:
+    # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from tfdist.launch.channel import keep_alive
+from tfdist.launch.core import available, thread_defaults
+from tfdist.launch.line import LineSplitter, Piece
+from tfdist.launch.process import adopt_orphans, before_exec, descendants, die_with_parent, end_descendants, send
+from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
+from tfdist.launch.ticket import KEY_VARIABLE, Ticket
+
+CONNECT_TIMEOUT_S = 10.0
+TAIL_LINES = 40
+_TAIL_BYTES = 1 << 14
+_TAIL_WIDTH = 1000
+_READ_BYTES = 1 << 15
+# Above this much unsent output the rank's pipes are left full: it waits, as for any slow reader.
+_UNSENT_BYTES = 4 << 20
+# What a rank's own processes get to go after it ended (multiprocessing's resource tracker tidies up then).
+_PATIENCE_S = 1.0
+# mpirun kills us a second after its SIGTERM; until then the rank and what it started have to be gone.
+_TERM_S = 0.4
+
+
+class Supervisor:
+    """One thread, one loop: the rank's pipes, the launcher's connection and signals."""
+
+    def __init__(self, ticket: Ticket, rank: int, connection: socket.socket, environment: Mapping[str, str]) -> None:
+        self._rank, self._socket, self._environment = rank, connection, environment
+        self._sealer = Sealer(ticket.job, ticket.key, TO_LAUNCHER, rank)
+        self._opener = Opener(ticket.job, ticket.key, TO_RANK, range(rank, rank + 1))
+        self._buffer = FrameBuffer()
+        self._unsent = bytearray()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
+        self._tails = {"stdout": b"", "stderr": b""}
+        self._pipes: dict[str, int] = {}
+        self._told = False
+        self._kill_at: float | None = None
+        self._drain_until: float | None = None
+        self._throttled = self._reported = self._tidied = self._over = self._abandoned = False
+        self._parent = os.getppid()
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Returns when the launcher lets go; 1 if the launcher or mpirun vanished."""
+        wake = self._catch_signals()
+        self._selector.register(wake, selectors.EVENT_READ, "signal")
+        self._selector.register(self._socket, selectors.EVENT_READ, "launcher")
+        self._send("hello", host=os.uname().nodename, pid=os.getpid())
+        while not (self._over or self._abandoned):
+            for key, mask in self._selector.select(self._timeout()):
+                if key.data == "signal":
+                    self._on_signals(os.read(wake, 64))
+                elif key.data == "launcher":
+                    self._on_launcher(mask)
+                else:
+                    self._on_output(key.data)
+            self._on_time()
+        end_descendants(os.getpid(), _TERM_S if self._abandoned else _PATIENCE_S)
+        return 1 if self._abandoned else 0
+
+    def _catch_signals(self) -> int:
+        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
+        # PR_SET_PDEATHSIG means the thread that started us; _on_signals looks whether the process has gone, too.
+        die_with_parent(signal.SIGHUP, self._parent)
+        return wake
+
+    def _timeout(self) -> float | None:
+        times = [due for splitter in self._splitters.values() if (due := splitter.due()) is not None]
+        times += [at for at in (self._kill_at, None if self._reported else self._drain_until) if at is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _on_signals(self, numbers: bytes) -> None:
+        for signum in numbers:
+            if signum in (signal.SIGTERM, signal.SIGINT):
+                self._forward(signum)
+                if signum == signal.SIGTERM:
+                    self._kill_at = time.monotonic() + _TERM_S
+            elif signum == signal.SIGHUP and os.getppid() != self._parent:
+                self._forward(signal.SIGTERM)
+                self._kill_at = time.monotonic() + _TERM_S
+        self._look_at_child()
+
+    def _on_time(self) -> None:
+        now = time.monotonic()
+        for stream, splitter in self._splitters.items():
+            if (due := splitter.due()) is not None and due <= now:
+                self._send_pieces(stream, splitter.flush(now))
+        if self._kill_at is not None and self._kill_at <= now:
+            self._kill_at = None
+            send(descendants(os.getpid()), signal.SIGKILL)
+        if self._drain_until is not None and not self._reported:
+            if self._throttled:
+                self._drain_until = now + _PATIENCE_S
+            elif not self._pipes or self._drain_until <= now:
+                self._report()
+        if self._reported and not self._unsent and not self._tidied:
+            self._tidied = True
+            end_descendants(os.getpid(), _PATIENCE_S)
+
+    # The rank's process
+
+    def _start(self, command: Sequence[str]) -> None:
+        environment = child_environment(self._environment)
+        try:
+            self._child = subprocess.Popen(
+                command,
+                env=environment,
+                # mpirun passes its input on to rank 0 but never the end of it: whoever reads all of it would hang.
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                preexec_fn=before_exec(signal.SIGKILL, own_session=False),  # noqa: PLW1509  (one thread)
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            line = f"{command[0]} cannot be started on {os.uname().nodename}: {error}"
+            self._send_pieces("stderr", self._splitters["stderr"].feed(line.encode() + b"\n", time.monotonic()))
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            self._reported = True
+            self._send("finished", code=code, signal=None, told=False, tail=[line])
+            return
+        assert self._child.stdout is not None
+        assert self._child.stderr is not None
+        for stream, pipe in (("stdout", self._child.stdout), ("stderr", self._child.stderr)):
+            self._pipes[stream] = pipe.fileno()
+            self._selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
+        self._send("started", pid=self._child.pid)
+
+    def _forward(self, signum: int) -> None:
+        self._look_at_child()
+        if self._child is None or self._child.returncode is not None:
+            return
+        self._told = True
+        if signum == signal.SIGKILL:
+            send(descendants(os.getpid()), signum)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signum)
+
+    def _look_at_child(self) -> None:
+        if self._child is not None and self._drain_until is None and self._child.poll() is not None:
+            self._drain_until = time.monotonic() + _PATIENCE_S
+
+    def _on_output(self, stream: str) -> None:
+        data = os.read(self._pipes[stream], _READ_BYTES)
+        if not data:
+            self._selector.unregister(self._pipes.pop(stream))
+            return
+        self._tails[stream] = (self._tails[stream] + data)[-_TAIL_BYTES:]
+        self._send_pieces(stream, self._splitters[stream].feed(data, time.monotonic()))
+
+    def _report(self) -> None:
+        assert self._child is not None
+        for stream, splitter in self._splitters.items():
+            self._send_pieces(stream, splitter.flush(time.monotonic()))
+        for descriptor in self._pipes.values():
+            self._selector.unregister(descriptor)
+        self._pipes.clear()
+        self._reported = True
+        status = self._child.returncode
+        self._send(
+            "finished",
+            code=status if status >= 0 else None,
+            signal=-status if status < 0 else None,
+            told=self._told,
+            tail=tail_lines(self._tails["stderr"]) or tail_lines(self._tails["stdout"]),
+        )
+
+    # The launcher's connection
+
+    def _send_pieces(self, stream: str, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            self._send("output", stream=stream, text=piece.text.decode(errors="surrogateescape"), end=piece.end)
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        self._unsent += self._sealer.seal(kind, **fields)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._abandon()
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        self._selector.modify(self._socket, events, "launcher")
+        if self._throttled != (len(self._unsent) > _UNSENT_BYTES):
+            self._throttled = not self._throttled
+            for stream, descriptor in self._pipes.items():
+                if self._throttled:
+                    self._selector.unregister(descriptor)
+                else:
+                    self._selector.register(descriptor, selectors.EVENT_READ, stream)
+
+    def _on_launcher(self, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._write()
+        if not mask & selectors.EVENT_READ or self._abandoned:
+            return
+        try:
+            data = self._socket.recv(_READ_BYTES)
+            self._buffer.feed(data)
+            while (frame := self._buffer.take()) is not None:
+                self._obey(self._opener.open(*frame)[1])
+        except BlockingIOError:
+            return
+        except (OSError, RefusedFrameError):
+            data = b""
+        if not data:
+            self._abandon()
+
+    def _obey(self, message: Message) -> None:
+        if message.kind == "run" and self._child is None:
+            self._start(message.fields["command"])
+        elif message.kind == "signal":
+            self._forward(message.fields["number"])
+        elif message.kind == "release":
+            self._over = True
+
+    def _abandon(self) -> None:
+        """The launcher is gone: nobody wants this rank any more."""
+        if not self._over:
+            self._abandoned = True
+            self._forward(signal.SIGTERM)
+
+
+def tail_lines(data: bytes) -> list[str]:
+    """The last lines of what a stream carried, as text that any terminal can take."""
+    lines = data.decode(errors="replace").strip("\n").split("\n")[-TAIL_LINES:]
+    shown = [line.rstrip("\r").rpartition("\r")[2][:_TAIL_WIDTH] for line in lines]
+    return shown if any(line.strip() for line in shown) else []
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the rank's process gets: no key, a share of the cores' threads, and output that is seen when written."""
+    child = {name: value for name, value in environment.items() if name != KEY_VARIABLE}
+    ranks_here = int(environment.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
+    if ranks_here > 1:
+        cores = available().count
+        # Where mpirun has bound us to less than it has itself, that is our share already.
+        bound = os.sched_getaffinity(0) != os.sched_getaffinity(os.getppid())
+        child.update(thread_defaults(cores if bound else cores // ranks_here, environment))
+    child.setdefault("PYTHONUNBUFFERED", "1")
+    return child
+
+
+def main() -> int:
+    adopt_orphans()
+    ticket = Ticket.read(os.environ)
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMIX_RANK"])
+    try:
+        connection = socket.create_connection((ticket.host, ticket.port), CONNECT_TIMEOUT_S)
+        keep_alive(connection)
+    except OSError as error:
+        print(
+            f"rank {rank} on {os.uname().nodename} cannot reach tfdistrun at {ticket.host}:{ticket.port}: "
+            f"{error.strerror or error}; check firewalls, or choose the network with --network-interfaces",
+            file=sys.stderr,
+        )
+        return 1
+    connection.setblocking(False)
+    return Supervisor(ticket, rank, connection, os.environ).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Broadcast: every rank gets the tensors, or takes on the variables, of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import runtime
+from tfdist.ops import allreduce, call
+from tfdist.reduction import Sum
+
+
+def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
+    """Returns the tensor of rank `root_rank` on every rank.
+
+    Args:
+        tensor: Tensor of any dtype that collectives carry; dtype and shape are the same on every rank.
+        root_rank: The rank whose tensor is wanted, 0 to `size() - 1`.
+        name: Same on every rank; errors name the tensor by it.
+
+    Raises:
+        MismatchError: On every rank, if dtype, shape or root differs.
+
+    Example:
+
+    ```python
+    seed = tfdist.broadcast(tf.constant(tfdist.rank()), root_rank=0, name="seed")
+    ```
+    """
+    return grouped_broadcast([tensor], root_rank, name=name or "broadcast")[0]
+
+
+def grouped_broadcast(tensors: Sequence[Any], root_rank: int, name: str | None = None) -> list[tf.Tensor]:
+    """Returns the tensors of rank `root_rank` on every rank, in one collective.
+
+    Args:
+        tensors: Tensors as in `broadcast`; may differ in dtype and shape from each other.
+        root_rank: The rank whose tensors are wanted.
+        name: What errors call the collective.
+
+    Raises:
+        MismatchError: On every rank, if a dtype, a shape or the root differs.
+
+    Example:
+
+    ```python
+    mean, deviation = tfdist.grouped_broadcast([mean, deviation], root_rank=0, name="statistics")
+    ```
+    """
+    if not tensors:
+        return []
+    label = name or "grouped_broadcast"
+    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    names = call.names_of(values, label)
+    received = call.run("tfdist_grouped_broadcast", values, root_rank=root_rank, label=label, tensor_names=names)
+    return list(received)
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str | None = None) -> None:
+    """Overwrites variables with the values they have on rank `root_rank`.
+
+    You need it where training starts or resumes, so that no rank steps from weights of its own.
+
+    Args:
+        variables: `tf.Variable` or `keras.Variable`, the same list on every rank; names may differ, dtypes and
+            shapes may not.
+        root_rank: The rank whose values are wanted.
+        name: What errors call the collective.
+
+    Raises:
+        MismatchError: On every rank, if the number of variables, a dtype, a shape or the root differs.
+
+    Example:
+
+    ```python
+    tfdist.broadcast_variables(model.weights, root_rank=0)
+    ```
+    """
+    if not variables:
+        return
+    call.run(
+        "tfdist_broadcast_variables",
+        [_resource(variable).handle for variable in variables],
+        root_rank=root_rank,
+        label=name or "broadcast_variables",
+        # Only positions travel: Keras numbers names by what a process built before, which may differ by rank.
+        tensor_names=[f"variable {index}" for index in range(len(variables))],
+    )
+
+
+def broadcast_(variables: Sequence[Any], root_rank: int, name: str | None = None) -> None:
+    """Horovod's name for `broadcast_variables`."""
+    broadcast_variables(variables, root_rank, name=name or "broadcast_")
+
+
+def _resource(variable: Any) -> tf.Variable:
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+@tf.RegisterGradient("TfdistGroupedBroadcast")
+def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+    """The root's tensor fed every rank; the others' fed none."""
+    label = f"gradient of {op.get_attr('label').decode()}"
+    summed = allreduce.grouped_allreduce(gradients, op=Sum, name=label)
+    if runtime.rank() == op.get_attr("root_rank"):
+        return summed
+    return [tf.zeros_like(gradient) for gradient in summed]

