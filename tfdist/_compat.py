@@ -6,6 +6,7 @@ from typing import Any
 
 from keras.src import api_export
 from keras.src.saving import object_registration
+from keras.src.utils import io_utils
 
 
 def publish_as(subclass: type, base: type) -> None:
@@ -30,3 +31,29 @@ def learning_rate_of(optimizer: Any) -> Any:
 def set_learning_rate_source(optimizer: Any, source: Any) -> None:
     """Replaces a schedule by another without touching the optimizer's variables."""
     optimizer._learning_rate = source
+
+
+def accumulators(optimizer: Any) -> list[Any]:
+    """The sums of gradients since the last update; of a rank's own gradients, so they differ by rank."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return [slot for slot in getattr(inner, "_accumulated_gradients", []) if slot is not None]
+
+
+def metrics_reader(model: Any) -> Any:
+    """The method through which `fit` and `evaluate` read metrics at the end of an epoch."""
+    return model._get_metrics_result_or_logs
+
+
+def set_metrics_reader(model: Any, reader: Any) -> None:
+    """Replaces that method on this instance."""
+    model._get_metrics_result_or_logs = reader
+
+
+def set_initial_epoch(model: Any, epoch: int) -> None:
+    """The epoch a `fit` that is about to begin starts from."""
+    model._initial_epoch = epoch
+
+
+def print_message(message: str) -> None:
+    """Prints as Keras does, and so is silent where Keras is."""
+    io_utils.print_msg(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -82,6 +83,9 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     if not runtime.is_initialized():
         runtime.init()
     rank, size = runtime.rank(), runtime.size()
+    if rank > 0:
+        # Keras says so of every tf.data.Dataset, before a callback could quieten this rank; rank 0 says it for all.
+        warnings.filterwarnings("ignore", message="`shuffle=True` was passed, but will be ignored")
     if size == 1 or policy == "off":
         return dataset
     if policy == "file":

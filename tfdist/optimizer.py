@@ -11,6 +11,7 @@ The order is: accumulate locally, reduce once per update, finite check agreed by
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Sequence
@@ -76,36 +77,33 @@ class _DistributedLossScale:
 class _UnscaledRate:
     """Mixed into a distributed optimizer: what goes to a file is the rate of one process.
 
-    A file then continues at the right rate in one process, and a later job scales it for its own size.
+    A file then continues at the right rate in one process, and a later job scales it for its own size. A
+    `LossScaleOptimizer` writes the variables of its inner optimizer too.
     """
-
-    _tfdist_rate_factor = 1.0
 
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = super().get_config()  # type: ignore[misc]
         source = _compat.learning_rate_of(self)
         if isinstance(source, ScaledSchedule):
             config["learning_rate"] = keras.optimizers.schedules.serialize(source.schedule)
-        elif isinstance(config.get("learning_rate"), float):
-            config["learning_rate"] /= self._tfdist_rate_factor
+        elif isinstance(config.get("learning_rate"), float) and _inner(self) is self:
+            config["learning_rate"] /= learning_rate_scale(self)
         return config
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)  # type: ignore[misc]
-        self._rescale_stored(store, 1.0 / self._tfdist_rate_factor)
+        source, factor = _compat.learning_rate_of(_inner(self)), learning_rate_scale(self)
+        for index, variable in enumerate(self.variables):  # type: ignore[attr-defined]
+            if variable is source and factor != 1.0:
+                rate = variable.numpy()
+                del store[str(index)]
+                store[str(index)] = rate / rate.dtype.type(factor)
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)  # type: ignore[misc]
-        source = _compat.learning_rate_of(self)
-        if isinstance(source, keras.Variable) and self._tfdist_rate_factor != 1.0:
-            source.assign(source * self._tfdist_rate_factor)
-
-    def _rescale_stored(self, store: Any, factor: float) -> None:
-        source = _compat.learning_rate_of(self)
-        for index, variable in enumerate(self.variables):  # type: ignore[attr-defined]
-            if variable is source and factor != 1.0:
-                del store[str(index)]
-                store[str(index)] = variable.numpy() * variable.numpy().dtype.type(factor)
+        source, factor = _compat.learning_rate_of(_inner(self)), learning_rate_scale(self)
+        if isinstance(source, keras.Variable) and factor != 1.0:
+            source.assign(source * factor)
 
 
 def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
@@ -249,7 +247,7 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
     elif isinstance(source, keras.optimizers.schedules.LearningRateSchedule):
         _compat.set_learning_rate_source(inner, ScaledSchedule(source, factor))
     elif isinstance(source, keras.Variable):
-        source.assign(source * (factor / inner._tfdist_rate_factor))
+        source.assign(source * (factor / learning_rate_scale(inner)))
     else:
         raise errors.ConfigError(
             f"the learning rate is {source!r}, which cannot be scaled: use a number or a LearningRateSchedule, or "
@@ -261,6 +259,26 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
 def learning_rate_scale(optimizer: keras.optimizers.Optimizer) -> float:
     """The factor that `scale_learning_rate` set, 1.0 where it did not."""
     return float(getattr(_inner(optimizer), "_tfdist_rate_factor", 1.0))
+
+
+def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
+    """The rate of one process, or None where it is a schedule or a function."""
+    source = _compat.learning_rate_of(_inner(optimizer))
+    if not isinstance(source, keras.Variable):
+        return None
+    return float(source) / learning_rate_scale(optimizer)
+
+
+def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compression) -> bool:
+    """Changes the compression of a distributed optimizer and nothing else; returns whether it was another one.
+
+    A `train_function` traced before must be made again if it was.
+    """
+    distribution: _Distribution = optimizer._tfdist
+    changed = distribution.reduction.compression is not compression
+    for part in (optimizer, _inner(optimizer)):
+        part._tfdist.reduction = dataclasses.replace(distribution.reduction, compression=compression)
+    return changed
 
 
 def _inner(optimizer: Any) -> Any:
@@ -308,4 +326,4 @@ def _rate_class(base: type) -> type:
 
 @functools.cache
 def _loss_scale_class(base: type) -> type:
-    return _subclass(base, _DistributedLossScale)
+    return _subclass(base, _DistributedLossScale, _UnscaledRate)

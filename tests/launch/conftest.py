@@ -33,6 +33,7 @@ class Launch:
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def script(self, text: str, name: str = "rank.py") -> str:
         head = "import os, signal, sys, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
@@ -42,7 +43,7 @@ class Launch:
     def start(
         self, *words: str, variables: Mapping[str, str] | None = None, program: Sequence[str] = ("-m", "tfdist.launch")
     ) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        started = subprocess.Popen(
             [sys.executable, *program, *words],
             cwd=self.folder,
             env={**os.environ, MARK: self.mark, **(variables or {})},
@@ -51,6 +52,8 @@ class Launch:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(started)
+        return started
 
     def run(self, *words: str, variables: Mapping[str, str] | None = None) -> Finished:
         return self.end(self.start(*words, variables=variables))
@@ -80,4 +83,7 @@ class Launch:
 def launch(tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[Launch]:
     made = Launch(tmp_path)
     yield made
+    for launcher in made.started:
+        launcher.kill()  # one that a failed test has left
+        launcher.wait()
     wait_until(lambda: not made.processes(), seconds=10, what=f"the end of {made.processes()}")

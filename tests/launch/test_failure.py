@@ -28,7 +28,10 @@ def test_exit_code_of_the_first_to_fail(launch: Any, ranks: int) -> None:
 
 
 def test_exception_ends_a_blocked_peer_and_is_shown(launch: Any) -> None:
-    launch.script(f"if rank == 1: raise KeyError('no such {{}}'.format('thing'))\n{WAIT}")
+    launch.script(
+        f"if rank == 0:\n    open('up', 'w').close()\n    {WAIT}\n"
+        "while not os.path.exists('up'): time.sleep(0.01)\nraise KeyError('no such ' + 'thing')"
+    )
     done = launch.run("-np", "2", "python", "rank.py")
     assert done.code == 1
     assert done.seconds < BOUND_S
@@ -37,6 +40,14 @@ def test_exception_ends_a_blocked_peer_and_is_shown(launch: Any) -> None:
     assert "  | KeyError: 'no such thing'" in summary
     assert "ended by tfdistrun after rank 1 failed" in summary, done.stderr
     assert "next: rank 1 on " in summary
+
+
+def test_failure_before_a_peer_has_started(launch: Any) -> None:
+    launch.script(f"if rank == 0: {WAIT}\nsys.exit(7)")
+    done = launch.run("-np", "4", "python", "rank.py")
+    assert done.code == 7
+    assert done.seconds < BOUND_S
+    assert "vanished" not in done.stderr
 
 
 def test_sigkill_in_an_allreduce(launch: Any) -> None:
@@ -78,7 +89,9 @@ def test_peer_that_ignores_sigterm_or_is_stopped(launch: Any, stubborn: str) -> 
 
 def test_peer_may_report_its_own_error(launch: Any) -> None:
     launch.script(
-        "if rank == 0:\n    open('failed', 'w').close()\n    sys.exit(9)\n"
+        "if rank == 0:\n    while not os.path.exists('up'): time.sleep(0.01)\n"
+        "    open('failed', 'w').close()\n    sys.exit(9)\n"
+        "open('up', 'w').close()\n"
         "while not os.path.exists('failed'): time.sleep(0.01)\n"
         "time.sleep(0.5)\nprint('lost my peer')\nsys.exit(8)"
     )
@@ -88,14 +101,15 @@ def test_peer_may_report_its_own_error(launch: Any) -> None:
     assert done.code == 9
 
 
-@pytest.mark.parametrize("victim", ["mpirun", "task.py"])
-def test_supervisor_or_mpirun_killed(launch: Any, wait_until: Any, victim: str) -> None:
+@pytest.mark.parametrize("victim", ["prterun", "task.py", "guard.py"])
+def test_part_of_ours_killed(launch: Any, wait_until: Any, victim: str) -> None:
     launch.script(f"open(f'up{{rank}}', 'w').close()\n{WAIT}")
     job = launch.start("-np", "2", "python", "rank.py")
     wait_until(lambda: len(launch.files("up*")) == 2)
-    marks = {"mpirun": "--host localhost", "task.py": "task.py"}
-    found = [pid for pid, words in launch.processes().items() if marks[victim] in words]
-    os.kill(found[-1], signal.SIGKILL)
+    # The command lines of guard and mpirun name the programs that they start, too.
+    found = {pid: words.split() for pid, words in launch.processes().items()}
+    (pid, *_) = [pid for pid, words in found.items() if any(word.endswith(victim) for word in words[:4])]
+    os.kill(pid, signal.SIGKILL)
     done = launch.end(job)
     assert done.code != 0
     assert done.seconds < BOUND_S

@@ -62,7 +62,7 @@ def test_launcher_killed_leaves_nothing(launch: Any, wait_until: Any) -> None:
 def test_signal_while_starting(launch: Any, wait_until: Any) -> None:
     launch.script(STAY)
     job = launch.start("-np", "2", "python", "rank.py")
-    wait_until(lambda: any("mpirun" in words for words in launch.processes().values()), what="mpirun")
+    wait_until(lambda: any("--host localhost" in words for words in launch.processes().values()), what="mpirun")
     job.send_signal(signal.SIGTERM)
     assert launch.end(job).code == 143
 

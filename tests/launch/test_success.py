@@ -32,6 +32,20 @@ def test_lines_of_many_ranks_stay_whole(launch: Any) -> None:
     assert all(re.fullmatch(r"\[(\d)\] \1{60} \d+", line) for line in lines)
 
 
+def test_slow_reader_breaks_no_line(launch: Any, wait_until: Any) -> None:
+    launch.script("for number in range(150000): print(str(rank) * 60, number)\nopen(f'up{rank}', 'w').close()")
+    job = launch.start("-np", "2", "python", "rank.py")
+    # Longer than a pause after which an unfinished line would be shown; nobody reads meanwhile.
+    with pytest.raises(subprocess.TimeoutExpired):
+        job.wait(timeout=2)
+    assert launch.files("up*") == []
+    done = launch.end(job)
+    assert done.code == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) == 300000
+    assert all(re.fullmatch(r"\[(\d)\] \1{60} \d+", line) for line in lines)
+
+
 def test_large_output_comes_complete(launch: Any) -> None:
     launch.script("for number in range(200): sys.stdout.write('x' * 99999 + '\\n')")
     done = launch.run("-np", "1", "python", "rank.py")

@@ -225,3 +225,34 @@ def test_mpi4py_beside(world):
 
     assert MPI.COMM_WORLD.allreduce(tfdist.rank()) == world * (world - 1) // 2
     assert float(tfdist.allreduce(float(tfdist.rank()), op=tfdist.Sum, name="x")) == world * (world - 1) / 2
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_program_order_holds_through_control_flow(world):
+    """Collectives in a cond and a loop that capture variables, and beside them; one rank is slow inside the cond."""
+    variable = tf.Variable(1.0)
+    sink = tf.Variable(tf.zeros([3]))
+    rounds = 100 if tfdist.rank() == 0 else 1
+
+    @tf.function
+    def step(x, work):
+        def in_cond():
+            slow = tf.foldl(lambda total, matrix: total @ matrix, work)
+            variable.assign(tfdist.allreduce(variable * x + 0.0 * tf.reduce_sum(slow), op=tfdist.Sum, name="in cond"))
+            return 0
+
+        tf.cond(variable > 0, in_cond, lambda: 0)
+        after = tfdist.allreduce(x, op=tfdist.Sum, name="after the cond")
+        for _ in tf.range(3):
+            variable.assign_add(tfdist.allreduce(1.0, op=tfdist.Sum, name="in loop"))
+        tfdist.broadcast_variables([sink], root_rank=0)
+        last = tfdist.allreduce(x, op=tfdist.Max, name="last")
+        tfdist.barrier(name="end")
+        return after, last
+
+    total = world * (world + 1) / 2
+    for _ in range(5):
+        variable.assign(1.0)
+        after, last = step(tf.constant(tfdist.rank() + 1.0), tf.zeros([rounds, 64, 64]))
+        assert (float(after), float(last)) == (total, world)
+        assert float(variable) == total + 3 * world

@@ -1,6 +1,7 @@
 """Inputs with exact sums in every dtype, and how `run_ranks` names a function and reads what the ranks left."""
 
 import json
+import signal
 from pathlib import Path
 
 import ml_dtypes
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist
 from tfdist.errors import ConfigError
 from tfdist.testing import (
     RankError,
@@ -36,6 +38,20 @@ class Nested:
     @staticmethod
     def double(number):
         return 2 * number
+
+
+def rank_and(number):
+    return [tfdist.rank(), tfdist.size(), number]
+
+
+def fail_on_last():
+    if tfdist.rank() == tfdist.size() - 1:
+        raise ZeroDivisionError("no reason")
+    tfdist.barrier(name="never left")
+
+
+def wait_for_ever():
+    signal.pause()
 
 
 class TestInputs:
@@ -167,6 +183,25 @@ class TestNames:
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
         with pytest.raises(ConfigError, match="rank of another one"):
             run_ranks(2, add_one, 1)
+
+
+class TestJobs:
+    """Real ranks; each job takes seconds to start."""
+
+    def test_results_come_by_rank(self):
+        assert run_ranks(2, rank_and, 7, timeout_seconds=120) == [[0, 2, 7], [1, 2, 7]]
+
+    def test_failure_names_rank_and_traceback(self):
+        with pytest.raises(
+            RankError, match=r"fail_on_last failed on rank 1 of 2:\nTraceback[\s\S]*no reason"
+        ) as caught:
+            run_ranks(2, fail_on_last, timeout_seconds=120)
+        assert caught.value.rank == 1
+
+    def test_timeout_ends_the_job(self):
+        """Whatever it leaves behind would fail the session."""
+        with pytest.raises(RankError, match=r"did not finish on ranks \[0, 1\] of 2 within 8 s"):
+            run_ranks(2, wait_for_ever, timeout_seconds=8)
 
 
 class TestRecords:

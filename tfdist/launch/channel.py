@@ -123,6 +123,10 @@ class Channel:
         for connection in [*self._ranks.values(), *self._strangers]:
             connection.socket.close()
         self._listener.close()
+        if not self._thread.is_alive():  # else it waits for somebody to read its output, and ends with the process
+            self._selector.close()
+            self._wake.close()
+            self._waker.close()
 
     def _run(self) -> None:
         try:

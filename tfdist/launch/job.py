@@ -135,18 +135,16 @@ class Job:
 
     def finish(self, outcome: Outcome, now: float) -> list[Action]:
         """A rank's record came, or its connection was lost without one."""
-        if outcome.rank in self.outcomes or self.phase == Phase.OVER:
+        if outcome.rank in self.outcomes or outcome.rank not in self._connected or self.phase == Phase.OVER:
             return []
         self.outcomes[outcome.rank] = outcome
         self._started.add(outcome.rank)
-        if self._all_reported():
-            return self._release(now)
         if self.phase == Phase.RUNNING:
             if outcome.failed:
                 self._enter(Phase.GRACE, now + GRACE_S)
             elif not self.missing:
                 self._deadline = None
-        return []
+        return self._release(now) if self._all_reported() else []
 
     def end_mpirun(self, status: int, now: float) -> list[Action]:
         """The end of mpirun; before all ranks reported, that is a failure whatever its status says."""
@@ -191,6 +189,7 @@ class Job:
         return [Action(Do.ABANDON)]
 
     def _all_reported(self) -> bool:
+        # Once the end has begun, a rank that has not connected yet is not started any more (see `connect`).
         expected = set(range(len(self.hosts))) if self.phase == Phase.RUNNING else self._connected
         return expected <= self.outcomes.keys()
 

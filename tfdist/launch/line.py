@@ -56,6 +56,10 @@ class LineSplitter:
                 pieces += self.flush(now)
         return pieces
 
+    def resume(self, now: float) -> None:
+        """Reading went on after it was held up: until now it was not the rank that paused."""
+        self._since = now
+
     def due(self) -> float | None:
         """The time at which an unfinished line is to be shown; None if there is none."""
         if not self._open:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import socket
@@ -38,6 +39,8 @@ _UNSENT_BYTES = 4 << 20
 _PATIENCE_S = 1.0
 # mpirun kills us a second after its SIGTERM; until then the rank and what it started have to be gone.
 _TERM_S = 0.4
+# The launcher is gone; the guard waits a little longer before it ends us too.
+_ABANDONED_S = 1.0
 
 
 class Supervisor:
@@ -75,7 +78,7 @@ class Supervisor:
                 else:
                     self._on_output(key.data)
             self._on_time()
-        end_descendants(os.getpid(), _TERM_S if self._abandoned else _PATIENCE_S)
+        end_descendants(os.getpid(), _ABANDONED_S if self._abandoned else _PATIENCE_S)
         return 1 if self._abandoned else 0
 
     def _catch_signals(self) -> int:
@@ -88,7 +91,8 @@ class Supervisor:
         return wake
 
     def _timeout(self) -> float | None:
-        times = [due for splitter in self._splitters.values() if (due := splitter.due()) is not None]
+        splitters = () if self._throttled else self._splitters.values()
+        times = [due for splitter in splitters if (due := splitter.due()) is not None]
         times += [at for at in (self._kill_at, None if self._reported else self._drain_until) if at is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
@@ -106,7 +110,7 @@ class Supervisor:
     def _on_time(self) -> None:
         now = time.monotonic()
         for stream, splitter in self._splitters.items():
-            if (due := splitter.due()) is not None and due <= now:
+            if (due := splitter.due()) is not None and due <= now and not self._has_more(stream):
                 self._send_pieces(stream, splitter.flush(now))
         if self._kill_at is not None and self._kill_at <= now:
             self._kill_at = None
@@ -119,6 +123,11 @@ class Supervisor:
         if self._reported and not self._unsent and not self._tidied:
             self._tidied = True
             end_descendants(os.getpid(), _PATIENCE_S)
+
+    def _has_more(self, stream: str) -> bool:
+        """Whether the rest of a line may be in the pipe already: then it is not the rank that pauses, but we."""
+        pipe = self._pipes.get(stream)
+        return self._throttled or (pipe is not None and bool(select.select([pipe], [], [], 0)[0]))
 
     # The rank's process
 
@@ -217,6 +226,7 @@ class Supervisor:
                     self._selector.unregister(descriptor)
                 else:
                     self._selector.register(descriptor, selectors.EVENT_READ, stream)
+                    self._splitters[stream].resume(time.monotonic())
 
     def _on_launcher(self, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:

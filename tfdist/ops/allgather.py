@@ -35,7 +35,7 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
 
 
 @tf.RegisterGradient("TfdistAllgather")
-def _gradient(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
+def _gradient(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, None]:
     """Each rank's rows fed every rank's result: sum the gradients, then keep the rows this rank gave."""
     label = f"gradient of {op.get_attr('label').decode()}"
     shape = tf.shape(op.inputs[0], out_type=tf.int64)
@@ -43,4 +43,4 @@ def _gradient(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
     counts = allgather(rows, name=f"{label}/rows")
     summed = allreduce.allreduce(gradient, op=Sum, name=label)
     begin = tf.reduce_sum(counts[: runtime.rank()])
-    return tf.reshape(summed[begin : begin + counts[runtime.rank()]], shape)
+    return tf.reshape(summed[begin : begin + counts[runtime.rank()]], shape), None

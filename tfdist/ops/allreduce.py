@@ -169,4 +169,4 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
         postscale_factor=op.inputs[count + 1],
         name=f"gradient of {op.get_attr('label').decode()}",
     )
-    return [*reduced, None, None]
+    return [*reduced, None, None, None]

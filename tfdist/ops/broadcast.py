@@ -100,10 +100,10 @@ def _resource(variable: Any) -> tf.Variable:
 
 
 @tf.RegisterGradient("TfdistGroupedBroadcast")
-def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     """The root's tensor fed every rank; the others' fed none."""
     label = f"gradient of {op.get_attr('label').decode()}"
     summed = allreduce.grouped_allreduce(gradients, op=Sum, name=label)
     if runtime.rank() == op.get_attr("root_rank"):
-        return summed
-    return [tf.zeros_like(gradient) for gradient in summed]
+        return [*summed, None]
+    return [*(tf.zeros_like(gradient) for gradient in summed), None]

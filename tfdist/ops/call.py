@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ _TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], .
 )
 
 
+_keep: list[tf.Variable] = []
 # What TensorFlow puts around a kernel's message; it names the op, so it differs where ranks called different ones.
 _DECORATION = re.compile(r"^\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\] name:.*$", re.DOTALL)
 
@@ -29,8 +31,9 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
         TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
     """
     function = getattr(_native.ops(), op)
+    order = order_resource()
     try:
-        return function(*args, **kwargs)
+        return function(*args, order=order, **kwargs)
     except tf.errors.OpError as error:
         for kind, translation in _TRANSLATIONS:
             if isinstance(error, kind):
@@ -38,6 +41,18 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
                     translation = errors.NotInitializedError
                 raise translation(_DECORATION.sub("", error.message)) from None
         raise
+
+
+@functools.cache
+def order_resource() -> tf.Tensor:
+    """The handle that every collective takes, so that `tf.function` keeps all of them in program order.
+
+    Automatic control dependencies order the ops on one resource, through functions, `cond` and `while_loop`. Stateful
+    ops without a resource are ordered only among themselves.
+    """
+    with tf.init_scope(), tf.device("CPU"):
+        _keep.append(tf.Variable(0, trainable=False, name="tfdist_order"))
+    return _keep[0].handle
 
 
 def names_of(tensors: Sequence[Any], label: str) -> list[str]:

@@ -71,8 +71,9 @@ class BroadcastVariablesKernel : public tensorflow::OpKernel {
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK(context, ToTensorFlow(CurrentEngine(&engine)));
-    std::vector<tensorflow::core::RefCountPtr<Var>> variables(context->num_inputs());
-    for (int i = 0; i < context->num_inputs(); ++i) {
+    // The last input only keeps the order.
+    std::vector<tensorflow::core::RefCountPtr<Var>> variables(context->num_inputs() - 1);
+    for (int i = 0; i < static_cast<int>(variables.size()); ++i) {
       OP_REQUIRES_OK(context,
                      LookupResource(context, tensorflow::HandleFromInput(context, i), &variables[i]));
     }

@@ -6,6 +6,7 @@ namespace tfdist {
 
 REGISTER_OP("TfdistAllgather")
     .Input("tensor: dtype")
+    .Input("order: resource")
     .Output("gathered: dtype")
     .Attr("dtype: {bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}")
     .Attr("label: string")
@@ -28,6 +29,7 @@ REGISTER_OP("TfdistAllgather")
 Concatenates the tensors of all ranks along dimension 0, in the order of the ranks.
 
 tensor: Dimension 0 may differ by rank, the others may not; a scalar counts as one row.
+order: A resource that every collective takes, so that automatic control dependencies keep them in program order.
 )doc");
 
 }  // namespace tfdist

@@ -6,6 +6,7 @@
 namespace tfdist {
 
 REGISTER_OP("TfdistBarrier")
+    .Input("order: resource")
     .Attr("label: string")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)

@@ -6,6 +6,7 @@ namespace tfdist {
 
 REGISTER_OP("TfdistGroupedBroadcast")
     .Input("tensors: dtypes")
+    .Input("order: resource")
     .Output("received: dtypes")
     .Attr(
         "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}) >= 1")
@@ -21,11 +22,13 @@ REGISTER_OP("TfdistGroupedBroadcast")
 Gives every rank the tensors of one rank.
 
 tensors: One or more tensors; dtypes and shapes must be the same on every rank.
+order: A resource that every collective takes, so that automatic control dependencies keep them in program order.
 received: The tensors of rank `root_rank`.
 )doc");
 
 REGISTER_OP("TfdistBroadcastVariables")
     .Input("variables: count * resource")
+    .Input("order: resource")
     .Attr("count: int >= 1")
     .Attr("root_rank: int >= 0")
     .Attr("label: string")
@@ -42,6 +45,7 @@ REGISTER_OP("TfdistBroadcastVariables")
 Overwrites resource variables with the values of one rank, in place.
 
 variables: Handles of initialised variables; dtypes and shapes must be the same on every rank.
+order: A resource that every collective takes, so that automatic control dependencies keep them in program order.
 )doc");
 
 }  // namespace tfdist

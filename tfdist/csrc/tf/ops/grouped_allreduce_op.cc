@@ -8,6 +8,7 @@ REGISTER_OP("TfdistGroupedAllreduce")
     .Input("tensors: dtypes")
     .Input("prescale: double")
     .Input("postscale: double")
+    .Input("order: resource")
     .Output("reduced: dtypes")
     .Attr(
         "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}) >= 1")
@@ -31,6 +32,7 @@ Reduces tensors elementwise over all ranks in one fused collective.
 tensors: One or more tensors; dtypes and shapes must be the same on every rank.
 prescale: Multiplies each tensor before the reduction; floating dtypes only unless 1.
 postscale: Multiplies each result; floating dtypes only unless 1.
+order: A resource that every collective takes, so that automatic control dependencies keep them in program order.
 reduced: The reduction over all ranks, the same bits on every rank.
 compression: Type on the wire for float32 and float64 tensors.
 label: What errors and reports call this collective.

@@ -1,0 +1,62 @@
+"""Starts every rank from the weights and optimizer state of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+import tfdist
+from tfdist import errors
+from tfdist.callbacks.model_hook import ModelHook, broadcast_state
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives every rank the weights and optimizer state of one rank before the first step.
+
+    You need it where the optimizer was wrapped by hand; `DataParallel` does it by itself. No step is taken from
+    weights that differ, at the start and when training resumes.
+
+    Args:
+        root_rank: The rank whose state everybody gets.
+        device: Only "".
+        local_variables: Variables, `keras.Variable` or `tf.Variable`, that each rank keeps as they are; the same list
+            on every rank.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured, or the model has no weights when training begins.
+
+    Example:
+
+    ```python
+    model.fit(dataset, callbacks=[tfdist.callbacks.BroadcastGlobalVariablesCallback(0)])
+    ```
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Sequence[Any] | None = None) -> None:
+        super().__init__()
+        refuse_device(device)
+        if not 0 <= root_rank < tfdist.size():
+            raise errors.ConfigError(f"root_rank must be 0 to {tfdist.size() - 1}; received {root_rank}.")
+        self._root_rank = root_rank
+        self._local_variables = list(local_variables or ())
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        ModelHook.of(model)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        broadcast_state(self.model, self._root_rank, keep=self._local_variables)
+
+
+def refuse_device(device: str) -> None:
+    """Raises an error for Horovod's `device` argument unless it is empty.
+
+    Raises:
+        ConfigError: If it names a device.
+    """
+    if device:
+        raise errors.ConfigError(
+            f'device={device!r} cannot be honoured: values are reduced where they lie. Leave it "".'
+        )

@@ -1,0 +1,203 @@
+"""The plugin: one callback that makes `model.fit` data-parallel."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import keras
+
+import tfdist
+from tfdist import config, errors, optimizer
+from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
+from tfdist.callbacks.model_checkpoint import ModelCheckpoint
+from tfdist.callbacks.model_hook import ModelHook, broadcast_state
+from tfdist.callbacks.rate_setter import velocities
+from tfdist.compression import Compression
+
+_logger = logging.getLogger("tfdist")
+
+SAME_DATA = (
+    "all ranks are trained on the same data, so {size} ranks do the work of one. Give each rank its part, with this "
+    "line before fit:\n    dataset = tfdist.shard(dataset)"
+)
+
+
+class DataParallel(keras.callbacks.Callback):
+    """Makes `model.fit` data-parallel over all ranks, for a model compiled in the ordinary way.
+
+    You need it, and `tfdist.shard` around the data, to train a single-process script on many processes. It
+
+    - makes the model's optimizer reduce gradients over the ranks, once per update;
+    - multiplies the learning rate, or the model's `LearningRateSchedule`, by the number of ranks, with a warm-up if
+      asked for. One process at that rate on the global batch is what the result equals;
+    - starts all ranks from the weights and optimizer state of rank 0;
+    - makes the logs of each epoch those of all ranks, so that `EarlyStopping`, `ReduceLROnPlateau` and `TerminateOnNaN`
+      act on all ranks together;
+    - averages moving statistics (batch normalisation) over the ranks at the end of each training epoch;
+    - keeps ranks other than 0 from printing;
+    - warns when all ranks are fed the same data.
+
+    Calls `tfdist.init()` if that has not been done. In a world of one it changes nothing that can be measured.
+
+    Args:
+        compression: Wire type of gradients, "none", "fp16" or "bf16"; None takes `TFDIST_COMPRESSION`, or "none".
+        warmup_epochs: Epochs over which the rate rises to its scaled value; may be a fraction. Needs
+            `scale_learning_rate`.
+        scale_learning_rate: Whether to multiply the rate by the number of ranks. Files keep the rate of one process.
+        checkpoint: Path of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to run with
+            this one; None writes nothing.
+        average_metrics: Whether logs are those of all ranks.
+        elastic: Only False.
+        steps_per_epoch: Steps, for the warm-up on data whose length is not known.
+        quiet_ranks: Whether ranks other than 0 print nothing through Keras.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured.
+
+    Example:
+
+    ```python
+    model.compile(keras.optimizers.Adam(1e-3), loss="sparse_categorical_crossentropy")
+    model.fit(tfdist.shard(dataset), epochs=5, callbacks=[tfdist.callbacks.DataParallel()])
+    ```
+    """
+
+    def __init__(
+        self,
+        compression: Compression | str | None = None,
+        warmup_epochs: float = 0,
+        scale_learning_rate: bool = True,
+        checkpoint: str | Path | keras.callbacks.Callback | None = None,
+        average_metrics: bool = True,
+        elastic: bool = False,
+        steps_per_epoch: int | None = None,
+        quiet_ranks: bool = True,
+    ) -> None:
+        super().__init__()
+        if elastic:
+            raise errors.ConfigError("elastic=True is not part of this version: a lost rank ends the job.")
+        if warmup_epochs and not scale_learning_rate:
+            raise errors.ConfigError(
+                f"warmup_epochs={warmup_epochs} needs scale_learning_rate=True: the warm-up rises to the scaled rate. "
+                "For a rate of your own use LearningRateWarmupCallback."
+            )
+        tfdist.init()
+        self._compression = Compression.of(compression) if compression else None
+        self._warmup_epochs = warmup_epochs
+        self._scales = scale_learning_rate
+        self._steps_per_epoch = steps_per_epoch
+        self._average_metrics = average_metrics
+        self._quiet = quiet_ranks and tfdist.rank() != 0
+        self._warmup: LearningRateWarmupCallback | None = None
+        if isinstance(checkpoint, (str, Path)):
+            checkpoint = ModelCheckpoint(str(checkpoint))
+        self._checkpoint = checkpoint
+        self._compared = False
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        super().set_params(params)
+        for part in self._parts():
+            part.set_params(params)
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        if self._quiet:
+            keras.config.disable_interactive_logging()
+        self._hook = ModelHook.of(model)
+        self._hook.averages_statistics = True
+        self._hook.reduces_metrics = self._average_metrics
+        self._distribute(model)
+        # Taken before any callback restores an earlier training, whose rate may be in the middle of its warm-up.
+        self._base_rate = optimizer.unscaled_learning_rate(model.optimizer)
+        if self._checkpoint is not None:
+            self._checkpoint.set_model(model)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._compared = False
+        self._hook.begin("train")
+        if self._scales:
+            optimizer.scale_learning_rate(self.model.optimizer, tfdist.size())
+        broadcast_state(self.model, root_rank=0)
+        self._warmup = self._make_warmup() if self._warmup_epochs else None
+        for part in self._parts():
+            part.on_train_begin(logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        for part in self._parts():
+            part.on_train_end(logs)
+        self._hook.end("train")
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        for part in self._parts():
+            part.on_epoch_begin(epoch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        for part in self._parts():
+            part.on_epoch_end(epoch, logs)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        for part in self._parts():
+            part.on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._compared and not self._hook.skips(batch):
+            self._compared = True
+            self._compare_data()
+        for part in self._parts():
+            part.on_train_batch_end(batch, logs)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._hook.begin("test")
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._hook.end("test")
+
+    def _parts(self) -> list[keras.callbacks.Callback]:
+        return [part for part in (self._warmup, self._checkpoint) if part is not None]
+
+    def _distribute(self, model: keras.Model) -> None:
+        """The optimizer's gradients are reduced from here on; a step traced before is made again."""
+        if model.optimizer is None:
+            raise errors.ConfigError("the model has no optimizer. Call model.compile(optimizer=...) before fit.")
+        if not optimizer.is_distributed(model.optimizer):
+            optimizer.distribute(model.optimizer, compression=self._compression or config.read().compression)
+            model.train_function = None
+        elif self._compression and optimizer.set_compression(model.optimizer, self._compression):
+            model.train_function = None
+        if model.jit_compile:
+            model.jit_compile = False
+            model.train_function = None
+            if tfdist.rank() == 0:
+                _logger.warning("the step is not compiled by XLA: collectives have no XLA form in this version.")
+
+    def _make_warmup(self) -> LearningRateWarmupCallback:
+        if self._base_rate is None:
+            warmup: LearningRateWarmupCallback = _ScheduleWarmup(
+                tfdist.size(), self._warmup_epochs, steps_per_epoch=self._steps_per_epoch
+            )
+        else:
+            warmup = LearningRateWarmupCallback(
+                self._base_rate * tfdist.size(), self._warmup_epochs, steps_per_epoch=self._steps_per_epoch
+            )
+        warmup.set_model(self.model)
+        warmup.set_params(self.params)
+        return warmup
+
+    def _compare_data(self) -> None:
+        if self._hook.ranks_see_same_data() and tfdist.rank() == 0:
+            _logger.warning("tfdist: %s", SAME_DATA.format(size=tfdist.size()))
+
+
+class _ScheduleWarmup(LearningRateWarmupCallback):
+    """Warms up the factor in front of a schedule instead of the rate."""
+
+    def _apply(self, rate: float) -> None:
+        old = optimizer.learning_rate_scale(self.model.optimizer)
+        if rate == old:
+            return
+        optimizer.scale_learning_rate(self.model.optimizer, rate)
+        inner = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        for velocity in velocities(inner):
+            velocity.assign(velocity * (rate / old))

@@ -1,0 +1,81 @@
+"""Multiplies a base learning rate by a factor that depends on the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfdist import errors
+from tfdist.callbacks.learning_rate_warmup import steps_of_epoch
+from tfdist.callbacks.model_hook import ModelHook
+from tfdist.callbacks.rate_setter import RateSetter
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Sets the learning rate to `initial_lr` times a multiplier between two epochs.
+
+    You need it for the step-wise decays of published training recipes; several of them make up a schedule.
+
+    Args:
+        initial_lr: The base rate.
+        multiplier: Number, or function of the epoch that returns one. With `staircase=False` the function gets
+            fractional epochs, epoch + batch / steps.
+        start_epoch: First epoch of the interval.
+        end_epoch: First epoch after it; None: no end.
+        staircase: Whether the rate changes once an epoch (True) or with every batch.
+        momentum_correction: As in `LearningRateWarmupCallback`.
+        steps_per_epoch: Steps, for `staircase=False`; default: what `fit` knows.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured.
+
+    Example:
+
+    ```python
+    tfdist.callbacks.LearningRateScheduleCallback(0.1, multiplier=1e-1, start_epoch=30, end_epoch=60)
+    ```
+    """
+
+    def __init__(  # the signature is Horovod's
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if end_epoch is not None and end_epoch <= start_epoch:
+            raise errors.ConfigError(f"end_epoch must be after start_epoch={start_epoch}; received {end_epoch}.")
+        self._initial_lr = initial_lr
+        self._multiplier: Callable[[float], float] = multiplier if callable(multiplier) else lambda epoch: multiplier
+        self._start_epoch = start_epoch
+        self._end_epoch = end_epoch
+        # A constant has nothing between two epochs.
+        self._staircase = staircase or not callable(multiplier)
+        self._steps_per_epoch = steps_per_epoch
+        self._setter = RateSetter(momentum_correction)
+        self._epoch = 0
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._hook = ModelHook.of(model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._epoch = epoch
+        if self._staircase and self._applies():
+            self._set(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._staircase and self._applies() and not self._hook.skips(batch):
+            self._set(self._epoch + batch / steps_of_epoch(self._steps_per_epoch, self.params))
+
+    def _applies(self) -> bool:
+        return self._start_epoch <= self._epoch and (self._end_epoch is None or self._epoch < self._end_epoch)
+
+    def _set(self, epoch: float) -> None:
+        self._setter.set(self.model.optimizer, self._initial_lr * self._multiplier(epoch))

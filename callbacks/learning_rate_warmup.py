@@ -1,0 +1,131 @@
+"""Raises the learning rate from that of one process to that of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+import tfdist
+from tfdist import errors
+from tfdist._compat import print_message
+from tfdist.callbacks.model_hook import ModelHook
+from tfdist.callbacks.rate_setter import RateSetter
+
+
+def warmup_rate(initial_lr: float, size: int, step: int, warmup_steps: int) -> float:
+    """The rate of one step: from `initial_lr / size` in a straight line to `initial_lr`.
+
+    Args:
+        initial_lr: The rate after the warm-up, already scaled.
+        size: Number of ranks.
+        step: Steps taken so far, 0 for the first.
+        warmup_steps: Steps of the warm-up.
+
+    Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.2, gradual warmup.
+    """
+    if step >= warmup_steps:
+        return initial_lr
+    return initial_lr / size * (1 + (size - 1) * step / warmup_steps)
+
+
+class LearningRateWarmupCallback(keras.callbacks.Callback):
+    """Raises the learning rate linearly over the first epochs.
+
+    You need it where many ranks make the first steps too large for weights that are still random. With size n and a
+    warm-up of W epochs of S steps, step t = 0, 1, ..., W*S - 1 has the rate
+    `initial_lr / n * (1 + (n - 1) * t / (W*S))`, and later steps have `initial_lr`: it starts at `initial_lr / n` and
+    has no jump. With `steps_per_execution=k` the rate changes every k steps.
+
+    Args:
+        initial_lr: The rate after the warm-up, already multiplied by the number of ranks.
+        warmup_epochs: Epochs of the warm-up; may be a fraction.
+        momentum_correction: Whether the velocity of SGD and RMSprop with momentum is multiplied by new rate / old rate
+            at each change. Keras updates v = m*v - lr*g, so without it the past gradients keep the old rate.
+        steps_per_epoch: Steps; default: what `fit` knows.
+        verbose: 1 prints a line at the end of the warm-up, on rank 0.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured, or the steps of an epoch are not known.
+
+    Example:
+
+    ```python
+    tfdist.callbacks.LearningRateWarmupCallback(initial_lr=0.1 * tfdist.size(), warmup_epochs=5)
+    ```
+
+    Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.2 and remark 2 (momentum correction).
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__()
+        if warmup_epochs < 0:
+            raise errors.ConfigError(f"warmup_epochs must be 0 or more; received {warmup_epochs}.")
+        self._initial_lr = initial_lr
+        self._warmup_epochs = warmup_epochs
+        self._steps_per_epoch = steps_per_epoch
+        self._verbose = verbose
+        self._setter = RateSetter(momentum_correction)
+        self._epoch = 0
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._hook = ModelHook.of(model)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._ended: bool | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._ended or self._hook.skips(batch):
+            return
+        step, warmup_steps = self._position(batch)
+        # Training that resumes after the warm-up has its rate from what it resumes.
+        if self._ended is None and step > warmup_steps:
+            self._ended = True
+        else:
+            self._advance(step, warmup_steps)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        # So that callbacks which change the rate between epochs have the last word.
+        step, warmup_steps = self._position(0, epoch + 1)
+        if not self._ended and step >= warmup_steps:
+            self._advance(step, warmup_steps)
+
+    def _position(self, batch: int, epoch: int | None = None) -> tuple[int, int]:
+        """Steps taken so far, and steps of the warm-up."""
+        steps = steps_of_epoch(self._steps_per_epoch, self.params)
+        taken = (self._epoch if epoch is None else epoch) * steps + batch
+        return taken, round(self._warmup_epochs * steps)
+
+    def _advance(self, step: int, warmup_steps: int) -> None:
+        self._apply(warmup_rate(self._initial_lr, tfdist.size(), step, warmup_steps))
+        self._ended = step >= warmup_steps
+        if self._ended and self._verbose and tfdist.rank() == 0:
+            print_message(f"Warm-up ended: the learning rate is {self._initial_lr:g}.")
+
+    def _apply(self, rate: float) -> None:
+        self._setter.set(self.model.optimizer, rate)
+
+
+def steps_of_epoch(given: int | None, params: dict[str, Any] | None) -> int:
+    """Steps of an epoch, as given or as `fit` knows.
+
+    Raises:
+        ConfigError: If neither is known.
+    """
+    steps = given or (params or {}).get("steps")
+    if not steps:
+        raise errors.ConfigError(
+            "the number of steps of an epoch is not known: the dataset does not say its length. Pass steps_per_epoch."
+        )
+    return int(steps)

@@ -1,0 +1,56 @@
+"""Makes logs those of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfdist.callbacks.broadcast_global_variables import refuse_device
+from tfdist.callbacks.model_hook import ModelHook
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Makes the logs of each epoch and each evaluation those of all ranks, for every callback of the list.
+
+    You need it where callbacks decide by logs (`EarlyStopping`, `ReduceLROnPlateau`) or write them: all ranks see the
+    same numbers, so they decide alike. The place in the list does not matter. Metrics of Keras are exact, as if one
+    process had seen all data, also where ranks have different numbers of samples or none: their states are summed. A
+    metric class of your own is exact if it declares `tfdist_reduction = "sum"`; others, and logs that your own
+    `train_step` makes, are means weighted by the samples each rank saw. The `loss` of each batch is the mean over
+    ranks, so `TerminateOnNaN` stops all of them together.
+
+    Args:
+        device: Only "".
+
+    Raises:
+        ConfigError: If `device` is not empty.
+
+    Example:
+
+    ```python
+    callbacks = [tfdist.callbacks.MetricAverageCallback(), keras.callbacks.EarlyStopping(patience=2)]
+    ```
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        refuse_device(device)
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._hook = ModelHook.of(model)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._hook.reduces_metrics = True
+        self._hook.begin("train")
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._hook.end("train")
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._hook.reduces_metrics = True
+        self._hook.begin("test")
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._hook.end("test")

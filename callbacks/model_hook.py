@@ -1,0 +1,179 @@
+"""What the callbacks change on a model instance, once and together. Not a callback.
+
+`fit` traces `train_step` and reads metrics through `_get_metrics_result_or_logs`; both are replaced on the instance.
+The hooks stay for the life of the model: those in the traced step are harmless where nobody reads them, and those
+that run eagerly act only between the begin and end of a `fit` or `evaluate` that one of our callbacks is part of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tfdist import _compat, errors
+from tfdist.callbacks import metric_reduction
+
+_DIGEST_ELEMENTS = 1024
+
+
+class ModelHook:
+    """The changes to one model, and what the changed methods count.
+
+    Attributes:
+        reduces_metrics: Whether `fit` and `evaluate` report metrics over all ranks.
+        averages_statistics: Whether non-trainable weights are averaged at the end of each training epoch.
+        resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._train_step: Callable[[Any], Any] = model.train_step
+        self._test_step: Callable[[Any], Any] = model.test_step
+        self._read_metrics = _compat.metrics_reader(model)
+        self._phases: list[str] = []
+        self._local = 0
+        self.reduces_metrics = False
+        self.averages_statistics = False
+        self.resume_batch = 0
+        self._digest = tf.Variable(0.0, trainable=False, dtype=tf.float32)
+        self._train_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self._test_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
+        model.train_step = self._hooked_train_step
+        model.test_step = self._hooked_test_step
+        model.train_function = model.test_function = None
+        _compat.set_metrics_reader(model, self._hooked_read_metrics)
+
+    @classmethod
+    def of(cls, model: keras.Model) -> ModelHook:
+        """The hook of this model, installed now if it has none.
+
+        Raises:
+            NotInitializedError: Before `tfdist.init()`.
+        """
+        tfdist.rank()
+        installed = getattr(model.train_step, "__self__", None)
+        return installed if isinstance(installed, cls) else cls(model)
+
+    def begin(self, phase: str) -> None:
+        """A `fit` ("train") or `evaluate` ("test") that has our callbacks begins."""
+        if phase == "train":
+            self._phases.clear()  # an earlier fit may have ended by an exception
+        if not self._phases or self._phases[-1] != phase:
+            self._phases.append(phase)
+            (self._train_samples if phase == "train" else self._test_samples).assign(0)
+
+    def end(self, phase: str) -> None:
+        """The `fit` or `evaluate` ends."""
+        if self._phases and self._phases[-1] == phase:
+            self._phases.pop()
+
+    @contextlib.contextmanager
+    def local(self) -> Iterator[None]:
+        """Nothing inside reduces metrics: for code that runs on one rank."""
+        self._local += 1
+        try:
+            yield
+        finally:
+            self._local -= 1
+
+    def skips(self, batch: int) -> bool:
+        """Whether this batch was trained on before training was interrupted, so that it is only drawn now."""
+        return batch < self.resume_batch
+
+    def samples_seen(self) -> int:
+        """Samples this rank has trained on since the `fit` began."""
+        return int(self._train_samples.numpy())
+
+    def ranks_see_same_data(self) -> bool:
+        """Whether the latest batch was the same on all ranks; every rank must ask."""
+        digests = tfdist.allgather(tf.reshape(self._digest, [1]), name="digest of the first batch").numpy()
+        return len(digests) > 1 and bool(np.all(digests == digests[0]))
+
+    def _hooked_train_step(self, data: Any) -> Any:
+        logs = self._train_step(data)
+        self._train_samples.assign_add(_samples(data))
+        self._digest.assign(_digest(data))
+        if isinstance(logs, dict) and "loss" in logs:
+            # So a loss that is not finite on one rank is seen on all, and TerminateOnNaN stops them together.
+            loss = tf.convert_to_tensor(logs["loss"])
+            logs = {**logs, "loss": tfdist.allreduce(loss, op=tfdist.Average, name="loss")}
+        return logs
+
+    def _hooked_test_step(self, data: Any) -> Any:
+        logs = self._test_step(data)
+        self._test_samples.assign_add(_samples(data))
+        return logs
+
+    def _hooked_read_metrics(self, logs: Any) -> Any:
+        """What `fit` and `evaluate` take as the logs of the epoch."""
+        if self._local or not self._phases:
+            return self._read_metrics(logs)
+        phase = self._phases[-1]
+        if phase == "train" and self.averages_statistics:
+            average_statistics(self._model)
+        if not self.reduces_metrics:
+            return self._read_metrics(logs)
+        samples = self._train_samples if phase == "train" else self._test_samples
+        return metric_reduction.reduce_logs(self._model, logs, int(samples.numpy()))
+
+
+def average_statistics(model: keras.Model) -> None:
+    """Averages the floating non-trainable weights, such as moving means, over the ranks."""
+    statistics = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
+    if not statistics:
+        return
+    values = [tf.convert_to_tensor(variable.value) for variable in statistics]
+    for variable, value in zip(
+        statistics, tfdist.grouped_allreduce(values, op=tfdist.Average, name="statistics"), strict=True
+    ):
+        variable.assign(value)
+
+
+def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> None:
+    """Gives every rank the weights and optimizer state of one rank. What is a rank's own stays: seeds
+    of random layers, and gradients that are still being accumulated.
+
+    Args:
+        model: A built model.
+        root_rank: The rank whose state everybody gets.
+        keep: Variables that stay as they are on each rank.
+
+    Raises:
+        ConfigError: If the model has no weights yet.
+    """
+    if not model.weights:
+        raise errors.ConfigError(
+            f"model {model.name!r} has no weights to broadcast before the first step. Build it first: "
+            "model.build(input_shape), or call it on a batch."
+        )
+    variables = list(model.weights)
+    if model.optimizer is not None:
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        variables += model.optimizer.variables
+    local = [*keep, *(_compat.accumulators(model.optimizer) if model.optimizer is not None else ())]
+    kept = {id(part) for variable in local for part in (variable, getattr(variable, "value", variable))}
+    shared = [v for v in variables if id(v) not in kept and id(v.value) not in kept]
+    tfdist.broadcast_variables(shared, root_rank, name="weights and optimizer state")
+
+
+def _samples(data: Any) -> tf.Tensor:
+    first = tf.nest.flatten(data)[0]
+    return tf.cast(tf.shape(first)[0] if first.shape.rank else 1, tf.int64)
+
+
+def _digest(data: Any) -> tf.Tensor:
+    """A number that differs between batches. Plain arithmetic, so that it also compiles where strings do not."""
+    total = tf.zeros((), tf.float32)
+    for leaf in tf.nest.flatten(data):
+        if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
+            continue
+        head = tf.cast(tf.reshape(leaf, [-1])[:_DIGEST_ELEMENTS], tf.float32)
+        total += tf.reduce_sum(head * tf.range(1, tf.size(head) + 1, dtype=tf.float32))
+    return total

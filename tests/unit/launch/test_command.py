@@ -1,0 +1,61 @@
+"""Tests of tfdist.launch.command: from words to a plan, without starting it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdist.launch import command, host, option
+from tfdist.launch.host import Host
+from tfdist.launch.launcher import Plan
+
+
+def _plan(*words: str, **environment: str) -> tuple[Plan, list[str]]:
+    known, user = option.parse(words)
+    return command.make_plan(known, user, {"PATH": "/usr/bin:/bin", **environment})
+
+
+def test_local_plan() -> None:
+    plan, _ = _plan("-np", "64", "sh", "-c", "true")
+    assert plan.mpirun.local
+    assert plan.mpirun.hosts == (Host("localhost", 64),)
+    assert plan.start_timeout_s == option.START_TIMEOUT_S
+
+
+def test_option_wins_over_environment() -> None:
+    plan, _ = _plan("-np", "1", "--compression", "fp16", "sh", TFDIST_COMPRESSION="bf16")
+    assert plan.environment["TFDIST_COMPRESSION"] == "fp16"
+
+
+def test_hostfile_and_remarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "is_local", lambda name: False)
+    (tmp_path / "hosts").write_text("a slots=2\nb:2\n")
+    plan, remarks = _plan("-np", "3", "--hostfile", str(tmp_path / "hosts"), "-p", "22", "--gloo", "only-there")
+    assert plan.mpirun.hosts == (Host("a", 2), Host("b", 1))
+    assert not plan.mpirun.local
+    assert plan.mpirun.ssh.port == 22
+    assert plan.command == ("only-there",)
+    assert [remark.partition(" ")[0] for remark in remarks] == ["--gloo"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-np 1 --hostfile /no/such sh", "tfdistrun: --hostfile /no/such cannot be read"),
+        ("-np 1 --stall-check-warning-time-seconds x sh", "tfdistrun: TFDIST_STALL_CHECK_WARNING_TIME='x' cannot"),
+        ("-np 1 --stall-check-shutdown-time-seconds 0 sh", "must be more than 0"),
+    ],
+)
+def test_usage_error(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(words.split()) == command.USAGE_ERROR
+    assert message in capsys.readouterr().err
+
+
+def test_missing_mpirun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("TFDIST_MPI_HOME", raising=False)
+    assert command.main(["-np", "1", "/bin/sh"]) == command.USAGE_ERROR
+    assert "no mpirun beside" in capsys.readouterr().err

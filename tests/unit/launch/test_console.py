@@ -1,0 +1,56 @@
+"""Tests of tfdist.launch.console."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tfdist.errors import ConfigError
+from tfdist.launch.console import Console
+from tfdist.launch.line import LINE, PARTIAL, Piece
+
+
+def _descriptors(folder: Path, *names: str) -> dict[str, int]:
+    opened = {name: os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in names}
+    return {"stdout": opened[names[0]], "stderr": opened[names[-1]]}
+
+
+def test_streams_and_files(tmp_path: Path) -> None:
+    console = Console(folder=str(tmp_path / "logs"), ranks=11, descriptors=_descriptors(tmp_path, "out", "err"))
+    console.write(3, "stdout", Piece(b"a\nb", LINE))
+    console.write(3, "stderr", Piece(b"part", PARTIAL))
+    console.say("words")
+    console.close()
+    assert (tmp_path / "out").read_bytes() == b"[3] a\n[3] b\n"
+    assert (tmp_path / "err").read_bytes() == b"[3] part\nwords\n"
+    assert (tmp_path / "logs/rank.03/stdout").read_bytes() == b"a\nb\n"
+    assert (tmp_path / "logs/rank.03/stderr").read_bytes() == b"part"
+    assert (tmp_path / "logs/rank.10/stdout").read_bytes() == b""
+
+
+def test_one_terminal_for_both(tmp_path: Path) -> None:
+    console = Console(descriptors=_descriptors(tmp_path, "tty"), timestamps=True, clock=lambda: "T")
+    console.write(0, "stdout", Piece(b"part", PARTIAL))
+    console.write(0, "stderr", Piece(b"error", LINE))
+    console.close()
+    assert (tmp_path / "tty").read_bytes() == b"T [0] part\nT [0] error\n"
+
+
+def test_reader_that_has_gone(tmp_path: Path) -> None:
+    descriptors = _descriptors(tmp_path, "out", "err")
+    reader, descriptors["stdout"] = os.pipe()
+    os.close(reader)
+    console = Console(descriptors=descriptors)
+    console.write(0, "stdout", Piece(b"lost", LINE))
+    console.write(0, "stdout", Piece(b"lost", LINE))
+    console.write(0, "stderr", Piece(b"kept", LINE))
+    console.close()
+    assert (tmp_path / "err").read_bytes() == b"[0] kept\n"
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="--output-filename"):
+        Console(folder=str(tmp_path / "file"))

@@ -1,0 +1,143 @@
+"""Tests of tfdist.launch.job: the whole course of jobs without a process or a clock."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tfdist.launch.job import GRACE_S, KILL_S, RELEASE_AFTER_KILL_S, TERM_S, Action, Do, Job, Outcome, Phase
+
+TERM, KILL = Action(Do.SIGNAL, signal.SIGTERM), Action(Do.SIGNAL, signal.SIGKILL)
+RELEASE, ABANDON = Action(Do.RELEASE), Action(Do.ABANDON)
+
+
+def _job(ranks: int = 3, connected: int | None = None) -> Job:
+    job = Job(tuple(f"h{rank}" for rank in range(ranks)), 30.0, 0.0)
+    for rank in range(ranks if connected is None else connected):
+        assert job.connect(rank, f"h{rank}")
+        assert job.start(rank) == []
+    return job
+
+
+def _ended(rank: int, code: int | None = 0, signum: int | None = None, told: bool = False) -> Outcome:
+    return Outcome(rank, f"h{rank}", code, signum, told)
+
+
+def test_all_well() -> None:
+    job = _job()
+    assert job.deadline is None
+    assert job.finish(_ended(1), 5) == []
+    assert job.finish(_ended(0), 900) == []
+    assert job.finish(_ended(2), 901) == [RELEASE]
+    assert job.end_mpirun(0, 902) == []
+    assert (job.phase, job.status) == (Phase.OVER, 0)
+
+
+def test_mpirun_success_without_records_is_failure() -> None:
+    job = _job(connected=0)
+    job.end_mpirun(0, 1)
+    assert (job.phase, job.status) == (Phase.OVER, 1)
+
+
+def test_mpirun_ends_while_ranks_run() -> None:
+    job = _job(2)
+    assert job.end_mpirun(0, 1) == [TERM]
+    job.finish(_ended(0, None, signal.SIGTERM, told=True), 2)
+    assert job.finish(_ended(1, None, None), 2) == [RELEASE]
+    assert job.phase == Phase.OVER
+    assert job.status == 1
+
+
+def test_escalation_within_ten_seconds() -> None:
+    job = _job()
+    assert job.finish(_ended(1, 3), 100) == []
+    actions = []
+    while job.deadline is not None:
+        now = job.deadline
+        assert job.tick(now - 0.01) == []
+        actions += job.tick(now)
+    assert actions == [TERM, KILL, RELEASE, ABANDON]
+    assert now - 100 == pytest.approx(GRACE_S + TERM_S + KILL_S + RELEASE_AFTER_KILL_S)
+    assert now - 100 <= 8
+    assert (job.phase, job.status) == (Phase.OVER, 3)
+
+
+def test_peers_that_follow_shorten_the_grace() -> None:
+    job = _job()
+    job.finish(_ended(1, None, signal.SIGKILL), 1)
+    job.finish(_ended(0, 1), 1.5)
+    assert job.finish(_ended(2, 1), 1.6) == [RELEASE]
+    assert job.status == 137
+    assert job.cause == _ended(1, None, signal.SIGKILL)
+
+
+def test_cause_is_who_aborted_not_who_was_told() -> None:
+    job = _job()
+    job.finish(_ended(0, None, signal.SIGTERM, told=True), 1)
+    job.finish(_ended(1, 5, told=True), 1.1)
+    job.finish(_ended(2, None, signal.SIGTERM, told=True), 1.2)
+    assert job.status == 5
+    later = _job()
+    later.finish(_ended(2, None, signal.SIGTERM, told=True), 1)
+    later.finish(_ended(0, 9), 2)
+    assert later.status == 9
+
+
+def test_failure_before_others_connected() -> None:
+    job = _job(connected=1)
+    assert job.finish(_ended(0, 4), 1) == [RELEASE]
+    assert not job.connect(1, "h1")
+    assert job.finish(_ended(1, None), 1.1) == []
+    assert job.status == 4
+
+
+def test_start_timeout() -> None:
+    job = _job(connected=1)
+    assert job.deadline == 30.0
+    assert job.tick(30.0) == [KILL]
+    assert job.never_started == (1, 2)
+    assert job.finish(_ended(0, None, signal.SIGKILL, told=True), 30.1) == [RELEASE]
+    assert job.status != 0
+
+
+def test_lost_supervisor() -> None:
+    job = _job(1)
+    assert job.finish(_ended(0, None), 1) == [RELEASE]
+    assert job.status == 1
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupt(signum: int, status: int) -> None:
+    job = _job(2)
+    assert job.interrupted(signum, 10) == [Action(Do.SIGNAL, signum)]
+    job.finish(_ended(0), 11)
+    assert job.finish(_ended(1), 12) == [RELEASE]
+    assert job.status == status
+
+
+def test_interrupt_escalates() -> None:
+    job = _job(2)
+    job.interrupted(signal.SIGTERM, 10)
+    assert job.interrupted(signal.SIGTERM, 11) == [TERM]
+    actions = []
+    while job.deadline is not None:
+        actions += job.tick(job.deadline)
+    assert actions == [TERM, KILL, RELEASE, ABANDON]
+    assert job.status == 143
+
+
+def test_second_ctrl_c() -> None:
+    job = _job(2)
+    job.interrupted(signal.SIGTERM, 10)
+    assert job.interrupted(signal.SIGINT, 11) == [KILL]
+    assert job.interrupted(signal.SIGINT, 11) == []
+    assert job.status == 143
+
+
+def test_interrupt_before_any_rank_is_there() -> None:
+    job = _job(2, connected=0)
+    assert job.interrupted(signal.SIGINT, 1) == [RELEASE]
+    assert job.deadline is not None
+    assert job.tick(job.deadline) == [ABANDON]
+    assert job.status == 130

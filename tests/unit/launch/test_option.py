@@ -1,0 +1,79 @@
+"""Tests of tfdist.launch.option."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdist.errors import ConfigError
+from tfdist.launch import option
+from tfdist.launch.core import Cores
+
+
+def test_command_begins_at_the_first_word_that_is_no_option() -> None:
+    known, command = option.parse(["-np", "2", "--verbose", "-H=a:2", "python", "t.py", "-np", "9", "--verbose"])
+    assert (known.num_proc, known.hosts, known.verbose) == (2, "a:2", True)
+    assert command == ["python", "t.py", "-np", "9", "--verbose"]
+    assert option.parse(["-np", "2", "--", "-odd"])[1] == ["-odd"]
+
+
+def test_value_may_look_like_an_option() -> None:
+    known, _ = option.parse(["-np", "1", "--mpi-args", "--mca a 'b c'", "--binding-args=--bind-to none", "x"])
+    assert known.mpi_args == ("--mca", "a", "b c")
+    assert known.binding_args == ("--bind-to", "none")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-n", "2"], "did you mean -np"),
+        (["--autotune"], "--autotune: no such option"),
+        (["--output-filname", "x"], "did you mean --output-filename"),
+        (["-np", "1.5", "x"], "'1.5' is not a number of ranks"),
+        (["-np", "1", "--start-timeout", "0", "x"], "'0' is not a number of seconds"),
+        (["-np", "1", "--start-timeout", "nan", "x"], "'nan' is not a number of seconds"),
+        (["-np", "1", "-p", "70000", "x"], "'70000' is not a port"),
+        (["-np", "1", "--mpi-args", "'", "x"], "cannot be split"),
+        (["-np", "1", "--log-level", "loud", "x"], "LOUD"),
+        (["-np", "1", "--verbose=1", "x"], "--verbose"),
+        (["-np", "1", "--network-interfaces", "a,,b", "x"], "an empty name"),
+    ],
+)
+def test_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        option.parse(words)
+
+
+def test_variables() -> None:
+    words = "-np 1 --fusion-threshold-mb 32 --log-level trace --compression fp16 --stall-check-warning-time-seconds 5"
+    known, _ = option.parse([*words.split(), "--stall-check-shutdown-time-seconds", "9", "x"])
+    assert option.variables(known) == {
+        "TFDIST_FUSION_THRESHOLD": str(32 << 20),
+        "TFDIST_COMPRESSION": "fp16",
+        "TFDIST_STALL_CHECK_WARNING_TIME": "5",
+        "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "9",
+        "TFDIST_LOG_LEVEL": "debug",
+    }
+    assert option.variables(option.parse(["-np", "1", "x"])[0]) == {}
+
+
+def test_options_without_effect_say_so() -> None:
+    known, command = option.parse("-np 1 --cycle-time-ms 3 --gloo --cache-capacity 9 --disable-cache --mpi x".split())
+    assert command == ["x"]
+    assert len(option.notes(known)) == 4
+    assert "--cycle-time-ms does nothing here: there is no negotiation cycle" in option.notes(known)[0]
+    assert option.notes(option.parse(["-np", "1", "--mpi", "x"])[0]) == []
+
+
+def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        option.parse(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert text.index("examples:") < text.index("--num-proc")
+    assert "TF_NUM_INTRAOP_THREADS" in text
+    assert "(default: 30)" in text
+
+
+def test_crowding() -> None:
+    assert option.crowding(2, Cores(2, bindable=True)) is None
+    assert option.crowding(2, Cores(1, bindable=True)) == "note: 2 ranks share 1 core, so they take turns"

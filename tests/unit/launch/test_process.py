@@ -1,0 +1,62 @@
+"""Tests of tfdist.launch.process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tfdist.launch import process
+
+# A process with a child that ignores SIGTERM and has a session of its own.
+FAMILY = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+code = "import time; print('up', flush=True); time.sleep(1000)"
+child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+child.wait()
+"""
+PARENT = """
+import signal, subprocess, sys
+from tfdist.launch.process import before_exec
+child = subprocess.Popen(["sleep", "1000"], preexec_fn=before_exec(signal.SIGKILL, own_session=True))
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_whole_tree_is_ended(wait_until: Callable[..., None]) -> None:
+    with subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE) as family:
+        assert family.stdout is not None
+        family.stdout.readline()
+        (grandchild,) = process.descendants(family.pid)
+        assert family.pid in process.descendants(os.getpid())
+        assert process.end_descendants(family.pid, patience_s=0.1)
+        wait_until(lambda: _gone(grandchild), seconds=5)
+        family.kill()
+
+
+def test_child_dies_with_its_parent(wait_until: Callable[..., None]) -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert os.getsid(child) == child
+        parent.kill()
+        wait_until(lambda: _gone(child), seconds=5)
+
+
+def test_nothing_to_end() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as leaf:
+        assert process.end_descendants(leaf.pid, patience_s=0)
+        process.send([leaf.pid], signal.SIGKILL)
+    process.send([leaf.pid], signal.SIGKILL)

@@ -1,0 +1,93 @@
+"""Tests of tfdist.launch.summary."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tfdist.launch import summary
+from tfdist.launch.job import Job, Outcome
+
+
+def _job(*outcomes: Outcome, ranks: int = 3) -> Job:
+    job = Job(tuple(f"h{rank}" for rank in range(ranks)), 30.0, 0.0)
+    for outcome in outcomes:
+        job.connect(outcome.rank, outcome.host)
+    for outcome in outcomes:
+        job.finish(outcome, 1.0)
+    return job
+
+
+def test_nothing_to_say_of_success() -> None:
+    assert summary.render(_job(Outcome(0, "h0", 0), ranks=1)) == ""
+
+
+def test_exception() -> None:
+    tail = ("noise", "Traceback (most recent call last):", '  File "t.py", line 3', "ValueError: no")
+    told = Outcome(2, "h2", None, signal.SIGTERM, told=True)
+    text = summary.render(_job(Outcome(1, "h1", 3, tail=tail), Outcome(0, "h0", 0), told))
+    assert text == (
+        "rank 1 on h1 failed first: exit code 3\n"
+        "  rank  host  outcome\n"
+        "  0     h0    finished\n"
+        "  1     h1    exit code 3\n"
+        "  2     h2    ended by tfdistrun after rank 1 failed\n"
+        "last lines of rank 1:\n"
+        "  | Traceback (most recent call last):\n"
+        '  |   File "t.py", line 3\n'
+        "  | ValueError: no\n"
+        "next: rank 1 on h1: mend the error above; --output-filename DIR keeps each rank's full output"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (None, "never started"),
+        (Outcome(0, "h", 0), "finished"),
+        (Outcome(0, "h", 0, told=True), "finished"),
+        (Outcome(0, "h", 2), "exit code 2"),
+        (Outcome(0, "h", 2, told=True), "exit code 2 after it was told to end"),
+        (Outcome(0, "h"), "vanished without a record"),
+        (Outcome(0, "h", None, 11), "killed by SIGSEGV"),
+        (Outcome(0, "h", None, 11, told=True), "killed by SIGSEGV"),
+        (Outcome(0, "h", None, 99), "killed by signal 99"),
+        (Outcome(0, "h", None, 9, told=True), "ended by tfdistrun after X (by SIGKILL)"),
+    ],
+)
+def test_outcome(outcome: Outcome | None, text: str) -> None:
+    assert summary.outcome_text(outcome, "X") == text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "hint"),
+    [
+        (Outcome(0, "h0", None, signal.SIGKILL), "often the kernel's out-of-memory killer: check dmesg"),
+        (Outcome(0, "h0", None, signal.SIGBUS), "/dev/shm"),
+        (Outcome(0, "h0", None, 77), "look up what sends this signal"),
+        (Outcome(0, "h0"), "its host was lost"),
+        (Outcome(0, "h0", None, signal.SIGTERM, told=True), "mpirun's exit status"),
+    ],
+)
+def test_advice(outcome: Outcome, hint: str) -> None:
+    assert hint in summary.advice(_job(outcome, ranks=1))
+
+
+def test_start_timeout_names_ranks_and_hosts() -> None:
+    job = _job(ranks=3)
+    job.connect(0, "h0")
+    job.start(0)
+    job.tick(30.0)
+    text = summary.render(job)
+    assert "not all ranks started in time" in text
+    assert "  1     h1    never started" in text
+    assert "ssh h1 true" in text
+    assert "firewall" in text
+
+
+def test_long_traceback_is_shortened() -> None:
+    shown = summary.last_lines(["Traceback (most recent call last):", *(f"  {number}" for number in range(60))])
+    assert len(shown) == 25
+    assert (shown[1], shown[-1]) == ("  ...", "  59")
+    assert len(summary.last_lines([str(number) for number in range(60)])) == 10
