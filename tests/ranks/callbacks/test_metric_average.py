@@ -227,7 +227,7 @@ def test_a_bare_evaluate_is_local(world):
     x, y = samples(8, tfdist.rank())
     alone = []
 
-    def evaluate(*_):
+    def evaluate(*_, **__):
         if tfdist.rank() == world - 1:
             alone.append(model.evaluate(x, y, verbose=0))
 
@@ -238,7 +238,7 @@ def test_a_bare_evaluate_is_local(world):
     model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
     assert len(alone) == (6 if tfdist.rank() == world - 1 else 0)
 
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     callbacks[1] = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
