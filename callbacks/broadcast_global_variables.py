@@ -25,7 +25,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             on every rank.
 
     Raises:
-        ConfigError: If an argument cannot be honoured, or the model has no weights when training begins.
+        ConfigError: If an argument cannot be honoured, or the model cannot be built before the first step.
 
     Example:
 
@@ -44,10 +44,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        ModelHook.of(model)
+        self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        broadcast_state(self.model, self._root_rank, keep=self._local_variables)
+        self._hook.when_built(lambda: broadcast_state(self.model, self._root_rank, keep=self._local_variables))
 
 
 def refuse_device(device: str) -> None:

@@ -91,9 +91,8 @@ class DataParallel(keras.callbacks.Callback):
         self._average_metrics = average_metrics
         self._quiet = quiet_ranks and tfdist.rank() != 0
         self._warmup: LearningRateWarmupCallback | None = None
-        if isinstance(checkpoint, (str, Path)):
-            checkpoint = ModelCheckpoint(str(checkpoint))
-        self._checkpoint = checkpoint
+        by_path = isinstance(checkpoint, (str, Path))
+        self._checkpoint: Any = ModelCheckpoint(str(checkpoint)) if by_path else checkpoint
         self._compared = False
 
     def set_params(self, params: dict[str, Any]) -> None:
@@ -119,7 +118,7 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.begin("train")
         if self._scales:
             optimizer.scale_learning_rate(self.model.optimizer, tfdist.size())
-        broadcast_state(self.model, root_rank=0)
+        self._hook.when_built(lambda: broadcast_state(self.model, root_rank=0))
         self._warmup = self._make_warmup() if self._warmup_epochs else None
         for part in self._parts():
             part.on_train_begin(logs)

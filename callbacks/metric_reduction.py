@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import tfdist
@@ -13,6 +16,32 @@ from tfdist import errors
 
 # A metric class may declare with this attribute that its state is additive: `tfdist_reduction = "sum"`.
 DECLARATION = "tfdist_reduction"
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What one rank tells the others.
+
+    Attributes:
+        logs: What its last step returned; empty where it had no batch.
+        is_metrics: Whether the logs are the results of the model's metrics.
+        own: Results of the metrics that are not additive.
+        states: Shape and dtype of each additive state.
+        samples: Samples it has seen.
+    """
+
+    logs: dict[str, Any]
+    is_metrics: bool
+    own: dict[str, Any]
+    states: list[tuple[tuple[int, ...], str]]
+    samples: int
+
+
+class _Own:
+    """Stands in for a result that is not read from an additive state, so that its name in the logs is found."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 def reduce_logs(model: keras.Model, logs: Any, samples: int) -> dict[str, Any]:
@@ -26,15 +55,38 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int) -> dict[str, Any]:
     Returns:
         Dict of name to scalar. A metric whose state is additive is exact, whatever the ranks have seen. Other metrics,
         and logs that do not come from metrics, are means weighted by the samples.
+
+    Raises:
+        ConfigError: If ranks that have seen data return different logs.
     """
-    mine = dict(logs) if isinstance(logs, dict) else {}
-    by_rank = tfdist.allgather_object((sorted(mine), samples), name="names of the logs")
-    names = next((names for names, _ in by_rank if names), [])
-    total = sum(samples for _, samples in by_rank)
-    metric_logs = _reduced_results(model, samples / total if total else 1.0 / tfdist.size())
-    if set(names) == set(metric_logs):
-        return metric_logs
-    return _weighted_mean({name: mine.get(name, 0.0) for name in names}, samples / total if total else 0.0)
+    mine = {name: np.asarray(value) for name, value in logs.items()} if isinstance(logs, dict) else {}
+    # Keras builds metrics in the first step, so a rank without data may have none to read.
+    metrics = list({id(metric): metric for metric in leaves(model.metrics)}.values()) if mine or _built(model) else []
+    additive = [is_additive(metric) for metric in metrics]
+    others = [metric for metric, known in zip(metrics, additive, strict=True) if not known]
+    variables = [v for metric, known in zip(metrics, additive, strict=True) if known for v in metric.variables]
+    results = _results(model, others) if metrics else {}
+    own = {name: np.asarray(value.value) for name, value in results.items() if isinstance(value, _Own)}
+    states = [(tuple(variable.shape), str(variable.dtype)) for variable in variables]
+    report = _Report(mine, set(mine) == set(results), own, states, samples)
+    reports: list[_Report] = tfdist.allgather_object(report, name="what each rank has seen")
+    leader = _leader(reports)
+    names = reports[leader].logs
+    if not reports[leader].is_metrics:
+        return {name: _weighted_mean([(r.logs.get(name), r.samples) for r in reports]) for name in names}
+    complete = states == reports[leader].states
+    before = [tf.identity(v.value) for v in variables] if complete else _zeros(reports[leader].states)
+    sums = tfdist.grouped_allreduce(before, op=tfdist.Sum, name="metric states") if before else []
+    if complete:
+        with _assigned(variables, before, sums):
+            results = _results(model, others)
+    for name in reports[leader].own:
+        results[name] = _weighted_mean([(r.own.get(name), r.samples) for r in reports])
+    if any(r.states != reports[leader].states for r in reports):
+        # A rank that has not built its metrics is told.
+        plain = {name: np.asarray(value) for name, value in results.items()}
+        results = tfdist.broadcast_object(plain, leader, name="logs of all ranks")
+    return results
 
 
 def is_additive(metric: keras.metrics.Metric) -> bool:
@@ -54,7 +106,7 @@ def is_additive(metric: keras.metrics.Metric) -> bool:
     return owner.__module__.partition(".")[0] == "keras"
 
 
-def leaves(metrics: list[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
+def leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
     """The metrics themselves, without what only groups them."""
     for metric in metrics:
         parts = getattr(metric, "metrics", None)
@@ -64,29 +116,56 @@ def leaves(metrics: list[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric
             yield metric
 
 
-def _reduced_results(model: keras.Model, weight: float) -> dict[str, Any]:
-    """Puts the sums of all ranks in place of the local states, reads the results, and puts the states back."""
-    metrics = list({id(metric): metric for metric in leaves(model.metrics)}.values())
-    additive = [metric for metric in metrics if is_additive(metric)]
-    variables = [variable for metric in additive for variable in metric.variables]
-    before = [tf.identity(variable.value) for variable in variables]
-    sums = tfdist.grouped_allreduce(before, op=tfdist.Sum, name="metric states")
+def _built(model: keras.Model) -> bool:
+    return all(getattr(metric, "built", True) for metric in model.metrics)
+
+
+def _leader(reports: Sequence[_Report]) -> int:
+    """The first rank that has logs; every rank that has must agree with it."""
+    seeing = [rank for rank, report in enumerate(reports) if report.logs]
+    if not seeing:
+        return 0
+    first = reports[seeing[0]]
+    for rank in seeing:
+        other = reports[rank]
+        if set(other.logs) != set(first.logs) or other.states != first.states:
+            raise errors.ConfigError(
+                f"the ranks have different logs: rank {seeing[0]} has {sorted(first.logs)} from {len(first.states)} "
+                f"metric states, rank {rank} has {sorted(other.logs)} from {len(other.states)}. Compile the same metrics "
+                "on every rank."
+            )
+    return seeing[0]
+
+
+def _results(model: keras.Model, others: Sequence[keras.metrics.Metric]) -> dict[str, Any]:
+    """The results under the names they have in the logs; those of `others` are marked."""
+    with contextlib.ExitStack() as stack:
+        for metric in others:
+            marked = tf.nest.map_structure(_Own, metric.result())
+            vars(metric)["result"] = lambda marked=marked: marked
+            stack.callback(vars(metric).pop, "result")
+        return dict(model.get_metrics_result())
+
+
+@contextlib.contextmanager
+def _assigned(variables: Sequence[Any], before: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> Iterator[None]:
     try:
-        for variable, value in zip(variables, sums, strict=True):
+        for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
-        results: dict[str, Any] = dict(model.get_metrics_result())
+        yield
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-    others = {metric.name for metric in metrics} - {metric.name for metric in additive}
-    return {**results, **_weighted_mean({name: results[name] for name in others & set(results)}, weight)}
 
 
-def _weighted_mean(values: dict[str, Any], weight: float) -> dict[str, Any]:
-    """Sum over ranks of weight times value. A rank without samples counts nothing, not even its NaN."""
-    names = sorted(values)
-    if not names:
-        return {}
-    terms = [tf.cast(values[name], tf.float64) * weight if weight else tf.zeros((), tf.float64) for name in names]
-    sums = tfdist.grouped_allreduce(terms, op=tfdist.Sum, name="logs", tensor_names=names)
-    return {name: float(total) for name, total in zip(names, sums, strict=True)}
+def _zeros(states: Sequence[tuple[tuple[int, ...], str]]) -> list[tf.Tensor]:
+    return [tf.zeros(shape, dtype) for shape, dtype in states]
+
+
+def _weighted_mean(values: Sequence[tuple[Any, int]]) -> Any:
+    """The mean of the values, weighted by samples. A rank without samples counts nothing, not even its NaN."""
+    known = [(value.astype(np.float64), samples) for value, samples in values if value is not None]
+    total = sum(samples for _, samples in known)
+    if not total:
+        return np.mean([value for value, _ in known], axis=0)
+    return sum(value * (samples / total) for value, samples in known if samples)

@@ -34,6 +34,8 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     ```
     """
 
+    best: float | None
+
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         self._hook = ModelHook.of(model)

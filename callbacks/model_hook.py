@@ -1,6 +1,7 @@
 """What the callbacks change on a model instance, once and together. Not a callback.
 
-`fit` traces `train_step` and reads metrics through `_get_metrics_result_or_logs`; both are replaced on the instance.
+`fit` traces `train_step`, evaluates through `evaluate`, and reads metrics through `_get_metrics_result_or_logs`; these are
+replaced on the instance.
 The hooks stay for the life of the model: those in the traced step are harmless where nobody reads them, and those
 that run eagerly act only between the begin and end of a `fit` or `evaluate` that one of our callbacks is part of.
 """
@@ -8,6 +9,7 @@ that run eagerly act only between the begin and end of a `fit` or `evaluate` tha
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -35,8 +37,10 @@ class ModelHook:
         self._model = model
         self._train_step: Callable[[Any], Any] = model.train_step
         self._test_step: Callable[[Any], Any] = model.test_step
+        self._evaluate: Callable[..., Any] = model.evaluate
         self._read_metrics = _compat.metrics_reader(model)
         self._phases: list[str] = []
+        self._history: Any = None
         self._local = 0
         self.reduces_metrics = False
         self.averages_statistics = False
@@ -46,6 +50,7 @@ class ModelHook:
         self._test_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
         model.train_step = self._hooked_train_step
         model.test_step = self._hooked_test_step
+        model.evaluate = self._hooked_evaluate
         model.train_function = model.test_function = None
         _compat.set_metrics_reader(model, self._hooked_read_metrics)
 
@@ -64,6 +69,7 @@ class ModelHook:
         """A `fit` ("train") or `evaluate` ("test") that has our callbacks begins."""
         if phase == "train":
             self._phases.clear()  # an earlier fit may have ended by an exception
+            self._history = self._model.history
         if not self._phases or self._phases[-1] != phase:
             self._phases.append(phase)
             (self._train_samples if phase == "train" else self._test_samples).assign(0)
@@ -72,6 +78,22 @@ class ModelHook:
         """The `fit` or `evaluate` ends."""
         if self._phases and self._phases[-1] == phase:
             self._phases.pop()
+
+    def when_built(self, action: Callable[[], None]) -> None:
+        """Does something now, or before the first step where Keras has yet to build the model from its data."""
+        model = self._model
+        if model.built:
+            action()
+            return
+        train_function = model.train_function
+
+        def build_first(iterator: Any) -> Any:
+            model.train_function = train_function
+            build_from_data(model, iterator)
+            action()
+            return model.train_function(iterator)
+
+        model.train_function = build_first
 
     @contextlib.contextmanager
     def local(self) -> Iterator[None]:
@@ -110,11 +132,23 @@ class ModelHook:
         self._test_samples.assign_add(_samples(data))
         return logs
 
+    def _hooked_evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """An `evaluate` is of all ranks only if `begin` is called within: the one of `fit`, or with our callbacks."""
+        before = list(self._phases)
+        self._phases.append("alone")
+        try:
+            return self._evaluate(*args, **kwargs)
+        finally:
+            self._phases[:] = before
+
     def _hooked_read_metrics(self, logs: Any) -> Any:
         """What `fit` and `evaluate` take as the logs of the epoch."""
-        if self._local or not self._phases:
+        phase = self._phases[-1] if self._phases else "alone"
+        # Keras makes a history for each fit: with another one this is a later fit, which our callbacks are not part of.
+        if phase == "train" and self._history is not self._model.history:
+            phase = "alone"
+        if self._local or phase == "alone":
             return self._read_metrics(logs)
-        phase = self._phases[-1]
         if phase == "train" and self.averages_statistics:
             average_statistics(self._model)
         if not self.reduces_metrics:
@@ -123,9 +157,23 @@ class ModelHook:
         return metric_reduction.reduce_logs(self._model, logs, int(samples.numpy()))
 
 
+def statistics_of_rank(model: keras.Model) -> list[Any]:
+    """The floating non-trainable weights, such as moving means, that differ between ranks; every rank must ask.
+
+    Frozen weights do not differ. They are left out for their size, and because the mean of three equal numbers need
+    not be that number.
+    """
+    candidates = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
+    if not candidates or tfdist.size() == 1:
+        return []
+    checksums = np.array([[zlib.crc32(np.asarray(v.value).tobytes()) for v in candidates]], np.int64)
+    by_rank = tfdist.allgather(checksums, name="checksums of statistics").numpy()
+    return [v for v, column in zip(candidates, by_rank.T, strict=True) if len(set(column)) > 1]
+
+
 def average_statistics(model: keras.Model) -> None:
-    """Averages the floating non-trainable weights, such as moving means, over the ranks."""
-    statistics = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
+    """Averages the weights that training changes other than by gradients, such as moving means, over the ranks."""
+    statistics = statistics_of_rank(model)
     if not statistics:
         return
     values = [tf.convert_to_tensor(variable.value) for variable in statistics]
@@ -161,6 +209,22 @@ def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()
     kept = {id(part) for variable in local for part in (variable, getattr(variable, "value", variable))}
     shared = [v for v in variables if id(v) not in kept and id(v.value) not in kept]
     tfdist.broadcast_variables(shared, root_rank, name="weights and optimizer state")
+
+
+def build_from_data(model: keras.Model, iterator: Any) -> None:
+    """Makes the weights of a model that Keras would build in its first step, without taking a batch.
+
+    Raises:
+        ConfigError: If that cannot be done; says what to do.
+    """
+    try:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(iterator.element_spec)
+        model(tf.nest.map_structure(lambda spec: keras.KerasTensor(tuple(spec.shape), spec.dtype.name), x))
+    except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
+        raise errors.ConfigError(
+            f"model {model.name!r} has no weights before its first step, and they could not be made from the data "
+            f"({type(error).__name__}: {error}). Build it before fit: model.build(input_shape), or call it on a batch."
+        ) from error
 
 
 def _samples(data: Any) -> tf.Tensor:

@@ -88,7 +88,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def newest_valid(folder: Path) -> tuple[Position, dict[str, Any], list[str]] | None:
     """The newest snapshot that can be read, and a line for each newer one that cannot; None without any."""
-    skipped = []
+    skipped: list[str] = []
     for path in list_newest_first(folder):
         try:
             return position_of(path), read(path), skipped

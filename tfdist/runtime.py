@@ -12,7 +12,7 @@ from typing import Any
 from tfdist import _native, config, errors
 
 _logger = logging.getLogger("tfdist")
-_state: dict[str, bool] = {"failing": False, "hooked": False}
+_state: dict[str, bool] = {"failing": False, "hooked": False, "mpi4py_ends_mpi": False}
 
 
 def init(comm: None = None, process_sets: None = None) -> None:
@@ -46,6 +46,7 @@ def init(comm: None = None, process_sets: None = None) -> None:
     settings = config.read()
     _logger.setLevel(settings.log_level.upper())
     launched = config.started_by_launcher()
+    _state["mpi4py_ends_mpi"] = launched and "mpi4py.MPI" in sys.modules
     _native.call(
         "tfdist_init",
         b"mpi" if launched else b"self",
@@ -195,7 +196,8 @@ def _end() -> None:
             _logger.error("tfdist: %s", error)
     else:
         _native.call("tfdist_shutdown", 0)
-    # MPI_Finalize waits for ranks that may never come, and mpi4py calls it where it started MPI: leave without it.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    if _state["mpi4py_ends_mpi"]:
+        # It started MPI, and would now wait in MPI_Finalize for ranks that may never come.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

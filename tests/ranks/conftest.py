@@ -171,7 +171,9 @@ if not INNER:
         for place, item in zip(places, sorted(ours, key=world_of), strict=True):
             items[place] = item
 
-    def pytest_runtest_protocol(item: pytest.Item) -> bool:
+    def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+        if HERE not in item.path.parents:  # the hook is called for every item of the session
+            return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         size = world_of(item)
         if size not in _batches:

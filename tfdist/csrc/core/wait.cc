@@ -1,7 +1,5 @@
 #include "core/wait.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <thread>
@@ -56,7 +54,7 @@ Status Wait::Pause(const std::function<std::vector<int>()>& missing) {
   if (!reported_ && warning > 0 && waited >= warning) Report(waited, missing());
   const double idle = std::chrono::duration<double>(now - last_progress_).count();
   if (idle < kYieldSeconds) {
-    sched_yield();
+    std::this_thread::yield();
   } else {
     const double sleep = std::min(kLongestSleepSeconds, idle / 32);
     std::this_thread::sleep_for(std::chrono::duration<double>(sleep));

@@ -46,10 +46,11 @@ Status ToDType(tensorflow::DataType dtype, DType* out) {
       *out = DType::kFloat64;
       return Status::Ok();
     default:
-      return Status(StatusCode::kInvalidArgument,
-                    "collectives carry bool, (u)int8, (u)int16, int32, int64, float16, bfloat16, float32 and "
-                    "float64; received " +
-                        tensorflow::DataTypeString(dtype) + ". Cast the tensor first.");
+      return Status(
+          StatusCode::kInvalidArgument,
+          "collectives carry bool, (u)int8, (u)int16, int32, int64, float16, bfloat16, float32 and "
+          "float64; received " +
+              tensorflow::DataTypeString(dtype) + ". Cast the tensor first.");
   }
 }
 
@@ -95,7 +96,8 @@ Status CurrentEngine(std::shared_ptr<Engine>* out) {
   *out = World::Get();
   if (*out != nullptr) return Status::Ok();
   return Status(StatusCode::kFailedPrecondition,
-                "a collective ran before tfdist.init() or after tfdist.shutdown(). Call tfdist.init() once, at the "
+                "a collective ran before tfdist.init() or after tfdist.shutdown(). Call "
+                "tfdist.init() once, at the "
                 "start of the script.");
 }
 

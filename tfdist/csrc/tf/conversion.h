@@ -1,4 +1,5 @@
-// Translates between TensorFlow and core: statuses, dtypes, tensors, attribute values. Runs no collective.
+// Translates between TensorFlow and core: statuses, dtypes, tensors, attribute values. Runs no
+// collective.
 #ifndef TFDIST_TF_CONVERSION_H_
 #define TFDIST_TF_CONVERSION_H_
 

@@ -37,7 +37,8 @@ class GroupedBroadcastKernel : public tensorflow::OpKernel {
     for (int i = 0; i < context->num_outputs(); ++i) {
       const Tensor& input = context->input(i);
       Tensor* output = nullptr;
-      OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({i}, i, input.shape(), &output));
+      OP_REQUIRES_OK(context,
+                     context->forward_input_or_allocate_output({i}, i, input.shape(), &output));
       OP_REQUIRES_OK(context, ToTensorFlow(ToTensorView(*output, &tensors[i])));
       const bool sends = engine->communicator().rank() == options_.root;
       if (sends && output->data() != input.data() && tensors[i].bytes() > 0) {
@@ -51,7 +52,8 @@ class GroupedBroadcastKernel : public tensorflow::OpKernel {
   BroadcastOptions options_;
 };
 
-// Makes the variable's buffer its own, so that overwriting it changes no tensor read from it earlier.
+// Makes the variable's buffer its own, so that overwriting it changes no tensor read from it
+// earlier.
 absl::Status MakeExclusive(OpKernelContext* context, Var* variable) {
   Tensor* tensor = variable->tensor();
   if (tensor->RefCountIsOne()) return absl::OkStatus();
@@ -74,8 +76,8 @@ class BroadcastVariablesKernel : public tensorflow::OpKernel {
     // The last input only keeps the order.
     std::vector<tensorflow::core::RefCountPtr<Var>> variables(context->num_inputs() - 1);
     for (int i = 0; i < static_cast<int>(variables.size()); ++i) {
-      OP_REQUIRES_OK(context,
-                     LookupResource(context, tensorflow::HandleFromInput(context, i), &variables[i]));
+      OP_REQUIRES_OK(
+          context, LookupResource(context, tensorflow::HandleFromInput(context, i), &variables[i]));
     }
     const std::vector<Var*> distinct = Distinct(variables);
     for (Var* variable : distinct) variable->mu()->lock();
@@ -85,8 +87,10 @@ class BroadcastVariablesKernel : public tensorflow::OpKernel {
   }
 
  private:
-  // Sorted by address: every kernel locks in the same order, and one variable given twice is locked once.
-  static std::vector<Var*> Distinct(const std::vector<tensorflow::core::RefCountPtr<Var>>& variables) {
+  // Sorted by address: every kernel locks in the same order, and one variable given twice is locked
+  // once.
+  static std::vector<Var*> Distinct(
+      const std::vector<tensorflow::core::RefCountPtr<Var>>& variables) {
     std::vector<Var*> distinct;
     for (const auto& variable : variables) distinct.push_back(variable.get());
     std::sort(distinct.begin(), distinct.end());

@@ -9,7 +9,8 @@ REGISTER_OP("TfdistGroupedBroadcast")
     .Input("order: resource")
     .Output("received: dtypes")
     .Attr(
-        "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}) >= 1")
+        "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, "
+        "double}) >= 1")
     .Attr("root_rank: int >= 0")
     .Attr("label: string")
     .Attr("tensor_names: list(string)")

@@ -11,7 +11,8 @@ REGISTER_OP("TfdistGroupedAllreduce")
     .Input("order: resource")
     .Output("reduced: dtypes")
     .Attr(
-        "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}) >= 1")
+        "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, "
+        "double}) >= 1")
     .Attr("reduction: {'sum', 'average', 'min', 'max', 'product'}")
     .Attr("compression: {'none', 'fp16', 'bf16'} = 'none'")
     .Attr("label: string")

@@ -1,0 +1,98 @@
+"""A training that fails on one rank ends on all, soon, with the code and the reason of the rank that failed first."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+# From the failure to the end of the launcher.
+LIMIT_SECONDS = 10
+
+TRAIN = """
+import keras, numpy as np, os, signal, sys, time, tfdist
+tfdist.init()
+x = np.random.default_rng(tfdist.rank()).normal(size=(80, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+model.compile("sgd", loss="mse")
+
+def fail():
+    print("failing at", time.time(), file=sys.stderr, flush=True)
+    {failure}
+
+class Fail(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 5 and tfdist.rank() == tfdist.size() - 1:
+            fail()
+
+model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[tfdist.callbacks.DataParallel(), Fail()])
+print("trained to the end")
+"""
+
+WITH_MPI4PY = "from mpi4py import MPI" + TRAIN  # mpi4py starts MPI, and ends it when the interpreter exits
+
+# What happens, the possible codes of the job, and what the summary says. A rank that leaves by sys.exit tells its
+# peers, who fail at that moment: any of them may be recorded first.
+CASES = {
+    "exception": ("raise ValueError('the data is broken')", {1}, ["ValueError: the data is broken", "exit code 1"]),
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", {137}, ["SIGKILL"]),
+    "SIGSEGV": ("os.kill(os.getpid(), signal.SIGSEGV)", {139}, ["SIGSEGV"]),
+    "exit code": ("sys.exit(7)", {7, 1}, ["exit code 7"]),
+}
+
+
+def launch(folder, size, text):
+    script = folder / "train.py"
+    script.write_text(text)
+    command = [str(BIN / "tfdistrun"), "-np", str(size), sys.executable, str(script)]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    return done, time.time()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_one_failing_rank_ends_the_job(tmp_path, case, size):
+    failure, codes, texts = CASES[case]
+    done, end = launch(tmp_path, size, TRAIN.format(failure=failure))
+    output = done.stdout + done.stderr
+    assert done.returncode in codes, output
+    began = [float(line.split()[-1]) for line in output.splitlines() if "failing at" in line]
+    assert end - began[0] < LIMIT_SECONDS
+    for text in [*texts, f"rank {size - 1}"]:
+        assert text in done.stderr, output
+    assert "trained to the end" not in output
+
+
+def test_an_exception_ends_the_job_where_mpi4py_started_mpi(tmp_path):
+    done, _ = launch(tmp_path, 2, WITH_MPI4PY.format(failure="raise ValueError('the data is broken')"))
+    assert done.returncode == 1
+    assert "ValueError: the data is broken" in done.stderr
+
+
+def test_a_rank_that_has_finished_is_named(tmp_path):
+    """Rank 1 leaves after fewer steps with exit code 0: its peers are told, and the job fails."""
+    done, _ = launch(tmp_path, 2, TRAIN.format(failure="sys.exit(0)"))
+    output = done.stdout + done.stderr
+    assert done.returncode != 0, output
+    assert "rank 1" in output
+    assert "finished" in output
+    assert "trained to the end" not in output
+
+
+def test_every_rank_hears_of_a_missing_script(tmp_path):
+    done = subprocess.run(
+        [str(BIN / "tfdistrun"), "-np", "2", sys.executable, "missing.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "missing.py" in done.stderr
