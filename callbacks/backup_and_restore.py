@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import keras
 import numpy as np
 
 import tfdist
-from tfdist import _compat, errors
-from tfdist.callbacks import snapshot
-from tfdist.callbacks.model_hook import ModelHook, broadcast_state
+from tfdist import _compat, errors, optimizer
+from tfdist.callbacks import metric_reduction, snapshot
+from tfdist.callbacks.model_hook import ModelHook, broadcast_state, statistics_of_rank
 from tfdist.callbacks.snapshot import Position
 
 _logger = logging.getLogger("tfdist")
@@ -74,7 +75,15 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._hook.resume_batch = 0
+        if not self.model.weights:
+            raise errors.ConfigError(
+                f"model {self.model.name!r} has no weights to restore before its first step. Build it before fit: "
+                "model.build(input_shape), or call it on a batch."
+            )
+        self._hook.resume_batch = self._saved_at = 0
+        _compat.set_initial_epoch(self.model, 0)
+        if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while it dropped batches
+            self.model.train_function = self.model.train_function.train_function
         loaded, failure = self._load()
         if failure:
             raise errors.TfdistError(failure)
@@ -83,9 +92,12 @@ class BackupAndRestore(keras.callbacks.Callback):
         position, local = loaded
         broadcast_state(self.model, root_rank=0)
         _compat.set_initial_epoch(self.model, position.epoch)
+        self._set_rate(local)
         self._hook.resume_batch = self._saved_at = position.batch
         if position.batch:
-            self._skip(position.batch, local)
+            self.model.train_function = _Resumption(
+                self.model, position.batch, lambda: self._set_local_state(local), lambda: self._add_metrics(local)
+            )
         else:
             self._set_local_state(local)
 
@@ -95,6 +107,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._save_freq == "epoch" or self._hook.skips(batch):
             return
+        if batch + 1 >= (self.params.get("steps") or float("inf")):
+            return  # the end of the epoch comes at once, and is a better place to resume at
         if batch + 1 - self._saved_at >= int(self._save_freq):
             self._saved_at = batch + 1
             self._save(Position(self._epoch, batch + 1))
@@ -112,7 +126,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def _save(self, position: Position) -> None:
-        by_rank = tfdist.allgather_object(self._local_state(), name="state of every rank")
+        by_rank = tfdist.allgather_object(self._local_state(position), name="state of every rank")
         failure = None
         if tfdist.rank() == 0:
             arrays = {f"local/{rank}/{name}": v for rank, state in enumerate(by_rank) for name, v in state.items()}
@@ -155,48 +169,113 @@ class BackupAndRestore(keras.callbacks.Callback):
                 f"it was written in the middle of an epoch by {ranks} ranks, and now there are {tfdist.size()}, which "
                 f"deal out the data in another way. Start {ranks} ranks, or remove the folder."
             )
-        self.model.set_weights([arrays[f"weight/{index}"] for index in range(len(self.model.weights))])
         if not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
-        self.model.optimizer.load_own_variables(
-            {name.removeprefix("optimizer/"): value for name, value in arrays.items() if name.startswith("optimizer/")}
-        )
+        self._refuse_another_model(arrays)
+        self.model.set_weights([arrays[f"weight/{index}"] for index in range(len(self.model.weights))])
+        self.model.optimizer.load_own_variables(_part(arrays, "optimizer/"))
         _logger.warning("tfdist: resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._folder)
         if ranks != tfdist.size():
             return position, [], None
         return position, [_part(arrays, f"local/{rank}/") for rank in range(ranks)], None
 
-    def _skip(self, batches: int, local: dict[str, Any]) -> None:
-        """Has `fit` draw the first batches without training on them, so that their numbers stay right."""
-        model, original = self.model, self.model.train_function
-        left = batches
+    def _refuse_another_model(self, arrays: dict[str, Any]) -> None:
+        """Keras would take the variables that fit and leave the others as they are."""
+        for part, variables in (("weight", self.model.weights), ("optimizer", self.model.optimizer.variables)):
+            found = {name: tuple(array.shape) for name, array in _part(arrays, f"{part}/").items()}
+            expected = {str(index): tuple(variable.shape) for index, variable in enumerate(variables)}
+            if found != expected:
+                raise ValueError(
+                    f"it is of another model or optimizer: it holds {part} variables of shapes {list(found.values())}, "
+                    f"and these have {list(expected.values())}. Use the same model, or remove the folder."
+                )
 
-        def draw(iterator: Iterator[Any]) -> dict[str, Any]:
-            nonlocal left
-            for _ in range(min(model.steps_per_execution, left)):
-                next(iterator)
-                left -= 1
-            if left == 0:
-                model.train_function = original
-                self._set_local_state(local)
-            return {}
-
-        model.train_function = draw
-
-    def _local_state(self) -> dict[str, Any]:
-        """What differs by rank: random state, gradients being accumulated, and metrics in the middle of an epoch."""
-        return {str(index): variable.numpy() for index, variable in enumerate(self._local_variables())}
+    def _local_state(self, position: Position) -> dict[str, Any]:
+        """What differs by rank: random state, gradients being accumulated, and in the middle of an epoch also moving
+        statistics and metrics. Every rank must ask.
+        """
+        state = {f"own/{index}": variable.numpy() for index, variable in enumerate(self._own_variables())}
+        state["rate factor"] = np.array(optimizer.learning_rate_scale(self.model.optimizer))
+        if isinstance(self._rate(), keras.Variable):
+            state["rate"] = self._rate().numpy()
+        if position.batch:
+            places = {id(variable): index for index, variable in enumerate(self.model.weights)}
+            statistics = statistics_of_rank(self.model)
+            state |= {f"weight/{places[id(variable)]}": variable.numpy() for variable in statistics}
+            state |= {f"metric/{index}": variable.numpy() for index, variable in enumerate(self._metric_states())}
+        return state
 
     def _set_local_state(self, state: dict[str, Any]) -> None:
-        for index, variable in enumerate(self._local_variables()):
-            if str(index) in state:
-                variable.assign(state[str(index)])
+        for prefix, variables in (("own", self._own_variables()), ("weight", self.model.weights)):
+            for index, variable in enumerate(variables):
+                if f"{prefix}/{index}" in state:
+                    variable.assign(state[f"{prefix}/{index}"])
 
-    def _local_variables(self) -> list[Any]:
-        weights = {id(variable) for variable in self.model.weights}
-        seeds = [variable for variable in self.model.variables if id(variable) not in weights]
-        own = [*seeds, *_compat.accumulators(self.model.optimizer), *self.model.metrics_variables]
-        return list({id(variable): variable for variable in own}.values())
+    def _set_rate(self, state: dict[str, Any]) -> None:
+        """The rate in force, to the bit. The optimizer's part of the file holds that of one process."""
+        if "rate factor" in state:
+            factor = float(state["rate factor"])
+            if factor != optimizer.learning_rate_scale(self.model.optimizer):
+                optimizer.scale_learning_rate(self.model.optimizer, factor)
+        if "rate" in state:
+            self._rate().assign(state["rate"])
+
+    def _rate(self) -> Any:
+        return _compat.learning_rate_of(getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer))
+
+    def _add_metrics(self, state: dict[str, Any]) -> None:
+        """Adds what was counted before the interruption. Keras makes metrics in the first step, so not earlier."""
+        for index, variable in enumerate(self._metric_states()):
+            if f"metric/{index}" in state:
+                variable.assign_add(state[f"metric/{index}"])
+
+    def _own_variables(self) -> list[Any]:
+        shared = {id(variable) for variable in [*self.model.weights, *self.model.metrics_variables]}
+        seeds = [variable for variable in self.model.variables if id(variable) not in shared]
+        return [*seeds, *_compat.accumulators(self.model.optimizer)]
+
+    def _metric_states(self) -> list[Any]:
+        metrics = {id(metric): metric for metric in metric_reduction.leaves(self.model.metrics)}.values()
+        return [v for metric in metrics if metric_reduction.is_additive(metric) for v in metric.variables]
+
+
+class _Resumption:
+    """Stands in for a train function: draws the first batches without training on them, so that numbers stay right.
+
+    Args:
+        model: The model that trains.
+        batches: Batches to draw.
+        drawn: Called after the last of them.
+        trained: Called after the first step.
+    """
+
+    def __init__(
+        self, model: keras.Model, batches: int, drawn: Callable[[], None], trained: Callable[[], None]
+    ) -> None:
+        self.train_function = model.train_function
+        self._model = model
+        self._left = batches
+        self._drawn = drawn
+        self._trained = trained
+
+    def __call__(self, iterator: Iterator[Any]) -> Any:
+        if not self._left:
+            self._model.train_function = self.train_function
+            try:
+                return self.train_function(iterator)
+            finally:
+                self._trained()
+        wanted = min(self._model.steps_per_execution, self._left)
+        # The last execution of an epoch may have fewer.
+        if not sum(1 for _ in itertools.islice(iterator, wanted)):
+            raise errors.TfdistError(
+                f"the dataset ended {self._left} batches before the one to resume at, so it is not the one trained on "
+                "before. Use the same data, or remove the folder of the backup."
+            )
+        self._left -= wanted
+        if not self._left:
+            self._drawn()
+        return {}
 
 
 def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class DataParallel(keras.callbacks.Callback):
         self._warmup: LearningRateWarmupCallback | None = None
         by_path = isinstance(checkpoint, (str, Path))
         self._checkpoint: Any = ModelCheckpoint(str(checkpoint)) if by_path else checkpoint
-        self._compared = False
+        self._compared = self._steps_taken = False
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
@@ -110,14 +110,14 @@ class DataParallel(keras.callbacks.Callback):
         self._distribute(model)
         # Taken before any callback restores an earlier training, whose rate may be in the middle of its warm-up.
         self._base_rate = optimizer.unscaled_learning_rate(model.optimizer)
+        if self._scales:
+            optimizer.scale_learning_rate(model.optimizer, tfdist.size())
         if self._checkpoint is not None:
             self._checkpoint.set_model(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._compared = False
+        self._compared = self._steps_taken = False
         self._hook.begin("train")
-        if self._scales:
-            optimizer.scale_learning_rate(self.model.optimizer, tfdist.size())
         self._hook.when_built(lambda: broadcast_state(self.model, root_rank=0))
         self._warmup = self._make_warmup() if self._warmup_epochs else None
         for part in self._parts():
@@ -133,17 +133,18 @@ class DataParallel(keras.callbacks.Callback):
             part.on_epoch_begin(epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._compare_data_once(after=self._steps_taken)
         for part in self._parts():
             part.on_epoch_end(epoch, logs)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        # Not when the first batch ends: Keras may call that on another thread, beside the next step.
+        self._compare_data_once(after=self._steps_taken)
+        self._steps_taken = self._steps_taken or not self._hook.skips(batch)
         for part in self._parts():
             part.on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if not self._compared and not self._hook.skips(batch):
-            self._compared = True
-            self._compare_data()
         for part in self._parts():
             part.on_train_batch_end(batch, logs)
 
@@ -184,7 +185,10 @@ class DataParallel(keras.callbacks.Callback):
         warmup.set_params(self.params)
         return warmup
 
-    def _compare_data(self) -> None:
+    def _compare_data_once(self, after: bool) -> None:
+        if self._compared or not after:
+            return
+        self._compared = True
         if self._hook.ranks_see_same_data() and tfdist.rank() == 0:
             _logger.warning("tfdist: %s", SAME_DATA.format(size=tfdist.size()))
 

@@ -60,32 +60,19 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int) -> dict[str, Any]:
         ConfigError: If ranks that have seen data return different logs.
     """
     mine = {name: np.asarray(value) for name, value in logs.items()} if isinstance(logs, dict) else {}
-    # Keras builds metrics in the first step, so a rank without data may have none to read.
-    metrics = list({id(metric): metric for metric in leaves(model.metrics)}.values()) if mine or _built(model) else []
-    additive = [is_additive(metric) for metric in metrics]
-    others = [metric for metric, known in zip(metrics, additive, strict=True) if not known]
-    variables = [v for metric, known in zip(metrics, additive, strict=True) if known for v in metric.variables]
-    results = _results(model, others) if metrics else {}
-    own = {name: np.asarray(value.value) for name, value in results.items() if isinstance(value, _Own)}
-    states = [(tuple(variable.shape), str(variable.dtype)) for variable in variables]
-    report = _Report(mine, set(mine) == set(results), own, states, samples)
-    reports: list[_Report] = tfdist.allgather_object(report, name="what each rank has seen")
-    leader = _leader(reports)
-    names = reports[leader].logs
-    if not reports[leader].is_metrics:
-        return {name: _weighted_mean([(r.logs.get(name), r.samples) for r in reports]) for name in names}
-    complete = states == reports[leader].states
-    before = [tf.identity(v.value) for v in variables] if complete else _zeros(reports[leader].states)
-    sums = tfdist.grouped_allreduce(before, op=tfdist.Sum, name="metric states") if before else []
-    if complete:
-        with _assigned(variables, before, sums):
-            results = _results(model, others)
-    for name in reports[leader].own:
+    metrics = _Metrics(model, has_data=bool(mine))
+    reports: list[_Report] = tfdist.allgather_object(metrics.report(mine, samples), name="what each rank has seen")
+    first = _first_with_data(reports)
+    leader = reports[first]
+    if not leader.is_metrics:
+        return {name: _weighted_mean([(r.logs.get(name), r.samples) for r in reports]) for name in leader.logs}
+    results = metrics.summed_results(leader.states)
+    for name in leader.own:
         results[name] = _weighted_mean([(r.own.get(name), r.samples) for r in reports])
-    if any(r.states != reports[leader].states for r in reports):
+    if any(report.states != leader.states for report in reports):
         # A rank that has not built its metrics is told.
         plain = {name: np.asarray(value) for name, value in results.items()}
-        results = tfdist.broadcast_object(plain, leader, name="logs of all ranks")
+        return dict(tfdist.broadcast_object(plain, first, name="logs of all ranks"))
     return results
 
 
@@ -116,11 +103,49 @@ def leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Me
             yield metric
 
 
-def _built(model: keras.Model) -> bool:
-    return all(getattr(metric, "built", True) for metric in model.metrics)
+class _Metrics:
+    """The metrics of this rank's model, parted into those with additive states and the others."""
+
+    def __init__(self, model: keras.Model, has_data: bool) -> None:
+        # Keras builds metrics in the first step, so a rank without data may have none to read.
+        readable = has_data or all(getattr(metric, "built", True) for metric in model.metrics)
+        found = {id(metric): metric for metric in leaves(model.metrics)}.values() if readable else ()
+        parted = [(metric, is_additive(metric)) for metric in found]
+        self._model = model
+        self._any = bool(parted)
+        self._others = [metric for metric, additive in parted if not additive]
+        self._variables = [v for metric, additive in parted if additive for v in metric.variables]
+
+    def report(self, logs: dict[str, Any], samples: int) -> _Report:
+        """What the other ranks must know."""
+        results = self._results() if self._any else {}
+        own = {name: np.asarray(value.value) for name, value in results.items() if isinstance(value, _Own)}
+        return _Report(logs, set(logs) == set(results), own, self._states(), samples)
+
+    def summed_results(self, states: list[tuple[tuple[int, ...], str]]) -> dict[str, Any]:
+        """The results from the sums of all ranks' states; empty on a rank that has other states than `states`."""
+        complete = self._states() == states
+        mine = [tf.identity(v.value) for v in self._variables] if complete else [tf.zeros(*state) for state in states]
+        sums = tfdist.grouped_allreduce(mine, op=tfdist.Sum, name="metric states") if mine else []
+        if not complete:
+            return {}
+        with _assigned(self._variables, mine, sums):
+            return self._results()
+
+    def _states(self) -> list[tuple[tuple[int, ...], str]]:
+        return [(tuple(variable.shape), str(variable.dtype)) for variable in self._variables]
+
+    def _results(self) -> dict[str, Any]:
+        """The results under the names they have in the logs; those that are not additive are marked."""
+        with contextlib.ExitStack() as stack:
+            for metric in self._others:
+                marked = tf.nest.map_structure(_Own, metric.result())
+                vars(metric)["result"] = lambda marked=marked: marked
+                stack.callback(vars(metric).pop, "result")
+            return dict(self._model.get_metrics_result())
 
 
-def _leader(reports: Sequence[_Report]) -> int:
+def _first_with_data(reports: Sequence[_Report]) -> int:
     """The first rank that has logs; every rank that has must agree with it."""
     seeing = [rank for rank, report in enumerate(reports) if report.logs]
     if not seeing:
@@ -137,16 +162,6 @@ def _leader(reports: Sequence[_Report]) -> int:
     return seeing[0]
 
 
-def _results(model: keras.Model, others: Sequence[keras.metrics.Metric]) -> dict[str, Any]:
-    """The results under the names they have in the logs; those of `others` are marked."""
-    with contextlib.ExitStack() as stack:
-        for metric in others:
-            marked = tf.nest.map_structure(_Own, metric.result())
-            vars(metric)["result"] = lambda marked=marked: marked
-            stack.callback(vars(metric).pop, "result")
-        return dict(model.get_metrics_result())
-
-
 @contextlib.contextmanager
 def _assigned(variables: Sequence[Any], before: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> Iterator[None]:
     try:
@@ -156,10 +171,6 @@ def _assigned(variables: Sequence[Any], before: Sequence[tf.Tensor], values: Seq
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-
-
-def _zeros(states: Sequence[tuple[tuple[int, ...], str]]) -> list[tf.Tensor]:
-    return [tf.zeros(shape, dtype) for shape, dtype in states]
 
 
 def _weighted_mean(values: Sequence[tuple[Any, int]]) -> Any:

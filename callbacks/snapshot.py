@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tfdist.callbacks.atomic_file import write_atomically
 
 _MAGIC = b"tfdist snapshot 1"
 _HEADER = re.compile(rb"tfdist snapshot 1 ([0-9a-f]{64}) (\d{1,18})\n")
+_TYPE = " of type "
 _NAME = re.compile(r"epoch-(\d+)-batch-(\d+)\.snapshot")
 
 
@@ -42,7 +44,8 @@ def write(folder: Path, position: Position, arrays: Mapping[str, Any], keep: int
         OSError: If it cannot be written; the earlier ones are unchanged then.
     """
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    encoded: dict[str, Any] = dict(_encoded(name, np.asarray(array)) for name, array in arrays.items())
+    np.savez(buffer, **encoded)
     payload = buffer.getvalue()
     header = b"%s %s %d\n" % (_MAGIC, hashlib.sha256(payload).hexdigest().encode(), len(payload))
     path = folder / f"epoch-{position.epoch:06d}-batch-{position.batch:09d}.snapshot"
@@ -83,7 +86,7 @@ def read(path: Path) -> dict[str, Any]:
     if hashlib.sha256(payload).hexdigest().encode() != match.group(1):
         raise SnapshotError("its checksum does not fit its contents")
     with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        return dict(_decoded(name, archive[name]) for name in archive.files)
 
 
 def newest_valid(folder: Path) -> tuple[Position, dict[str, Any], list[str]] | None:
@@ -103,3 +106,15 @@ def _fill(path: Path, header: bytes, payload: bytes) -> None:
     with path.open("wb") as file:
         file.write(header)
         file.write(payload)
+
+
+def _encoded(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    """An archive has no name for types such as bfloat16, so they go in as their bits, with the type in the name."""
+    if array.dtype.kind != "V":
+        return name, array
+    return f"{name}{_TYPE}{array.dtype.name}", array.view(f"u{array.dtype.itemsize}")
+
+
+def _decoded(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    name, _, dtype = name.partition(_TYPE)
+    return name, array.view(getattr(ml_dtypes, dtype)) if dtype else array

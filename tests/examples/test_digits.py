@@ -56,7 +56,7 @@ def test_only_rank_0_speaks(tmp_path):
 def test_options_are_honoured(tmp_path):
     output, _ = run(1, tmp_path, "--epochs", "2", "--batch-size", "100")
     assert "Epoch 2/2" in output
-    assert "14/14" in output
+    assert "15/15" in output
     assert "Epoch 3" not in output
 
 

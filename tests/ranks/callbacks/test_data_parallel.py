@@ -135,6 +135,28 @@ def test_same_data_is_noticed(world, warnings_of_tfdist):
     assert not [line for line in warnings_of_tfdist if "shard" in line and "same data" in line]
 
 
+def test_given_alone(world, warnings_of_tfdist):
+    """Not in a list: then Keras calls the end of a batch on another thread."""
+    model = new_model(keras.optimizers.SGD(0.05), seed=tfdist.rank())
+    x, y = samples(0)
+    model.fit(x, y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0, callbacks=DataParallel())
+    assert_identical_on_ranks(model.get_weights())
+    assert len([line for line in warnings_of_tfdist if "same data" in line]) == (tfdist.rank() == 0)
+
+
+def test_a_model_that_cannot_be_built(world):
+    """The error says what to do, on every rank."""
+
+    class Unbuildable(keras.Model):
+        def call(self, x):
+            raise NotImplementedError("only with real data")
+
+    model = Unbuildable()
+    model.compile("sgd", loss="mse")
+    with pytest.raises(tfdist.errors.ConfigError, match="Build it before fit"):
+        fit(model, DataParallel())
+
+
 def test_strings_in_the_data(world):
     """What has no number is left out of the comparison."""
     model = keras.Sequential([keras.Input((), dtype="string"), Lengths(), keras.layers.Dense(1)])

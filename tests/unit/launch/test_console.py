@@ -54,3 +54,30 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="--output-filename"):
         Console(folder=str(tmp_path / "file"))
+
+
+ABSL = b"I0000 00:00:1795237136.609983    8891 port.cc:153] oneDNN custom operations are on."
+TENSORFLOW = (
+    b"2026-11-21 05:02:17.123456: I tensorflow/core/platform/cpu_feature_guard.cc:227] This binary is optimized"
+)
+
+
+@pytest.mark.parametrize(
+    ("rank", "stream", "chatter", "shown"),
+    [
+        (1, "stderr", False, b"[1] before\n[1] after\n"),
+        (1, "stderr", True, b"[1] before\n[1] " + ABSL + b"\n[1] " + TENSORFLOW + b"\n[1] after\n"),
+        (0, "stderr", False, b"[0] before\n[0] " + ABSL + b"\n[0] " + TENSORFLOW + b"\n[0] after\n"),
+        (1, "stdout", False, b"[1] before\n[1] " + ABSL + b"\n[1] " + TENSORFLOW + b"\n[1] after\n"),
+    ],
+)
+def test_chatter_of_other_ranks_is_kept_back(
+    tmp_path: Path, rank: int, stream: str, chatter: bool, shown: bytes
+) -> None:
+    descriptors = _descriptors(tmp_path, "tty")
+    console = Console(chatter=chatter, folder=str(tmp_path / "logs"), ranks=2, descriptors=descriptors)
+    text = b"\n".join([b"before", ABSL, TENSORFLOW, b"after"])
+    console.write(rank, stream, Piece(text, LINE))
+    console.close()
+    assert (tmp_path / "tty").read_bytes() == shown
+    assert (tmp_path / f"logs/rank.{rank}/{stream}").read_bytes().startswith(text + b"\n")

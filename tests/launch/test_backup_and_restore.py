@@ -1,0 +1,58 @@
+"""A job that is killed and started again ends with the bits of a job that was not killed."""
+
+import sys
+
+TRAIN = """
+import hashlib
+import keras, numpy as np, tensorflow as tf, tfdist
+from tfdist.callbacks import BackupAndRestore, DataParallel
+
+tfdist.init()
+kill = tuple(int(word) for word in sys.argv[2:4])
+keras.utils.set_random_seed(tfdist.rank())
+generator = np.random.default_rng(tfdist.rank())
+x = generator.normal(size=(16, 3)).astype("float32")
+dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1] + tfdist.rank()))
+dataset = dataset.shuffle(16, seed=1, reshuffle_each_iteration=False).batch(2)
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+
+class Kill(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        print("epoch", epoch, flush=True)
+        self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == kill and tfdist.rank() == tfdist.size() - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+model.fit(dataset, epochs=3, verbose=0, callbacks=[DataParallel(), BackupAndRestore(sys.argv[1], save_freq=3), Kill()])
+state = b"".join(np.asarray(v).tobytes() for v in [*model.weights, *model.optimizer.variables])
+print("state", hashlib.sha256(state).hexdigest(), flush=True)
+"""
+
+
+def run(launch, script, folder, kill=()):
+    words = ["-np", "2", sys.executable, script, folder, *(str(number) for number in kill)]
+    return launch.run(*words, variables={"TF_CPP_MIN_LOG_LEVEL": "3"})
+
+
+def states(finished):
+    return {line.split()[-1] for line in finished.stdout.splitlines() if "state" in line.split()}
+
+
+def test_killed_in_the_middle_of_an_epoch(launch):
+    kill = (1, 5)
+    script = launch.script(TRAIN)
+    whole = run(launch, script, "whole")
+    assert whole.code == 0, whole.stderr
+    assert len(states(whole)) == 1
+    killed = run(launch, script, "parts", kill)
+    assert killed.code == 137, killed.stderr
+    assert not states(killed)
+    assert launch.files("parts/*.snapshot")
+    resumed = run(launch, script, "parts")
+    assert resumed.code == 0, resumed.stderr
+    epochs = {int(line.split()[-1]) for line in resumed.stdout.splitlines() if "epoch" in line.split()}
+    assert epochs == set(range(kill[0], 3))
+    assert states(resumed) == states(whole)
+    assert not launch.files("parts")

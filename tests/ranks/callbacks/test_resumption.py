@@ -1,0 +1,323 @@
+"""More about `BackupAndRestore`: what decides the bits of a resumed training, and what must not be resumed.
+
+`test_backup_and_restore.py` has the ordinary cases; here are rates, places in the list, and what differs between runs.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist.callbacks import (
+    BackupAndRestore,
+    BroadcastGlobalVariablesCallback,
+    DataParallel,
+    MetricAverageCallback,
+    snapshot,
+)
+from tfdist.testing.parity import assert_identical_on_ranks
+
+FEATURES, BATCH, STEPS, EPOCHS = 4, 4, 6, 3
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Stands for whatever ends a job."""
+
+
+class StopAt(keras.callbacks.Callback):
+    """Interrupts after one batch."""
+
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self.at = (epoch, batch)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.at:
+            raise Interrupted
+
+
+class Steps(keras.callbacks.Callback):
+    """Epoch and batch of every step that was taken, and the epochs that ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken, self.ended = [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.before = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) > self.before:
+            self.taken.append((self.epoch, batch))
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.ended.append(epoch)
+
+
+def dataset(rank, steps=STEPS):
+    generator = np.random.default_rng(30 + rank)
+    x = generator.normal(size=(steps * BATCH, FEATURES)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((x, np.sin(x[:, :1] + rank).astype("float32"))).batch(BATCH)
+
+
+def momentum(**kwargs):
+    return keras.optimizers.SGD(0.05, momentum=0.9, **kwargs)
+
+
+OPTIMIZERS = {
+    "momentum": momentum,
+    "adam_ema": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9),
+    "accumulated": lambda: momentum(gradient_accumulation_steps=2),
+    "accumulated_adam": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=4),
+    "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(momentum(), initial_scale=8.0, dynamic_growth_steps=4),
+    "schedule": lambda: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.7), momentum=0.9),
+}
+
+
+def new_model(optimizer, seed, dropout=0.0, **kwargs):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.Input((FEATURES,)), keras.layers.Dense(6, activation="tanh"), keras.layers.BatchNormalization()]
+    layers += [keras.layers.Dropout(dropout)] if dropout else []
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    model.compile(optimizer, loss="mse", metrics=["mae", keras.metrics.RootMeanSquaredError(name="rmse")], **kwargs)
+    return model
+
+
+def fit(model, *callbacks, epochs=EPOCHS, data=None):
+    data = dataset(tfdist.rank()) if data is None else data
+    return model.fit(data, epochs=epochs, verbose=0, callbacks=list(callbacks))
+
+
+def state_of(model):
+    return [*model.get_weights(), *(np.asarray(variable) for variable in model.optimizer.variables)]
+
+
+def assert_resumes(make, folder, at=(1, 4), save_freq=3, backup_first=False, plugin=DataParallel, identical=True):
+    """Interrupts a training, resumes it with a model that starts from other weights and seeds, and compares."""
+
+    def with_backup(*others):
+        backup = BackupAndRestore(folder, save_freq=save_freq)
+        return [backup, plugin(), *others] if backup_first else [plugin(), backup, *others]
+
+    whole = make(tfdist.rank())
+    history = fit(whole, plugin())
+    with pytest.raises(Interrupted):
+        fit(make(tfdist.rank()), *with_backup(StopAt(*at)))
+    resumed, steps = make(50 + tfdist.rank()), Steps()
+    rest = fit(resumed, *with_backup(steps))
+    for index, (array, expected) in enumerate(zip(state_of(resumed), state_of(whole), strict=True)):
+        np.testing.assert_array_equal(array, expected, err_msg=f"variable {index}")
+    if identical:
+        assert_identical_on_ranks(resumed.get_weights())
+    assert rest.epoch == steps.ended == list(range(at[0], EPOCHS))
+    for name, values in history.history.items():
+        np.testing.assert_allclose(rest.history[name], values[at[0] :], rtol=1e-6, err_msg=name)
+    return steps.taken
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers(world, shared_tmp_path, optimizer):
+    """Interrupted after batch 4 of epoch 1, written after batch 2: an odd number of batches into an accumulation."""
+    taken = assert_resumes(lambda seed: new_model(OPTIMIZERS[optimizer](), seed), shared_tmp_path / "backup")
+    if "accumulated" not in optimizer:
+        assert taken == [(1, 3), (1, 4), (1, 5), *((2, batch) for batch in range(STEPS))]
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize(("save_freq", "first"), [("epoch", 0), (1, 5), (4, 4)])
+def test_frequencies(world, shared_tmp_path, save_freq, first):
+    folder = shared_tmp_path / "backup"
+    taken = assert_resumes(lambda seed: new_model(momentum(), seed), folder, save_freq=save_freq)
+    assert taken == [*((1, batch) for batch in range(first, STEPS)), *((2, batch) for batch in range(STEPS))]
+
+
+@pytest.mark.parametrize(("at", "save_freq"), [((1, 3), 1), ((1, 7), 3)])
+def test_several_steps_an_execution(world, shared_tmp_path, at, save_freq):
+    """Six steps are executions of four and two; Keras numbers the end of the second 7."""
+
+    def make(seed):
+        return new_model(momentum(), seed, steps_per_execution=4)
+
+    assert_resumes(make, shared_tmp_path / "backup", at=at, save_freq=save_freq)
+
+
+def test_eager(world, shared_tmp_path):
+    assert_resumes(lambda seed: new_model(momentum(), seed, run_eagerly=True), shared_tmp_path / "backup")
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "accumulated"])
+def test_random_layers(world, shared_tmp_path, optimizer):
+    """The masks go on where they were, and they differ by rank."""
+
+    def make(seed):
+        return new_model(OPTIMIZERS[optimizer](), seed, dropout=0.5)
+
+    assert_resumes(make, shared_tmp_path / "backup")
+
+
+@pytest.mark.parametrize("plugin", ["data_parallel", "warmup"])
+def test_before_data_parallel_in_the_list(world, shared_tmp_path, plugin):
+    epochs = {"data_parallel": 0, "warmup": 2}[plugin]
+    assert_resumes(
+        lambda seed: new_model(momentum(), seed),
+        shared_tmp_path / "backup",
+        backup_first=True,
+        plugin=lambda: DataParallel(warmup_epochs=epochs),
+    )
+
+
+@pytest.mark.parametrize("backup_first", [False, True])
+@pytest.mark.parametrize("optimizer", ["momentum", "schedule", "loss_scale"])
+def test_warmup_in_progress(world, shared_tmp_path, optimizer, backup_first):
+    assert_resumes(
+        lambda seed: new_model(OPTIMIZERS[optimizer](), seed),
+        shared_tmp_path / "backup",
+        backup_first=backup_first,
+        plugin=lambda: DataParallel(warmup_epochs=2.5),
+    )
+
+
+def test_rate_that_a_callback_changed(world, shared_tmp_path):
+    """The rate of the file is in force, also one that is no multiple of the number of ranks."""
+    folder = shared_tmp_path / "backup"
+    rate = float(np.float32(0.123457))
+
+    def change(epoch, logs):
+        model.optimizer.learning_rate = rate
+
+    model = new_model(momentum(), tfdist.rank())
+    with pytest.raises(Interrupted):
+        changing = keras.callbacks.LambdaCallback(on_epoch_end=change)
+        fit(model, DataParallel(), changing, BackupAndRestore(folder), StopAt(1, 2))
+    resumed = new_model(momentum(), 50 + tfdist.rank())
+    fit(resumed, DataParallel(), BackupAndRestore(folder))
+    assert float(resumed.optimizer.learning_rate) == rate
+
+
+def test_explicit_pieces(world, shared_tmp_path):
+    """Moving statistics differ by rank here, and each rank gets its own back."""
+
+    def make(seed):
+        return new_model(tfdist.DistributedOptimizer(momentum()), seed)
+
+    plugin = [BroadcastGlobalVariablesCallback(0), MetricAverageCallback()]
+    assert_resumes(make, shared_tmp_path / "backup", plugin=lambda: plugin, identical=False)
+
+
+def test_bfloat16_weights(world, shared_tmp_path):
+    """A dtype that numpy has no name of its own for."""
+
+    def make(seed):
+        keras.utils.set_random_seed(seed)
+        layers = [keras.Input((FEATURES,)), keras.layers.Dense(3, dtype="bfloat16"), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile(momentum(), loss="mse", metrics=["mae"])
+        return model
+
+    assert_resumes(make, shared_tmp_path / "backup")
+
+
+def test_interrupted_and_resumed_with_the_same_model(world, shared_tmp_path):
+    """As in a notebook; interrupted once more while batches are being dropped."""
+    folder = shared_tmp_path / "backup"
+    whole = new_model(momentum(), tfdist.rank())
+    fit(whole, DataParallel())
+    model = new_model(momentum(), tfdist.rank())
+    for at in ((1, 4), (1, 1), (2, 3)):
+        with pytest.raises(Interrupted):
+            fit(model, DataParallel(), BackupAndRestore(folder, save_freq=3), StopAt(*at))
+    fit(model, DataParallel(), BackupAndRestore(folder, save_freq=3))
+    for array, expected in zip(state_of(model), state_of(whole), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+def written(folder, at, save_freq):
+    with pytest.raises(Interrupted):
+        fit(new_model(momentum(), tfdist.rank()), DataParallel(), BackupAndRestore(folder, save_freq), StopAt(*at))
+
+
+def edit(folder, **changes):
+    """Rank 0 changes values of the newest file."""
+    if tfdist.rank() == 0:
+        position, arrays, _ = snapshot.newest_valid(folder)
+        snapshot.write(folder, position, {**arrays, **changes}, keep=1)
+    tfdist.barrier(name="file is edited")
+
+
+def test_another_number_of_ranks(world, shared_tmp_path):
+    """In the middle of an epoch it is refused on every rank; at the beginning of one the rate is that of the new size."""
+    middle, boundary = shared_tmp_path / "middle", shared_tmp_path / "boundary"
+    written(middle, (1, 4), 3)
+    edit(middle, ranks=np.array(world + 4))
+    with pytest.raises(tfdist.errors.TfdistError, match=rf"by {world + 4} ranks, and now there are {world}"):
+        fit(new_model(momentum(), tfdist.rank()), DataParallel(), BackupAndRestore(middle))
+    written(boundary, (1, 2), "epoch")
+    edit(boundary, ranks=np.array(world + 4))
+    model = new_model(momentum(), 50 + tfdist.rank())
+    assert fit(model, DataParallel(), BackupAndRestore(boundary)).epoch == [1, 2]
+    np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.05 * world, rtol=1e-6)
+    assert_identical_on_ranks(state_of(model))
+
+
+def other_model(kind):
+    """Models that are nearly the one of `new_model`."""
+    width = 7 if kind == "wider" else 6
+    layers = [keras.Input((FEATURES,)), keras.layers.Dense(width, activation="tanh"), keras.layers.BatchNormalization()]
+    layers += [] if kind == "smaller" else [keras.layers.Dense(1)]
+    layers += [keras.layers.Dense(1)] if kind == "larger" else []
+    model = keras.Sequential(layers)
+    model.compile("adam" if kind == "optimizer" else momentum(), loss="mse")
+    return model
+
+
+@pytest.mark.parametrize("kind", ["larger", "smaller", "wider", "optimizer"])
+def test_another_model_is_refused(world, shared_tmp_path, kind):
+    """Keras would restore what fits and keep the rest as it is."""
+    folder = shared_tmp_path / "backup"
+    written(folder, (0, 2), 2)
+    with pytest.raises(tfdist.errors.TfdistError, match="could not resume from .*of another model or optimizer"):
+        fit(other_model(kind), DataParallel(), BackupAndRestore(folder))
+
+
+def test_a_model_without_weights_is_refused(world, shared_tmp_path):
+    """Whether or not there is a file, so that it shows before a job was interrupted."""
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    with pytest.raises(tfdist.errors.ConfigError, match="Build it"):
+        fit(model, DataParallel(), BackupAndRestore(shared_tmp_path / "backup"))
+
+
+def test_a_shorter_dataset_is_refused(world, shared_tmp_path):
+    folder = shared_tmp_path / "backup"
+    written(folder, (1, 4), 1)
+    model = new_model(momentum(), tfdist.rank())
+    with pytest.raises(tfdist.errors.TfdistError, match="the dataset ended 3 batches before the one to resume at"):
+        fit(model, DataParallel(), BackupAndRestore(folder), data=dataset(tfdist.rank(), steps=2))
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_written_after_the_last_batch_of_data_of_unknown_length(world, shared_tmp_path, steps_per_execution):
+    """Nothing is left to train on in that epoch; the next one is whole."""
+
+    def make(seed):
+        return new_model(momentum(), seed, steps_per_execution=steps_per_execution)
+
+    data = dataset(tfdist.rank()).filter(lambda x, y: True)
+    last = (STEPS - 1) // steps_per_execution * steps_per_execution + steps_per_execution - 1
+    whole = make(tfdist.rank())
+    fit(whole, DataParallel(), data=data)
+    with pytest.raises(Interrupted):
+        stop = StopAt(1, last)
+        fit(make(tfdist.rank()), DataParallel(), BackupAndRestore(shared_tmp_path, save_freq=1), stop, data=data)
+    resumed, steps = make(50 + tfdist.rank()), Steps()
+    fit(resumed, DataParallel(), BackupAndRestore(shared_tmp_path, save_freq=1), steps, data=data)
+    assert {epoch for epoch, _ in steps.taken} == {2}
+    for array, expected in zip(state_of(resumed), state_of(whole), strict=True):
+        np.testing.assert_array_equal(array, expected)
