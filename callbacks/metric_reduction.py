@@ -156,8 +156,8 @@ def _first_with_data(reports: Sequence[_Report]) -> int:
         if set(other.logs) != set(first.logs) or other.states != first.states:
             raise errors.ConfigError(
                 f"the ranks have different logs: rank {seeing[0]} has {sorted(first.logs)} from {len(first.states)} "
-                f"metric states, rank {rank} has {sorted(other.logs)} from {len(other.states)}. Compile the same metrics "
-                "on every rank."
+                f"metric states, rank {rank} has {sorted(other.logs)} from {len(other.states)}. Compile the same "
+                "metrics on every rank."
             )
     return seeing[0]
 

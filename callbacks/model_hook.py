@@ -1,9 +1,9 @@
 """What the callbacks change on a model instance, once and together. Not a callback.
 
-`fit` traces `train_step`, evaluates through `evaluate`, and reads metrics through `_get_metrics_result_or_logs`; these are
-replaced on the instance.
-The hooks stay for the life of the model: those in the traced step are harmless where nobody reads them, and those
-that run eagerly act only between the begin and end of a `fit` or `evaluate` that one of our callbacks is part of.
+`fit` traces `train_step`, evaluates through `evaluate`, and reads metrics through `_get_metrics_result_or_logs`; these
+are replaced on the instance. The hooks stay for the life of the model: those in the traced step are harmless where
+nobody reads them, and those that run eagerly act only between the begin and end of a `fit` or `evaluate` that one of
+our callbacks is part of.
 """
 
 from __future__ import annotations
