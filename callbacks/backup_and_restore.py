@@ -137,7 +137,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             arrays["ranks"] = np.array(tfdist.size())
             try:
                 snapshot.write(self._folder, position, arrays, self._keep)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  (as in _load)
                 failure = f"rank 0 could not write a backup to {self._folder}: {type(error).__name__}: {error}"
         failure = tfdist.broadcast_object(failure, 0, name="backup is written")
         if failure:
@@ -149,7 +149,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if tfdist.rank() == 0:
             try:
                 message = self._read()
-            except (OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
                 message = (None, [], f"rank 0 could not resume from {self._folder}: {error}")
         position, by_rank, failure = tfdist.broadcast_object(message, 0, name="position to resume at")
         if position is None:
@@ -168,6 +168,12 @@ class BackupAndRestore(keras.callbacks.Callback):
             raise ValueError(
                 f"it was written in the middle of an epoch by {ranks} ranks, and now there are {tfdist.size()}, which "
                 f"deal out the data in another way. Start {ranks} ranks, or remove the folder."
+            )
+        steps = self.params.get("steps")
+        if steps and position.batch >= steps:
+            raise ValueError(
+                f"it was written after batch {position.batch} of an epoch, and now an epoch has {steps}. Use the "
+                "same data, or remove the folder."
             )
         if not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)

@@ -55,11 +55,13 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         """Saves if it is time to; returns what went wrong, which the other ranks must hear of."""
         path = self.filepath
         try:
+            if self.save_best_only and self.monitor_op is None:
+                self._set_monitor_op()  # Keras does it at the end of an epoch, which is too late for `save_freq=1`
             path = self._get_file_path(epoch, batch, logs)
             if self._should_save_model(epoch, batch, logs, path):
                 with self._hook.local():
                     write_atomically(path, self._write)
-        except (OSError, KeyError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
             return f"rank 0 could not write the checkpoint {path}: {type(error).__name__}: {error}"
         return None
 

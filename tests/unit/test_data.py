@@ -249,7 +249,8 @@ class TestRows:
         assert ones.shape[1] == 2
 
     def test_table(self):
-        pandas = pytest.importorskip("pandas")
+        import pandas
+
         table = pandas.DataFrame({"a": range(5)}, index=list("vwxyz"))
         assert data.shard_rows(table, 0, 2, "pad")["a"].tolist() == [0, 2, 4]
         assert data.shard_rows(table, 1, 2)["a"].tolist() == [1, 3]

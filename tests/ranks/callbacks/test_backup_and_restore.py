@@ -196,7 +196,7 @@ def test_all_files_torn(world, shared_tmp_path):
         for path in folder.iterdir():
             path.write_bytes(b"")
     tfdist.barrier(name="torn")
-    with pytest.raises(tfdist.errors.TfdistError, match="rank 0 could not resume from .*does not begin like"):
+    with pytest.raises(tfdist.errors.TfdistError, match=r"rank 0 could not resume from .*does not begin like"):
         train(new_model("sgd"), folder)
 
 
@@ -221,7 +221,7 @@ def test_a_later_fit_begins_at_its_first_epoch(world, shared_tmp_path):
 
 def test_a_folder_that_cannot_be_written(world, shared_tmp_path):
     (shared_tmp_path / "file").write_text("in the way")
-    with pytest.raises(tfdist.errors.TfdistError, match="rank 0 could not write a backup to .*file"):
+    with pytest.raises(tfdist.errors.TfdistError, match=r"rank 0 could not write a backup to .*file"):
         train(new_model("sgd"), shared_tmp_path / "file" / "backup")
 
 

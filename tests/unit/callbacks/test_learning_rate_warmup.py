@@ -1,5 +1,7 @@
 """The formula of the warm-up."""
 
+import itertools
+
 import pytest
 
 from tfdist import errors
@@ -11,7 +13,7 @@ def test_a_straight_line_without_a_jump(size):
     rates = [warmup_rate(0.8, size, step, 10) for step in range(13)]
     assert rates[0] == pytest.approx(0.8 / size)
     assert rates[10:] == [0.8, 0.8, 0.8]
-    steps = [after - before for before, after in zip(rates[:10], rates[1:11], strict=True)]
+    steps = [after - before for before, after in itertools.pairwise(rates[:11])]
     assert steps == pytest.approx([steps[0]] * 10)
 
 
