@@ -31,8 +31,9 @@ class BackupAndRestore(keras.callbacks.Callback):
     only.
 
     In the middle of an epoch the batches that were trained on already are drawn and dropped, so the dataset must yield
-    the same order again: give `shuffle` a seed. Callbacks with a state of their own, such as `EarlyStopping`, begin
-    anew.
+    the same order again: `shuffle(..., seed=1, reshuffle_each_iteration=False)`. Without the latter a new process
+    begins with the order of the first epoch, and in a later epoch other samples would be dropped than were trained on;
+    `save_freq="epoch"` has nothing to drop. Callbacks with a state of their own, such as `EarlyStopping`, begin anew.
 
     Args:
         backup_dir: Folder for the files, which rank 0 must reach. Use one folder for one training.

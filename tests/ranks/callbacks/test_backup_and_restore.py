@@ -21,7 +21,7 @@ def dataset():
 
 
 OPTIMIZERS = {
-    "momentum": lambda **kwargs: keras.optimizers.SGD(0.1, momentum=0.9, **kwargs),
+    "momentum": lambda **kwargs: keras.optimizers.SGD(0.02, momentum=0.9, **kwargs),
     "adam": lambda **kwargs: keras.optimizers.Adam(0.01, **kwargs),
 }
 
@@ -98,7 +98,10 @@ def check(make, folder, interrupt, first_epoch, **kwargs):
     resumed = make()
     record = train(resumed, folder / "parts", **kwargs)
     assert record.first == first_epoch
-    assert record.epochs == {epoch: logs for epoch, logs in expected.epochs.items() if epoch >= first_epoch}
+    assert set(record.epochs) == set(range(first_epoch, EPOCHS))
+    for epoch, logs in record.epochs.items():
+        # What was counted before and after the interruption is added in another order, so not bit for bit.
+        assert logs == pytest.approx(expected.epochs[epoch], rel=1e-5)
     for index, (actual, wanted) in enumerate(zip(state_of(resumed), state_of(whole), strict=True)):
         assert actual.tobytes() == wanted.tobytes(), f"array {index} of the state: {np.abs(actual - wanted).max()}"
     assert_identical_on_ranks(state_of(resumed))

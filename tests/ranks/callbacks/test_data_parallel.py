@@ -44,7 +44,7 @@ def fit(model, *callbacks, epochs=1, **kwargs):
 @pytest.mark.ranks(1, 2, 3)
 def test_a_second_fit_is_right(world):
     """Rate scaled once, nothing stacked, in a function that is not traced again; and the same with new callbacks."""
-    rate = 0.05
+    rate = 0.02
     model = new_model(keras.optimizers.SGD(rate, momentum=0.9), seed=tfdist.rank())
     plugin = DataParallel()
     fit(model, plugin)
