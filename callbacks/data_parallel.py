@@ -20,7 +20,7 @@ _logger = logging.getLogger("tfdist")
 
 SAME_DATA = (
     "all ranks are trained on the same data, so {size} ranks do the work of one. Give each rank its part, with this "
-    "line before fit:\n    dataset = tfdist.shard(dataset)"
+    "line before fit:\n    dataset = tfdist.shard(dataset)\nor, for arrays:\n    x, y = tfdist.shard((x, y))"
 )
 
 
@@ -45,7 +45,8 @@ class DataParallel(keras.callbacks.Callback):
         compression: Wire type of gradients, "none", "fp16" or "bf16"; None takes `TFDIST_COMPRESSION`, or "none".
         warmup_epochs: Epochs over which the rate rises to its scaled value; may be a fraction. Needs
             `scale_learning_rate`.
-        scale_learning_rate: Whether to multiply the rate by the number of ranks. Files keep the rate of one process.
+        scale_learning_rate: Whether to multiply the rate by the number of ranks. Files keep the rate of one process:
+            also a rate that a callback or you set later counts as scaled, and is divided when it is written.
         checkpoint: Path of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to run with
             this one; None writes nothing.
         average_metrics: Whether logs are those of all ranks.
@@ -110,8 +111,8 @@ class DataParallel(keras.callbacks.Callback):
         self._distribute(model)
         # Taken before any callback restores an earlier training, whose rate may be in the middle of its warm-up.
         self._base_rate = optimizer.unscaled_learning_rate(model.optimizer)
-        if self._scales:
-            optimizer.scale_learning_rate(model.optimizer, tfdist.size())
+        if self._scales or optimizer.learning_rate_scale(model.optimizer) != 1.0:
+            optimizer.scale_learning_rate(model.optimizer, tfdist.size() if self._scales else 1)
         if self._checkpoint is not None:
             self._checkpoint.set_model(model)
 

@@ -59,7 +59,7 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int) -> dict[str, Any]:
     Raises:
         ConfigError: If ranks that have seen data return different logs.
     """
-    mine = {name: np.asarray(value) for name, value in logs.items()} if isinstance(logs, dict) else {}
+    mine = {name: np.asarray(value) for name, value in _flat(logs)} if isinstance(logs, dict) else {}
     metrics = _Metrics(model, has_data=bool(mine))
     reports: list[_Report] = tfdist.allgather_object(metrics.report(mine, samples), name="what each rank has seen")
     first = _first_with_data(reports)
@@ -74,6 +74,15 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int) -> dict[str, Any]:
         plain = {name: np.asarray(value) for name, value in results.items()}
         return dict(tfdist.broadcast_object(plain, first, name="logs of all ranks"))
     return results
+
+
+def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A `train_step` that returns `{m.name: m.result() for m in self.metrics}` has the compiled metrics as one dict."""
+    for name, value in logs.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        else:
+            yield name, value
 
 
 def is_additive(metric: keras.metrics.Metric) -> bool:

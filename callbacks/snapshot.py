@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +86,11 @@ def read(path: Path) -> dict[str, Any]:
         raise SnapshotError(f"it has {len(payload)} bytes of {int(match.group(2))}")
     if hashlib.sha256(payload).hexdigest().encode() != match.group(1):
         raise SnapshotError("its checksum does not fit its contents")
-    with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
-        return dict(_decoded(name, archive[name]) for name in archive.files)
+    try:
+        with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+            return dict(_decoded(name, archive[name]) for name in archive.files)
+    except (zipfile.BadZipFile, ValueError, KeyError, AttributeError) as error:
+        raise SnapshotError(f"its contents cannot be decoded: {type(error).__name__}: {error}") from error
 
 
 def newest_valid(folder: Path) -> tuple[Position, dict[str, Any], list[str]] | None:

@@ -147,6 +147,12 @@ def started_by_launcher(environment: Mapping[str, str] | None = None) -> bool:
     return read(source).launched or any(source.get(name) for name in _LAUNCHER_VARIABLES)
 
 
+def launcher_rank(environment: Mapping[str, str] | None = None) -> str:
+    """The rank that the launcher gave this process, before MPI has started; "?" where it says none."""
+    source = os.environ if environment is None else environment
+    return next((source[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if source.get(name)), "?")
+
+
 def _value(setting: Setting, source: Mapping[str, str]) -> Any:
     for name in (setting.variable, setting.horovod_variable):
         text = source.get(name, "") if name else ""

@@ -88,6 +88,7 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed, but will be ignored")
     if size == 1 or policy == "off":
         return dataset
+    runtime.remember(runtime.SHARDED)
     if policy == "file":
         return _shard_files(dataset, rank, size)
     described = _describe_dataset(dataset) if is_dataset else _describe_arrays(dataset)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
 from tfdist import _native, config, errors
 
 _logger = logging.getLogger("tfdist")
+_events: set[str] = set()
+# What `remember` is told.
+SHARDED = "the data was sharded"
+REDUCED = "something was reduced over the ranks"
 _state: dict[str, bool] = {"failing": False, "hooked": False, "mpi4py_ends_mpi": False}
 
 
@@ -47,13 +54,14 @@ def init(comm: None = None, process_sets: None = None) -> None:
     _logger.setLevel(settings.log_level.upper())
     launched = config.started_by_launcher()
     _state["mpi4py_ends_mpi"] = launched and "mpi4py.MPI" in sys.modules
-    _native.call(
-        "tfdist_init",
-        b"mpi" if launched else b"self",
-        settings.stall_warning_seconds,
-        settings.stall_shutdown_seconds,
-        settings.fusion_threshold,
-    )
+    with _bounded_start(settings.stall_warning_seconds, settings.stall_shutdown_seconds):
+        _native.call(
+            "tfdist_init",
+            b"mpi" if launched else b"self",
+            settings.stall_warning_seconds,
+            settings.stall_shutdown_seconds,
+            settings.fusion_threshold,
+        )
     _watch_exit()
     _logger.info("rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
 
@@ -161,6 +169,48 @@ def rocm_built() -> bool:
     return False
 
 
+def remember(event: str) -> None:
+    """Notes that something was done in this process, for the advice at its end."""
+    _events.add(event)
+
+
+@contextlib.contextmanager
+def _bounded_start(warning_seconds: float, limit_seconds: float) -> Iterator[None]:
+    """MPI_Init waits for all ranks without a deadline, and nothing can call it off: report, then end the process."""
+
+    def say(seconds: float, what: str) -> None:
+        sys.stderr.write(
+            f"tfdist: {what}: rank {config.launcher_rank()} has waited {seconds:g} seconds in tfdist.init() for the "
+            "other ranks to call it. Call it on every rank, before work that only one rank does.\n"
+        )
+        sys.stderr.flush()
+
+    def give_up() -> None:
+        say(limit_seconds, "StallError")
+        os._exit(1)
+
+    timers = [threading.Timer(limit_seconds, give_up)]
+    if warning_seconds:
+        timers.append(threading.Timer(warning_seconds, say, (warning_seconds, "still starting")))
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
+def _advise() -> None:
+    """The mistake that nothing else shows: data dealt out to ranks that then train alone."""
+    if rank() == 0 and SHARDED in _events and REDUCED not in _events:
+        _logger.warning(
+            "tfdist: the data was sharded, but no gradient was ever reduced: every rank trained alone, on its part. "
+            "Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
+        )
+
+
 def _ask(name: str) -> int:
     value = int(getattr(_native.load(), f"tfdist_{name}")())
     if value < 0:
@@ -189,6 +239,7 @@ def _end() -> None:
     if not is_initialized():
         return
     if not _state["failing"]:
+        _advise()
         try:
             shutdown()
             return

@@ -96,3 +96,36 @@ def test_every_rank_hears_of_a_missing_script(tmp_path):
     )
     assert done.returncode != 0
     assert "missing.py" in done.stderr
+
+
+FORGOTTEN = """
+import keras, numpy as np, tfdist
+x, y = tfdist.shard((np.arange(64.0).reshape(16, 4), np.arange(16.0)))
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", loss="mse")
+model.fit(x, y, verbose=0, callbacks=[{callbacks}])
+"""
+
+
+@pytest.mark.parametrize(("callbacks", "warned"), [("", 1), ("tfdist.callbacks.DataParallel()", 0)])
+def test_training_alone_on_sharded_data_is_not_silent(tmp_path, callbacks, warned):
+    done, _ = launch(tmp_path, 2, FORGOTTEN.format(callbacks=callbacks))
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout + done.stderr).count("no gradient was ever reduced") == warned
+
+
+STUCK = """
+import os, signal, tfdist
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    signal.pause()  # never calls init
+tfdist.init()
+"""
+
+
+def test_waiting_in_init_has_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDIST_STALL_CHECK_WARNING_TIME", "1")
+    monkeypatch.setenv("TFDIST_STALL_CHECK_SHUTDOWN_TIME", "3")
+    done, _ = launch(tmp_path, 2, STUCK)
+    assert done.returncode == 1
+    assert "still starting: rank 0 has waited 1 seconds in tfdist.init()" in done.stderr
+    assert "StallError: rank 0 has waited 3 seconds in tfdist.init()" in done.stderr

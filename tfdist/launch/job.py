@@ -144,6 +144,9 @@ class Job:
                 self._enter(Phase.GRACE, now + GRACE_S)
             elif not self.missing:
                 self._deadline = None
+        elif self.phase == Phase.INTERRUPTED and self.interrupt == signal.SIGINT and self._deadline is not None:
+            # The others may be inside a collective with the rank that has gone, where no handler runs.
+            self._deadline = min(self._deadline, now + GRACE_S)
         return self._release(now) if self._all_reported() else []
 
     def end_mpirun(self, status: int, now: float) -> list[Action]:

@@ -115,6 +115,7 @@ def grouped_allreduce(
     names = list(tensor_names) if tensor_names is not None else call.names_of(values, label)
     if len(names) != len(values):
         raise errors.ConfigError(f"tensor_names has {len(names)} names for {len(values)} tensors; give one a tensor.")
+    runtime.remember(runtime.REDUCED)
     reduced = call.run(
         "tfdist_grouped_allreduce",
         tensors=values,

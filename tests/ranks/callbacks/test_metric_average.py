@@ -267,3 +267,27 @@ def test_an_unknown_declaration_is_refused(world):
     x, y = samples(4, tfdist.rank())
     with pytest.raises(tfdist.errors.ConfigError, match='must be "sum"'):
         model.evaluate(x, y, verbose=0, callbacks=[MetricAverageCallback()])
+
+
+class Nested(keras.Model):
+    """Its step returns what the metrics of a compiled model are called in `metrics`: one of them is a group."""
+
+    def train_step(self, data):
+        super().train_step(data)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_logs_of_a_step_that_returns_all_metrics(world):
+    generator = np.random.default_rng(tfdist.rank())
+    x = generator.normal(size=(8 + 4 * tfdist.rank(), 3)).astype("float32")
+    inputs = keras.Input((3,))
+    model = Nested(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(keras.optimizers.SGD(0.0), loss="mse", metrics=["mae"])
+    steps = 2
+    history = model.fit(
+        x, x[:, :1], batch_size=len(x) // steps, verbose=0, callbacks=[tfdist.callbacks.DataParallel()]
+    ).history
+    errors = tfdist.allgather(np.abs(model.predict(x, verbose=0) - x[:, :1]), name="errors").numpy()
+    assert history["mae"] == pytest.approx([errors.mean()], rel=1e-5)
+    assert history["loss"] == pytest.approx([(errors**2).mean()], rel=1e-5)
