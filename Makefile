@@ -75,11 +75,12 @@ demo: setup ## train a small network on real digits with two processes
 test: setup ## run every test against the installed package
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS)
 
-# The oldest TensorFlow that is supported, with the Keras of the newest.
+# The oldest TensorFlow that is supported, with the Keras of the newest. World sizes 2 and 3 tell what the build can do;
+# `make test` has all of them.
 .PHONY: test-matrix
 test-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
 	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
-	tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
+	-k 'not (np1 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
 
 $(VENV_TF216)/bin/python:
 	$(call create,$(VENV_TF216),$(PYTHON),12)

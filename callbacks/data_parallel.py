@@ -162,10 +162,15 @@ class DataParallel(keras.callbacks.Callback):
         """The optimizer's gradients are reduced from here on; a step traced before is made again."""
         if model.optimizer is None:
             raise errors.ConfigError("the model has no optimizer. Call model.compile(optimizer=...) before fit.")
+        compression = self._compression or Compression.of(config.read().compression)
         if not optimizer.is_distributed(model.optimizer):
-            optimizer.distribute(model.optimizer, compression=self._compression or config.read().compression)
+            optimizer.distribute(model.optimizer, compression=compression)
+            self._hook.wrapped_optimizer = model.optimizer
             model.train_function = None
-        elif self._compression and optimizer.set_compression(model.optimizer, self._compression):
+        # An optimizer that the script wrapped keeps its own compression unless this callback names one.
+        elif (self._compression or self._hook.wrapped_optimizer is model.optimizer) and optimizer.set_compression(
+            model.optimizer, compression
+        ):
             model.train_function = None
         if model.jit_compile:
             model.jit_compile = False

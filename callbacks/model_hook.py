@@ -30,6 +30,7 @@ class ModelHook:
     Attributes:
         reduces_metrics: Whether `fit` and `evaluate` report metrics over all ranks.
         averages_statistics: Whether non-trainable weights are averaged at the end of each training epoch.
+        wrapped_optimizer: The optimizer that `DataParallel` made distributed.
         resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
     """
 
@@ -45,6 +46,7 @@ class ModelHook:
         self.reduces_metrics = False
         self.averages_statistics = False
         self.resume_batch = 0
+        self.wrapped_optimizer: Any = None
         self._digest = tf.Variable(0.0, trainable=False, dtype=tf.float32)
         self._train_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._test_samples = tf.Variable(0, trainable=False, dtype=tf.int64)

@@ -110,3 +110,21 @@ def test_evaluate_prints_on_rank_zero_only(world, capfd):
         printed = capfd.readouterr()
         assert ("loss" in printed.out) == (tfdist.rank() == 0)
         assert tfdist.rank() == 0 or printed.out + printed.err == ""
+
+
+@pytest.mark.ranks(1, 2)
+def test_arguments_of_a_second_fit_replace_those_of_the_first(world):
+    model = new_model(keras.optimizers.SGD(0.01))
+    fit(model, DataParallel(compression="fp16"))
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.01 * world)
+    assert model.optimizer._tfdist.reduction.compression is tfdist.Compression.fp16
+    fit(model, DataParallel(scale_learning_rate=False))
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
+    assert model.optimizer._tfdist.reduction.compression is tfdist.Compression.none
+
+
+@pytest.mark.ranks(2)
+def test_an_optimizer_wrapped_by_the_script_keeps_its_compression(world):
+    model = new_model(tfdist.DistributedOptimizer(keras.optimizers.SGD(0.01), compression="bf16"))
+    fit(model, DataParallel())
+    assert model.optimizer._tfdist.reduction.compression is tfdist.Compression.bf16
