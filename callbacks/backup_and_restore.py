@@ -228,7 +228,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._rate().assign(state["rate"])
 
     def _rate(self) -> Any:
-        return _compat.learning_rate_of(getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer))
+        return _compat.learning_rate_of(self.model.optimizer)
 
     def _add_metrics(self, state: dict[str, Any]) -> None:
         """Adds what was counted before the interruption. Keras makes metrics in the first step, so not earlier."""
@@ -242,7 +242,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         return [*seeds, *_compat.accumulators(self.model.optimizer)]
 
     def _metric_states(self) -> list[Any]:
-        metrics = {id(metric): metric for metric in metric_reduction.leaves(self.model.metrics)}.values()
+        metrics = metric_reduction.leaves(self.model.metrics)
         return [v for metric in metrics if metric_reduction.is_additive(metric) for v in metric.variables]
 
 

@@ -10,6 +10,7 @@ import keras
 import tfdist
 from tfdist import errors
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
+from tfdist.ops import call
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -36,7 +37,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Sequence[Any] | None = None) -> None:
         super().__init__()
-        refuse_device(device)
+        call.refuse_device(device=device)
         if not 0 <= root_rank < tfdist.size():
             raise errors.ConfigError(f"root_rank must be 0 to {tfdist.size() - 1}; received {root_rank}.")
         self._root_rank = root_rank
@@ -48,15 +49,3 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._hook.when_built(lambda: broadcast_state(self.model, self._root_rank, keep=self._local_variables))
-
-
-def refuse_device(device: str) -> None:
-    """Raises an error for Horovod's `device` argument unless it is empty.
-
-    Raises:
-        ConfigError: If it names a device.
-    """
-    if device:
-        raise errors.ConfigError(
-            f'device={device!r} cannot be honoured: values are reduced where they lie. Leave it "".'
-        )

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist import config, errors, optimizer
+from tfdist import _compat, config, errors, optimizer
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
@@ -207,6 +207,5 @@ class _ScheduleWarmup(LearningRateWarmupCallback):
         if rate == old:
             return
         optimizer.scale_learning_rate(self.model.optimizer, rate)
-        inner = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
-        for velocity in velocities(inner):
+        for velocity in velocities(_compat.inner_optimizer(self.model.optimizer)):
             velocity.assign(velocity * (rate / old))

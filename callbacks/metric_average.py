@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from tfdist.callbacks.broadcast_global_variables import refuse_device
 from tfdist.callbacks.model_hook import ModelHook
+from tfdist.ops import call
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
@@ -35,7 +35,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
-        refuse_device(device)
+        call.refuse_device(device=device)
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)

@@ -102,14 +102,13 @@ def is_additive(metric: keras.metrics.Metric) -> bool:
     return owner.__module__.partition(".")[0] == "keras"
 
 
-def leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
-    """The metrics themselves, without what only groups them."""
+def leaves(metrics: Iterable[keras.metrics.Metric]) -> list[keras.metrics.Metric]:
+    """The metrics themselves, each once, without what only groups them."""
+    found: dict[int, keras.metrics.Metric] = {}
     for metric in metrics:
         parts = getattr(metric, "metrics", None)
-        if parts is not None:
-            yield from leaves(parts)
-        else:
-            yield metric
+        found |= {id(leaf): leaf for leaf in ([metric] if parts is None else leaves(parts))}
+    return list(found.values())
 
 
 class _Metrics:
@@ -118,7 +117,7 @@ class _Metrics:
     def __init__(self, model: keras.Model, has_data: bool) -> None:
         # Keras builds metrics in the first step, so a rank without data may have none to read.
         readable = has_data or all(getattr(metric, "built", True) for metric in model.metrics)
-        found = {id(metric): metric for metric in leaves(model.metrics)}.values() if readable else ()
+        found = leaves(model.metrics) if readable else []
         parted = [(metric, is_additive(metric)) for metric in found]
         self._model = model
         self._any = bool(parted)

@@ -34,7 +34,7 @@ class RateSetter:
         Raises:
             ConfigError: If the rate of the optimizer is a schedule or a function.
         """
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        inner = _compat.inner_optimizer(optimizer)
         if not isinstance(_compat.learning_rate_of(inner), keras.Variable):
             raise errors.ConfigError(
                 "the optimizer's learning rate is a schedule or a function, and a callback cannot set it. Give the "

@@ -25,18 +25,23 @@ def publish_as(subclass: type, base: type) -> None:
 
 def learning_rate_of(optimizer: Any) -> Any:
     """What holds the rate: a `keras.Variable`, a `LearningRateSchedule` or a callable."""
-    return optimizer._learning_rate
+    return inner_optimizer(optimizer)._learning_rate
 
 
 def set_learning_rate_source(optimizer: Any, source: Any) -> None:
     """Replaces a schedule by another without touching the optimizer's variables."""
-    optimizer._learning_rate = source
+    inner_optimizer(optimizer)._learning_rate = source
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """The optimizer that holds rate and slots: the one inside a `LossScaleOptimizer`, else itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def accumulators(optimizer: Any) -> list[Any]:
     """The sums of gradients since the last update; of a rank's own gradients, so they differ by rank."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return [slot for slot in getattr(inner, "_accumulated_gradients", []) if slot is not None]
+    slots = getattr(inner_optimizer(optimizer), "_accumulated_gradients", [])
+    return [slot for slot in slots if slot is not None]
 
 
 def metrics_reader(model: Any) -> Any:

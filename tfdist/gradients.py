@@ -51,7 +51,11 @@ class GradientReduction:
         Returns:
             List in the order of `gradients`; None stays None.
         """
-        dense = {i: self._densify(g) for i, g in enumerate(gradients) if g is not None and not self._gathered(g)}
+        dense = {
+            index: tf.convert_to_tensor(gradient)  # an IndexedSlices becomes dense
+            for index, gradient in enumerate(gradients)
+            if gradient is not None and not self._gathered(gradient)
+        }
         result: list[Any] = list(gradients)
         if dense:
             reduced = self._allreduce(list(dense.values()), [names[i] for i in dense], label)
@@ -64,9 +68,6 @@ class GradientReduction:
 
     def _gathered(self, gradient: Any) -> bool:
         return isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense
-
-    def _densify(self, gradient: Any) -> tf.Tensor:
-        return tf.convert_to_tensor(gradient)
 
     def _allreduce(self, gradients: list[tf.Tensor], names: list[str], label: str) -> list[tf.Tensor]:
         predivide = self.predivide_factor

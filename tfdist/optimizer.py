@@ -24,7 +24,7 @@ import tensorflow as tf
 from tfdist import _compat, errors, runtime
 from tfdist.compression import Compression
 from tfdist.gradients import GradientReduction
-from tfdist.ops import allreduce
+from tfdist.ops import allreduce, call
 from tfdist.reduction import Average, Min, ReduceOp
 from tfdist.schedule import ScaledSchedule
 
@@ -84,15 +84,17 @@ class _UnscaledRate:
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = super().get_config()  # type: ignore[misc]
         source = _compat.learning_rate_of(self)
+        if "learning_rate" not in config:  # a LossScaleOptimizer: its inner optimizer writes it
+            return config
         if isinstance(source, ScaledSchedule):
             config["learning_rate"] = keras.optimizers.schedules.serialize(source.schedule)
-        elif isinstance(config.get("learning_rate"), float) and _inner(self) is self:
+        elif isinstance(config["learning_rate"], float):
             config["learning_rate"] /= learning_rate_scale(self)
         return config
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)  # type: ignore[misc]
-        source, factor = _compat.learning_rate_of(_inner(self)), learning_rate_scale(self)
+        source, factor = _compat.learning_rate_of(self), learning_rate_scale(self)
         for index, variable in enumerate(self.variables):  # type: ignore[attr-defined]
             if variable is source and factor != 1.0:
                 rate = variable.numpy()
@@ -101,7 +103,7 @@ class _UnscaledRate:
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)  # type: ignore[misc]
-        source, factor = _compat.learning_rate_of(_inner(self)), learning_rate_scale(self)
+        source, factor = _compat.learning_rate_of(self), learning_rate_scale(self)
         if isinstance(source, keras.Variable) and factor != 1.0:
             source.assign(source * factor)
 
@@ -150,11 +152,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     model.compile(optimizer, loss="sparse_categorical_crossentropy")
     ```
     """
-    for device_name, device in (("device_dense", device_dense), ("device_sparse", device_sparse)):
-        if device:
-            raise errors.ConfigError(
-                f"{device_name}={device!r} cannot be honoured: gradients are reduced where they lie. Leave it empty."
-            )
+    call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise errors.ConfigError(f"optimizer must be a Keras 3 optimizer; received {type(optimizer)}.")
     if is_distributed(optimizer):
@@ -209,7 +207,7 @@ def distribute(
     runtime.rank()
     reduction = GradientReduction(op, Compression.of(compression), sparse_as_dense, gradient_predivide_factor)
     reducing = _reducing(optimizer)
-    for part in dict.fromkeys((optimizer, reducing, _inner(optimizer))):
+    for part in dict.fromkeys((optimizer, reducing, _compat.inner_optimizer(optimizer))):
         base: type = getattr(type(part), "_tfdist_base", type(part))
         if isinstance(part, keras.optimizers.LossScaleOptimizer):
             part.__class__ = _loss_scale_class(base)
@@ -240,7 +238,7 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
     """
     if not factor > 0:
         raise errors.ConfigError(f"the factor of the learning rate must be more than 0; received {factor}.")
-    inner = _inner(optimizer)
+    inner = _compat.inner_optimizer(optimizer)
     source = _compat.learning_rate_of(inner)
     if isinstance(source, ScaledSchedule):
         source.factor.assign(factor)
@@ -258,12 +256,12 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
 
 def learning_rate_scale(optimizer: keras.optimizers.Optimizer) -> float:
     """The factor that `scale_learning_rate` set, 1.0 where it did not."""
-    return float(getattr(_inner(optimizer), "_tfdist_rate_factor", 1.0))
+    return float(getattr(_compat.inner_optimizer(optimizer), "_tfdist_rate_factor", 1.0))
 
 
 def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
     """The rate of one process, or None where it is a schedule or a function."""
-    source = _compat.learning_rate_of(_inner(optimizer))
+    source = _compat.learning_rate_of(optimizer)
     if not isinstance(source, keras.Variable):
         return None
     return float(source) / learning_rate_scale(optimizer)
@@ -276,14 +274,9 @@ def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compress
     """
     distribution: _Distribution = optimizer._tfdist
     changed = distribution.reduction.compression is not compression
-    for part in (optimizer, _inner(optimizer)):
+    for part in (optimizer, _compat.inner_optimizer(optimizer)):
         part._tfdist.reduction = dataclasses.replace(distribution.reduction, compression=compression)
     return changed
-
-
-def _inner(optimizer: Any) -> Any:
-    """The optimizer that holds rate and slots: the one inside a `LossScaleOptimizer`, else itself."""
-    return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
 
 
 def _accumulates(optimizer: Any) -> bool:
@@ -292,7 +285,7 @@ def _accumulates(optimizer: Any) -> bool:
 
 def _reducing(optimizer: Any) -> Any:
     """The part whose gradients are those of one update."""
-    inner = _inner(optimizer)
+    inner = _compat.inner_optimizer(optimizer)
     return inner if inner is optimizer or _accumulates(inner) else optimizer
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import subprocess
@@ -33,6 +34,7 @@ STALL_SECONDS = 120
 SECONDS_FOR_START = 180
 SECONDS_A_TEST = 120
 POLL_SECONDS = 0.05
+SECONDS_FOR_END = 60
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -64,6 +66,17 @@ if INNER:
         yield
         keras.backend.clear_session(free_memory=False)
         _meet(request.node.name)
+
+    @pytest.fixture
+    def warnings_of_tfdist() -> Iterator[list[str]]:
+        """What tfdist warns of on this rank, in a list that grows."""
+        lines: list[str] = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+        logger = logging.getLogger("tfdist")
+        logger.addHandler(handler)
+        yield lines
+        logger.removeHandler(handler)
 
     @pytest.fixture
     def shared_tmp_path(request: pytest.FixtureRequest) -> Path:
@@ -155,7 +168,11 @@ class Batch:
         """Ends the job, if it still runs, and waits until it has ended."""
         if self._process.poll() is None:
             self._process.terminate()
-        self._process.wait()
+        try:
+            self._process.wait(SECONDS_FOR_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its ranks go with it
+            self._process.wait(SECONDS_FOR_END)
 
     def finish(self) -> None:
         """Waits for the job to end by itself after its last test."""
@@ -191,7 +208,11 @@ if not INNER:
         """Gives every test the parameter `world`, as the ranks' own fixture does."""
 
     @pytest.fixture
-    def shared_tmp_path() -> Path:
+    def warnings_of_tfdist() -> None:
+        raise AssertionError("runs on the ranks only")
+
+    @pytest.fixture
+    def shared_tmp_path() -> None:
         raise AssertionError("runs on the ranks only")
 
     def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,5 @@
 """What `tfdist.shard` gives each rank of a real job, and what the ranks tell each other about their data."""
 
-import logging
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,18 +14,6 @@ def parts_of(dataset):
     return tfdist.allgather_object(mine, name="parts")
 
 
-@pytest.fixture
-def warnings_seen():
-    """The warnings of tfdist on this rank."""
-    seen = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: seen.append(record.getMessage())
-    logger = logging.getLogger("tfdist")
-    logger.addHandler(handler)
-    yield seen
-    logger.removeHandler(handler)
-
-
 def assert_warned(seen, text):
     """Rank 0 has warned, and nobody else."""
     if tfdist.rank() == 0:
@@ -39,7 +25,7 @@ def assert_warned(seen, text):
 
 @pytest.mark.ranks(1, 2, 3, 4)
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
-def test_parts_of_a_shuffled_dataset_cover_it(world, remainder, warnings_seen):
+def test_parts_of_a_shuffled_dataset_cover_it(world, remainder, warnings_of_tfdist):
     tf.random.set_seed(7)
     dataset = tf.data.Dataset.range(26).shuffle(26, seed=9).batch(2)
     part = tfdist.shard(dataset, remainder=remainder)
@@ -50,18 +36,18 @@ def test_parts_of_a_shuffled_dataset_cover_it(world, remainder, warnings_seen):
         assert [len(mine) for mine in batches] == [steps] * world
         seen = [sample for mine in batches for batch in mine for sample in batch]
         assert len(set(seen)) == (2 * steps * world if remainder == "drop" else 26)
-    assert warnings_seen == []
+    assert warnings_of_tfdist == []
 
 
 @pytest.mark.ranks(1, 2, 3)
-def test_rows_of_arrays(world, warnings_seen):
+def test_rows_of_arrays(world, warnings_of_tfdist):
     x, y = np.arange(20).reshape(10, 2), np.arange(10.0)
     mine, labels = tfdist.shard((x, y))
     rows = 10 // world
     assert np.array_equal(mine, x[: rows * world][tfdist.rank() :: world])
     assert sorted(sum(tfdist.allgather_object(labels.tolist()), [])) == list(range(rows * world))
     assert len(tfdist.shard(x, remainder="pad")) == -(-10 // world)
-    assert warnings_seen == []
+    assert warnings_of_tfdist == []
 
 
 @pytest.mark.ranks(1, 2)
@@ -72,31 +58,31 @@ def test_off_and_a_world_of_one_change_nothing(world):
 
 
 @pytest.mark.ranks(2, 3)
-def test_shuffle_without_a_seed_is_warned_about(world, warnings_seen):
+def test_shuffle_without_a_seed_is_warned_about(world, warnings_of_tfdist):
     tf.random.set_seed(None)
     tfdist.shard(tf.data.Dataset.range(100).shuffle(100).batch(2))
-    assert_warned(warnings_seen, ".shuffle(100, seed=1)")
+    assert_warned(warnings_of_tfdist, ".shuffle(100, seed=1)")
 
 
 @pytest.mark.ranks(2, 3)
-def test_global_seed_that_differs_by_rank_is_warned_about(world, warnings_seen):
+def test_global_seed_that_differs_by_rank_is_warned_about(world, warnings_of_tfdist):
     tf.random.set_seed(tfdist.rank() + 1)
     tfdist.shard(tf.data.Dataset.range(100).shuffle(100, seed=3).batch(2))
-    assert_warned(warnings_seen, "set_random_seed")
+    assert_warned(warnings_of_tfdist, "set_random_seed")
 
 
 @pytest.mark.ranks(2, 3)
-def test_own_seed_that_differs_by_rank_is_warned_about(world, warnings_seen):
+def test_own_seed_that_differs_by_rank_is_warned_about(world, warnings_of_tfdist):
     tf.random.set_seed(7)
     tfdist.shard(tf.data.Dataset.range(100).shuffle(100, seed=tfdist.rank()).batch(2))
-    assert_warned(warnings_seen, "another seed on each rank: write .shuffle(100, seed=1)")
+    assert_warned(warnings_of_tfdist, "another seed on each rank: write .shuffle(100, seed=1)")
 
 
 @pytest.mark.ranks(2, 3)
-def test_arrays_that_differ_are_warned_about(world, warnings_seen):
+def test_arrays_that_differ_are_warned_about(world, warnings_of_tfdist):
     generator = np.random.default_rng(tfdist.rank())
     tfdist.shard(generator.permutation(1000))
-    assert_warned(warnings_seen, "random_state")
+    assert_warned(warnings_of_tfdist, "random_state")
 
 
 @pytest.mark.ranks(2, 3)
@@ -125,7 +111,7 @@ def file_pattern(shared_tmp_path):
 
 
 @pytest.mark.ranks(2, 3)
-def test_files_are_dealt_out(world, file_pattern, warnings_seen):
+def test_files_are_dealt_out(world, file_pattern, warnings_of_tfdist):
     tf.random.set_seed(None)
     names = tf.data.Dataset.list_files(file_pattern)
     records = names.interleave(tf.data.TFRecordDataset).shuffle(10).repeat().batch(2, drop_remainder=True)
@@ -133,7 +119,7 @@ def test_files_are_dealt_out(world, file_pattern, warnings_seen):
     files = {record.decode()[0] for batch in mine.take(30) for record in batch.numpy()}
     everybody = tfdist.allgather_object(sorted(files))
     assert sorted(sum(everybody, [])) == ["0", "1", "2", "3", "4"]
-    assert warnings_seen == []
+    assert warnings_of_tfdist == []
 
 
 @pytest.mark.ranks(2, 3)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.callbacks import BackupAndRestore, DataParallel, LearningRateWarmupCallback, ModelCheckpoint
+from tfdist.callbacks import BackupAndRestore, DataParallel, ModelCheckpoint
 from tfdist.testing.parity import assert_identical_on_ranks
 
 FEATURES, BATCH, STEPS, EPOCHS = 3, 2, 8, 3
@@ -60,17 +60,14 @@ class Interrupt(keras.callbacks.Callback):
 
 
 class Record(keras.callbacks.Callback):
-    """The batches that are trained on, the logs of epochs, and the rates."""
+    """The first epoch, and the logs of all."""
 
     def __init__(self):
         super().__init__()
-        self.epochs, self.rates, self.first = {}, [], None
+        self.epochs, self.first = {}, None
 
     def on_epoch_begin(self, epoch, logs=None):
         self.first = epoch if self.first is None else self.first
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
 
     def on_epoch_end(self, epoch, logs=None):
         self.epochs[epoch] = {name: np.asarray(value).tolist() for name, value in logs.items()}
@@ -137,29 +134,6 @@ def test_in_the_middle_of_gradient_accumulation(world, shared_tmp_path):
         return new_model(OPTIMIZERS["adam"](gradient_accumulation_steps=3))
 
     check(make, shared_tmp_path, (1, 5), 1, save_freq=4)
-
-
-def test_in_the_middle_of_the_warmup(world, shared_tmp_path):
-    """Rates continue; the velocity is corrected from the rate before the interruption."""
-
-    def run(folder, *callbacks):
-        model = new_model(keras.optimizers.SGD(0.1, momentum=0.9))
-        record = Record()
-        plugin = DataParallel(warmup_epochs=2)
-        backup = BackupAndRestore(shared_tmp_path / folder, save_freq=3)
-        try:
-            model.fit(dataset(), epochs=EPOCHS, verbose=0, callbacks=[backup, plugin, record, *callbacks])
-        except KeyboardInterrupt:
-            assert callbacks
-        return model, record
-
-    whole, expected = run("whole")
-    run("parts", Interrupt(1, 5))
-    resumed, record = run("parts")
-    trained = record.rates[3:]
-    assert trained == expected.rates[-len(trained) :]
-    for actual, wanted in zip(resumed.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-7)
 
 
 def test_nothing_is_written_for_batches_that_are_only_drawn(world, shared_tmp_path):
@@ -231,25 +205,7 @@ def test_a_folder_that_cannot_be_written(world, shared_tmp_path):
         train(new_model("sgd"), shared_tmp_path / "file" / "backup")
 
 
-def test_another_model(world, shared_tmp_path):
-    folder = shared_tmp_path / "backup"
-    with pytest.raises(KeyboardInterrupt):
-        train(new_model("sgd"), folder, Interrupt(1, 1))
-    other = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
-    other.compile("sgd", loss="mse")
-    with pytest.raises(tfdist.errors.TfdistError, match="rank 0 could not resume from"):
-        train(other, folder)
-
-
 @pytest.mark.parametrize("arguments", [{"save_freq": 0}, {"save_freq": "batch"}, {"backup_dir": ""}], ids=json.dumps)
 def test_arguments(world, arguments):
     with pytest.raises(tfdist.errors.ConfigError):
         BackupAndRestore(**{"backup_dir": "backup", **arguments})
-
-
-def test_warmup_is_imported_for_the_rates(world):
-    """A resumed training that is past its warm-up keeps the rate it had."""
-    callback = LearningRateWarmupCallback(0.1, warmup_epochs=1, steps_per_epoch=STEPS)
-    model = new_model(keras.optimizers.SGD(0.03))
-    model.fit(dataset(), epochs=3, initial_epoch=2, verbose=0, callbacks=[callback])
-    np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.03, rtol=1e-6)

@@ -1,7 +1,5 @@
 """The plugin: what it does to a model compiled in the ordinary way, in one fit and in the next."""
 
-import logging
-
 import keras
 import numpy as np
 import pytest
@@ -112,17 +110,6 @@ def test_batch_normalisation_and_frozen_layers(world):
     assert frozen.kernel.numpy().tobytes() == start.tobytes()
 
 
-@pytest.fixture
-def warnings_of_tfdist():
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logger = logging.getLogger("tfdist")
-    logger.addHandler(handler)
-    yield lines
-    logger.removeHandler(handler)
-
-
 @pytest.mark.ranks(1, 2, 3)
 def test_same_data_is_noticed(world, warnings_of_tfdist):
     dataset = tf.data.Dataset.from_tensor_slices(concatenated(world)).batch(BATCH)
@@ -133,6 +120,18 @@ def test_same_data_is_noticed(world, warnings_of_tfdist):
     warnings_of_tfdist.clear()
     model.fit(tfdist.shard(dataset), verbose=0, callbacks=[DataParallel()])
     assert not [line for line in warnings_of_tfdist if "shard" in line and "same data" in line]
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_data_that_begin_alike_are_not_taken_for_the_same(world, differ, warnings_of_tfdist):
+    """Padding: the first 2,000 numbers of the batch are zero on every rank."""
+    x = np.zeros((2, 2000), "float32")
+    x[1, 1500:] = 1 + tfdist.rank() * differ
+    model = keras.Sequential([keras.Input((2000,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    model.fit(x, np.zeros((2, 1)), batch_size=2, verbose=0, callbacks=[DataParallel()])
+    warned = [line for line in warnings_of_tfdist if "same data" in line]
+    assert len(warned) == (1 if tfdist.rank() == 0 and not differ else 0)
 
 
 def test_given_alone(world, warnings_of_tfdist):

@@ -1,7 +1,5 @@
 """More about the plugin: arguments and models that need care, and settings that change between two fits."""
 
-import logging
-
 import keras
 import numpy as np
 import pytest
@@ -24,17 +22,6 @@ def fit(model, *callbacks, **kwargs):
     x = np.random.default_rng(70 + tfdist.rank()).normal(size=(BATCH * STEPS, FEATURES)).astype("float32")
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0, **kwargs}
     return model.fit(x, x[:, :2] * (1 + tfdist.rank()), callbacks=list(callbacks), **options)
-
-
-@pytest.fixture
-def warnings_of_tfdist():
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logger = logging.getLogger("tfdist")
-    logger.addHandler(handler)
-    yield lines
-    logger.removeHandler(handler)
 
 
 def test_a_model_for_xla_is_trained_without(world, warnings_of_tfdist):

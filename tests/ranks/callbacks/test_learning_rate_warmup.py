@@ -162,3 +162,10 @@ def test_schedules_are_refused(world):
     model = new_model(keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(RATE, 10, 0.9)))
     with pytest.raises(tfdist.errors.ConfigError, match="schedule"):
         fit(model, LearningRateWarmupCallback(RATE, WARMUP))
+
+
+def test_a_training_past_its_warmup_keeps_its_rate(world):
+    """As when it resumes: the rate comes from what is resumed."""
+    model = new_model(keras.optimizers.SGD(0.03))
+    rates = fit(model, LearningRateWarmupCallback(RATE, warmup_epochs=1), initial_epoch=2)
+    np.testing.assert_allclose(rates, [0.03] * STEPS, rtol=1e-6)

@@ -45,11 +45,11 @@ class StopAt(keras.callbacks.Callback):
 
 
 class Steps(keras.callbacks.Callback):
-    """Epoch and batch of every step that was taken, and the epochs that ended."""
+    """Epoch and batch of every step that was taken with its rate, and the epochs that ended."""
 
     def __init__(self):
         super().__init__()
-        self.taken, self.ended = [], []
+        self.taken, self.rates, self.ended = [], [], []
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -60,6 +60,7 @@ class Steps(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if int(self.model.optimizer.iterations) > self.before:
             self.taken.append((self.epoch, batch))
+            self.rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
 
     def on_epoch_end(self, epoch, logs=None):
         self.ended.append(epoch)
@@ -118,8 +119,8 @@ def assert_resumes(make, folder, at=(1, 4), save_freq=3, backup_first=False, plu
         backup = BackupAndRestore(folder, save_freq=save_freq)
         return [backup, plugin(), *others] if backup_first else [plugin(), backup, *others]
 
-    whole = make(tfdist.rank())
-    history = fit(whole, plugin())
+    whole, every = make(tfdist.rank()), Steps()
+    history = fit(whole, plugin(), every)
     with pytest.raises(Interrupted):
         fit(make(tfdist.rank()), *with_backup(StopAt(*at)))
     resumed, steps = make(50 + tfdist.rank()), Steps()
@@ -128,6 +129,8 @@ def assert_resumes(make, folder, at=(1, 4), save_freq=3, backup_first=False, plu
         np.testing.assert_array_equal(array, expected, err_msg=f"variable {index}")
     if identical:
         assert_identical_on_ranks(resumed.get_weights())
+    assert steps.taken == every.taken[-len(steps.taken) :]
+    assert steps.rates == every.rates[-len(steps.rates) :]
     assert rest.epoch == steps.ended == list(range(at[0], EPOCHS))
     for name, values in history.history.items():
         np.testing.assert_allclose(rest.history[name], values[at[0] :], rtol=1e-6, err_msg=name)

@@ -6,7 +6,18 @@ import signal
 
 import pytest
 
-from tfdist.launch.job import GRACE_S, KILL_S, RELEASE_AFTER_KILL_S, TERM_S, Action, Do, Job, Outcome, Phase
+from tfdist.launch.job import (
+    GRACE_S,
+    INTERRUPT_S,
+    KILL_S,
+    RELEASE_AFTER_KILL_S,
+    TERM_S,
+    Action,
+    Do,
+    Job,
+    Outcome,
+    Phase,
+)
 
 TERM, KILL = Action(Do.SIGNAL, signal.SIGTERM), Action(Do.SIGNAL, signal.SIGKILL)
 RELEASE, ABANDON = Action(Do.RELEASE), Action(Do.ABANDON)
@@ -133,6 +144,26 @@ def test_second_ctrl_c() -> None:
     assert job.interrupted(signal.SIGINT, 11) == [KILL]
     assert job.interrupted(signal.SIGINT, 11) == []
     assert job.status == 143
+
+
+def test_interrupt_leaves_little_time_after_the_first_rank_has_gone() -> None:
+    """The others may sit in a collective with it, where they do not hear of the interrupt."""
+    job = _job()
+    job.interrupted(signal.SIGINT, 10)
+    assert job.deadline == 10 + INTERRUPT_S
+    job.finish(_ended(1, None, signal.SIGINT), 11)
+    assert job.deadline == 11 + GRACE_S
+    job.finish(_ended(0, None, signal.SIGINT), 12)
+    assert job.deadline == 11 + GRACE_S, "a later one gives no more time"
+    assert job.tick(11 + GRACE_S) == [TERM]
+
+
+def test_preemption_leaves_its_time_to_every_rank() -> None:
+    job = _job()
+    job.interrupted(signal.SIGTERM, 10)
+    before = job.deadline
+    job.finish(_ended(1, 0), 11)
+    assert job.deadline == before
 
 
 def test_interrupt_before_any_rank_is_there() -> None:
