@@ -15,7 +15,7 @@ import numpy as np
 import tfdist
 from tfdist import _compat, errors, optimizer
 from tfdist.callbacks import metric_reduction, snapshot
-from tfdist.callbacks.model_hook import ModelHook, broadcast_state, statistics_of_rank
+from tfdist.callbacks.model_hook import ModelHook, broadcast_state, need_equal_batches, statistics_of_rank
 from tfdist.callbacks.snapshot import Position
 
 _logger = logging.getLogger("tfdist")
@@ -81,6 +81,8 @@ class BackupAndRestore(keras.callbacks.Callback):
                 f"model {self.model.name!r} has no weights to restore before its first step. Build it before fit: "
                 "model.build(input_shape), or call it on a batch."
             )
+        if self._save_freq != "epoch":
+            need_equal_batches(f"BackupAndRestore(save_freq={self._save_freq})")
         self._hook.resume_batch = self._saved_at = 0
         _compat.set_initial_epoch(self.model, 0)
         if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while it dropped batches

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist import _compat, config, errors, optimizer
+from tfdist import _compat, config, errors, optimizer, runtime
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
@@ -37,6 +37,7 @@ class DataParallel(keras.callbacks.Callback):
       act on all ranks together;
     - averages moving statistics (batch normalisation) over the ranks at the end of each training epoch;
     - keeps ranks other than 0 from printing;
+    - lets ranks end an epoch with unequal numbers of batches, where `tfdist.shard` was told `remainder="join"`;
     - warns when all ranks are fed the same data.
 
     Calls `tfdist.init()` if that has not been done. In a world of one it changes nothing that can be measured.
@@ -108,6 +109,7 @@ class DataParallel(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
         self._hook.averages_statistics = True
         self._hook.reduces_metrics = self._average_metrics
+        self._join_where_uneven(model)
         self._distribute(model)
         # Taken before any callback restores an earlier training, whose rate may be in the middle of its warm-up.
         self._base_rate = optimizer.unscaled_learning_rate(model.optimizer)
@@ -140,7 +142,8 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # Not when the first batch ends: Keras may call that on another thread, beside the next step.
-        self._compare_data_once(after=self._steps_taken)
+        # Not where a rank may have no second batch.
+        self._compare_data_once(after=self._steps_taken and not self._hook.joins)
         self._steps_taken = self._steps_taken or not self._hook.skips(batch)
         for part in self._parts():
             part.on_train_batch_begin(batch, logs)
@@ -177,6 +180,22 @@ class DataParallel(keras.callbacks.Callback):
             model.train_function = None
             if tfdist.rank() == 0:
                 _logger.warning("the step is not compiled by XLA: collectives have no XLA form in this version.")
+
+    def _join_where_uneven(self, model: keras.Model) -> None:
+        """Ranks with unequal numbers of batches count by their samples; a step traced without that is made again."""
+        joins = runtime.happened(runtime.JOINED)
+        if (
+            joins
+            and model.optimizer is not None
+            and _compat.inner_optimizer(model.optimizer).gradient_accumulation_steps
+        ):
+            raise errors.ConfigError(
+                'data sharded with remainder="join" cannot be trained on with gradient_accumulation_steps: a rank that '
+                'is through would keep gradients that were never applied. Shard with remainder="drop" or "pad".'
+            )
+        if joins != self._hook.joins:
+            self._hook.joins = joins
+            model.train_function = None
 
     def _make_warmup(self) -> LearningRateWarmupCallback:
         if self._base_rate is None:

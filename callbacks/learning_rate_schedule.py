@@ -65,6 +65,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         super().set_model(model)
         self._hook = ModelHook.of(model)
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._steps = 1 if self._staircase else steps_of_epoch(self._steps_per_epoch, self.params)
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
         if self._staircase and self._applies():
@@ -72,7 +75,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._staircase and self._applies() and not self._hook.skips(batch):
-            self._set(self._epoch + batch / steps_of_epoch(self._steps_per_epoch, self.params))
+            self._set(self._epoch + batch / self._steps)
 
     def _applies(self) -> bool:
         return self._start_epoch <= self._epoch and (self._end_epoch is None or self._epoch < self._end_epoch)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist import errors
+from tfdist import errors, runtime
 from tfdist._compat import print_message
 from tfdist.callbacks.model_hook import ModelHook
 from tfdist.callbacks.rate_setter import RateSetter
@@ -81,6 +81,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._ended: bool | None = None
+        self._steps = steps_of_epoch(self._steps_per_epoch, self.params)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
@@ -103,9 +104,8 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
 
     def _position(self, batch: int, epoch: int | None = None) -> tuple[int, int]:
         """Steps taken so far, and steps of the warm-up."""
-        steps = steps_of_epoch(self._steps_per_epoch, self.params)
-        taken = (self._epoch if epoch is None else epoch) * steps + batch
-        return taken, round(self._warmup_epochs * steps)
+        taken = (self._epoch if epoch is None else epoch) * self._steps + batch
+        return taken, round(self._warmup_epochs * self._steps)
 
     def _advance(self, step: int, warmup_steps: int) -> None:
         self._apply(warmup_rate(self._initial_lr, tfdist.size(), step, warmup_steps))
@@ -118,7 +118,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
 
 
 def steps_of_epoch(given: int | None, params: dict[str, Any] | None) -> int:
-    """Steps of an epoch, as given or as `fit` knows.
+    """Steps of an epoch, as given or as `fit` knows; every rank asks. Where ranks have unequal numbers, the largest.
 
     Raises:
         ConfigError: If neither is known.
@@ -128,4 +128,6 @@ def steps_of_epoch(given: int | None, params: dict[str, Any] | None) -> int:
         raise errors.ConfigError(
             "the number of steps of an epoch is not known: the dataset does not say its length. Pass steps_per_epoch."
         )
-    return int(steps)
+    if not runtime.happened(runtime.JOINED):
+        return int(steps)
+    return int(tfdist.allreduce(int(steps), op=tfdist.Max, name="steps of an epoch"))

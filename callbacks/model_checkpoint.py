@@ -10,7 +10,7 @@ import keras
 import tfdist
 from tfdist import errors
 from tfdist.callbacks.atomic_file import write_atomically
-from tfdist.callbacks.model_hook import ModelHook
+from tfdist.callbacks.model_hook import ModelHook, need_equal_batches
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
@@ -39,6 +39,11 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         self._hook = ModelHook.of(model)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self.save_freq != "epoch":
+            need_equal_batches(f"ModelCheckpoint(save_freq={self.save_freq})")
+        super().on_train_begin(logs)
 
     def _should_save_on_batch(self, batch: int) -> bool:
         return not self._hook.skips(batch) and bool(super()._should_save_on_batch(batch))

@@ -18,8 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, errors
+from tfdist import _compat, errors, runtime
 from tfdist.callbacks import metric_reduction
+from tfdist.gradients import weighted_by
 
 _DIGEST_ELEMENTS = 1024
 
@@ -30,6 +31,8 @@ class ModelHook:
     Attributes:
         reduces_metrics: Whether `fit` and `evaluate` report metrics over all ranks.
         averages_statistics: Whether non-trainable weights are averaged at the end of each training epoch.
+        joins: Whether the ranks may have unequal numbers of batches: they count by their samples in each step, and wait
+            for each other at the end of each training epoch.
         wrapped_optimizer: The optimizer that `DataParallel` made distributed.
         resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
     """
@@ -45,6 +48,7 @@ class ModelHook:
         self._local = 0
         self.reduces_metrics = False
         self.averages_statistics = False
+        self.joins = False
         self.resume_batch = 0
         self.wrapped_optimizer: Any = None
         self._digest = tf.Variable(0.0, trainable=False, dtype=tf.float32)
@@ -120,13 +124,16 @@ class ModelHook:
         return len(digests) > 1 and bool(np.all(digests == digests[0]))
 
     def _hooked_train_step(self, data: Any) -> Any:
-        logs = self._train_step(data)
-        self._train_samples.assign_add(_samples(data))
+        samples = _samples(data)
+        weight = samples if self.joins else None
+        with weighted_by(weight):
+            logs = self._train_step(data)
+        self._train_samples.assign_add(samples)
         self._digest.assign(_digest(data))
         if isinstance(logs, dict) and "loss" in logs:
             # So a loss that is not finite on one rank is seen on all, and TerminateOnNaN stops them together.
-            loss = tf.convert_to_tensor(logs["loss"])
-            logs = {**logs, "loss": tfdist.allreduce(loss, op=tfdist.Average, name="loss")}
+            (loss,) = tfdist.grouped_allreduce([logs["loss"]], op=tfdist.Average, name="loss", weight=weight)
+            logs = {**logs, "loss": loss}
         return logs
 
     def _hooked_test_step(self, data: Any) -> Any:
@@ -151,12 +158,36 @@ class ModelHook:
             phase = "alone"
         if self._local or phase == "alone":
             return self._read_metrics(logs)
+        if phase == "train" and self.joins:
+            join(self._model)
         if phase == "train" and self.averages_statistics:
             average_statistics(self._model)
         if not self.reduces_metrics:
             return self._read_metrics(logs)
         samples = self._train_samples if phase == "train" else self._test_samples
         return metric_reduction.reduce_logs(self._model, logs, int(samples.numpy()))
+
+
+def join(model: keras.Model) -> None:
+    """Waits until every rank has trained on its last batch; those that had fewer take over the state of the last."""
+    last = tfdist.join()
+    steps = tfdist.allgather(tf.reshape(model.optimizer.iterations, [1]), name="steps of each rank").numpy()
+    if len(set(steps)) > 1:
+        average_statistics(model)  # while each rank still has its own
+        broadcast_state(model, root_rank=last)
+
+
+def need_equal_batches(what: str) -> None:
+    """Refuses what every rank must do after the same batch, where ranks may have unequal numbers of them.
+
+    Raises:
+        ConfigError: If the data was sharded with `remainder="join"`.
+    """
+    if runtime.happened(runtime.JOINED):
+        raise errors.ConfigError(
+            f'{what} needs equally many batches on every rank, and the data was sharded with remainder="join". Save at '
+            'the end of epochs (save_freq="epoch"), or shard with remainder="drop".'
+        )
 
 
 def statistics_of_rank(model: keras.Model) -> list[Any]:

@@ -13,20 +13,30 @@ __version__ = "0.1.0"
 _HOMES = {
     "tfdist.runtime": (
         "init shutdown is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous "
-        "mpi_built mpi_enabled nccl_built cuda_built gloo_built gloo_enabled ccl_built ddl_built rocm_built"
+        "mpi_threads_supported mpi_built mpi_enabled nccl_built cuda_built gloo_built gloo_enabled ccl_built ddl_built "
+        "rocm_built"
     ),
-    "tfdist.reduction": "Average Sum Min Max Product",
+    "tfdist.process_sets": (
+        "ProcessSet global_process_set add_process_set remove_process_set get_process_set_ids_and_ranks"
+    ),
+    "tfdist.reduction": "Average Sum Min Max Product Adasum",
     "tfdist.compression": "Compression",
     "tfdist.ops.allreduce": "allreduce grouped_allreduce",
-    "tfdist.ops.allgather": "allgather",
+    "tfdist.ops.allgather": "allgather grouped_allgather",
+    "tfdist.ops.alltoall": "alltoall",
+    "tfdist.ops.reducescatter": "reducescatter grouped_reducescatter",
+    "tfdist.ops.join": "join",
+    "tfdist.ops.topology": "rank_op size_op local_rank_op local_size_op process_set_included_op",
     "tfdist.ops.broadcast": "broadcast grouped_broadcast broadcast_ broadcast_variables",
     "tfdist.ops.barrier": "barrier",
-    "tfdist.ops.object": "broadcast_object allgather_object",
+    "tfdist.ops.object": "broadcast_object broadcast_object_fn allgather_object",
     "tfdist.optimizer": "DistributedOptimizer",
     "tfdist.data": "shard",
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("callbacks", "compression", "config", "data", "data_service", "errors", "ops", "optimizer", "runtime")
+_MODULES = tuple(
+    "callbacks compression config data data_service errors ops optimizer process_sets runtime testing".split()
+)
 
 __all__ = sorted([*_NAMES, *_MODULES, "__version__"])
 

@@ -103,6 +103,27 @@ def call(name: str, *arguments: Any) -> None:
         raise _ERRORS.get(code, errors.TfdistError)(message.value.decode(errors="replace"))
 
 
+def ask(name: str) -> int:
+    """One number of this process's place in the job, such as "rank".
+
+    Raises:
+        NotInitializedError: Before `tfdist.init()`.
+    """
+    value = int(getattr(load(), f"tfdist_{name}")())
+    if value < 0:
+        raise errors.NotInitializedError(
+            f"tfdist.{name}() was called before tfdist.init(). Call tfdist.init() once, at the start of the script."
+        )
+    return value
+
+
+def mpi_thread_level() -> int:
+    """The thread level at which MPI runs, by MPI's own numbers: 3 is MPI_THREAD_MULTIPLE."""
+    level = ctypes.c_int()
+    load_mpi().MPI_Query_thread(ctypes.byref(level))
+    return level.value
+
+
 def build_info() -> dict[str, str]:
     """What the library was built for: `tensorflow`, `mpi` and `compiler`, read without loading it."""
     return _recorded_build(library_path())
@@ -183,9 +204,16 @@ def _mpi_version(library: ctypes.CDLL) -> str:
 
 def _declare(library: ctypes.CDLL) -> None:
     text, number = ctypes.c_char_p, ctypes.c_int
-    library.tfdist_init.argtypes = [text, ctypes.c_double, ctypes.c_double, ctypes.c_int64, text, number]
+    numbers = ctypes.POINTER(number)
+    seconds, count = ctypes.c_double, ctypes.c_int64
+    library.tfdist_init.argtypes = [text, numbers, number, number, seconds, seconds, count, text, number]
+    library.tfdist_add_process_set.argtypes = [numbers, number, numbers, text, number]
+    library.tfdist_remove_process_set.argtypes = [number, text, number]
     library.tfdist_shutdown.argtypes = [number, text, number]
     library.tfdist_barrier.argtypes = [text, text, number]
-    for name in ("init", "shutdown", "barrier", "is_initialized", "is_homogeneous"):
+    for name in (
+        *("init", "shutdown", "barrier", "is_initialized", "is_homogeneous"),
+        *("add_process_set", "remove_process_set"),
+    ):
         getattr(library, f"tfdist_{name}").restype = number
     library.tfdist_communication_seconds.restype = ctypes.c_double

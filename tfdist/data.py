@@ -17,7 +17,7 @@ from tfdist.errors import ConfigError
 from tfdist.ops import object as object_ops
 
 _POLICIES = ("auto", "file", "data", "off")
-_REMAINDERS = ("drop", "pad")
+_REMAINDERS = ("drop", "pad", "join")
 _logger = logging.getLogger("tfdist")
 _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
 
@@ -27,9 +27,9 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
 
     You need it once in a script that trains on several ranks, around what is passed to `fit` or `evaluate`. Rank r
     of n gets the elements r, r + n, r + 2n, ...: where the elements are batches, each rank's batch keeps the size that
-    the script says, and the global batch is n times as large. All ranks get the same number of elements, so no rank
-    waits for another at the end of an epoch. In a world of one the dataset comes back as it is. It calls
-    `tfdist.init()` if that has not been done.
+    the script says, and the global batch is n times as large. Unless `remainder` says otherwise, all ranks get the same
+    number of elements, so no rank waits for another at the end of an epoch. In a world of one the dataset comes back as
+    it is. It calls `tfdist.init()` if that has not been done.
 
     The ranks read one order of the data, so that order must be the same on all of them: give `.shuffle` a seed, call
     `keras.utils.set_random_seed` before the pipeline is made, or shard before shuffling. Where the orders differ, rank
@@ -45,13 +45,17 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
             a pandas table, or a tuple, list or dict of them with the same number of rows: rank r gets the rows r,
             r + n, r + 2n, ... in the same types.
         policy: "data" deals out elements. "auto" is "data". "file" deals out the files that the pipeline reads, so that
-            each rank reads only its own; it needs an endless dataset (`.repeat()` with `steps_per_epoch`) of batches of
-            one size, because files differ in length, and at least one file a rank. "off" returns the dataset
-            unchanged on every rank.
+            each rank reads only its own; because files differ in length it needs remainder="join", or an endless
+            dataset (`.repeat()` with `steps_per_epoch`) of batches of one size, and at least one file a rank. "off"
+            returns the dataset unchanged on every rank.
         remainder: What happens when the elements do not come out even. "drop" leaves out the last, incomplete round,
             and before that every batch that is shorter than the others. Batches are recognised by `.batch` or
             `.padded_batch` in the pipeline. "pad" loses no sample: it completes the last round with the first elements
-            of the epoch, which then count twice; a short last batch stays as it is.
+            of the epoch, which then count twice; a short last batch stays as it is. "join" uses every sample once:
+            some ranks get one element more than others, and the last batch may be short. `DataParallel` then weights
+            the ranks by their samples in each step, so that the gradient is the mean over all samples of the global
+            batch, lets ranks that are through wait for the others, and gives them the state of the last. In a loop of
+            your own call `tfdist.join()` after the last batch.
 
     Returns:
         What was passed in, with this rank's elements. Where the number of elements is known, so is that of the part.
@@ -68,8 +72,6 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     ```
     """
     _check_choice("policy", policy, _POLICIES)
-    if remainder == "join":
-        raise ConfigError('remainder="join" is not part of this version. Use "drop" or "pad".')
     _check_choice("remainder", remainder, _REMAINDERS)
     if policy == "off" and remainder != "drop":
         raise ConfigError(
@@ -89,8 +91,10 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     if size == 1 or policy == "off":
         return dataset
     runtime.remember(runtime.SHARDED)
+    if remainder == "join":
+        runtime.remember(runtime.JOINED)
     if policy == "file":
-        return _shard_files(dataset, rank, size)
+        return _shard_files(dataset, rank, size, remainder)
     described = _describe_dataset(dataset) if is_dataset else _describe_arrays(dataset)
     _compare({"policy": policy, "remainder": remainder}, described)
     return shard_elements(dataset, rank, size, remainder) if is_dataset else shard_rows(dataset, rank, size, remainder)
@@ -103,7 +107,7 @@ def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: st
         dataset: As for `shard`.
         rank: Whose part.
         size: Number of ranks.
-        remainder: "drop" or "pad".
+        remainder: "drop", "pad" or "join".
 
     Raises:
         ConfigError: If the dataset has fewer elements than needed.
@@ -111,10 +115,10 @@ def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: st
     if remainder == "drop":
         dataset = _only_full_batches(dataset)
     elements = int(dataset.cardinality())
-    needed = size if remainder == "drop" else 1
+    needed = 1 if remainder == "pad" else size
     if 0 <= elements < needed:
         raise ConfigError(_too_few(elements, "full batches or samples" if remainder == "drop" else "elements", needed))
-    if elements == tf.data.INFINITE_CARDINALITY:
+    if elements == tf.data.INFINITE_CARDINALITY or remainder == "join":
         return dataset.shard(size, rank)
     if elements == tf.data.UNKNOWN_CARDINALITY:
         return _complete_rounds(dataset, rank, size) if remainder == "drop" else _padded_rounds(dataset, rank, size)
@@ -131,25 +135,26 @@ def shard_rows(arrays: Any, rank: int, size: int, remainder: str = "drop") -> An
         arrays: As for `shard`.
         rank: Whose rows.
         size: Number of ranks.
-        remainder: "drop" or "pad".
+        remainder: "drop", "pad" or "join".
 
     Raises:
         ConfigError: If there are fewer rows than needed.
     """
     rows = _check_arrays(arrays)
-    needed = size if remainder == "drop" else 1
+    needed = 1 if remainder == "pad" else size
     if rows < needed:
         raise ConfigError(_too_few(rows, "rows", needed))
-    if remainder == "drop" or rows % size == 0:
-        part = slice(rank, rows // size * size, size)
+    if remainder != "pad" or rows % size == 0:
+        end = rows if remainder == "join" else rows // size * size
+        part = slice(rank, end, size)
         return tf.nest.map_structure(lambda array: _rows_of(array)[part], arrays)
     order = np.arange(rank, -(-rows // size) * size, size) % rows
     return tf.nest.map_structure(lambda array: _gather(array, order), arrays)
 
 
-def _shard_files(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+def _shard_files(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
     """The part by files. The ranks agree before anybody raises an error, so that none is left waiting."""
-    problem = _why_not_by_file(dataset)
+    problem = _why_not_by_file(dataset) if remainder != "join" else ""
     part = dataset
     if not problem:
         try:
@@ -161,7 +166,7 @@ def _shard_files(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Data
         except tf.errors.InvalidArgumentError as error:
             problem = error.message.split("}} ")[-1].split(" [Op:")[0]
     names = [_digest(origin.take(100_000)) for origin in _pipeline.origins(dataset, through_files=True)]
-    _compare({"policy": "file"}, _Description("dataset", None, names, problem=problem))
+    _compare({"policy": "file", "remainder": remainder}, _Description("dataset", None, names, problem=problem))
     return part
 
 
@@ -169,7 +174,7 @@ def _why_not_by_file(dataset: tf.data.Dataset) -> str:
     if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY and not _pipeline.repeats_forever(dataset):
         return (
             "files differ in length, and the ranks must take the same number of steps: "
-            "the dataset must end in .repeat(), with steps_per_epoch in fit"
+            'the dataset must end in .repeat(), with steps_per_epoch in fit, or be sharded with remainder="join"'
         )
     batching = _pipeline.batching(dataset)
     if batching is not None and not batching.all_full and _batch_part(dataset) is not None:

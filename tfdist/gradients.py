@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,22 @@ from tfdist import errors, runtime
 from tfdist.compression import Compression
 from tfdist.ops import allreduce
 from tfdist.reduction import Average, ReduceOp, Sum
+
+_weight: contextvars.ContextVar[tf.Tensor | None] = contextvars.ContextVar("weight", default=None)
+
+
+@contextlib.contextmanager
+def weighted_by(weight: tf.Tensor | None) -> Iterator[None]:
+    """Averages of gradients inside weight each rank by this, such as the number of its samples.
+
+    Args:
+        weight: int64 scalar, 0 to 2^32 - 1; None lets all ranks count alike.
+    """
+    token = _weight.set(weight)
+    try:
+        yield
+    finally:
+        _weight.reset(token)
 
 
 @dataclass(frozen=True)
@@ -63,8 +81,19 @@ class GradientReduction:
                 result[index] = gradient
         for index, gradient in enumerate(gradients):
             if self._gathered(gradient):
-                result[index] = allreduce.allreduce(gradient, op=self.op, name=f"{label}/{names[index]}")
+                result[index] = self._gather(gradient, f"{label}/{names[index]}")
         return result
+
+    def _gather(self, slices: tf.IndexedSlices, label: str) -> tf.IndexedSlices:
+        weight = _weight.get()
+        if weight is None or self.op is not Average:
+            return allreduce.allreduce(slices, op=self.op, name=label)
+        own = tf.cast(weight, tf.float64)
+        share = own / allreduce.allreduce(own, op=Sum, name=f"{label}/weights")
+        scaled = tf.IndexedSlices(
+            slices.values * tf.cast(share, slices.values.dtype), slices.indices, slices.dense_shape
+        )
+        return allreduce.allreduce(scaled, op=Sum, name=label)
 
     def _gathered(self, gradient: Any) -> bool:
         return isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense
@@ -72,7 +101,8 @@ class GradientReduction:
     def _allreduce(self, gradients: list[tf.Tensor], names: list[str], label: str) -> list[tf.Tensor]:
         predivide = self.predivide_factor
         before, after, op = 1.0, 1.0, self.op
-        if predivide != 1.0:
+        weight = _weight.get() if self.op is Average else None
+        if predivide != 1.0 and weight is None:
             before, after, op = 1.0 / predivide, predivide / runtime.size(), Sum
         return allreduce.grouped_allreduce(
             gradients,
@@ -82,4 +112,5 @@ class GradientReduction:
             postscale_factor=after,
             name=label,
             tensor_names=names,
+            weight=weight,
         )

@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import logging
+import operator
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 from tfdist import _native, config, errors
+from tfdist import process_sets as process_set_module
+from tfdist.process_sets import ProcessSet
 
 _logger = logging.getLogger("tfdist")
+_MPI_THREAD_MULTIPLE = 3
 _events: set[str] = set()
 # What `remember` is told.
 SHARDED = "the data was sharded"
+JOINED = "the ranks may have unequal numbers of batches, so that they join at the end of an epoch"
 REDUCED = "something was reduced over the ranks"
 _state: dict[str, bool] = {"failing": False, "hooked": False, "mpi4py_ends_mpi": False}
 
 
-def init(comm: None = None, process_sets: None = None) -> None:
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Starts tfdist in this process; a second call does nothing.
 
     Call it once, before any other name of tfdist is used. Under `tfdistrun` (or `mpirun`, `srun`) every process
     becomes one rank of the job; without a launcher the world has the one rank 0.
 
     Args:
-        comm: Only None, all processes of the job.
-        process_sets: Only None.
+        comm: Which processes of the job belong together: None for all; a list of their ranks in the job, this one among
+            them; or an `mpi4py.MPI.Comm`, which is duplicated. Each group is a world of its own: `rank()` and `size()`
+            count in it, and groups train independently of each other. The list gives the order of the ranks.
+        process_sets: Groups of ranks that collectives may run in besides all ranks: a list of `ProcessSet`, the same
+            on every rank, or "dynamic" to make them later with `add_process_set`.
 
     Raises:
         ConfigError: If an argument or environment variable cannot be honoured.
@@ -45,9 +54,8 @@ def init(comm: None = None, process_sets: None = None) -> None:
     print(tfdist.rank(), "of", tfdist.size())
     ```
     """
-    for name, value in (("comm", comm), ("process_sets", process_sets)):
-        if value is not None:
-            raise errors.ConfigError(f"init({name}=...) takes only None in this version; received {value!r}.")
+    process_set_module.check(process_sets)
+    ranks, handle = _members(comm)
     if is_initialized():
         return
     settings = config.read()
@@ -58,11 +66,20 @@ def init(comm: None = None, process_sets: None = None) -> None:
         _native.call(
             "tfdist_init",
             b"mpi" if launched else b"self",
+            (ctypes.c_int * len(ranks))(*ranks),
+            len(ranks),
+            handle,
             settings.stall_warning_seconds,
             settings.stall_shutdown_seconds,
             settings.fusion_threshold,
         )
     _watch_exit()
+    try:
+        process_set_module.start(process_sets, comm)
+    except errors.TfdistError:
+        with contextlib.suppress(errors.TfdistError):  # the first error is the one that explains
+            shutdown()
+        raise
     _logger.info("rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
 
 
@@ -75,6 +92,7 @@ def shutdown() -> None:
         MismatchError: If another rank is still in a collective; names the rank and the collective.
     """
     if is_initialized():
+        process_set_module.forget()
         _native.call("tfdist_shutdown", 1)
 
 
@@ -85,43 +103,56 @@ def is_initialized() -> bool:
 
 def rank() -> int:
     """This process's number in the job: 0 to `size() - 1`."""
-    return _ask("rank")
+    return _native.ask("rank")
 
 
 def size() -> int:
     """The number of processes in the job."""
-    return _ask("size")
+    return _native.ask("size")
 
 
 def local_rank() -> int:
     """This process's number on its host."""
-    return _ask("local_rank")
+    return _native.ask("local_rank")
 
 
 def local_size() -> int:
     """The number of the job's processes on this host."""
-    return _ask("local_size")
+    return _native.ask("local_size")
 
 
 def cross_rank() -> int:
     """The number of this host among those that have a process with this local rank."""
-    return _ask("cross_rank")
+    return _native.ask("cross_rank")
 
 
 def cross_size() -> int:
     """The number of hosts that have a process with this local rank."""
-    return _ask("cross_size")
+    return _native.ask("cross_size")
 
 
 def is_homogeneous() -> bool:
     """Whether every host runs the same number of processes."""
-    return bool(_ask("is_homogeneous"))
+    return bool(_native.ask("is_homogeneous"))
 
 
 def communication_seconds() -> float:
     """Seconds this process has spent inside collectives since `init`, waiting for the others included."""
-    _ask("rank")
+    _native.ask("rank")
     return float(_native.load().tfdist_communication_seconds())
+
+
+def mpi_threads_supported() -> bool:
+    """Whether several threads may use MPI at once, so that mpi4py and tfdist can be mixed freely.
+
+    Raises:
+        NotInitializedError: Before `init`.
+        ConfigError: If this process uses no MPI.
+    """
+    _native.ask("rank")
+    if not mpi_enabled():
+        raise errors.ConfigError("this process was started without a launcher and uses no MPI.")
+    return _native.mpi_thread_level() >= _MPI_THREAD_MULTIPLE
 
 
 def mpi_built() -> bool:
@@ -170,8 +201,13 @@ def rocm_built() -> bool:
 
 
 def remember(event: str) -> None:
-    """Notes that something was done in this process, for the advice at its end."""
+    """Notes that something was done in this process."""
     _events.add(event)
+
+
+def happened(event: str) -> bool:
+    """Whether that was done in this process."""
+    return event in _events
 
 
 @contextlib.contextmanager
@@ -211,13 +247,22 @@ def _advise() -> None:
         )
 
 
-def _ask(name: str) -> int:
-    value = int(getattr(_native.load(), f"tfdist_{name}")())
-    if value < 0:
-        raise errors.NotInitializedError(
-            f"tfdist.{name}() was called before tfdist.init(). Call tfdist.init() once, at the start of the script."
+def _members(comm: Any) -> tuple[list[int], int]:
+    """Ranks in the job, or a Fortran handle of a communicator: what `comm` of `init` says."""
+    if comm is None:
+        return [], -1
+    if hasattr(comm, "py2f"):
+        return [], int(comm.py2f())
+    try:
+        ranks = [operator.index(rank) for rank in comm]
+    except (TypeError, ValueError):
+        ranks = []
+    if not ranks:
+        raise errors.ConfigError(
+            "init(comm=...) takes None, a list of one or more ranks of the job, or an mpi4py communicator; "
+            f"received {comm!r}."
         )
-    return value
+    return ranks, -1
 
 
 def _watch_exit() -> None:

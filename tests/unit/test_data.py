@@ -407,8 +407,7 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "text"),
         [
-            ({"remainder": "join"}, "not part of this version"),
-            ({"remainder": "keep"}, "'drop', 'pad'; received 'keep'"),
+            ({"remainder": "keep"}, "'drop', 'pad', 'join'; received 'keep'"),
             ({"policy": "row"}, "'auto', 'file', 'data', 'off'; received 'row'"),
             ({"policy": "off", "remainder": "pad"}, "no meaning"),
             ({"policy": "file"}, "received arrays"),

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist import runtime
+from tfdist import process_sets
 from tfdist.ops import allreduce, call
+from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Sum
 
 
-def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
+def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
     """Concatenates the tensors of all ranks along dimension 0, in the order of the ranks.
 
     Args:
         tensor: Tensor of any dtype that collectives carry; dimension 0 may differ by rank, the others may not. A
             scalar counts as one row.
         name: Same on every rank; errors name the tensor by it.
+        process_set: The ranks that take part.
 
     Returns:
         Tensor of the same dtype whose dimension 0 is the sum of those of the ranks.
@@ -31,16 +34,55 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     ids = tfdist.allgather(tf.constant([tfdist.rank()]), name="ids")  # [0, 1, ...]
     ```
     """
-    return call.run("tfdist_allgather", tf.convert_to_tensor(tensor), label=name or "allgather")
+    return grouped_allgather([tensor], name=name or "allgather", process_set=process_set)[0]
 
 
-@tf.RegisterGradient("TfdistAllgather")
-def _gradient(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, None]:
+def grouped_allgather(
+    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[tf.Tensor]:
+    """Concatenates each of several tensors over all ranks, in one collective.
+
+    Args:
+        tensors: Tensors as in `allgather`; may differ in dtype and shape from each other.
+        name: What errors call the collective.
+        process_set: The ranks that take part.
+
+    Returns:
+        List of tensors in the order of `tensors`.
+
+    Raises:
+        MismatchError: On every rank, if a dtype, a rank or a dimension after the first differs.
+
+    Example:
+
+    ```python
+    ids, scores = tfdist.grouped_allgather([ids, scores], name="predictions")
+    ```
+    """
+    if not tensors:
+        return []
+    label = name or "grouped_allgather"
+    names = call.names_of(tensors, label)
+    gathered, _ = call.run(
+        "tfdist_grouped_allgather",
+        call.tensors_of(tensors, names),
+        process_set=call.number_of(process_set),
+        label=label,
+        tensor_names=names,
+    )
+    return list(gathered)
+
+
+@tf.RegisterGradient("TfdistGroupedAllgather")
+def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     """Each rank's rows fed every rank's result: sum the gradients, then keep the rows this rank gave."""
+    process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
-    shape = tf.shape(op.inputs[0], out_type=tf.int64)
-    rows = tf.cond(tf.size(shape) > 0, lambda: shape[:1], lambda: tf.ones([1], tf.int64))
-    counts = allgather(rows, name=f"{label}/rows")
-    summed = allreduce.allreduce(gradient, op=Sum, name=label)
-    begin = tf.reduce_sum(counts[: runtime.rank()])
-    return tf.reshape(summed[begin : begin + counts[runtime.rank()]], shape), None
+    summed = allreduce.grouped_allreduce(gradients[:-1], op=Sum, name=label, process_set=process_set)
+    rows, rank = op.outputs[-1], process_set.rank()
+    kept: list[tf.Tensor | None] = []
+    for index, gradient in enumerate(summed):
+        begin = tf.reduce_sum(rows[index, :rank])
+        mine = gradient[begin : begin + rows[index, rank]]
+        kept.append(tf.reshape(mine, tf.shape(op.inputs[index])))
+    return [*kept, None]

@@ -7,10 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import errors, runtime
+from tfdist import errors, process_sets, runtime
 from tfdist.compression import Compression
 from tfdist.ops import allgather, call
-from tfdist.reduction import Average, ReduceOp, Sum
+from tfdist.ops.adasum import fold_by_adasum
+from tfdist.process_sets import ProcessSet, global_process_set
+from tfdist.reduction import Average, Product, ReduceOp, Sum
+
+
+_LARGEST_WEIGHT = 2**32 - 1
 
 
 def allreduce(
@@ -23,6 +28,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Reduces one tensor over all ranks.
 
@@ -34,10 +40,12 @@ def allreduce(
         device_dense: Only "".
         device_sparse: Only "".
         compression: Wire type of float32 and float64 tensors.
-        op: `Average` (default), `Sum`, `Min`, `Max` or `Product`; Average takes floating dtypes only.
+        op: `Average` (default), `Sum`, `Min`, `Max`, `Product` or `Adasum`; Average and Adasum take floating dtypes
+            only. Adasum (Maleki et al. 2020, eq. 4) adds what tensors disagree on and averages what they agree on.
         prescale_factor: Multiplies the tensor before the reduction; floating dtypes only.
         postscale_factor: Multiplies the result; floating dtypes only.
         name: Same on every rank; errors name the tensor by it.
+        process_set: The ranks that take part.
 
     Returns:
         Tensor of the same dtype and shape, with the same bits on every rank.
@@ -57,7 +65,9 @@ def allreduce(
     reduction = _reduction(average, op)
     label = name or "allreduce"
     if isinstance(tensor, tf.IndexedSlices):
-        return _allreduce_slices(tensor, reduction, prescale_factor * postscale_factor, label)
+        _check_slices(tensor, reduction, (prescale_factor, postscale_factor), label)
+        scale = call.factor_of(prescale_factor) * call.factor_of(postscale_factor)
+        return _allreduce_slices(tensor, reduction, scale, label, process_set)
     return grouped_allreduce(
         [tensor],
         compression=compression,
@@ -65,6 +75,7 @@ def allreduce(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         name=label,
+        process_set=process_set,
     )[0]
 
 
@@ -78,9 +89,11 @@ def grouped_allreduce(
     prescale_factor: float | tf.Tensor = 1.0,
     postscale_factor: float | tf.Tensor = 1.0,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
     tensor_names: Sequence[str] | None = None,
-) -> list[tf.Tensor]:
-    """Reduces several dense tensors over all ranks in one fused collective.
+    weight: int | tf.Tensor | None = None,
+) -> list[Any]:
+    """Reduces several tensors over all ranks; the dense ones in one fused collective.
 
     Args:
         tensors: Tensors as in `allreduce`; may differ in dtype and shape from each other.
@@ -92,10 +105,13 @@ def grouped_allreduce(
         prescale_factor: As in `allreduce`; a float64 scalar tensor is read at run time.
         postscale_factor: As `prescale_factor`.
         name: What errors call the collective.
+        process_set: The ranks that take part.
         tensor_names: One name a tensor, for errors; default: the name, numbered.
+        weight: With Average, what this rank counts for, such as its number of samples: 0 to 2^32 - 1. Ranks that have
+            joined count for nothing. Default: all ranks count alike.
 
     Returns:
-        List of tensors in the order of `tensors`.
+        List in the order of `tensors`, each of the type that was given.
 
     Raises:
         MismatchError: On every rank, if the ranks called different things.
@@ -108,25 +124,38 @@ def grouped_allreduce(
     ```
     """
     call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
-    if not tensors:
-        return []
-    label = name or "grouped_allreduce"
-    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    names = list(tensor_names) if tensor_names is not None else call.names_of(values, label)
-    if len(names) != len(values):
-        raise errors.ConfigError(f"tensor_names has {len(names)} names for {len(values)} tensors; give one a tensor.")
-    runtime.remember(runtime.REDUCED)
-    reduced = call.run(
-        "tfdist_grouped_allreduce",
-        tensors=values,
-        prescale=tf.cast(prescale_factor, tf.float64),
-        postscale=tf.cast(postscale_factor, tf.float64),
-        reduction=_reduction(average, op).value,
-        compression=Compression.of(compression).value,
-        label=label,
-        tensor_names=names,
-    )
-    return list(reduced)
+    label, reduction = name or "grouped_allreduce", _reduction(average, op)
+    names = list(tensor_names) if tensor_names is not None else call.names_of(tensors, label)
+    if len(names) != len(tensors):
+        raise errors.ConfigError(f"tensor_names has {len(names)} names for {len(tensors)} tensors; give one a tensor.")
+    result = list(tensors)
+    sparse = [index for index, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
+    for index in sparse:
+        if weight is not None:
+            raise errors.ConfigError(f"weight is for dense tensors; {names[index]} is a tf.IndexedSlices.")
+        _check_slices(tensors[index], reduction, (prescale_factor, postscale_factor), names[index])
+    before, after = call.factor_of(prescale_factor), call.factor_of(postscale_factor)
+    dense = [index for index in range(len(tensors)) if index not in sparse]
+    if dense:
+        runtime.remember(runtime.REDUCED)
+        reduced = call.run(
+            "tfdist_grouped_allreduce",
+            tensors=call.tensors_of([tensors[index] for index in dense], [names[index] for index in dense]),
+            prescale=before,
+            postscale=after,
+            weight=_weight(weight),
+            weighted=weight is not None,
+            reduction=reduction.value,
+            compression=Compression.of(compression).value,
+            process_set=call.number_of(process_set),
+            label=label,
+            tensor_names=[names[index] for index in dense],
+        )
+        for index, tensor in zip(dense, reduced, strict=True):
+            result[index] = tensor
+    for index in sparse:
+        result[index] = _allreduce_slices(tensors[index], reduction, before * after, names[index], process_set)
+    return result
 
 
 def _reduction(average: bool | None, op: ReduceOp | None) -> ReduceOp:
@@ -143,31 +172,135 @@ def _reduction(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     return op
 
 
-def _allreduce_slices(slices: tf.IndexedSlices, reduction: ReduceOp, scale: float, label: str) -> tf.IndexedSlices:
-    """Rows stay apart: adding up rows of the same index is left to whoever applies them."""
+def _weight(weight: Any) -> tf.Tensor:
+    """The weight as the op takes it; no number is rounded or cut to fit."""
+    if weight is None:
+        return tf.constant(1, tf.int64)
+    if hasattr(weight, "dtype"):
+        whole = tf.as_dtype(weight.dtype).is_integer
+    else:
+        whole = isinstance(weight, int) and 0 <= weight <= _LARGEST_WEIGHT
+    if not whole:
+        raise errors.ConfigError(f"weight must be a whole number, 0 to {_LARGEST_WEIGHT}; received {weight!r}.")
+    return tf.cast(weight, tf.int64) if hasattr(weight, "dtype") else tf.constant(weight, tf.int64)
+
+
+def _check_slices(slices: tf.IndexedSlices, reduction: ReduceOp, factors: Sequence[Any], name: str) -> None:
     if reduction not in (Average, Sum):
         raise errors.ConfigError(
-            f"tf.IndexedSlices can be reduced by Sum or Average; received {reduction.name.title()}."
+            f"tf.IndexedSlices can be reduced by Sum or Average; {name} received {reduction.name.title()}."
         )
-    factor = scale / runtime.size() if reduction is Average else scale
-    values = allgather.allgather(slices.values, name=f"{label}/values")
-    indices = allgather.allgather(slices.indices, name=f"{label}/indices")
+    scaled = reduction is Average or any(hasattr(factor, "dtype") or factor != 1 for factor in factors)
+    if scaled and not slices.dtype.is_floating:
+        raise errors.ConfigError(
+            f"{name} is a tf.IndexedSlices of {slices.dtype.name}; Average and factors need a floating dtype. Use Sum "
+            "without factors, or cast its values."
+        )
+
+
+def _allreduce_slices(
+    slices: tf.IndexedSlices, reduction: ReduceOp, scale: tf.Tensor, label: str, process_set: ProcessSet
+) -> tf.IndexedSlices:
+    """Rows stay apart: adding up rows of the same index is left to whoever applies them."""
+    runtime.remember(runtime.REDUCED)
+    factor = scale / process_set.size() if reduction is Average else scale
+    values, indices = allgather.grouped_allgather([slices.values, slices.indices], label, process_set)
     return tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, slices.dense_shape)
 
 
 @tf.RegisterGradient("TfdistGroupedAllreduce")
 def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
+    """Of the sum, over all ranks, of whatever was computed from the result."""
+    functions = {
+        "min": _gradient_of_extreme,
+        "max": _gradient_of_extreme,
+        "product": _gradient_of_product,
+        "adasum": _gradient_of_adasum,
+    }
+    function = functions.get(op.get_attr("reduction").decode(), _gradient_of_sum)
+    if op.get_attr("weighted"):
+        function = _gradient_of_weighted_average
+    return [*function(op, op.inputs[: len(gradients)], gradients), None, None, None, None]
+
+
+def _again(forward: tf.Operation, tensors: Sequence[tf.Tensor], purpose: str, **arguments: Any) -> list[tf.Tensor]:
+    """Another allreduce in the same process set."""
+    process_set = process_sets.of_number(forward.get_attr("process_set"))
+    label = f"{purpose} of {forward.get_attr('label').decode()}"
+    return grouped_allreduce(tensors, name=label, process_set=process_set, **arguments)
+
+
+def _gradient_of_sum(op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """A sum's gradient is the sum of the gradients; the other linear forms follow from it."""
-    reduction = op.get_attr("reduction").decode()
-    if reduction not in ("sum", "average"):
-        raise LookupError(f"allreduce has a gradient for Sum and Average only; received {reduction}.")
-    count = len(gradients)
-    reduced = grouped_allreduce(
-        gradients,
-        op=ReduceOp(reduction),
-        compression=Compression(op.get_attr("compression").decode()),
-        prescale_factor=op.inputs[count],
-        postscale_factor=op.inputs[count + 1],
-        name=f"gradient of {op.get_attr('label').decode()}",
-    )
-    return [*reduced, None, None, None]
+    scales = {"prescale_factor": op.inputs[len(inputs)], "postscale_factor": op.inputs[len(inputs) + 1]}
+    compression = Compression(op.get_attr("compression").decode())
+    reduction = ReduceOp(op.get_attr("reduction").decode())
+    return _again(op, gradients, "gradient", op=reduction, compression=compression, **scales)
+
+
+def _gradient_of_weighted_average(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The sum of the gradients, by this rank's part of all weights."""
+    weight = tf.cast(op.inputs[len(inputs) + 2], tf.float64)
+    *totals, weights = _again(op, [*gradients, weight], "gradient", op=Sum)
+    share = op.inputs[len(inputs)] * op.inputs[len(inputs) + 1] * tf.math.divide_no_nan(weight, weights)
+    return [total * tf.cast(share, total.dtype) for total in totals]
+
+
+def _gradient_of_extreme(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Goes to the ranks that hold the extreme value, in equal parts where several do."""
+    before, after = op.inputs[len(inputs)], op.inputs[len(inputs) + 1]
+    # Not by comparing with the outputs: factors and compression have rounded those.
+    signed = [x * tf.cast(tf.sign(before), x.dtype) for x in inputs]
+    extremes = _again(op, signed, "extremes", op=ReduceOp(op.get_attr("reduction").decode()))
+    held = [tf.cast(tf.equal(x, extreme), x.dtype) for x, extreme in zip(signed, extremes, strict=True)]
+    summed = _again(op, [*gradients, *held], "gradient", op=Sum)
+    totals, holders = summed[: len(inputs)], summed[len(inputs) :]
+    factor = before * after
+    return [
+        tf.math.divide_no_nan(total * mine * tf.cast(factor, total.dtype), count)
+        for total, mine, count in zip(totals, held, holders, strict=True)
+    ]
+
+
+def _gradient_of_product(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The product over the other ranks: by division, but where a factor is zero."""
+    before, after = op.inputs[len(inputs)], op.inputs[len(inputs) + 1]
+    factors = [x * tf.cast(before, x.dtype) for x in inputs]
+    zeros = [tf.cast(tf.equal(x, 0), x.dtype) for x in factors]
+    ones = [x + zero for x, zero in zip(factors, zeros, strict=True)]  # 1 where the factor is zero
+    products = _again(op, ones, "products", op=Product)
+    summed = _again(op, [*gradients, *zeros], "gradient", op=Sum)
+    result = []
+    for index, product in enumerate(products):
+        others = summed[len(inputs) + index] - zeros[index]  # zeros on the other ranks
+        of_others = tf.where(others > 0, tf.zeros_like(product), product / ones[index])
+        result.append(summed[index] * of_others * tf.cast(before * after, product.dtype))
+    return result
+
+
+def _gradient_of_adasum(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Through the formula itself, on the tensors of all ranks."""
+    process_set = process_sets.of_number(op.get_attr("process_set"))
+    before, after = op.inputs[len(inputs)], op.inputs[len(inputs) + 1]
+    totals = _again(op, gradients, "gradient", op=Sum)
+    label = f"inputs of {op.get_attr('label').decode()}"
+    everything = allgather.grouped_allgather([x[tf.newaxis] for x in inputs], label, process_set)
+    result = []
+    for tensors, total in zip(everything, totals, strict=True):
+        wide = tf.float64 if tensors.dtype == tf.float64 else tf.float32
+        parts = tf.unstack(tf.cast(tensors, wide) * tf.cast(before, wide), num=process_set.size())
+        mine = parts[process_set.rank()]
+        with tf.GradientTape() as tape:
+            tape.watch(mine)
+            folded = fold_by_adasum(parts) * tf.cast(after, wide)
+        gradient = tape.gradient(folded, mine, output_gradients=tf.cast(total, wide))
+        result.append(tf.cast(gradient * tf.cast(before, wide), total.dtype))
+    return result

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tfdist.ops import call
+from tfdist.process_sets import ProcessSet, global_process_set
 
 
-def barrier(name: str | None = None) -> None:
+def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
     """Waits until every rank has called it.
 
     Args:
+        process_set: The ranks that take part.
         name: Same on every rank; errors name the barrier by it.
 
     Raises:
@@ -23,4 +25,4 @@ def barrier(name: str | None = None) -> None:
     tfdist.barrier(name="data is prepared")
     ```
     """
-    call.run("tfdist_barrier", label=name or "barrier")
+    call.run("tfdist_barrier", process_set=call.number_of(process_set), label=name or "barrier")

@@ -7,18 +7,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import runtime
+from tfdist import process_sets, runtime
 from tfdist.ops import allreduce, call
+from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Sum
 
 
-def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> tf.Tensor:
     """Returns the tensor of rank `root_rank` on every rank.
 
     Args:
         tensor: Tensor of any dtype that collectives carry; dtype and shape are the same on every rank.
-        root_rank: The rank whose tensor is wanted, 0 to `size() - 1`.
+        root_rank: The rank whose tensor is wanted, by its number among all ranks.
         name: Same on every rank; errors name the tensor by it.
+        process_set: The ranks that take part.
 
     Raises:
         MismatchError: On every rank, if dtype, shape or root differs.
@@ -29,16 +33,19 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor
     seed = tfdist.broadcast(tf.constant(tfdist.rank()), root_rank=0, name="seed")
     ```
     """
-    return grouped_broadcast([tensor], root_rank, name=name or "broadcast")[0]
+    return grouped_broadcast([tensor], root_rank, name=name or "broadcast", process_set=process_set)[0]
 
 
-def grouped_broadcast(tensors: Sequence[Any], root_rank: int, name: str | None = None) -> list[tf.Tensor]:
+def grouped_broadcast(
+    tensors: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[tf.Tensor]:
     """Returns the tensors of rank `root_rank` on every rank, in one collective.
 
     Args:
         tensors: Tensors as in `broadcast`; may differ in dtype and shape from each other.
-        root_rank: The rank whose tensors are wanted.
+        root_rank: The rank whose tensors are wanted, by its number among all ranks.
         name: What errors call the collective.
+        process_set: The ranks that take part.
 
     Raises:
         MismatchError: On every rank, if a dtype, a shape or the root differs.
@@ -52,13 +59,21 @@ def grouped_broadcast(tensors: Sequence[Any], root_rank: int, name: str | None =
     if not tensors:
         return []
     label = name or "grouped_broadcast"
-    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    names = call.names_of(values, label)
-    received = call.run("tfdist_grouped_broadcast", values, root_rank=root_rank, label=label, tensor_names=names)
+    names = call.names_of(tensors, label)
+    received = call.run(
+        "tfdist_grouped_broadcast",
+        call.tensors_of(tensors, names),
+        root_rank=root_rank,
+        process_set=call.number_of(process_set),
+        label=label,
+        tensor_names=names,
+    )
     return list(received)
 
 
-def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str | None = None) -> None:
+def broadcast_variables(
+    variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> None:
     """Overwrites variables with the values they have on rank `root_rank`.
 
     You need it where training starts or resumes, so that no rank steps from weights of its own.
@@ -66,8 +81,9 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str | No
     Args:
         variables: `tf.Variable` or `keras.Variable`, the same list on every rank; names may differ, dtypes and
             shapes may not.
-        root_rank: The rank whose values are wanted.
+        root_rank: The rank whose values are wanted, by its number among all ranks.
         name: What errors call the collective.
+        process_set: The ranks that take part.
 
     Raises:
         MismatchError: On every rank, if the number of variables, a dtype, a shape or the root differs.
@@ -84,15 +100,18 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str | No
         "tfdist_broadcast_variables",
         [_resource(variable).handle for variable in variables],
         root_rank=root_rank,
+        process_set=call.number_of(process_set),
         label=name or "broadcast_variables",
         # Only positions travel: Keras numbers names by what a process built before, which may differ by rank.
         tensor_names=[f"variable {index}" for index in range(len(variables))],
     )
 
 
-def broadcast_(variables: Sequence[Any], root_rank: int, name: str | None = None) -> None:
+def broadcast_(
+    variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> None:
     """Horovod's name for `broadcast_variables`."""
-    broadcast_variables(variables, root_rank, name=name or "broadcast_")
+    broadcast_variables(variables, root_rank, name=name or "broadcast_", process_set=process_set)
 
 
 def _resource(variable: Any) -> tf.Variable:
@@ -102,8 +121,9 @@ def _resource(variable: Any) -> tf.Variable:
 @tf.RegisterGradient("TfdistGroupedBroadcast")
 def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     """The root's tensor fed every rank; the others' fed none."""
+    process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
-    summed = allreduce.grouped_allreduce(gradients, op=Sum, name=label)
+    summed = allreduce.grouped_allreduce(gradients, op=Sum, name=label, process_set=process_set)
     if runtime.rank() == op.get_attr("root_rank"):
         return [*summed, None]
     return [*(tf.zeros_like(gradient) for gradient in summed), None]

@@ -10,6 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _native, errors
+from tfdist.process_sets import ProcessSet
+
+# What collectives carry.
+DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 _TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], ...] = (
     (tf.errors.FailedPreconditionError, errors.MismatchError),
@@ -53,6 +57,40 @@ def order_resource() -> tf.Tensor:
     with tf.init_scope(), tf.device("CPU"):
         _keep.append(tf.Variable(0, trainable=False, name="tfdist_order"))
     return _keep[0].handle
+
+
+def factor_of(value: Any) -> tf.Tensor:
+    """A factor as an op takes it: a float64 scalar. `tf.cast` would take a Python number through float32."""
+    return tf.cast(value, tf.float64) if hasattr(value, "dtype") else tf.constant(value, tf.float64)
+
+
+def number_of(process_set: ProcessSet) -> int:
+    """The number of a process set, as an op takes it.
+
+    Raises:
+        ConfigError: If it is no process set.
+        NotInitializedError: If it is not in use.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise errors.ConfigError(
+            f"process_set takes a tfdist.ProcessSet; received {process_set!r}. Make one: tfdist.ProcessSet([0, 1])"
+        )
+    return process_set.number()
+
+
+def tensors_of(values: Sequence[Any], names: Sequence[str]) -> list[tf.Tensor]:
+    """The values as tensors.
+
+    Raises:
+        ConfigError: If one has a dtype that collectives do not carry; names it.
+    """
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    for tensor, name in zip(tensors, names, strict=True):
+        if tensor.dtype.name not in DTYPES:
+            raise errors.ConfigError(
+                f"{name} has dtype {tensor.dtype.name}; collectives carry {', '.join(DTYPES)}. Cast it first."
+            )
+    return tensors
 
 
 def names_of(tensors: Sequence[Any], label: str) -> list[str]:

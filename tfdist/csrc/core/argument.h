@@ -15,8 +15,16 @@ namespace tfdist {
 std::string CheckAllreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
                            const std::vector<TensorView>& outputs);
 std::string CheckBroadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors,
-                           int size);
-std::string CheckAllgather(const std::string& name, const TensorView& input);
+                           const Topology& topology);
+std::string CheckReduceScatter(const AllreduceOptions& options,
+                               const std::vector<TensorView>& inputs,
+                               const std::vector<TensorView>& outputs, const Topology& topology);
+std::string CheckAllgather(const GatherOptions& options, const std::vector<TensorView>& inputs);
+std::string CheckAlltoall(const std::string& name, const TensorView& input,
+                          const std::vector<int64_t>& splits, int size);
+
+// Of a process set among `size` ranks.
+std::string CheckRanks(const std::vector<int>& ranks, int size);
 
 }  // namespace tfdist
 

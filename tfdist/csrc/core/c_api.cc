@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/communicator_factory.h"
 #include "core/engine.h"
@@ -62,14 +63,14 @@ Status CheckConfig(const EngineConfig& config) {
   return Status::Ok();
 }
 
-Status Init(const char* transport, const EngineConfig& config) {
+Status Init(const char* transport, const Membership& membership, const EngineConfig& config) {
   static std::mutex* const mutex = new std::mutex;  // two threads must not start two engines
   std::lock_guard<std::mutex> lock(*mutex);
   if (World::Get() != nullptr) return Status::Ok();
   TFDIST_RETURN_IF_ERROR(CheckConfig(config));
   std::unique_ptr<Communicator> communicator;
   TFDIST_RETURN_IF_ERROR(
-      MakeCommunicator(transport != nullptr ? transport : "", config, &communicator));
+      MakeCommunicator(transport != nullptr ? transport : "", config, membership, &communicator));
   World::Set(std::make_shared<Engine>(std::move(communicator), config));
   return Status::Ok();
 }
@@ -102,14 +103,18 @@ int FromTopology(const ValueOf& value_of) {
 using tfdist::FromTopology;
 using tfdist::Topology;
 
-int tfdist_init(const char* transport, double stall_warning_seconds, double stall_shutdown_seconds,
+int tfdist_init(const char* transport, const int* ranks, int count, int mpi_communicator,
+                double stall_warning_seconds, double stall_shutdown_seconds,
                 int64_t fusion_threshold_bytes, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] {
     tfdist::EngineConfig config;
     config.stall_warning_seconds = stall_warning_seconds;
     config.stall_shutdown_seconds = stall_shutdown_seconds;
     config.fusion_threshold_bytes = fusion_threshold_bytes;
-    return tfdist::Init(transport, config);
+    tfdist::Membership membership;
+    if (count > 0) membership.ranks.assign(ranks, ranks + count);
+    membership.mpi_communicator = mpi_communicator;
+    return tfdist::Init(transport, membership, config);
   });
 }
 
@@ -154,6 +159,19 @@ double tfdist_communication_seconds(void) {
 
 int tfdist_barrier(const char* name, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] { return tfdist::Barrier(name); });
+}
+
+int tfdist_add_process_set(const int* ranks, int count, int* process_set, char* message,
+                           int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    const std::vector<int> members(ranks, ranks + count);
+    return tfdist::World::AddProcessSet(members, process_set);
+  });
+}
+
+int tfdist_remove_process_set(int process_set, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size,
+                         [&] { return tfdist::World::RemoveProcessSet(process_set); });
 }
 
 const char* tfdist_build_info(void) {

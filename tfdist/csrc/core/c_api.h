@@ -16,8 +16,11 @@ extern "C" {
 #endif
 
 // Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
-// nothing when there is an engine already.
-TFDIST_EXPORT int tfdist_init(const char* transport, double stall_warning_seconds,
+// nothing when there is an engine already. The ranks are those of the launched job with the numbers
+// ranks[0], ranks[1], ... where `count` is not 0, those of the MPI communicator with this Fortran
+// handle where it is not negative, else all.
+TFDIST_EXPORT int tfdist_init(const char* transport, const int* ranks, int count,
+                              int mpi_communicator, double stall_warning_seconds,
                               double stall_shutdown_seconds, int64_t fusion_threshold_bytes,
                               char* message, int message_size);
 
@@ -40,6 +43,11 @@ TFDIST_EXPORT int tfdist_is_homogeneous(void);
 TFDIST_EXPORT double tfdist_communication_seconds(void);
 
 TFDIST_EXPORT int tfdist_barrier(const char* name, char* message, int message_size);
+
+// All ranks call each alike. A process set gets a number above 0.
+TFDIST_EXPORT int tfdist_add_process_set(const int* ranks, int count, int* process_set,
+                                         char* message, int message_size);
+TFDIST_EXPORT int tfdist_remove_process_set(int process_set, char* message, int message_size);
 
 // JSON: {"tensorflow": ..., "mpi": ..., "compiler": ...}. Static memory.
 TFDIST_EXPORT const char* tfdist_build_info(void);

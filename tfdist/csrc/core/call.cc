@@ -31,14 +31,17 @@ class Hasher {
     }
   }
 
-  uint64_t value() const { return state_ == kInvalidHash ? 1 : state_; }
+  // The two hashes with a meaning are left free.
+  uint64_t value() const { return state_ <= kJoinedHash ? state_ + 2 : state_; }
 
  private:
   uint64_t state_ = 0xcbf29ce484222325ull;
 };
 
 size_t FirstFixedDimension(const Call& call) {
-  return call.operation == Operation::kAllgather ? 1 : 0;
+  const bool free =
+      call.operation == Operation::kAllgather || call.operation == Operation::kAlltoall;
+  return free ? 1 : 0;
 }
 
 std::string Number(double value) {
@@ -53,7 +56,7 @@ std::string TensorName(const Call& call, size_t i) {
   return i < call.tensor_names->size() ? (*call.tensor_names)[i] : std::to_string(i);
 }
 
-// "[*,3]" for an allgather.
+// "[*,3]" where dimension 0 may differ.
 std::string AgreedShape(const Call& call, const TensorView& tensor) {
   if (FirstFixedDimension(call) == 0) return ShapeString(tensor.shape);
   std::string text = "[*";
@@ -89,17 +92,16 @@ void Append(const std::string& text, std::string* result) {
 }  // namespace
 
 const char* NameOf(Operation operation) {
-  static constexpr const char* kNames[] = {"allreduce", "broadcast", "allgather", "barrier",
-                                           "shutdown"};
+  static constexpr const char* kNames[] = {
+      "allreduce", "broadcast", "allgather",       "alltoall",           "reducescatter",
+      "barrier",   "join",      "add_process_set", "remove_process_set", "shutdown"};
   return kNames[static_cast<int>(operation)];
 }
 
 std::string Title(const Call& call) {
   std::string title = NameOf(call.operation);
   if (!call.name.empty()) title += " " + Quoted(call.name);
-  if (call.operation != Operation::kAllreduce && call.operation != Operation::kBroadcast) {
-    return title;
-  }
+  if (call.tensors == nullptr) return title;
   const size_t count = call.tensors->size();
   if (count == 0) return title + " (no tensors)";
   return title + " (" + std::to_string(count) + (count == 1 ? " tensor, " : " tensors, first ") +
@@ -108,6 +110,7 @@ std::string Title(const Call& call) {
 
 uint64_t Hash(const Call& call) {
   if (!call.error.empty()) return kInvalidHash;
+  if (call.operation == Operation::kJoin) return kJoinedHash;
   Hasher hasher;
   hasher.Add(static_cast<uint64_t>(call.operation));
   hasher.Add(call.name);
@@ -115,6 +118,7 @@ uint64_t Hash(const Call& call) {
   hasher.Add(static_cast<uint64_t>(call.compression));
   hasher.Add(call.prescale);
   hasher.Add(call.postscale);
+  hasher.Add(static_cast<uint64_t>(call.weighted));
   hasher.Add(static_cast<uint64_t>(call.root));
   hasher.Add(static_cast<uint64_t>(call.fusion_threshold_bytes));
   if (call.tensors == nullptr) return hasher.value();
@@ -134,11 +138,12 @@ uint64_t Hash(const Call& call) {
 std::vector<Field> Describe(const Call& call) {
   std::vector<Field> fields = {
       {"operation", NameOf(call.operation)}, {"name", call.name}, {"error", call.error}};
-  if (call.operation == Operation::kAllreduce) {
+  if (call.operation == Operation::kAllreduce || call.operation == Operation::kReduceScatter) {
     fields.push_back({"reduction", NameOf(call.reduction)});
     fields.push_back({"compression", NameOf(call.compression)});
     fields.push_back({"prescale", Number(call.prescale)});
     fields.push_back({"postscale", Number(call.postscale)});
+    fields.push_back({"weights", call.weighted ? "yes" : "no"});
   }
   if (call.operation == Operation::kBroadcast) {
     fields.push_back({"root", std::to_string(call.root)});

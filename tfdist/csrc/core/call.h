@@ -15,7 +15,18 @@
 
 namespace tfdist {
 
-enum class Operation { kAllreduce, kBroadcast, kAllgather, kBarrier, kShutdown };
+enum class Operation {
+  kAllreduce,
+  kBroadcast,
+  kAllgather,
+  kAlltoall,
+  kReduceScatter,
+  kBarrier,
+  kJoin,
+  kAddProcessSet,
+  kRemoveProcessSet,
+  kShutdown
+};
 
 // "allreduce", ...
 const char* NameOf(Operation operation);
@@ -27,7 +38,9 @@ struct Call {
   Compression compression = Compression::kNone;
   double prescale = 1;
   double postscale = 1;
-  int root = 0;
+  bool weighted = false;  // an average in which the ranks count by their weights
+  uint32_t weight = 1;    // of this rank; travels beside the hash, since it may differ by rank
+  int root = 0;           // by its number among all ranks
   int64_t fusion_threshold_bytes = 0;  // ranks with unequal thresholds would plan unequal buckets
   const std::vector<std::string>* tensor_names = nullptr;
   const std::vector<TensorView>* tensors = nullptr;
@@ -37,10 +50,12 @@ struct Call {
 // "allreduce 'grads' (2 tensors, first 'dense/kernel')", for messages about waiting.
 std::string Title(const Call& call);
 
-// The hash of a call whose arguments are wrong.
+// The hashes of a call whose arguments are wrong, and of a rank that has joined.
 constexpr uint64_t kInvalidHash = 0;
+constexpr uint64_t kJoinedHash = 1;
 
-// Covers all fields; dimension 0 of an allgather is left out, since it may differ by rank.
+// Covers all fields but the weight; dimension 0 of an allgather and an alltoall is left out, since
+// it may differ by rank.
 uint64_t Hash(const Call& call);
 
 struct Field {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/adasum.h"
+
 namespace tfdist {
 namespace {
 
@@ -17,6 +19,19 @@ constexpr int64_t kSegmentBytes = 8 << 20;
 constexpr int64_t kTreeBytes = 64 << 10;
 
 void* Mutable(const void* data) { return const_cast<void*>(data); }
+
+// Casts elements to a wider type in the memory where they begin. From the last to the first, so
+// that none is overwritten before it is read.
+void WidenInPlace(DType from, int64_t count, DType to, char* data) {
+  constexpr int64_t kChunkElements = 2048;
+  char chunk[kChunkElements * sizeof(double)];
+  for (int64_t end = count; end > 0;) {
+    const int64_t begin = std::max<int64_t>(0, end - kChunkElements);
+    std::memcpy(chunk, data + begin * SizeOf(from), (end - begin) * SizeOf(from));
+    CastScaled(from, chunk, end - begin, 1.0, to, data + begin * SizeOf(to));
+    end = begin;
+  }
+}
 
 }  // namespace
 
@@ -130,6 +145,138 @@ void Collective::GatherSegment(const Segment& segment, char* output) {
     sends_.push_back({peer, output + segment.Offset(rank), segment.Bytes(rank)});
     receives_.push_back({peer, output + segment.Offset(peer), segment.Bytes(peer)});
   }
+}
+
+Status Collective::ReduceScatter(const ReduceSpec& spec, const void* input,
+                                 const std::vector<int64_t>& offsets, void* output) {
+  const int size = communicator_->size();
+  const int rank = communicator_->rank();
+  const int64_t element_bytes = SizeOf(spec.dtype);
+  TFDIST_RETURN_IF_ERROR(scratch_->Reserve(ScratchBytes(size)));
+  const int64_t step = std::max<int64_t>(1, kSegmentBytes / element_bytes / size);
+  const auto count_of = [&offsets](int r) { return offsets[r + 1] - offsets[r]; };
+  int64_t longest = 0;
+  for (int r = 0; r < size; ++r) longest = std::max(longest, count_of(r));
+  const auto piece_of = [&](int r, int64_t begin) {
+    return std::max<int64_t>(0, std::min(step, count_of(r) - begin));
+  };
+  const char* source = static_cast<const char*>(input);
+  char* target = static_cast<char*>(output);
+  for (int64_t begin = 0; begin < longest; begin += step) {
+    const int64_t own = piece_of(rank, begin);
+    char* received = scratch_->data();
+    std::vector<const void*> parts;
+    for (int peer = 0; peer < size; ++peer) {
+      const char* piece = source + (offsets[peer] + begin) * element_bytes;
+      if (peer == rank) {
+        parts.push_back(piece);
+        continue;
+      }
+      sends_.push_back({peer, Mutable(piece), piece_of(peer, begin) * element_bytes});
+      receives_.push_back({peer, received, own * element_bytes});
+      parts.push_back(received);
+      received += own * element_bytes;
+    }
+    TFDIST_RETURN_IF_ERROR(Flush());
+    if (own > 0) Reduce(spec, parts, own, target + begin * element_bytes);
+  }
+  return Status::Ok();
+}
+
+// Every rank owns a slice of the elements and holds that slice of all gradients. It folds them
+// level by level; the products of a level are summed over the ranks, since each knows its slice.
+Status Collective::Adasum(DType dtype, const std::vector<int64_t>& tensor_counts, void* data,
+                          FusionBuffer* parts) {
+  const int size = communicator_->size();
+  int64_t count = 0;
+  for (int64_t elements : tensor_counts) count += elements;
+  if (count == 0 || size == 1) return Status::Ok();
+  const Segment whole{0, count, SizeOf(dtype), size};
+  const int rank = communicator_->rank();
+  const int64_t begin = whole.Offset(rank) / whole.element_bytes;
+  const int64_t own = whole.Bytes(rank) / whole.element_bytes;
+  const DType type = AdasumType(dtype);
+  // A slice may be one element longer than an equal share.
+  TFDIST_RETURN_IF_ERROR(parts->Reserve((count + 2 * size) * SizeOf(type)));
+  TFDIST_RETURN_IF_ERROR(scratch_->Reserve(ScratchBytes(size)));
+
+  char* bytes = static_cast<char*>(data);
+  char* incoming = parts->data();
+  const int64_t own_bytes = whole.Bytes(rank);
+  for (int peer = 0; peer < size; ++peer) {
+    char* part = incoming + peer * own * SizeOf(type);
+    if (peer == rank) {
+      std::memcpy(part, bytes + whole.Offset(rank), static_cast<size_t>(own_bytes));
+      continue;
+    }
+    sends_.push_back({peer, bytes + whole.Offset(peer), whole.Bytes(peer)});
+    receives_.push_back({peer, part, own_bytes});
+  }
+  TFDIST_RETURN_IF_ERROR(Flush());
+  for (int part = 0; dtype != type && part < size; ++part) {
+    WidenInPlace(dtype, own, type, incoming + part * own * SizeOf(type));
+  }
+
+  std::vector<int64_t> bounds = {0};  // of the tensors, within this rank's slice
+  int64_t end = 0;
+  for (int64_t elements : tensor_counts) {
+    end += elements;
+    bounds.push_back(std::clamp<int64_t>(end - begin, 0, own));
+  }
+  TFDIST_RETURN_IF_ERROR(FoldParts(type, bounds, own, incoming));
+  CastScaled(type, incoming, own, 1.0, dtype, bytes + whole.Offset(rank));
+  GatherSegment(whole, bytes);
+  return Flush();
+}
+
+// `parts` has one slice of `own` elements a rank; the first becomes the result.
+Status Collective::FoldParts(DType type, const std::vector<int64_t>& bounds, int64_t own,
+                             char* parts) {
+  const int64_t element_bytes = SizeOf(type);
+  const size_t tensors = bounds.size() - 1;
+  const auto at = [&](int part, size_t tensor) {
+    return parts + (part * own + bounds[tensor]) * element_bytes;
+  };
+  for (int live = communicator_->size(); live > 1; live = (live + 1) / 2) {
+    const int pairs = live / 2;
+    std::vector<AdasumProducts> products;
+    for (int pair = 0; pair < pairs; ++pair) {
+      for (size_t t = 0; t < tensors; ++t) {
+        products.push_back(
+            MultiplyParts(type, at(2 * pair, t), at(2 * pair + 1, t), bounds[t + 1] - bounds[t]));
+      }
+    }
+    const ReduceSpec sum{DType::kFloat64, Reduction::kSum, Scale()};
+    const int64_t numbers = static_cast<int64_t>(products.size()) * 3;
+    TFDIST_RETURN_IF_ERROR(Allreduce(sum, products.data(), numbers, products.data()));
+    for (int pair = 0; pair < pairs; ++pair) {
+      for (size_t t = 0; t < tensors; ++t) {
+        CombineParts(type, products[pair * tensors + t], at(2 * pair + 1, t),
+                     bounds[t + 1] - bounds[t], at(2 * pair, t));
+      }
+      if (pair > 0) std::memcpy(at(pair, 0), at(2 * pair, 0), own * element_bytes);
+    }
+    if (live % 2 == 1) std::memcpy(at(pairs, 0), at(live - 1, 0), own * element_bytes);
+  }
+  return Status::Ok();
+}
+
+Status Collective::Alltoall(const void* input, const std::vector<int64_t>& send_bytes, void* output,
+                            const std::vector<int64_t>& receive_bytes) {
+  const int rank = communicator_->rank();
+  const char* source = static_cast<const char*>(input);
+  char* target = static_cast<char*>(output);
+  for (int peer = 0; peer < communicator_->size(); ++peer) {
+    if (peer != rank) {
+      sends_.push_back({peer, Mutable(source), send_bytes[peer]});
+      receives_.push_back({peer, target, receive_bytes[peer]});
+    } else if (send_bytes[peer] > 0) {
+      std::memcpy(target, source, static_cast<size_t>(send_bytes[peer]));
+    }
+    source += send_bytes[peer];
+    target += receive_bytes[peer];
+  }
+  return Flush();
 }
 
 Status Collective::Allgather(const void* input, const std::vector<int64_t>& bytes, void* output) {

@@ -19,7 +19,7 @@ namespace tfdist {
 
 class Collective {
  public:
-  // Bytes of scratch memory that Allreduce takes at most, whatever the size of the buffer.
+  // Bytes of scratch memory that a reduction takes at most, whatever the size of the buffer.
   static int64_t ScratchBytes(int size);
 
   Collective(Communicator* communicator, Wait* wait, FusionBuffer* scratch)
@@ -30,6 +30,21 @@ class Collective {
 
   // `output` gets the parts of all ranks in rank order; part r has bytes[r] bytes.
   Status Allgather(const void* input, const std::vector<int64_t>& bytes, void* output);
+
+  // As Allreduce, and each rank keeps its own elements of the result: rank r those from
+  // offsets[r] up to offsets[r + 1]. `output` may be where they are in `input`.
+  Status ReduceScatter(const ReduceSpec& spec, const void* input,
+                       const std::vector<int64_t>& offsets, void* output);
+
+  // Reduces tensors that lie side by side, in place, each by Adasum (adasum.h) over all ranks.
+  // tensor_counts has their elements. `parts` is memory for one element of AdasumType for each.
+  Status Adasum(DType dtype, const std::vector<int64_t>& tensor_counts, void* data,
+                FusionBuffer* parts);
+
+  // Gives rank r the next send_bytes[r] bytes of `input`; `output` gets receive_bytes[r] bytes from
+  // each rank r in turn.
+  Status Alltoall(const void* input, const std::vector<int64_t>& send_bytes, void* output,
+                  const std::vector<int64_t>& receive_bytes);
 
   // Overwrites `data` with that of `root`.
   Status Broadcast(int root, void* data, int64_t bytes);
@@ -43,6 +58,7 @@ class Collective {
   void GatherSegment(const Segment& segment, char* output);
   void ReduceSegment(const ReduceSpec& spec, const Segment& segment, const char* input,
                      char* output);
+  Status FoldParts(DType type, const std::vector<int64_t>& bounds, int64_t own, char* parts);
   Status BroadcastTree(int root, void* data, int64_t bytes);
   Status BroadcastLarge(int root, char* data, int64_t bytes);
   Status Flush();

@@ -8,6 +8,7 @@
 #define TFDIST_CORE_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,13 @@ class Communicator {
   // the transport fails (kUnavailable). Messages between two ranks keep their order.
   virtual Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                           Wait* wait) = 0;
+
+  // A transport among `ranks`, ascending and with this one among them, beside this transport and
+  // apart from it: their messages never mix. All of `ranks` call it with the same `channel`, a
+  // positive number that no other subset has had. Sends nothing. It must not outlive this one, and
+  // Finalize of it does nothing.
+  virtual Status Subset(const std::vector<int>& ranks, int channel,
+                        std::unique_ptr<Communicator>* subset) = 0;
 
   // Ends the transport. With `clean` every rank must call it, having agreed on that; without,
   // it waits for nobody. A destructor does what Finalize(false) does.

@@ -9,7 +9,14 @@
 namespace tfdist {
 namespace {
 
-Status MakeSelf(const EngineConfig& /*config*/, std::unique_ptr<Communicator>* communicator) {
+Status MakeSelf(const EngineConfig& /*config*/, const Membership& membership,
+                std::unique_ptr<Communicator>* communicator) {
+  const bool whole = membership.ranks.empty() || membership.ranks == std::vector<int>{0};
+  if (!whole || membership.mpi_communicator >= 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "init received a communicator, but this process was started without a launcher "
+                  "and is alone. Start it with tfdistrun, or leave the communicator out.");
+  }
   *communicator = std::move(LoopbackCommunicator::Create(1)[0]);
   return Status::Ok();
 }
@@ -34,7 +41,7 @@ bool RegisterCommunicatorFactory(const std::string& transport, CommunicatorFacto
 }
 
 Status MakeCommunicator(const std::string& transport, const EngineConfig& config,
-                        std::unique_ptr<Communicator>* communicator) {
+                        const Membership& membership, std::unique_ptr<Communicator>* communicator) {
   CommunicatorFactory factory = nullptr;
   std::string known;
   {
@@ -49,7 +56,7 @@ Status MakeCommunicator(const std::string& transport, const EngineConfig& config
                                                   "' is not in this build, which has " + known +
                                                   ". Use one of those, or build with the other.");
   }
-  return factory(config, communicator);
+  return factory(config, membership, communicator);
 }
 
 }  // namespace tfdist

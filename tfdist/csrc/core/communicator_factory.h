@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/communicator.h"
 #include "core/engine_config.h"
@@ -14,7 +15,14 @@
 
 namespace tfdist {
 
-using CommunicatorFactory = Status (*)(const EngineConfig& config,
+// Which processes of the launched job become the ranks. At most one of the two is given; without,
+// all of them do.
+struct Membership {
+  std::vector<int> ranks;     // their numbers in the job, this process among them, in rank order
+  int mpi_communicator = -1;  // Fortran handle of a communicator of theirs, which is duplicated
+};
+
+using CommunicatorFactory = Status (*)(const EngineConfig& config, const Membership& membership,
                                        std::unique_ptr<Communicator>* communicator);
 
 // Returns true, so that a namespace-scope variable can hold the call.
@@ -22,7 +30,7 @@ bool RegisterCommunicatorFactory(const std::string& transport, CommunicatorFacto
 
 // kUnimplemented when this build has no such transport.
 Status MakeCommunicator(const std::string& transport, const EngineConfig& config,
-                        std::unique_ptr<Communicator>* communicator);
+                        const Membership& membership, std::unique_ptr<Communicator>* communicator);
 
 }  // namespace tfdist
 

@@ -1,44 +1,51 @@
 #include "core/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "core/argument.h"
-#include "core/collective.h"
 #include "core/stopwatch.h"
 #include "core/wait.h"
 
 namespace tfdist {
 namespace {
 
-// Smaller tensors are broadcast together; larger ones gain nothing that pays for the copy.
-constexpr int64_t kFusedBroadcastBytes = 1 << 20;
-
-// The least power of two that is not less than `size`.
-double PowerOfTwoFor(int size) {
-  double power = 1;
-  while (power < size) power *= 2;
-  return power;
+std::string PlaceOf(const Topology& topology, int process_set) {
+  if (process_set == 0) return "";
+  return " in process set " + std::to_string(process_set) + " (" + RankList(topology.world_ranks) +
+         ")";
 }
 
-std::vector<DType> DTypesOf(const std::vector<TensorView>& tensors) {
-  std::vector<DType> dtypes;
-  for (const TensorView& tensor : tensors) dtypes.push_back(tensor.dtype);
-  return dtypes;
-}
-
-std::vector<int64_t> WireBytesOf(const std::vector<TensorView>& tensors, Compression compression) {
-  std::vector<int64_t> bytes;
-  for (const TensorView& tensor : tensors) {
-    bytes.push_back(tensor.count() * SizeOf(WireType(tensor.dtype, compression)));
+// Whether zeros from the ranks that have joined leave the meaning of `call` as it is.
+bool TakesZeros(const Call& call) {
+  switch (call.operation) {
+    case Operation::kAllgather:  // no rows
+    case Operation::kBarrier:
+      return true;
+    case Operation::kAllreduce:
+      return call.reduction == Reduction::kSum || call.reduction == Reduction::kAverage ||
+             call.reduction == Reduction::kAdasum;
+    default:
+      return false;
   }
-  return bytes;
+}
+
+std::vector<int> JoinedRanks(const Agreement& agreement, const Topology& topology) {
+  std::vector<int> ranks;
+  for (size_t r = 0; r < agreement.joined.size(); ++r) {
+    if (agreement.joined[r] == 1) ranks.push_back(topology.world_ranks[r]);
+  }
+  return ranks;
 }
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& config)
-    : communicator_(std::move(communicator)), config_(config) {}
+Engine::Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& config,
+               int process_set)
+    : communicator_(std::move(communicator)),
+      config_(config),
+      place_(PlaceOf(communicator_->topology(), process_set)) {}
 
 // Keeps an error after which the communicator cannot be used.
 Status Engine::Keep(const Status& status) {
@@ -50,22 +57,50 @@ Status Engine::Keep(const Status& status) {
   return status;
 }
 
-Status Engine::Agree(const Call& call, Wait* wait) {
-  return Keep(header_check_.Agree(call, communicator_.get(), wait));
+std::string Engine::TitleOf(const Call& call) const { return Title(call) + place_; }
+
+Status Engine::Agree(const Call& call, Wait* wait, Agreement* agreement) {
+  const Status status = header_check_.Agree(call, communicator_.get(), wait, agreement);
+  const bool about_call = status.code() == StatusCode::kFailedPrecondition ||
+                          status.code() == StatusCode::kInvalidArgument;
+  if (!place_.empty() && about_call) {
+    return Status(status.code(), status.message() + " This was" + place_ + ".");
+  }
+  TFDIST_RETURN_IF_ERROR(Keep(status));
+  if (!agreement->AnyJoined() || agreement->AllJoined()) return Status::Ok();
+  ReceivedCall received;
+  const Call* submitted = &call;
+  if (call.operation == Operation::kJoin) {
+    TFDIST_RETURN_IF_ERROR(Keep(Decode(agreement->record, &received)));
+    submitted = &received.call;
+  }
+  if (TakesZeros(*submitted)) return Status::Ok();
+  const std::string how = submitted->operation == Operation::kAllreduce
+                              ? std::string(" by ") + NameOf(submitted->reduction)
+                              : std::string();
+  return Status(StatusCode::kFailedPrecondition,
+                TitleOf(*submitted) + how + " ran after " +
+                    RankList(JoinedRanks(*agreement, communicator_->topology())) +
+                    " had joined, and zeros from there would change its meaning. Until all ranks "
+                    "have joined, only allreduce by sum, average or adasum, allgather and barrier "
+                    "may run.");
 }
 
-// Before the ranks agree, so that a lack of memory on one rank becomes everybody's error instead
-// of a wait.
-Status Engine::ReserveBuffers(const std::vector<Bucket>& plan, const std::vector<int64_t>& bytes) {
-  int64_t largest = 0;
-  for (const Bucket& bucket : plan) {
-    int64_t bucket_bytes = 0;
-    for (int index : bucket) bucket_bytes += bytes[index];
-    largest = std::max(largest, bucket_bytes);
-  }
-  TFDIST_RETURN_IF_ERROR(fusion_.Reserve(largest));
-  if (communicator_->size() == 1) return Status::Ok();
-  return scratch_.Reserve(Collective::ScratchBytes(communicator_->size()));
+Call Engine::CallOf(Operation operation, const AllreduceOptions& options,
+                    const std::vector<TensorView>& tensors) const {
+  Call call;
+  call.operation = operation;
+  call.name = options.name;
+  call.reduction = options.reduction;
+  call.compression = options.compression;
+  call.prescale = options.prescale;
+  call.postscale = options.postscale;
+  call.weighted = options.weighted;
+  call.weight = options.weight;
+  call.fusion_threshold_bytes = config_.fusion_threshold_bytes;
+  call.tensor_names = &options.tensor_names;
+  call.tensors = &tensors;
+  return call;
 }
 
 Status Engine::Allreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
@@ -73,70 +108,29 @@ Status Engine::Allreduce(const AllreduceOptions& options, const std::vector<Tens
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
   TFDIST_RETURN_IF_ERROR(end_);
-  Call call;
-  call.operation = Operation::kAllreduce;
-  call.name = options.name;
-  call.reduction = options.reduction;
-  call.compression = options.compression;
-  call.prescale = options.prescale;
-  call.postscale = options.postscale;
-  call.fusion_threshold_bytes = config_.fusion_threshold_bytes;
-  call.tensor_names = &options.tensor_names;
-  call.tensors = &inputs;
+  Call call = CallOf(Operation::kAllreduce, options, inputs);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
   call.error = CheckAllreduce(options, inputs, outputs);
-  std::vector<Bucket> plan;
-  if (call.error.empty()) {
-    // Planned by the tensors' own types: one bucket has one wire type and is scaled in one way.
-    const std::vector<int64_t> bytes = WireBytesOf(inputs, options.compression);
-    plan = PlanBuckets(DTypesOf(inputs), bytes, config_.fusion_threshold_bytes);
-    call.error = ReserveBuffers(plan, bytes).message();
-  }
-  Wait wait(config_, communicator_->topology(), [&call] { return Title(call); });
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait));
-  for (const Bucket& bucket : plan) {
-    TFDIST_RETURN_IF_ERROR(Keep(ReduceBucket(options, bucket, inputs, outputs, &wait)));
-  }
-  return Status::Ok();
+  if (call.error.empty()) call.error = fused.Prepare().message();
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  return Keep(fused.Allreduce(agreement, outputs));
 }
 
-// A compressed sum leaves the accumulator divided by a power of two, which costs no bits, and is
-// multiplied again in the tensor's own type: so it cannot overflow a 16-bit wire when its average
-// does not. Growing and shrinking by `postscale` happens where the range is wider.
-Engine::BucketScale Engine::ScaleOf(const AllreduceOptions& options, bool compressed) const {
-  BucketScale scale;
-  const int size = communicator_->size();
-  if (options.reduction == Reduction::kAverage) scale.before_rounding.divisor = size;
-  if (!compressed) {
-    scale.before_rounding.multiplier = options.postscale;
-    return scale;
-  }
-  scale.unpack = options.postscale;
-  if (options.reduction == Reduction::kSum) {
-    scale.before_rounding.divisor = PowerOfTwoFor(size);
-    scale.unpack *= PowerOfTwoFor(size);
-  }
-  return scale;
-}
-
-Status Engine::ReduceBucket(const AllreduceOptions& options, const Bucket& bucket,
-                            const std::vector<TensorView>& inputs,
-                            const std::vector<TensorView>& outputs, Wait* wait) {
-  const DType dtype = inputs[bucket[0]].dtype;
-  const DType wire = WireType(dtype, options.compression);
-  const BucketScale scale = ScaleOf(options, wire != dtype);
-  const ReduceSpec spec{wire, options.reduction, scale.before_rounding};
-  Collective collective(communicator_.get(), wait, &scratch_);
-  if (bucket.size() == 1 && wire == dtype && options.prescale == 1) {
-    const TensorView& input = inputs[bucket[0]];
-    return collective.Allreduce(spec, input.data, input.count(), outputs[bucket[0]].data);
-  }
-  char* end = fusion_.data();
-  for (int index : bucket) end = Pack(inputs[index], wire, options.prescale, end);
-  const int64_t count = (end - fusion_.data()) / SizeOf(wire);
-  TFDIST_RETURN_IF_ERROR(collective.Allreduce(spec, fusion_.data(), count, fusion_.data()));
-  const char* next = fusion_.data();
-  for (int index : bucket) next = Unpack(next, wire, scale.unpack, outputs[index]);
-  return Status::Ok();
+Status Engine::ReduceScatter(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
+                             const std::vector<TensorView>& outputs) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(end_);
+  Call call = CallOf(Operation::kReduceScatter, options, inputs);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  call.error = CheckReduceScatter(options, inputs, outputs, communicator_->topology());
+  if (call.error.empty()) call.error = fused.Prepare().message();
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  return Keep(fused.ReduceScatter(agreement, outputs));
 }
 
 Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors) {
@@ -150,83 +144,58 @@ Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<Tens
   call.fusion_threshold_bytes = config_.fusion_threshold_bytes;
   call.tensor_names = &options.tensor_names;
   call.tensors = &tensors;
-  call.error = CheckBroadcast(options, tensors, communicator_->size());
-  std::vector<Bucket> plan;
-  if (call.error.empty()) {
-    const std::vector<int64_t> bytes = WireBytesOf(tensors, Compression::kNone);
-    plan = PlanBuckets(DTypesOf(tensors), bytes,
-                       std::min(kFusedBroadcastBytes, config_.fusion_threshold_bytes));
-    call.error = fusion_.Reserve(kFusedBroadcastBytes).message();
-  }
-  Wait wait(config_, communicator_->topology(), [&call] { return Title(call); });
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait));
-  for (const Bucket& bucket : plan) {
-    TFDIST_RETURN_IF_ERROR(Keep(BroadcastBucket(options.root, bucket, tensors, &wait)));
-  }
-  return Status::Ok();
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  call.error = CheckBroadcast(options, tensors, communicator_->topology());
+  if (call.error.empty()) call.error = fused.Prepare().message();
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  return Keep(fused.Broadcast());
 }
 
-Status Engine::BroadcastBucket(int root, const Bucket& bucket,
-                               const std::vector<TensorView>& tensors, Wait* wait) {
-  Collective collective(communicator_.get(), wait, &scratch_);
-  if (bucket.size() == 1) {
-    const TensorView& tensor = tensors[bucket[0]];
-    return collective.Broadcast(root, tensor.data, tensor.bytes());
+Status Engine::Allgather(const GatherOptions& options, const std::vector<TensorView>& inputs,
+                         const Allocate& allocate, std::vector<int64_t>* rows) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(end_);
+  std::vector<TensorView> tensors = inputs;
+  for (TensorView& tensor : tensors) {
+    if (tensor.shape.empty()) tensor.shape = {1};
   }
-  const DType dtype = tensors[bucket[0]].dtype;
-  char* end = fusion_.data();
-  for (int index : bucket) end = Pack(tensors[index], dtype, 1.0, end);
-  TFDIST_RETURN_IF_ERROR(collective.Broadcast(root, fusion_.data(), end - fusion_.data()));
-  if (communicator_->rank() == root) return Status::Ok();
-  const char* next = fusion_.data();
-  for (int index : bucket) next = Unpack(next, dtype, 1.0, tensors[index]);
-  return Status::Ok();
+  Call call;
+  call.operation = Operation::kAllgather;
+  call.name = options.name;
+  call.tensor_names = &options.tensor_names;
+  call.tensors = &tensors;
+  call.error = CheckAllgather(options, tensors);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  return Keep(fused.Allgather(allocate, rows));
 }
 
-Status Engine::Allgather(const std::string& name, const TensorView& input,
-                         const Allocate& allocate) {
+Status Engine::Alltoall(const std::string& name, const TensorView& input,
+                        const std::vector<int64_t>& splits, const Allocate& allocate,
+                        std::vector<int64_t>* received) {
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
   TFDIST_RETURN_IF_ERROR(end_);
   const std::vector<std::string> tensor_names = {name};
-  std::vector<TensorView> tensors = {input};
-  if (tensors[0].shape.empty()) tensors[0].shape = {1};
+  const std::vector<TensorView> tensors = {input};
   Call call;
-  call.operation = Operation::kAllgather;
+  call.operation = Operation::kAlltoall;
   call.name = name;
   call.tensor_names = &tensor_names;
   call.tensors = &tensors;
-  call.error = CheckAllgather(name, tensors[0]);
-  Wait wait(config_, communicator_->topology(), [&call] { return Title(call); });
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait));
-  return GatherRows(tensors[0], allocate, &wait);
-}
-
-Status Engine::GatherRows(const TensorView& input, const Allocate& allocate, Wait* wait) {
-  Collective collective(communicator_.get(), wait, &scratch_);
-  const std::vector<int64_t> row_count_bytes(communicator_->size(), sizeof(int64_t));
-  rows_.resize(communicator_->size());
-  own_rows_ = input.shape[0];
-  TFDIST_RETURN_IF_ERROR(Keep(collective.Allgather(&own_rows_, row_count_bytes, rows_.data())));
-
-  TensorView row = input;
-  row.shape[0] = 1;
-  std::vector<int64_t> shape = input.shape;
-  shape[0] = 0;
-  std::vector<int64_t> bytes;
-  for (int64_t rows : rows_) {
-    shape[0] += rows;
-    bytes.push_back(rows * row.bytes());
-  }
-  TensorView output;
-  const Status allocated = allocate(shape, &output);
-  if (!allocated.ok()) {
-    // The peers have memory and are on their way: take part, and throw the result away.
-    TFDIST_RETURN_IF_ERROR(Keep(fusion_.Reserve(shape[0] * row.bytes())));
-    output.data = fusion_.data();
-  }
-  TFDIST_RETURN_IF_ERROR(Keep(collective.Allgather(input.data, bytes, output.data)));
-  return allocated;
+  const int size = communicator_->size();
+  call.error = CheckAlltoall(name, input, splits, size);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  const std::vector<int64_t> equal(static_cast<size_t>(size), input.shape[0] / size);
+  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  return Keep(fused.Alltoall(splits.empty() ? equal : splits, allocate, received));
 }
 
 Status Engine::Barrier(const std::string& name) {
@@ -236,8 +205,99 @@ Status Engine::Barrier(const std::string& name) {
   Call call;
   call.operation = Operation::kBarrier;
   call.name = name;
-  Wait wait(config_, communicator_->topology(), [&call] { return Title(call); });
-  return Agree(call, &wait);  // to have every rank's header is to know that all have arrived
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  Agreement agreement;
+  return Agree(call, &wait, &agreement);  // with every rank's header all are known to be here
+}
+
+Status Engine::Join(int* last) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(end_);
+  Call call;
+  call.operation = Operation::kJoin;
+  call.weight = 0;  // counts what this rank has taken part in, so that the least is who came last
+  while (true) {
+    Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+    Agreement agreement;
+    TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+    if (agreement.AllJoined()) {
+      const auto& served = agreement.weights;
+      const auto latest = std::min_element(served.rbegin(), served.rend());
+      *last = communicator_->topology().world_ranks[served.rend() - latest - 1];
+      return Status::Ok();
+    }
+    TFDIST_RETURN_IF_ERROR(TakePart(agreement));
+    ++call.weight;
+  }
+}
+
+Status Engine::TakePart(const Agreement& agreement) {
+  ReceivedCall received;
+  TFDIST_RETURN_IF_ERROR(Keep(Decode(agreement.record, &received)));
+  Wait wait(config_, communicator_->topology(),
+            [&] { return TitleOf(received.call) + ", after it has joined,"; });
+  return Keep(ContributeZeros(&received, agreement, &wait));
+}
+
+Status Engine::ContributeZeros(ReceivedCall* received, const Agreement& agreement, Wait* wait) {
+  const Call& call = received->call;
+  FusedCollective fused(call, communicator_.get(), wait, &buffers_);
+  if (call.operation == Operation::kAllgather) {
+    for (TensorView& tensor : received->tensors) tensor.shape[0] = 0;
+    std::vector<int64_t> rows;
+    const auto nowhere = [](int, const std::vector<int64_t>&, TensorView*) {
+      return Status(StatusCode::kResourceExhausted, "a rank that has joined keeps no result");
+    };
+    const Status status = fused.Allgather(nowhere, &rows);
+    return status.code() == StatusCode::kResourceExhausted ? Status::Ok() : status;
+  }
+  if (call.operation != Operation::kAllreduce) return Status::Ok();  // a barrier
+  TFDIST_RETURN_IF_ERROR(fused.Prepare());
+  int64_t bytes = 0;
+  for (const TensorView& tensor : received->tensors) bytes += tensor.bytes();
+  TFDIST_RETURN_IF_ERROR(zeros_.Reserve(bytes));
+  if (bytes > 0) std::memset(zeros_.data(), 0, static_cast<size_t>(bytes));
+  char* next = zeros_.data();
+  for (TensorView& tensor : received->tensors) {
+    tensor.data = next;
+    next += tensor.bytes();
+  }
+  return fused.Allreduce(agreement, received->tensors);
+}
+
+Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
+                             std::shared_ptr<Engine>* engine) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(end_);
+  Call call;
+  call.operation = Operation::kAddProcessSet;
+  call.error = CheckRanks(ranks, communicator_->size());
+  if (call.error.empty()) call.name = RankList(ranks);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  std::unique_ptr<Communicator> subset;
+  const bool included = std::count(ranks.begin(), ranks.end(), communicator_->rank()) > 0;
+  if (call.error.empty() && included) {
+    call.error = communicator_->Subset(ranks, process_set, &subset).message();
+  }
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  engine->reset();
+  if (included) *engine = std::make_shared<Engine>(std::move(subset), config_, process_set);
+  return Status::Ok();
+}
+
+Status Engine::RemoveProcessSet(int process_set) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(end_);
+  Call call;
+  call.operation = Operation::kRemoveProcessSet;
+  call.name = std::to_string(process_set);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  Agreement agreement;
+  return Agree(call, &wait, &agreement);
 }
 
 Status Engine::Shutdown() {
@@ -246,8 +306,9 @@ Status Engine::Shutdown() {
   TFDIST_RETURN_IF_ERROR(end_);
   Call call;
   call.operation = Operation::kShutdown;
-  Wait wait(config_, communicator_->topology(), [&call] { return Title(call); });
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait));
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
   end_ = Status(StatusCode::kFailedPrecondition,
                 "tfdist has been shut down on this rank. Call init() before further collectives.");
   return communicator_->Finalize(/*clean=*/true);

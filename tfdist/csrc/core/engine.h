@@ -4,24 +4,24 @@
 // submitted). Where the headers differ, full descriptions are gathered and every rank returns the
 // same kFailedPrecondition that names the tensor and what each rank submitted; the ranks are then
 // in step again and the engine stays usable. Calls run on the caller's thread, one at a time.
-// A lost peer or a passed deadline leaves the communicator in an unknown state: that call and all
-// later ones return the error.
+// A rank that has joined takes part in what the others submit, with zeros. A lost peer or a passed
+// deadline leaves the communicator in an unknown state: that call and all later ones return the
+// error.
 #ifndef TFDIST_CORE_ENGINE_H_
 #define TFDIST_CORE_ENGINE_H_
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "core/bucket_plan.h"
 #include "core/call.h"
+#include "core/call_record.h"
 #include "core/communicator.h"
 #include "core/engine_config.h"
-#include "core/fusion_buffer.h"
+#include "core/fused_collective.h"
 #include "core/header.h"
 #include "core/reduction.h"
 #include "core/status.h"
@@ -36,17 +36,28 @@ struct AllreduceOptions {
   Compression compression = Compression::kNone;
   double prescale = 1.0;   // multiplies each input before the reduction (floating dtypes only)
   double postscale = 1.0;  // multiplies the result
+  // With kAverage: whether the ranks count by `weight`, such as the number of their samples,
+  // instead of alike. A rank of weight 0 is left out; the average over no weight at all is zeros.
+  bool weighted = false;
+  uint32_t weight = 1;  // of this rank; may differ by rank
 };
 
 struct BroadcastOptions {
   std::string name;
   std::vector<std::string> tensor_names;
-  int root = 0;
+  int root = 0;  // by its number among all ranks, also in a process set
+};
+
+struct GatherOptions {
+  std::string name;
+  std::vector<std::string> tensor_names;
 };
 
 class Engine {
  public:
-  Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& config);
+  // `process_set` is the number that messages give to the ranks of `communicator`; 0: all ranks.
+  Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& config,
+         int process_set = 0);
 
   const Communicator& communicator() const { return *communicator_; }
 
@@ -54,19 +65,46 @@ class Engine {
   double communication_seconds() const { return static_cast<double>(busy_ns_) * 1e-9; }
 
   // outputs[i] has dtype and shape of inputs[i] and may be the same memory.
-  // kAverage is the sum divided by the number of ranks; floating dtypes only.
+  // kAverage is the sum divided by the number of ranks, with those that have joined; floating
+  // dtypes only, as is kAdasum.
   Status Allreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
                    const std::vector<TensorView>& outputs);
+
+  // Reduces as Allreduce, and leaves each rank its rows of the result (OwnRows in
+  // fused_collective.h). outputs[i] has that many rows and is not the same memory as inputs[i].
+  Status ReduceScatter(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
+                       const std::vector<TensorView>& outputs);
 
   // Overwrites `tensors` with those of rank `options.root`.
   Status Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors);
 
-  // Concatenates along dimension 0, which may differ by rank; a scalar counts as shape [1].
-  // `allocate` is called once, when the shape of the result is known.
-  using Allocate = std::function<Status(const std::vector<int64_t>& shape, TensorView* output)>;
-  Status Allgather(const std::string& name, const TensorView& input, const Allocate& allocate);
+  // Concatenates each tensor along dimension 0, which may differ by rank; a scalar counts as shape
+  // [1]. `allocate` is called once a tensor, when the shape of the result is known.
+  // rows[i * size + r] tells what rank r gave of tensor i.
+  Status Allgather(const GatherOptions& options, const std::vector<TensorView>& inputs,
+                   const Allocate& allocate, std::vector<int64_t>* rows);
+
+  // Sends splits[r] rows of `input` to rank r, which gets them after those of the ranks before this
+  // one. No splits: equally many rows for each. received[r] tells how many came from rank r.
+  Status Alltoall(const std::string& name, const TensorView& input,
+                  const std::vector<int64_t>& splits, const Allocate& allocate,
+                  std::vector<int64_t>* received);
 
   Status Barrier(const std::string& name);
+
+  // This rank has nothing left to contribute: until all ranks have joined, it takes part with zeros
+  // in what the others submit (sum, average and Adasum), with no rows in allgather, and in
+  // barriers. Other collectives fail on every rank. `last` is the rank that joined last, by its
+  // number among all ranks; the highest of those that joined at the same time.
+  Status Join(int* last);
+
+  // An engine among `ranks` for those of them, null for the others; every rank calls it alike.
+  // `process_set` is a positive number that no other set has had.
+  Status AddProcessSet(const std::vector<int>& ranks, int process_set,
+                       std::shared_ptr<Engine>* engine);
+
+  // Every rank calls it; agrees that they drop the same set, and does nothing else.
+  Status RemoveProcessSet(int process_set);
 
   // Tells the peers that this rank is done and waits until all are. A peer that is still in
   // another collective gets kFailedPrecondition there, and so does this call. After success the
@@ -74,33 +112,23 @@ class Engine {
   Status Shutdown();
 
  private:
-  // How one bucket is scaled around its reduction.
-  struct BucketScale {
-    Scale before_rounding;  // in the accumulator
-    double unpack = 1;      // on the way out of a compressed bucket
-  };
-
-  Status Agree(const Call& call, Wait* wait);
+  Call CallOf(Operation operation, const AllreduceOptions& options,
+              const std::vector<TensorView>& tensors) const;
+  std::string TitleOf(const Call& call) const;
+  Status Agree(const Call& call, Wait* wait, Agreement* agreement);
   Status Keep(const Status& status);
-  Status ReserveBuffers(const std::vector<Bucket>& plan, const std::vector<int64_t>& bytes);
-  BucketScale ScaleOf(const AllreduceOptions& options, bool compressed) const;
-  Status ReduceBucket(const AllreduceOptions& options, const Bucket& bucket,
-                      const std::vector<TensorView>& inputs, const std::vector<TensorView>& outputs,
-                      Wait* wait);
-  Status BroadcastBucket(int root, const Bucket& bucket, const std::vector<TensorView>& tensors,
-                         Wait* wait);
-  Status GatherRows(const TensorView& input, const Allocate& allocate, Wait* wait);
+  Status TakePart(const Agreement& agreement);
+  Status ContributeZeros(ReceivedCall* received, const Agreement& agreement, Wait* wait);
 
   const std::unique_ptr<Communicator> communicator_;
   const EngineConfig config_;
+  const std::string place_;  // " in process set 1 (ranks 0, 2)"; empty for all ranks
   std::atomic<int64_t> busy_ns_{0};
   std::mutex mutex_;  // one call at a time; guards all below
   Status end_;        // not ok: why no further call can run
   HeaderCheck header_check_;
-  FusionBuffer fusion_;
-  FusionBuffer scratch_;
-  int64_t own_rows_ = 0;       // rows of the tensor being gathered
-  std::vector<int64_t> rows_;  // by rank; a member because a late message may still be written
+  Buffers buffers_;
+  FusionBuffer zeros_;  // what a rank that has joined contributes
 };
 
 }  // namespace tfdist

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace tfdist {
@@ -17,6 +18,7 @@ namespace tfdist {
 class LoopbackHub {
  public:
   struct Exchange {
+    int channel;
     int rank;
     const std::vector<Transfer>& sends;
     const std::vector<Transfer>& receives;
@@ -33,12 +35,13 @@ class LoopbackHub {
         exchange->sent[i] = 1;
         continue;
       }
-      mail_[{exchange->rank, send.peer}].push_back({send.data, send.bytes, &exchange->sent[i]});
+      mail_[{exchange->channel, exchange->rank, send.peer}].push_back(
+          {send.data, send.bytes, &exchange->sent[i]});
     }
   }
 
   // Moves what can be moved. True in `progress` when something has arrived.
-  Status Poll(Exchange* exchange, bool* progress) {
+  Status Poll(Exchange* exchange, const std::vector<int>& members, bool* progress) {
     std::lock_guard<std::mutex> lock(mutex_);
     const size_t before = exchange->open;
     for (size_t i = 0; i < exchange->receives.size(); ++i) {
@@ -47,8 +50,11 @@ class LoopbackHub {
     exchange->open = std::count(exchange->sent.begin(), exchange->sent.end(), 0) +
                      std::count(exchange->received.begin(), exchange->received.end(), 0);
     *progress = exchange->open < before;
-    if (exchange->open > 0 && !dead_.empty()) {
-      const std::vector<int> dead(dead_.begin(), dead_.end());
+    std::vector<int> dead;
+    for (int rank : members) {
+      if (dead_.count(rank) != 0) dead.push_back(rank);
+    }
+    if (exchange->open > 0 && !dead.empty()) {
       return Status(StatusCode::kUnavailable, RankList(dead) + " (host localhost) was killed");
     }
     return Status::Ok();
@@ -66,10 +72,11 @@ class LoopbackHub {
     return {missing.begin(), missing.end()};
   }
 
-  void Withdraw(int rank) {
+  void Withdraw(int channel, int rank) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& box : mail_) {
-      if (box.first.first == rank) box.second.clear();
+      const bool ours = std::get<0>(box.first) == channel && std::get<1>(box.first) == rank;
+      if (ours) box.second.clear();
     }
   }
 
@@ -92,7 +99,7 @@ class LoopbackHub {
       exchange->received[index] = 1;
       return Status::Ok();
     }
-    std::deque<Message>& box = mail_[{receive.peer, exchange->rank}];
+    std::deque<Message>& box = mail_[{exchange->channel, receive.peer, exchange->rank}];
     if (box.empty()) return Status::Ok();
     const Message message = box.front();
     if (message.bytes != receive.bytes) {
@@ -109,7 +116,8 @@ class LoopbackHub {
   }
 
   std::mutex mutex_;
-  std::map<std::pair<int, int>, std::deque<Message>> mail_;  // (from, to) -> messages in order
+  using Box = std::tuple<int, int, int>;     // channel, from, to
+  std::map<Box, std::deque<Message>> mail_;  // messages in order
   std::set<int> dead_;
 };
 
@@ -120,19 +128,21 @@ std::vector<std::unique_ptr<LoopbackCommunicator>> LoopbackCommunicator::Create(
   const std::vector<std::string> hosts(size, "localhost");
   for (int rank = 0; rank < size; ++rank) {
     communicators.push_back(
-        std::make_unique<LoopbackCommunicator>(MakeTopology(rank, host_ids, hosts), hub));
+        std::make_unique<LoopbackCommunicator>(MakeTopology(rank, host_ids, hosts), 0, hub));
   }
   return communicators;
 }
 
-LoopbackCommunicator::LoopbackCommunicator(Topology topology, std::shared_ptr<LoopbackHub> hub)
-    : Communicator(std::move(topology)), hub_(std::move(hub)) {}
+LoopbackCommunicator::LoopbackCommunicator(Topology topology, int channel,
+                                           std::shared_ptr<LoopbackHub> hub)
+    : Communicator(std::move(topology)), channel_(channel), hub_(std::move(hub)) {}
 
 LoopbackCommunicator::~LoopbackCommunicator() = default;
 
 Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
                                       const std::vector<Transfer>& receives, Wait* wait) {
-  LoopbackHub::Exchange exchange{rank(),
+  LoopbackHub::Exchange exchange{channel_,
+                                 rank(),
                                  sends,
                                  receives,
                                  std::vector<char>(sends.size()),
@@ -143,12 +153,12 @@ Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
   const auto missing = [this, &exchange] { return hub_->Missing(exchange); };
   while (true) {
     bool progress = false;
-    Status status = hub_->Poll(&exchange, &progress);
+    Status status = hub_->Poll(&exchange, topology().world_ranks, &progress);
     if (status.ok() && exchange.open == 0) return status;
     if (progress) wait->Progress();
     if (status.ok()) status = wait->Pause(missing);
     if (status.ok()) continue;
-    hub_->Withdraw(rank());
+    hub_->Withdraw(channel_, rank());
     if (status.code() != StatusCode::kUnavailable) return status;
     return Status(status.code(), status.message() + " while " +
                                      RankListWithHosts(topology(), {rank()}) + " waited in " +
@@ -156,8 +166,15 @@ Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
   }
 }
 
+Status LoopbackCommunicator::Subset(const std::vector<int>& ranks, int channel,
+                                    std::unique_ptr<Communicator>* subset) {
+  *subset =
+      std::make_unique<LoopbackCommunicator>(SubsetTopology(topology(), ranks), channel, hub_);
+  return Status::Ok();
+}
+
 Status LoopbackCommunicator::Finalize(bool /*clean*/) { return Status::Ok(); }
 
-void LoopbackCommunicator::Kill() { hub_->Kill(rank()); }
+void LoopbackCommunicator::Kill() { hub_->Kill(topology().world_ranks[rank()]); }
 
 }  // namespace tfdist

@@ -20,17 +20,20 @@ class LoopbackCommunicator : public Communicator {
   // One communicator a rank, all on host "localhost".
   static std::vector<std::unique_ptr<LoopbackCommunicator>> Create(int size);
 
-  LoopbackCommunicator(Topology topology, std::shared_ptr<LoopbackHub> hub);
+  LoopbackCommunicator(Topology topology, int channel, std::shared_ptr<LoopbackHub> hub);
   ~LoopbackCommunicator() override;
 
   Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   Wait* wait) override;
+  Status Subset(const std::vector<int>& ranks, int channel,
+                std::unique_ptr<Communicator>* subset) override;
   Status Finalize(bool clean) override;
 
   // Plays the death of this rank: its own and its peers' waits end with kUnavailable.
   void Kill();
 
  private:
+  const int channel_;
   const std::shared_ptr<LoopbackHub> hub_;
 };
 

@@ -15,7 +15,13 @@ constexpr char kAdvice[] =
     " Every rank must run the same collectives in the same order with the same names, dtypes, "
     "shapes, operation and root. Check for rank-dependent branches.";
 
-using Descriptions = std::vector<std::vector<Field>>;
+// What one rank submitted.
+struct Submission {
+  int world_rank;
+  std::vector<Field> fields;
+};
+
+using Descriptions = std::vector<Submission>;
 
 struct Group {
   std::string value;
@@ -30,13 +36,13 @@ std::string ValueAt(const std::vector<Field>& fields, size_t index) {
 template <typename ValueOf>
 std::vector<Group> GroupRanks(const Descriptions& descriptions, const ValueOf& value_of) {
   std::vector<Group> groups;
-  for (size_t rank = 0; rank < descriptions.size(); ++rank) {
-    const std::string value = value_of(descriptions[rank]);
+  for (const Submission& submission : descriptions) {
+    const std::string value = value_of(submission.fields);
     auto group = std::find_if(groups.begin(), groups.end(), [&value](const Group& candidate) {
       return candidate.value == value;
     });
     if (group == groups.end()) group = groups.insert(groups.end(), {value, {}});
-    group->ranks.push_back(static_cast<int>(rank));
+    group->ranks.push_back(submission.world_rank);
   }
   return groups;
 }
@@ -49,7 +55,8 @@ std::vector<Group> GroupByField(const Descriptions& descriptions, size_t index) 
 std::string Deed(const std::vector<Field>& fields) {
   const std::string operation = ValueAt(fields, kOperation);
   if (operation == NameOf(Operation::kShutdown)) return "has finished (called shutdown)";
-  return "called " + operation + " '" + ValueAt(fields, kName) + "'";
+  const std::string name = ValueAt(fields, kName);
+  return "called " + operation + (name.empty() ? "" : " '" + name + "'");
 }
 
 template <typename Format>
@@ -76,7 +83,11 @@ Status ExplainErrors(const Descriptions& descriptions, const std::vector<Group>&
   std::vector<Group> wrong;
   std::copy_if(errors.begin(), errors.end(), std::back_inserter(wrong),
                [](const Group& group) { return !group.value.empty(); });
-  const std::vector<Field>& first = descriptions[wrong[0].ranks[0]];
+  const auto names_wrong = [](const Submission& submission) {
+    return !ValueAt(submission.fields, kError).empty();
+  };
+  const std::vector<Field>& first =
+      std::find_if(descriptions.begin(), descriptions.end(), names_wrong)->fields;
   return Status(
       StatusCode::kFailedPrecondition,
       ValueAt(first, kOperation) + " '" + ValueAt(first, kName) +
@@ -101,7 +112,16 @@ Status ExplainDeeds(const std::vector<Group>& deeds) {
 
 }  // namespace
 
-Status ExplainMismatch(const Descriptions& descriptions) {
+Status ExplainMismatch(const std::vector<std::vector<Field>>& by_rank,
+                       const std::vector<int>& world_ranks) {
+  // A rank that has joined takes part in whatever the others do, so it is not what they differ in.
+  Descriptions descriptions;
+  Descriptions joined;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const bool has_joined = ValueAt(by_rank[rank], kOperation) == NameOf(Operation::kJoin);
+    (has_joined ? joined : descriptions).push_back({world_ranks[rank], by_rank[rank]});
+  }
+  if (descriptions.empty()) descriptions = std::move(joined);
   const std::vector<Group> errors = GroupByField(descriptions, kError);
   const bool any_error = errors.size() > 1 || !errors[0].value.empty();
   if (any_error) return ExplainErrors(descriptions, errors);
@@ -109,19 +129,21 @@ Status ExplainMismatch(const Descriptions& descriptions) {
   const std::vector<Group> deeds = GroupRanks(descriptions, Deed);
   if (deeds.size() > 1) return ExplainDeeds(deeds);
 
-  const std::string title =
-      ValueAt(descriptions[0], kOperation) + " '" + ValueAt(descriptions[0], kName) + "'";
+  const std::string title = ValueAt(descriptions[0].fields, kOperation) + " '" +
+                            ValueAt(descriptions[0].fields, kName) + "'";
   size_t longest = 0;
-  for (const auto& fields : descriptions) longest = std::max(longest, fields.size());
+  for (const Submission& submission : descriptions) {
+    longest = std::max(longest, submission.fields.size());
+  }
   for (size_t index = kFirstAttribute; index < longest; ++index) {
     const std::vector<Group> values = GroupByField(descriptions, index);
     if (values.size() == 1) continue;
-    const auto labelled =
-        std::find_if(descriptions.begin(), descriptions.end(),
-                     [index](const auto& fields) { return index < fields.size(); });
+    const auto labelled = std::find_if(
+        descriptions.begin(), descriptions.end(),
+        [index](const Submission& submission) { return index < submission.fields.size(); });
     return Status(
         StatusCode::kFailedPrecondition,
-        title + " differs between ranks: " + (*labelled)[index].label + " is " +
+        title + " differs between ranks: " + labelled->fields[index].label + " is " +
             Join(values,
                  [](const Group& group) { return group.value + " on " + RankList(group.ranks); }) +
             "." + kAdvice);

@@ -10,9 +10,10 @@
 
 namespace tfdist {
 
-// `descriptions` by rank. kInvalidArgument when every rank has the same error in its arguments,
-// else kFailedPrecondition.
-Status ExplainMismatch(const std::vector<std::vector<Field>>& descriptions);
+// `descriptions` by rank, whose number among all ranks is in `world_ranks`. kInvalidArgument when
+// every rank has the same error in its arguments, else kFailedPrecondition.
+Status ExplainMismatch(const std::vector<std::vector<Field>>& descriptions,
+                       const std::vector<int>& world_ranks);
 
 }  // namespace tfdist
 

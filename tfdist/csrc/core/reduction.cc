@@ -150,6 +150,7 @@ void ReduceType(const ReduceSpec& spec, const std::vector<const void*>& parts, i
   switch (spec.reduction) {
     case Reduction::kSum:
     case Reduction::kAverage:
+    case Reduction::kAdasum:  // adasum.h has its arithmetic
       return ReduceChunks<Type, Add>(spec.scale, parts, count, output);
     case Reduction::kMin:
       return ReduceChunks<Type, Min>(spec.scale, parts, count, output);
@@ -170,7 +171,7 @@ ReduceSpec BoolSpec(ReduceSpec spec) {
 }  // namespace
 
 const char* NameOf(Reduction reduction) {
-  static constexpr const char* kNames[] = {"sum", "average", "min", "max", "product"};
+  static constexpr const char* kNames[] = {"sum", "average", "min", "max", "product", "adasum"};
   return kNames[static_cast<int>(reduction)];
 }
 

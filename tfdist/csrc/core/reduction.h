@@ -14,7 +14,7 @@
 
 namespace tfdist {
 
-enum class Reduction { kSum, kAverage, kMin, kMax, kProduct };
+enum class Reduction { kSum, kAverage, kMin, kMax, kProduct, kAdasum };
 enum class Compression { kNone, kFp16, kBf16 };  // type on the wire for float32 and float64 tensors
 
 // "sum", "average", ...
@@ -35,7 +35,7 @@ struct Scale {
 
 struct ReduceSpec {
   DType dtype = DType::kFloat32;
-  Reduction reduction = Reduction::kSum;  // kAverage sums: its division is in `scale`
+  Reduction reduction = Reduction::kSum;  // kAverage sums: its division is in `scale`; no kAdasum
   Scale scale;
 };
 

@@ -14,6 +14,7 @@ enum class StatusCode : int {
   kOk = 0,
   kInvalidArgument = 3,     // the caller's arguments are wrong on this rank alone
   kDeadlineExceeded = 4,    // a wait outlasted its deadline
+  kResourceExhausted = 8,   // no memory for a result on this rank alone
   kFailedPrecondition = 9,  // the ranks submitted different things
   kUnimplemented = 12,
   kInternal = 13,

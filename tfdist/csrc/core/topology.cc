@@ -10,7 +10,9 @@ Topology MakeTopology(int rank, const std::vector<int>& host_ids, std::vector<st
   Topology topology;
   topology.rank = rank;
   topology.size = static_cast<int>(host_ids.size());
+  topology.host_ids = host_ids;
   topology.hosts = std::move(hosts);
+  for (int r = 0; r < topology.size; ++r) topology.world_ranks.push_back(r);
   std::map<int, int> ranks_seen;  // host id -> ranks
   std::vector<int> local_ranks;   // by rank
   for (int id : host_ids) local_ranks.push_back(ranks_seen[id]++);
@@ -25,6 +27,22 @@ Topology MakeTopology(int rank, const std::vector<int>& host_ids, std::vector<st
   for (const auto& host : ranks_seen) {
     if (host.second != topology.local_size) topology.is_homogeneous = false;
   }
+  return topology;
+}
+
+Topology SubsetTopology(const Topology& whole, const std::vector<int>& ranks) {
+  std::vector<int> host_ids;
+  std::vector<int> world_ranks;
+  std::vector<std::string> hosts;
+  int rank = 0;
+  for (int r : ranks) {
+    if (r < whole.rank) ++rank;
+    host_ids.push_back(whole.host_ids[r]);
+    hosts.push_back(whole.hosts[r]);
+    world_ranks.push_back(whole.world_ranks[r]);
+  }
+  Topology topology = MakeTopology(rank, host_ids, std::move(hosts));
+  topology.world_ranks = std::move(world_ranks);
   return topology;
 }
 
@@ -49,7 +67,7 @@ std::string RankListWithHosts(const Topology& topology, const std::vector<int>& 
     auto group = std::find_if(groups.begin(), groups.end(),
                               [&host](const auto& candidate) { return candidate.first == host; });
     if (group == groups.end()) group = groups.insert(groups.end(), {host, {}});
-    group->second.push_back(rank);
+    group->second.push_back(topology.world_ranks.at(rank));
   }
   std::string text;
   for (size_t i = 0; i < groups.size() && i < kMaxHosts; ++i) {

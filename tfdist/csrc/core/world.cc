@@ -1,14 +1,23 @@
 #include "core/world.h"
 
+#include <map>
 #include <mutex>
 #include <utility>
 
 namespace tfdist {
 namespace {
 
+struct ProcessSet {
+  std::vector<int> ranks;
+  std::shared_ptr<Engine> engine;  // null where this rank is not in it
+};
+
 struct Slot {
-  std::mutex mutex;
+  std::mutex changing;  // one thread adds or removes at a time: the ranks do so in one order
+  std::mutex mutex;     // guards all below
   std::shared_ptr<Engine> engine;
+  int next_process_set = 1;
+  std::map<int, ProcessSet> process_sets;
 };
 
 // Never destroyed: a thread of the framework may still ask while the process exits.
@@ -24,8 +33,86 @@ std::shared_ptr<Engine> World::Get() {
   return TheSlot().engine;
 }
 
+Status World::Find(int process_set, std::shared_ptr<Engine>* engine) {
+  Slot& slot = TheSlot();
+  std::lock_guard<std::mutex> lock(slot.mutex);
+  if (slot.engine == nullptr) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "a collective ran before tfdist.init() or after tfdist.shutdown(). Call "
+                  "tfdist.init() once, at the start of the script.");
+  }
+  if (process_set == 0) {
+    *engine = slot.engine;
+    return Status::Ok();
+  }
+  const auto found = slot.process_sets.find(process_set);
+  if (found == slot.process_sets.end()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "there is no process set " + std::to_string(process_set) +
+                      " (any more). Add it on every rank before it is used.");
+  }
+  *engine = found->second.engine;
+  if (*engine != nullptr) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument,
+                RankListWithHosts(slot.engine->communicator().topology(),
+                                  {slot.engine->communicator().rank()}) +
+                    " ran a collective in process set " + std::to_string(process_set) + " (" +
+                    RankList(found->second.ranks) +
+                    "), to which it does not belong. Run it where process_set.included() only.");
+}
+
+Status World::AddProcessSet(const std::vector<int>& ranks, int* process_set) {
+  Slot& slot = TheSlot();
+  std::lock_guard<std::mutex> changing(slot.changing);
+  std::shared_ptr<Engine> whole;
+  TFDIST_RETURN_IF_ERROR(Find(0, &whole));
+  {
+    std::lock_guard<std::mutex> lock(slot.mutex);
+    for (const auto& entry : slot.process_sets) {
+      if (entry.second.ranks != ranks) continue;
+      return Status(StatusCode::kInvalidArgument,
+                    "a process set of " + RankList(ranks) + " exists already, as number " +
+                        std::to_string(entry.first) + ". Use that one, or remove it first.");
+    }
+    *process_set = slot.next_process_set;
+  }
+  ProcessSet added{ranks, nullptr};
+  TFDIST_RETURN_IF_ERROR(whole->AddProcessSet(ranks, *process_set, &added.engine));
+  std::lock_guard<std::mutex> lock(slot.mutex);
+  if (slot.engine != whole) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "tfdist was shut down or restarted while a process set of " + RankList(ranks) +
+                      " was added. Add process sets after init() has returned.");
+  }
+  ++slot.next_process_set;
+  slot.process_sets[*process_set] = std::move(added);
+  return Status::Ok();
+}
+
+Status World::RemoveProcessSet(int process_set) {
+  Slot& slot = TheSlot();
+  std::lock_guard<std::mutex> changing(slot.changing);
+  std::shared_ptr<Engine> whole;
+  TFDIST_RETURN_IF_ERROR(Find(0, &whole));
+  {
+    std::lock_guard<std::mutex> lock(slot.mutex);
+    if (slot.process_sets.count(process_set) == 0) {
+      return Status(StatusCode::kInvalidArgument,
+                    "there is no process set " + std::to_string(process_set) +
+                        " to remove. Number 0, all ranks, cannot be removed.");
+    }
+  }
+  TFDIST_RETURN_IF_ERROR(whole->RemoveProcessSet(process_set));
+  std::lock_guard<std::mutex> lock(slot.mutex);
+  if (slot.engine == whole) slot.process_sets.erase(process_set);
+  return Status::Ok();
+}
+
 std::shared_ptr<Engine> World::Set(std::shared_ptr<Engine> engine) {
+  std::map<int, ProcessSet> dropped;  // let go outside the lock
   std::lock_guard<std::mutex> lock(TheSlot().mutex);
+  std::swap(TheSlot().process_sets, dropped);
+  TheSlot().next_process_set = 1;
   std::swap(TheSlot().engine, engine);
   return engine;
 }

@@ -1,4 +1,5 @@
-// The engine of this process: the only process-wide variable that changes. Not an engine itself.
+// The engines of this process: the only process-wide variable that changes. Not an engine itself.
+// One is that of all ranks, the others are those of process sets.
 //
 // Holds a shared pointer, so that an elastic restart can replace the engine while calls on the old
 // one are ending: a caller keeps its copy for one collective and never longer. Thread safe.
@@ -6,6 +7,8 @@
 #define TFDIST_CORE_WORLD_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "core/engine.h"
 
@@ -16,7 +19,14 @@ class World {
   // Null before Set and after Set(nullptr).
   static std::shared_ptr<Engine> Get();
 
-  // Returns the engine that was there.
+  // The engine of a process set, 0 for all ranks; or an error that says why there is none.
+  static Status Find(int process_set, std::shared_ptr<Engine>* engine);
+
+  // All ranks call both alike. A set gets the next number; the same ranks may not be a set twice.
+  static Status AddProcessSet(const std::vector<int>& ranks, int* process_set);
+  static Status RemoveProcessSet(int process_set);
+
+  // Returns the engine that was there. Forgets all process sets.
   static std::shared_ptr<Engine> Set(std::shared_ptr<Engine> engine);
 };
 

@@ -11,27 +11,27 @@
 namespace tfdist {
 namespace {
 
-constexpr int kTag = 7;
+constexpr int kFirstTag = 7;  // of the whole communicator; subsets count on from there
 constexpr int64_t kPieceBytes = int64_t{1} << 30;  // MPI counts in int
 
 const bool kRegistered = RegisterCommunicatorFactory("mpi", MpiCommunicator::Create);
 
 }  // namespace
 
-Status MpiCommunicator::Create(const EngineConfig& config,
+Status MpiCommunicator::Create(const EngineConfig& config, const Membership& membership,
                                std::unique_ptr<Communicator>* communicator) {
   bool owns_mpi = false;
   TFDIST_RETURN_IF_ERROR(StartMpi(&owns_mpi));
   MPI_Comm mpi = MPI_COMM_NULL;
-  TFDIST_RETURN_IF_ERROR(DuplicateWorld(config, &mpi));
+  TFDIST_RETURN_IF_ERROR(DuplicateMembers(config, membership, &mpi));
   Topology topology;
   TFDIST_RETURN_IF_ERROR(FindTopology(mpi, &topology));
-  *communicator = std::make_unique<MpiCommunicator>(std::move(topology), mpi, owns_mpi);
+  *communicator = std::make_unique<MpiCommunicator>(std::move(topology), mpi, 0, owns_mpi);
   return Status::Ok();
 }
 
-MpiCommunicator::MpiCommunicator(Topology topology, MPI_Comm mpi, bool owns_mpi)
-    : Communicator(std::move(topology)), mpi_(mpi), owns_mpi_(owns_mpi) {}
+MpiCommunicator::MpiCommunicator(Topology topology, MPI_Comm mpi, int channel, bool owns_mpi)
+    : Communicator(std::move(topology)), mpi_(mpi), channel_(channel), owns_mpi_(owns_mpi) {}
 
 // Frees nothing: MPI_Comm_free is collective, and the peers may be gone.
 MpiCommunicator::~MpiCommunicator() = default;
@@ -63,12 +63,13 @@ Status MpiCommunicator::Exchange(const std::vector<Transfer>& sends,
 
 Status MpiCommunicator::Start(const Transfer& transfer, bool send, Pieces* pieces) {
   char* data = static_cast<char*>(transfer.data);
+  const int peer = topology().world_ranks[transfer.peer];
+  const int tag = kFirstTag + channel_;
   for (int64_t offset = 0; offset < transfer.bytes; offset += kPieceBytes) {
     const int bytes = static_cast<int>(std::min(kPieceBytes, transfer.bytes - offset));
     MPI_Request request = MPI_REQUEST_NULL;
-    const int error =
-        send ? MPI_Isend(data + offset, bytes, MPI_BYTE, transfer.peer, kTag, mpi_, &request)
-             : MPI_Irecv(data + offset, bytes, MPI_BYTE, transfer.peer, kTag, mpi_, &request);
+    const int error = send ? MPI_Isend(data + offset, bytes, MPI_BYTE, peer, tag, mpi_, &request)
+                           : MPI_Irecv(data + offset, bytes, MPI_BYTE, peer, tag, mpi_, &request);
     if (error != MPI_SUCCESS) return Lost(error, transfer.peer);
     pieces->requests.push_back(request);
     pieces->peers.push_back(transfer.peer);
@@ -136,7 +137,11 @@ void MpiCommunicator::Abandon(Pieces* pieces) {
 // Names the dead where MPI knows them: after a revocation `peer` is whoever came first in a list.
 Status MpiCommunicator::Lost(int error, int peer) const {
   std::string what = "lost its connection to ";
-  const std::vector<int> failed = FailedRanks(mpi_);
+  std::vector<int> failed;
+  const std::vector<int> dead = FailedRanks(mpi_);
+  for (int r = 0; r < size(); ++r) {
+    if (std::count(dead.begin(), dead.end(), topology().world_ranks[r]) > 0) failed.push_back(r);
+  }
   if (!failed.empty()) {
     what += RankListWithHosts(topology(), failed);
   } else if (IsRevoked(error)) {
@@ -148,8 +153,16 @@ Status MpiCommunicator::Lost(int error, int peer) const {
                                               ". MPI says: " + MpiErrorText(error) + ".");
 }
 
+Status MpiCommunicator::Subset(const std::vector<int>& ranks, int channel,
+                               std::unique_ptr<Communicator>* subset) {
+  TFDIST_RETURN_IF_ERROR(CheckSubset(mpi_, kFirstTag + channel));
+  *subset = std::make_unique<MpiCommunicator>(SubsetTopology(topology(), ranks), mpi_, channel,
+                                              /*owns_mpi=*/false);
+  return Status::Ok();
+}
+
 Status MpiCommunicator::Finalize(bool clean) {
-  if (!clean || mpi_ == MPI_COMM_NULL) return Status::Ok();
+  if (!clean || channel_ > 0 || mpi_ == MPI_COMM_NULL) return Status::Ok();
   int error = MPI_Comm_free(&mpi_);
   if (error == MPI_SUCCESS && owns_mpi_) error = MPI_Finalize();
   if (error == MPI_SUCCESS) return Status::Ok();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/communicator.h"
+#include "core/communicator_factory.h"
 #include "core/engine_config.h"
 #include "core/status.h"
 
@@ -21,15 +22,19 @@ namespace tfdist {
 
 class MpiCommunicator : public Communicator {
  public:
-  // All ranks call it. Waits for them within config.stall_shutdown_seconds.
-  static Status Create(const EngineConfig& config, std::unique_ptr<Communicator>* communicator);
+  // All ranks of `membership` call it. Waits for them within config.stall_shutdown_seconds.
+  static Status Create(const EngineConfig& config, const Membership& membership,
+                       std::unique_ptr<Communicator>* communicator);
 
-  // Takes over `mpi`. `owns_mpi`: this process' MPI was started for us.
-  MpiCommunicator(Topology topology, MPI_Comm mpi, bool owns_mpi);
+  // Takes over `mpi`, but for a subset (channel > 0), which has it from another communicator.
+  // `owns_mpi`: this process' MPI was started for us.
+  MpiCommunicator(Topology topology, MPI_Comm mpi, int channel, bool owns_mpi);
   ~MpiCommunicator() override;
 
   Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   Wait* wait) override;
+  Status Subset(const std::vector<int>& ranks, int channel,
+                std::unique_ptr<Communicator>* subset) override;
   Status Finalize(bool clean) override;
 
  private:
@@ -48,6 +53,7 @@ class MpiCommunicator : public Communicator {
   Status Lost(int error, int peer) const;
 
   MPI_Comm mpi_;
+  const int channel_;
   const bool owns_mpi_;
   std::vector<int> indices_;          // of completed requests, kept to spare allocations
   std::vector<MPI_Status> statuses_;  // beside indices_

@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "core/communicator_factory.h"
 #include "core/engine_config.h"
 #include "core/status.h"
 #include "core/topology.h"
@@ -19,9 +20,13 @@ namespace tfdist {
 // MPI that has been ended, since MPI cannot be started twice.
 Status StartMpi(bool* started);
 
-// A duplicate of MPI_COMM_WORLD that returns errors instead of aborting. Fails when not all ranks
-// ask for it within config.stall_shutdown_seconds.
-Status DuplicateWorld(const EngineConfig& config, MPI_Comm* duplicate);
+// A communicator of the members alone that returns errors instead of aborting. Fails when not all
+// of them ask for it within config.stall_shutdown_seconds, and for wrong ranks.
+Status DuplicateMembers(const EngineConfig& config, const Membership& membership,
+                        MPI_Comm* duplicate);
+
+// Whether messages with `tag` may travel on `mpi` beside those of other threads.
+Status CheckSubset(MPI_Comm mpi, int tag);
 
 // All ranks of `mpi` call it. Host names are for messages; ranks share a host when MPI says that
 // they can share memory.

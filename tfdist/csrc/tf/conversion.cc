@@ -1,6 +1,5 @@
 #include "tf/conversion.h"
 
-#include "core/world.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tfdist {
@@ -8,6 +7,11 @@ namespace tfdist {
 absl::Status ToTensorFlow(const Status& status) {
   if (status.ok()) return absl::Status();
   return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+}
+
+Status FromTensorFlow(const absl::Status& status) {
+  if (status.ok()) return Status::Ok();
+  return Status(static_cast<StatusCode>(status.code()), std::string(status.message()));
 }
 
 Status ToDType(tensorflow::DataType dtype, DType* out) {
@@ -73,6 +77,8 @@ Status ToReduction(const std::string& name, Reduction* out) {
     *out = Reduction::kMax;
   } else if (name == "product") {
     *out = Reduction::kProduct;
+  } else if (name == "adasum") {
+    *out = Reduction::kAdasum;
   } else {
     return Status(StatusCode::kInvalidArgument, "unknown reduction '" + name + "'");
   }
@@ -90,15 +96,6 @@ Status ToCompression(const std::string& name, Compression* out) {
     return Status(StatusCode::kInvalidArgument, "unknown compression '" + name + "'");
   }
   return Status::Ok();
-}
-
-Status CurrentEngine(std::shared_ptr<Engine>* out) {
-  *out = World::Get();
-  if (*out != nullptr) return Status::Ok();
-  return Status(StatusCode::kFailedPrecondition,
-                "a collective ran before tfdist.init() or after tfdist.shutdown(). Call "
-                "tfdist.init() once, at the "
-                "start of the script.");
 }
 
 }  // namespace tfdist

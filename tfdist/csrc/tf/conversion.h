@@ -3,7 +3,6 @@
 #ifndef TFDIST_TF_CONVERSION_H_
 #define TFDIST_TF_CONVERSION_H_
 
-#include <memory>
 #include <string>
 
 #include "core/engine.h"
@@ -16,6 +15,7 @@ namespace tfdist {
 
 // Same code, same message.
 absl::Status ToTensorFlow(const Status& status);
+Status FromTensorFlow(const absl::Status& status);
 
 // kInvalidArgument for a dtype that collectives do not carry.
 Status ToDType(tensorflow::DataType dtype, DType* out);
@@ -25,9 +25,6 @@ Status ToTensorView(const tensorflow::Tensor& tensor, TensorView* out);
 
 Status ToReduction(const std::string& name, Reduction* out);
 Status ToCompression(const std::string& name, Compression* out);
-
-// The engine in force, or an error that says to call tfdist.init().
-Status CurrentEngine(std::shared_ptr<Engine>* out);
 
 }  // namespace tfdist
 

@@ -1,27 +1,17 @@
 // The CPU kernel of TfdistBarrier.
-#include <memory>
-#include <string>
-
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tf/conversion.h"
+#include "tf/kernels/collective_kernel.h"
 
 namespace tfdist {
 namespace {
 
-class BarrierKernel : public tensorflow::OpKernel {
+class BarrierKernel : public CollectiveKernel {
  public:
-  explicit BarrierKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("label", &label_));
-  }
+  using CollectiveKernel::CollectiveKernel;
 
-  void Compute(tensorflow::OpKernelContext* context) override {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK(context, ToTensorFlow(CurrentEngine(&engine)));
-    OP_REQUIRES_OK(context, ToTensorFlow(engine->Barrier(label_)));
+ protected:
+  Status Run(tensorflow::OpKernelContext* /*context*/, Engine* engine) override {
+    return engine->Barrier(label());
   }
-
- private:
-  std::string label_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfdistBarrier").Device(tensorflow::DEVICE_CPU), BarrierKernel);

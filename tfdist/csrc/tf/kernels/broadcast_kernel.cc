@@ -1,14 +1,12 @@
 // The CPU kernels of TfdistGroupedBroadcast and TfdistBroadcastVariables.
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <string>
 #include <vector>
 
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tf/conversion.h"
+#include "tf/kernels/collective_kernel.h"
 
 namespace tfdist {
 namespace {
@@ -24,28 +22,25 @@ absl::Status ReadOptions(OpKernelConstruction* context, BroadcastOptions* option
   return context->GetAttr("tensor_names", &options->tensor_names);
 }
 
-class GroupedBroadcastKernel : public tensorflow::OpKernel {
+class GroupedBroadcastKernel : public CollectiveKernel {
  public:
-  explicit GroupedBroadcastKernel(OpKernelConstruction* context) : OpKernel(context) {
+  explicit GroupedBroadcastKernel(OpKernelConstruction* context) : CollectiveKernel(context) {
     OP_REQUIRES_OK(context, ReadOptions(context, &options_));
   }
 
-  void Compute(OpKernelContext* context) override {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK(context, ToTensorFlow(CurrentEngine(&engine)));
+ protected:
+  Status Run(OpKernelContext* context, Engine* engine) override {
+    const Topology& topology = engine->communicator().topology();
+    const bool sends = topology.world_ranks[topology.rank] == options_.root;
     std::vector<TensorView> tensors(context->num_outputs());
     for (int i = 0; i < context->num_outputs(); ++i) {
-      const Tensor& input = context->input(i);
-      Tensor* output = nullptr;
-      OP_REQUIRES_OK(context,
-                     context->forward_input_or_allocate_output({i}, i, input.shape(), &output));
-      OP_REQUIRES_OK(context, ToTensorFlow(ToTensorView(*output, &tensors[i])));
-      const bool sends = engine->communicator().rank() == options_.root;
-      if (sends && output->data() != input.data() && tensors[i].bytes() > 0) {
-        std::memcpy(output->data(), input.data(), tensors[i].bytes());
+      TFDIST_RETURN_IF_ERROR(ForwardOrAllocate(context, i, &tensors[i]));
+      const void* input = context->input(i).data();
+      if (sends && tensors[i].data != input && tensors[i].bytes() > 0) {
+        std::memcpy(tensors[i].data, input, tensors[i].bytes());
       }
     }
-    OP_REQUIRES_OK(context, ToTensorFlow(engine->Broadcast(options_, tensors)));
+    return engine->Broadcast(options_, tensors);
   }
 
  private:
@@ -64,26 +59,26 @@ absl::Status MakeExclusive(OpKernelContext* context, Var* variable) {
   return absl::OkStatus();
 }
 
-class BroadcastVariablesKernel : public tensorflow::OpKernel {
+class BroadcastVariablesKernel : public CollectiveKernel {
  public:
-  explicit BroadcastVariablesKernel(OpKernelConstruction* context) : OpKernel(context) {
+  explicit BroadcastVariablesKernel(OpKernelConstruction* context) : CollectiveKernel(context) {
     OP_REQUIRES_OK(context, ReadOptions(context, &options_));
   }
 
-  void Compute(OpKernelContext* context) override {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK(context, ToTensorFlow(CurrentEngine(&engine)));
+ protected:
+  Status Run(OpKernelContext* context, Engine* engine) override {
     // The last input only keeps the order.
     std::vector<tensorflow::core::RefCountPtr<Var>> variables(context->num_inputs() - 1);
     for (int i = 0; i < static_cast<int>(variables.size()); ++i) {
-      OP_REQUIRES_OK(
-          context, LookupResource(context, tensorflow::HandleFromInput(context, i), &variables[i]));
+      const absl::Status found =
+          LookupResource(context, tensorflow::HandleFromInput(context, i), &variables[i]);
+      if (!found.ok()) return FromTensorFlow(found);
     }
     const std::vector<Var*> distinct = Distinct(variables);
     for (Var* variable : distinct) variable->mu()->lock();
-    const absl::Status status = Overwrite(context, engine.get(), variables);
+    const Status status = Overwrite(context, engine, variables);
     for (Var* variable : distinct) variable->mu()->unlock();
-    OP_REQUIRES_OK(context, status);
+    return status;
   }
 
  private:
@@ -98,14 +93,14 @@ class BroadcastVariablesKernel : public tensorflow::OpKernel {
     return distinct;
   }
 
-  absl::Status Overwrite(OpKernelContext* context, Engine* engine,
-                         const std::vector<tensorflow::core::RefCountPtr<Var>>& variables) {
+  Status Overwrite(OpKernelContext* context, Engine* engine,
+                   const std::vector<tensorflow::core::RefCountPtr<Var>>& variables) {
     std::vector<TensorView> views(variables.size());
     for (size_t i = 0; i < variables.size(); ++i) {
-      TF_RETURN_IF_ERROR(MakeExclusive(context, variables[i].get()));
-      TF_RETURN_IF_ERROR(ToTensorFlow(ToTensorView(*variables[i]->tensor(), &views[i])));
+      TFDIST_RETURN_IF_ERROR(FromTensorFlow(MakeExclusive(context, variables[i].get())));
+      TFDIST_RETURN_IF_ERROR(ToTensorView(*variables[i]->tensor(), &views[i]));
     }
-    return ToTensorFlow(engine->Broadcast(options_, views));
+    return engine->Broadcast(options_, views);
   }
 
   BroadcastOptions options_;

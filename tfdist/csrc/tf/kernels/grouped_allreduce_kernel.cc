@@ -1,42 +1,42 @@
 // The CPU kernel of TfdistGroupedAllreduce.
-#include <memory>
-#include <string>
+#include <limits>
 #include <vector>
 
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tf/conversion.h"
+#include "tf/kernels/collective_kernel.h"
 
 namespace tfdist {
 namespace {
 
-class GroupedAllreduceKernel : public tensorflow::OpKernel {
+class GroupedAllreduceKernel : public CollectiveKernel {
  public:
-  explicit GroupedAllreduceKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
-    std::string reduction, compression;
-    OP_REQUIRES_OK(context, context->GetAttr("reduction", &reduction));
-    OP_REQUIRES_OK(context, context->GetAttr("compression", &compression));
-    OP_REQUIRES_OK(context, context->GetAttr("label", &options_.name));
-    OP_REQUIRES_OK(context, context->GetAttr("tensor_names", &options_.tensor_names));
-    OP_REQUIRES_OK(context, ToTensorFlow(ToReduction(reduction, &options_.reduction)));
-    OP_REQUIRES_OK(context, ToTensorFlow(ToCompression(compression, &options_.compression)));
+  explicit GroupedAllreduceKernel(tensorflow::OpKernelConstruction* context)
+      : CollectiveKernel(context) {
+    OP_REQUIRES_OK(context, ReadReduction(context, &options_));
+    OP_REQUIRES_OK(context, context->GetAttr("weighted", &options_.weighted));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK(context, ToTensorFlow(CurrentEngine(&engine)));
+ protected:
+  Status Run(tensorflow::OpKernelContext* context, Engine* engine) override {
     const int tensors = context->num_outputs();
     AllreduceOptions options = options_;
-    options.prescale = context->input(tensors).scalar<double>()();
-    options.postscale = context->input(tensors + 1).scalar<double>()();
-    std::vector<TensorView> inputs(tensors), outputs(tensors);
-    for (int i = 0; i < tensors; ++i) {
-      tensorflow::Tensor* output = nullptr;
-      OP_REQUIRES_OK(context, ToTensorFlow(ToTensorView(context->input(i), &inputs[i])));
-      OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(
-                                  {i}, i, context->input(i).shape(), &output));
-      OP_REQUIRES_OK(context, ToTensorFlow(ToTensorView(*output, &outputs[i])));
+    int64_t weight = 0;
+    TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors, "prescale_factor", &options.prescale));
+    TFDIST_RETURN_IF_ERROR(
+        ReadScalar(*context, tensors + 1, "postscale_factor", &options.postscale));
+    TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors + 2, "weight", &weight));
+    if (weight < 0 || weight > std::numeric_limits<uint32_t>::max()) {
+      return Status(StatusCode::kInvalidArgument,
+                    "allreduce '" + label() + "' received the weight " + std::to_string(weight) +
+                        "; expected 0 to 4294967295.");
     }
-    OP_REQUIRES_OK(context, ToTensorFlow(engine->Allreduce(options, inputs, outputs)));
+    options.weight = static_cast<uint32_t>(weight);
+    std::vector<TensorView> inputs, outputs(tensors);
+    TFDIST_RETURN_IF_ERROR(ViewInputs(*context, tensors, &inputs));
+    for (int i = 0; i < tensors; ++i) {
+      TFDIST_RETURN_IF_ERROR(ForwardOrAllocate(context, i, &outputs[i]));
+    }
+    return engine->Allreduce(options, inputs, outputs);
   }
 
  private:

@@ -7,6 +7,7 @@ namespace tfdist {
 
 REGISTER_OP("TfdistBarrier")
     .Input("order: resource")
+    .Attr("process_set: int = 0")
     .Attr("label: string")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)

@@ -11,7 +11,8 @@ REGISTER_OP("TfdistGroupedBroadcast")
     .Attr(
         "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, "
         "double}) >= 1")
-    .Attr("root_rank: int >= 0")
+    .Attr("root_rank: int")
+    .Attr("process_set: int = 0")
     .Attr("label: string")
     .Attr("tensor_names: list(string)")
     .SetIsStateful()
@@ -24,14 +25,15 @@ Gives every rank the tensors of one rank.
 
 tensors: One or more tensors; dtypes and shapes must be the same on every rank.
 order: A resource that every collective takes, so that automatic control dependencies keep them in program order.
-received: The tensors of rank `root_rank`.
+received: The tensors of rank `root_rank`, its number among all ranks.
 )doc");
 
 REGISTER_OP("TfdistBroadcastVariables")
     .Input("variables: count * resource")
     .Input("order: resource")
     .Attr("count: int >= 1")
-    .Attr("root_rank: int >= 0")
+    .Attr("root_rank: int")
+    .Attr("process_set: int = 0")
     .Attr("label: string")
     .Attr("tensor_names: list(string)")
     .SetIsStateful()

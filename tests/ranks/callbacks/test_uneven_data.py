@@ -1,0 +1,229 @@
+"""Ranks with unequal numbers of batches: every sample is used once, and the result is that of one process."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist import runtime
+from tfdist.callbacks import BackupAndRestore, DataParallel, LearningRateScheduleCallback, ModelCheckpoint
+from tfdist.errors import ConfigError
+from tfdist.testing import assert_close, assert_identical_on_ranks
+
+SAMPLES = 41  # 11 batches of 4, the last of 1
+BATCH = 4
+EPOCHS = 3
+OPTIMIZERS = {
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5),
+}
+
+@pytest.fixture(autouse=True)
+def _other_tests_have_equal_data():
+    before = set(runtime._events)
+    yield
+    runtime._events.clear()
+    runtime._events.update(before)
+
+
+def samples():
+    generator = np.random.default_rng(5)
+    x = generator.normal(size=(SAMPLES, 4)).astype("float32")
+    return x, (x @ generator.normal(size=(4, 1))).astype("float32")
+
+
+def dataset():
+    return tf.data.Dataset.from_tensor_slices(samples()).batch(BATCH)
+
+
+def dense_model():
+    keras.utils.set_random_seed(3)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)])
+
+
+def global_batches(world, x, y):
+    """Step s of all ranks put together: batches s * world to s * world + world - 1, where there are so many."""
+    step = BATCH * world
+    return [(x[begin : begin + step], y[begin : begin + step]) for begin in range(0, len(x), step)]
+
+
+def reference(world, model, optimizer, data=None, epochs=EPOCHS, on_step=None):
+    """One process on the global batches."""
+    model.compile(optimizer, loss="mse")
+    batches = global_batches(world, *(data or samples()))
+    for epoch in range(epochs):
+        for step, (x, y) in enumerate(batches):
+            if on_step is not None:
+                on_step(model, epoch, step)
+            model.train_on_batch(x, y)
+    return model
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("setting", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}], ids=str)
+def test_fit_equals_one_process_on_all_samples(world, optimizer, setting):
+    model = dense_model()
+    model.compile(OPTIMIZERS[optimizer](), loss="mse", metrics=["mae"], **setting)
+    history = model.fit(
+        tfdist.shard(dataset(), remainder="join"),
+        validation_data=tfdist.shard(dataset().take(7), remainder="join"),
+        epochs=EPOCHS,
+        verbose=0,
+        callbacks=[DataParallel(scale_learning_rate=False)],
+    ).history
+    assert_identical_on_ranks(model.get_weights())
+    assert_identical_on_ranks([np.asarray(v) for v in model.optimizer.variables], "state of the optimizer")
+    expected = reference(world, dense_model(), OPTIMIZERS[optimizer]())
+    assert int(model.optimizer.iterations) == int(expected.optimizer.iterations)
+    assert_close(model.get_weights(), expected.get_weights())
+    x, y = samples()
+    error = np.abs(expected.predict(x[:28], verbose=0) - y[:28]).mean()
+    assert np.isclose(history["val_mae"][-1], error, rtol=1e-4)
+    assert_identical_on_ranks([np.array(history[name]) for name in sorted(history)], "history")
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_compressed(world, compression):
+    model = dense_model()
+    model.compile(keras.optimizers.SGD(0.05), loss="mse")
+    callback = DataParallel(scale_learning_rate=False, compression=compression)
+    model.fit(tfdist.shard(dataset(), remainder="join"), epochs=EPOCHS, verbose=0, callbacks=[callback])
+    assert_identical_on_ranks(model.get_weights())
+    expected = reference(world, dense_model(), keras.optimizers.SGD(0.05))
+    # Each of the 33 updates is off by at most the rounding of a gradient, once on each rank and once more.
+    relative = 33 * {"fp16": 2.0**-11, "bf16": 2.0**-8}[compression]
+    assert_close(model.get_weights(), expected.get_weights(), relative=relative, floor=0.1)
+
+
+def test_arrays(world):
+    """Rows r, r + n, ...: every rank has one row more or less, in batches of its own."""
+    x, y = samples()
+    model = dense_model()
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+    mine = tfdist.shard((x, y), remainder="join")
+    assert sum(tfdist.allgather_object(len(mine[0]))) == SAMPLES
+    callback = DataParallel(scale_learning_rate=False)
+    model.fit(*mine, batch_size=BATCH, shuffle=False, epochs=EPOCHS, verbose=0, callbacks=[callback])
+    expected = reference(world, dense_model(), keras.optimizers.SGD(0.05, momentum=0.9))
+    assert_identical_on_ranks(model.get_weights())
+    assert_close(model.get_weights(), expected.get_weights())
+
+
+def test_embedding(world):
+    """Its gradient is gathered, row by row."""
+    ids = np.random.default_rng(1).integers(0, 9, size=(SAMPLES, 3))
+    targets = samples()[1]
+
+    def new_model():
+        keras.utils.set_random_seed(3)
+        layers = [keras.Input((3,), dtype="int32"), keras.layers.Embedding(9, 2), keras.layers.Flatten()]
+        return keras.Sequential([*layers, keras.layers.Dense(1)])
+
+    model = new_model()
+    model.compile(keras.optimizers.SGD(0.05), loss="mse")
+    part = tfdist.shard(tf.data.Dataset.from_tensor_slices((ids, targets)).batch(BATCH), remainder="join")
+    model.fit(part, epochs=EPOCHS, verbose=0, callbacks=[DataParallel(scale_learning_rate=False)])
+    assert_identical_on_ranks(model.get_weights())
+    expected = reference(world, new_model(), keras.optimizers.SGD(0.05), (ids, targets))
+    assert_close(model.get_weights(), expected.get_weights())
+
+
+def test_warmup_counts_the_steps_of_the_longest_rank(world):
+    model = dense_model()
+    model.compile(keras.optimizers.SGD(0.01), loss="mse")
+    part = tfdist.shard(dataset(), remainder="join")
+    model.fit(part, epochs=EPOCHS, verbose=0, callbacks=[DataParallel(warmup_epochs=2)])
+    assert_identical_on_ranks(model.get_weights())
+    steps = -(-11 // world)
+
+    def warm_up(reference_model, epoch, step):
+        taken = min(epoch * steps + step, 2 * steps)
+        reference_model.optimizer.learning_rate = 0.01 * (1 + (world - 1) * taken / (2 * steps))
+
+    expected = reference(world, dense_model(), keras.optimizers.SGD(0.01), on_step=warm_up)
+    assert_close(model.get_weights(), expected.get_weights())
+
+
+def test_schedule_without_stairs(world):
+    model = dense_model()
+    model.compile(keras.optimizers.SGD(0.01), loss="mse")
+    schedule = LearningRateScheduleCallback(0.02, lambda epoch: 0.5**epoch, staircase=False)
+    part = tfdist.shard(dataset(), remainder="join")
+    callbacks = [DataParallel(scale_learning_rate=False), schedule]
+    model.fit(part, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    assert_identical_on_ranks(model.get_weights())
+    steps = -(-11 // world)
+
+    def decay(reference_model, epoch, step):
+        reference_model.optimizer.learning_rate = 0.02 * 0.5 ** (epoch + step / steps)
+
+    expected = reference(world, dense_model(), keras.optimizers.SGD(0.01), on_step=decay)
+    assert_close(model.get_weights(), expected.get_weights())
+
+
+def test_moving_statistics_are_those_of_all_ranks(world):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), loss="mse")
+    part = tfdist.shard(dataset(), remainder="join")
+    own = [batch for batch, _ in part]
+    model.fit(part, epochs=1, verbose=0, callbacks=[DataParallel(scale_learning_rate=False)])
+    assert_identical_on_ranks([np.asarray(v) for v in model.variables])
+    moving = np.zeros(4)
+    for batch in own:
+        moving = 0.99 * moving + 0.01 * np.mean(batch, axis=0)
+    expected = np.mean(tfdist.allgather(moving[np.newaxis], name="moving means"), axis=0)
+    assert_close([model.layers[0].moving_mean], [expected])
+
+
+def test_a_loop_of_ones_own(world):
+    """The end of the data as one writes it without `fit`."""
+    variable = tf.Variable(1.0)
+    steps = tfdist.rank() + 1
+    for _ in range(steps):
+        variable.assign_add(tfdist.allreduce(tf.constant(1.0), op=tfdist.Sum, name="step"))
+    last = tfdist.join()
+    assert last == world - 1
+    tfdist.broadcast_variables([variable], root_rank=last)
+    # In step s the ranks s to world - 1 still have data.
+    assert float(variable) == 1 + world * (world + 1) / 2
+
+
+def test_every_file_is_read_to_its_end(world, shared_tmp_path):
+    lengths = [3, 1, 4, 2, 5]
+    if tfdist.rank() == 0:
+        for index, length in enumerate(lengths):
+            with tf.io.TFRecordWriter(str(shared_tmp_path / f"{index}.tfrecord")) as writer:
+                for sample in range(length):
+                    writer.write(f"{index}/{sample}")
+    tfdist.barrier(name="files are written")
+    names = [str(shared_tmp_path / f"{index}.tfrecord") for index in range(len(lengths))]
+    part = tfdist.shard(tf.data.TFRecordDataset(names), policy="file", remainder="join")
+    seen = sum(tfdist.allgather_object([record.numpy().decode() for record in part]), [])
+    assert sorted(seen) == [f"{index}/{sample}" for index in range(len(lengths)) for sample in range(lengths[index])]
+
+
+def test_what_needs_equal_batches_is_refused(world, tmp_path):
+    part = tfdist.shard(dataset(), remainder="join")
+    model = dense_model()
+    model.compile(keras.optimizers.SGD(0.01, gradient_accumulation_steps=2), loss="mse")
+    with pytest.raises(ConfigError, match="gradient_accumulation_steps: a rank that is through"):
+        model.fit(part, verbose=0, callbacks=[DataParallel()])
+    model.compile(keras.optimizers.SGD(0.01), loss="mse")
+    for callback in (
+        BackupAndRestore(tmp_path, save_freq=2),
+        ModelCheckpoint(str(tmp_path / "m.keras"), save_freq=2),
+    ):
+        with pytest.raises(ConfigError, match=r"save_freq=2\) needs equally many batches on every rank"):
+            model.fit(part, verbose=0, callbacks=[DataParallel(), callback])
+    model.fit(part, verbose=0, callbacks=[DataParallel(checkpoint=str(tmp_path / "m.keras"))])
+    assert (tmp_path / "m.keras").exists() == (tfdist.rank() == 0)
+
+
+def test_too_few_elements(world):
+    with pytest.raises(ConfigError, match=f"found 1 elements; {world} are needed"):
+        tfdist.shard(tf.data.Dataset.range(1), remainder="join")
+    with pytest.raises(ConfigError, match=f"found 1 rows; {world} are needed"):
+        tfdist.shard(np.zeros((1, 2)), remainder="join")

@@ -1,0 +1,27 @@
+// The CPU kernel of TfdistJoin.
+#include <memory>
+
+#include "core/world.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/conversion.h"
+
+namespace tfdist {
+namespace {
+
+class JoinKernel : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK(context, ToTensorFlow(World::Find(0, &engine)));
+    tensorflow::Tensor* last = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, tensorflow::TensorShape({}), &last));
+    OP_REQUIRES_OK(context, ToTensorFlow(engine->Join(&last->scalar<int>()())));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfdistJoin").Device(tensorflow::DEVICE_CPU), JoinKernel);
+
+}  // namespace
+}  // namespace tfdist

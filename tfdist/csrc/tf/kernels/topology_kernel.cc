@@ -1,0 +1,42 @@
+// The CPU kernel of TfdistTopology.
+#include <memory>
+#include <string>
+
+#include "core/world.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/conversion.h"
+
+namespace tfdist {
+namespace {
+
+int ValueOf(const Topology& topology, const std::string& what) {
+  if (what == "rank") return topology.rank;
+  if (what == "size") return topology.size;
+  if (what == "local_rank") return topology.local_rank;
+  return topology.local_size;
+}
+
+class TopologyKernel : public tensorflow::OpKernel {
+ public:
+  explicit TopologyKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("what", &what_));
+    OP_REQUIRES_OK(context, context->GetAttr("process_set", &process_set_));
+  }
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK(context, ToTensorFlow(World::Find(process_set_, &engine)));
+    tensorflow::Tensor* value = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, tensorflow::TensorShape({}), &value));
+    value->scalar<int>()() = ValueOf(engine->communicator().topology(), what_);
+  }
+
+ private:
+  std::string what_;
+  int process_set_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfdistTopology").Device(tensorflow::DEVICE_CPU), TopologyKernel);
+
+}  // namespace
+}  // namespace tfdist

@@ -1,0 +1,34 @@
+"""Join: a rank that has run out of data takes part with nothing until all ranks have."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.ops import call
+
+
+def join() -> int | tf.Tensor:
+    """Tells the other ranks that this one has nothing left to contribute, and waits until all have joined.
+
+    You need it in a loop of your own where ranks have unequal numbers of steps; `tfdist.shard(..., remainder="join")`
+    with `tfdist.callbacks.DataParallel` does it for `fit`. Meanwhile this rank takes part with zeros in what the others
+    submit: allreduce by Sum, Average (which still divides by the number of all ranks) or Adasum, allgather (no rows)
+    and barrier. Any other collective, and any in a process set, would lose its meaning and fails on every rank.
+
+    Returns:
+        The rank that joined last; it has seen every update, so broadcast its state from there. An int, or in a
+        `tf.function` an int32 scalar.
+
+    Raises:
+        MismatchError: On every rank, if another rank called a collective that zeros would falsify.
+
+    Example:
+
+    ```python
+    for batch in dataset:  # unequal numbers of batches
+        train_step(batch)
+    tfdist.broadcast_variables(model.variables, root_rank=tfdist.join())
+    ```
+    """
+    last = call.run("tfdist_join")
+    return int(last) if tf.executing_eagerly() else last
