@@ -172,6 +172,11 @@ class BackupAndRestore(keras.callbacks.Callback):
                 f"it was written in the middle of an epoch by {ranks} ranks, and now there are {tfdist.size()}, which "
                 f"deal out the data in another way. Start {ranks} ranks, or remove the folder."
             )
+        if ranks != tfdist.size() and optimizer.has_local_variables(self.model.optimizer):
+            raise ValueError(
+                f"it was written by {ranks} ranks, each with local variables of its own, and now there are "
+                f"{tfdist.size()}. Start {ranks} ranks, or remove the folder."
+            )
         steps = self.params.get("steps")
         if steps and position.batch >= steps:
             raise ValueError(
@@ -241,7 +246,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _own_variables(self) -> list[Any]:
         shared = {id(variable) for variable in [*self.model.weights, *self.model.metrics_variables]}
         seeds = [variable for variable in self.model.variables if id(variable) not in shared]
-        return [*seeds, *_compat.accumulators(self.model.optimizer)]
+        return [*seeds, *optimizer.state_of_rank(self.model.optimizer)]
 
     def _metric_states(self) -> list[Any]:
         metrics = metric_reduction.leaves(self.model.metrics)

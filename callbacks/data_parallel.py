@@ -14,7 +14,7 @@ from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
 from tfdist.callbacks.rate_setter import velocities
-from tfdist.compression import Compression
+from tfdist.compression import AnyCompression, Compression
 
 _logger = logging.getLogger("tfdist")
 
@@ -43,7 +43,8 @@ class DataParallel(keras.callbacks.Callback):
     Calls `tfdist.init()` if that has not been done. In a world of one it changes nothing that can be measured.
 
     Args:
-        compression: Wire type of gradients, "none", "fp16" or "bf16"; None takes `TFDIST_COMPRESSION`, or "none".
+        compression: Wire type of gradients, "none", "fp16" or "bf16", or a `tfdist.compression.Compressor` of your own;
+            None takes `TFDIST_COMPRESSION`, or "none".
         warmup_epochs: Epochs over which the rate rises to its scaled value; may be a fraction. Needs
             `scale_learning_rate`.
         scale_learning_rate: Whether to multiply the rate by the number of ranks. Files keep the rate of one process:
@@ -68,7 +69,7 @@ class DataParallel(keras.callbacks.Callback):
 
     def __init__(
         self,
-        compression: Compression | str | None = None,
+        compression: AnyCompression | None = None,
         warmup_epochs: float = 0,
         scale_learning_rate: bool = True,
         checkpoint: str | Path | keras.callbacks.Callback | None = None,

@@ -18,9 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, errors, runtime
+from tfdist import _compat, errors, optimizer, runtime
 from tfdist.callbacks import metric_reduction
 from tfdist.gradients import weighted_by
+from tfdist.local_variable import key_of
 
 _DIGEST_ELEMENTS = 1024
 
@@ -194,9 +195,11 @@ def statistics_of_rank(model: keras.Model) -> list[Any]:
     """The floating non-trainable weights, such as moving means, that differ between ranks; every rank must ask.
 
     Frozen weights do not differ. They are left out for their size, and because the mean of three equal numbers need
-    not be that number.
+    not be that number. Those of local layers are their rank's own.
     """
-    candidates = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
+    local = {key_of(variable) for variable in optimizer.local_variables(model.optimizer)}
+    floating = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
+    candidates = [v for v in floating if key_of(v) not in local]
     if not candidates or tfdist.size() == 1:
         return []
     checksums = np.array([[zlib.crc32(np.asarray(v.value).tobytes()) for v in candidates]], np.int64)
@@ -218,7 +221,7 @@ def average_statistics(model: keras.Model) -> None:
 
 def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> None:
     """Gives every rank the weights and optimizer state of one rank. What is a rank's own stays: seeds
-    of random layers, and gradients that are still being accumulated.
+    of random layers, gradients that are still being accumulated, and local variables with their slots.
 
     Args:
         model: A built model.
@@ -238,7 +241,7 @@ def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         variables += model.optimizer.variables
-    local = [*keep, *(_compat.accumulators(model.optimizer) if model.optimizer is not None else ())]
+    local = optimizer.state_of_rank(model.optimizer, keep)
     kept = {id(part) for variable in local for part in (variable, getattr(variable, "value", variable))}
     shared = [v for v in variables if id(v) not in kept and id(v.value) not in kept]
     tfdist.broadcast_variables(shared, root_rank, name="weights and optimizer state")

@@ -30,7 +30,8 @@ _HOMES = {
     "tfdist.ops.broadcast": "broadcast grouped_broadcast broadcast_ broadcast_variables",
     "tfdist.ops.barrier": "barrier",
     "tfdist.ops.object": "broadcast_object broadcast_object_fn allgather_object",
-    "tfdist.optimizer": "DistributedOptimizer",
+    "tfdist.optimizer": "DistributedOptimizer PartialDistributedOptimizer",
+    "tfdist.gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
     "tfdist.data": "shard",
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}

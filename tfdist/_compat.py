@@ -44,6 +44,28 @@ def accumulators(optimizer: Any) -> list[Any]:
     return [slot for slot in slots if slot is not None]
 
 
+def slots(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Pairs of a trainable variable and an optimizer variable that belongs to it, such as its momentum.
+
+    Keras keeps slots in lists in the order of the trainable variables, with None where a variable has none.
+    """
+    inner = inner_optimizer(optimizer)
+    own = {id(variable) for variable in inner.variables}
+    lists = [
+        value
+        for value in vars(inner).values()
+        if isinstance(value, (list, tuple))
+        and value is not inner._variables
+        and len(value) == len(inner._trainable_variables)
+    ]
+    return [
+        (variable, slot)
+        for candidates in lists
+        for variable, slot in zip(inner._trainable_variables, candidates, strict=True)
+        if id(slot) in own
+    ]
+
+
 def metrics_reader(model: Any) -> Any:
     """The method through which `fit` and `evaluate` read metrics at the end of an epoch."""
     return model._get_metrics_result_or_logs

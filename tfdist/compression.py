@@ -1,18 +1,56 @@
-"""The types gradients may have on the wire."""
+"""The types gradients may have on the wire, and how a compression of your own is put around a collective."""
 
 from __future__ import annotations
 
 import enum
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
 
 from tfdist.errors import ConfigError
 
 
-class Compression(enum.Enum):
+class Compressor:
+    """What a compression of your own derives from, or looks like: these two methods are all that is asked.
+
+    You need it where neither `Compression.fp16` nor `.bf16` is what you want on the wire. The tensors are compressed
+    in TensorFlow before the collective and decompressed after it; the collective adds compressed tensors, so the sum
+    of compressed tensors must be the compressed sum, as with a cast, a scaling or a projection.
+
+    Example:
+
+    ```python
+    class Halved(tfdist.compression.Compressor):
+        def compress(self, tensor):
+            return tf.cast(tensor / 2, tf.float16), tensor.dtype
+
+        def decompress(self, tensor, ctx):
+            return tf.cast(tensor, ctx) * 2
+
+    optimizer = tfdist.DistributedOptimizer(optimizer, compression=Halved())
+    ```
+    """
+
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns the tensor as it travels, and what `decompress` needs to know."""
+        raise NotImplementedError(f"{type(self).__name__} must define compress(tensor)")
+
+    def decompress(self, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Returns a tensor of the dtype and shape that `compress` received."""
+        raise NotImplementedError(f"{type(self).__name__} must define decompress(tensor, ctx)")
+
+
+class Compression(Compressor, enum.Enum):
     """Wire type of float32 and float64 tensors; other dtypes travel as they are.
 
     A cast costs at most a relative error of 2^-11 (fp16) or 2^-8 (bf16) for values in range; where tfdist adds, it
     adds in float32. Values beyond 65,504 overflow to infinity in fp16; averages are scaled before they are rounded,
     so a sum does not overflow when its average fits.
+
+    Given to a collective, the cast happens in the engine. The methods `compress` and `decompress` do the same cast in
+    TensorFlow, for code that calls them itself.
 
     Example:
 
@@ -26,15 +64,85 @@ class Compression(enum.Enum):
     bf16 = "bf16"
 
     @classmethod
-    def of(cls, value: Compression | str) -> Compression:
-        """Accepts a member or its name.
+    def of(cls, value: AnyCompression) -> Compressor | type[Compressor]:
+        """Accepts a member, its name, or anything that has `compress` and `decompress`.
 
         Raises:
-            ConfigError: If it is neither.
+            ConfigError: If it is none of these.
         """
         if isinstance(value, cls):
             return value
         names = [member.value for member in cls]
         if isinstance(value, str) and value in names:
             return cls(value)
-        raise ConfigError(f"compression must be one of {', '.join(names)}; received {value!r}.")
+        if isinstance(value, str) or not all(callable(getattr(value, name, None)) for name in _PARAMETERS):
+            raise ConfigError(
+                f"compression must be one of {', '.join(names)}, or have compress(tensor) and decompress(tensor, ctx); "
+                f"received {value!r}."
+            )
+        for name, parameters in _PARAMETERS.items():
+            try:
+                inspect.signature(getattr(value, name)).bind(*parameters)
+            except TypeError as error:
+                raise ConfigError(
+                    f"{name} of the compression {value!r} must take ({', '.join(parameters)}): {error}. Where the "
+                    "methods take self, pass an object of the class, not the class."
+                ) from None
+        return value
+
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, tf.DType]:
+        """Returns the tensor cast to the wire type, and its dtype."""
+        tensor = tf.convert_to_tensor(tensor)
+        wire = _WIRE_TYPES.get(self.value)
+        compressed = wire is not None and tensor.dtype in (tf.float32, tf.float64)
+        return (tf.cast(tensor, wire) if compressed else tensor), tensor.dtype
+
+    def decompress(self, tensor: tf.Tensor, ctx: tf.DType) -> tf.Tensor:
+        """Returns the tensor cast back to the dtype `ctx`."""
+        return tf.cast(tensor, ctx)
+
+
+AnyCompression: TypeAlias = Compressor | type[Compressor] | str
+_PARAMETERS = {"compress": ("tensor",), "decompress": ("tensor", "ctx")}
+_WIRE_TYPES = {"fp16": tf.float16, "bf16": tf.bfloat16}
+
+
+def pack(
+    compression: AnyCompression, tensors: Sequence[tf.Tensor]
+) -> tuple[list[tf.Tensor], Compression, Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]]:
+    """Compresses tensors by a compression of the user's own; leaves to the engine what the engine does itself.
+
+    Args:
+        compression: What `Compression.of` accepts.
+        tensors: Tensors of any dtype and shape.
+
+    Returns:
+        The tensors that travel, the compression that the engine applies to them, and a function that turns the
+        reduced tensors, in the same order, into results of the dtypes of `tensors`.
+
+    Raises:
+        ConfigError: If `compress` does not return a pair, or `decompress` another dtype than `compress` was given.
+    """
+    compressor = Compression.of(compression)
+    if isinstance(compressor, Compression):
+        return list(tensors), compressor, list
+    compress: Any = compressor.compress
+    decompress: Any = compressor.decompress
+    pairs = [compress(tensor) for tensor in tensors]
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ConfigError(f"{compressor!r}.compress must return (tensor, ctx); received {pair!r}.")
+
+    def unpack(reduced: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        results = []
+        for given, (_, context), tensor in zip(tensors, pairs, reduced, strict=True):
+            result = tf.convert_to_tensor(decompress(tensor, context))
+            if result.dtype != given.dtype or not result.shape.is_compatible_with(given.shape):
+                raise ConfigError(
+                    f"{compressor!r}.decompress returned {result.dtype.name} of shape {result.shape}; compress was "
+                    f"given {given.dtype.name} of shape {given.shape}. Turn it back, with what ctx says."
+                )
+            results.append(result)
+        return results
+
+    return [tf.convert_to_tensor(tensor) for tensor, _ in pairs], Compression.none, unpack

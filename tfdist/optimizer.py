@@ -7,14 +7,15 @@ The order is: accumulate locally, reduce once per update, finite check agreed by
 - A `LossScaleOptimizer` decides by a finite check whether to update. Gradients are reduced before the check, so every
   rank checks the same numbers. With accumulation in the inner optimizer the check runs on every step, but the
   reduction must not; then the ranks agree on the check by one scalar, and the inner optimizer reduces.
+- Gradients of local variables are not reduced. What is decided from all gradients together, the finite check and the
+  global norm, is then agreed by one scalar each, so that the shared variables stay the same on every rank.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +23,12 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat, errors, runtime
-from tfdist.compression import Compression
-from tfdist.gradients import GradientReduction
-from tfdist.ops import allreduce, call
-from tfdist.reduction import Average, Min, ReduceOp
+from tfdist.compression import AnyCompression, Compression, Compressor
+from tfdist.gradients import GradientReduction, Grouping, name_of
+from tfdist.local_variable import LocalVariables, key_of
+from tfdist.ops import call
+from tfdist.process_sets import ProcessSet, global_process_set
+from tfdist.reduction import Average, ReduceOp
 from tfdist.schedule import ScaledSchedule
 
 _LABEL = "gradients"
@@ -33,24 +36,53 @@ _LABEL = "gradients"
 
 @dataclass
 class _Distribution:
-    """What a distributed optimizer remembers. Not written to files."""
+    """What the parts of a distributed optimizer remember together. Not written to files.
+
+    Attributes:
+        reduction: How gradients are reduced.
+        local: Variables whose gradients are not.
+        factor: Multiplies the reduced gradient: Keras takes the mean of accumulated gradients, Horovod the sum.
+        variables: The variables of the gradients that are on their way through the optimizer.
+        traced: Whether a reduction is part of a `tf.function`, which settings made later do not reach.
+    """
 
     reduction: GradientReduction
-    names: list[str] = field(default_factory=list)
+    local: LocalVariables = field(default_factory=LocalVariables)
+    factor: float = 1.0
+    variables: list[Any] = field(default_factory=list)
+    traced: bool = False
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        self.traced = self.traced or not tf.executing_eagerly()
+        return self.reduction.reduce(gradients, variables, _LABEL, self.local, self.factor)
 
 
-class _Distributed:
-    """Mixed into the class of a Keras optimizer; adds no variable and no configuration."""
+class _Clipping:
+    """Mixed into the class of a Keras optimizer that holds rate and slots."""
 
     _tfdist: _Distribution
+    clipnorm: float | None
+    global_clipnorm: float | None
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
-        self._tfdist.names = _names(trainable_variables)
+        self._tfdist.variables = list(trainable_variables)
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-        reduced = self._tfdist.reduction.reduce(grads, self._tfdist.names, _LABEL)
-        return super()._clip_gradients(reduced)  # type: ignore[misc]
+        distribution = self._tfdist
+        if self.clipnorm or not self.global_clipnorm or not distribution.local.partial:
+            return super()._clip_gradients(grads)  # type: ignore[misc]
+        norm = distribution.reduction.global_norm(grads, distribution.variables, distribution.local)
+        # As in Keras, an IndexedSlices comes out dense.
+        dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
+        return tf.clip_by_global_norm(dense, self.global_clipnorm, use_norm=norm)[0]
+
+
+class _Distributed(_Clipping):
+    """Mixed into the class of a Keras optimizer whose gradients are those of one update."""
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> Any:
+        return super()._clip_gradients(self._tfdist.reduce(grads, self._tfdist.variables))
 
 
 class _DistributedLossScale:
@@ -64,14 +96,49 @@ class _DistributedLossScale:
             variables = trainable_variables
             if variables is None:
                 variables = self._trainable_variables  # type: ignore[attr-defined]
-            grads = self._tfdist.reduction.reduce(grads, _names(variables), _LABEL)
+            grads = self._tfdist.reduce(grads, variables)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
         finite = super().check_finite(grads)  # type: ignore[misc]
-        if not _accumulates(self.inner_optimizer):
+        if not _accumulates(self.inner_optimizer) and not self._tfdist.local.partial:
             return finite
-        return allreduce.allreduce(finite, op=Min, name="gradients are finite")
+        return self._tfdist.reduction.agree(finite)
+
+
+class _Registering:
+    """Mixed into the class of every distributed optimizer."""
+
+    _tfdist: _Distribution
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves the gradient of a variable on this rank: it is not reduced.
+
+        You need it where each rank holds a variable of its own, such as a part of a table that is spread over the
+        ranks. With `scale_local_gradients` its gradient is divided by the number of ranks: for the loss that is the
+        mean of the ranks' losses, as one process would train it. Weights and slots of local variables are not
+        broadcast, and `global_clipnorm` counts those of all ranks.
+
+        Where ranks have different numbers of local variables and a `LossScaleOptimizer` or `global_clipnorm`, use
+        `PartialDistributedOptimizer` on every rank, so that ranks without any take part in the agreement.
+
+        Args:
+            var: `keras.Variable` or `tf.Variable`, counted as the same where one is in the other.
+
+        Raises:
+            ConfigError: If it is no variable, or a compiled step already reduces its gradient.
+        """
+        if not isinstance(var, (keras.Variable, tf.Variable)):
+            raise errors.ConfigError(
+                f"register_local_var takes one keras.Variable or tf.Variable; received {var!r}. Call it once a "
+                "variable; for whole layers there is PartialDistributedOptimizer(..., local_layers=...)."
+            )
+        if self._tfdist.traced and var not in self._tfdist.local:
+            raise errors.ConfigError(
+                f"{name_of(var)} is registered after a compiled step has been made, which reduces its gradient. "
+                "Register local variables before the first step."
+            )
+        self._tfdist.local.add(var)
 
 
 class _UnscaledRate:
@@ -113,10 +180,16 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression | str = Compression.none,
+    compression: AnyCompression = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
 ) -> keras.optimizers.Optimizer:
     """Returns a Keras optimizer that reduces gradients over all ranks before it applies them.
 
@@ -131,15 +204,23 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     on rank r.
 
     Args:
-        optimizer: Not yet built, or built; its state is kept by a built one only through `optimizer.variables`
-            of the returned optimizer, which starts from the configuration.
+        optimizer: Not yet built; the returned optimizer is a copy.
         name: Name of the returned optimizer; default: that of `optimizer`.
         device_dense: Only "".
         device_sparse: Only "".
-        compression: `Compression.none`, `.fp16` or `.bf16`, or its name.
-        sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise gathered.
+        compression: `Compression.none`, `.fp16` or `.bf16`, its name, or a `Compressor` of your own.
+        sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise gathered, and then
+            not compressed.
         gradient_predivide_factor: With Average, divides by this before the sum and by the rest after.
-        op: `Average` or `Sum`.
+        op: `Average`, `Sum` or `Adasum` (of each gradient by itself; dense gradients only).
+        backward_passes_per_step: Steps whose gradients are added up on each rank for one update: the copy's
+            `gradient_accumulation_steps`. Files have that number, and Keras without tfdist takes the mean.
+        average_aggregated_gradients: Whether the update takes the mean of these gradients, not their sum.
+        num_groups: Number of collectives that the gradients are split into, in their order; 0 is one.
+        groups: A number, as `num_groups`, or lists of variables: each list is one collective, all others one more.
+        process_set: The ranks that take part; on others the gradients stay as they are.
+        scale_local_gradients: Whether gradients of local variables (see `register_local_var` of the returned
+            optimizer) are divided by the number of ranks, with any `op`.
 
     Raises:
         ConfigError: If an argument cannot be honoured.
@@ -153,39 +234,107 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     ```
     """
     call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise errors.ConfigError(f"optimizer must be a Keras 3 optimizer; received {type(optimizer)}.")
-    if is_distributed(optimizer):
-        raise errors.ConfigError("the optimizer is distributed already; wrap it once.")
-    if optimizer.built:
-        raise errors.ConfigError(
-            "the optimizer is built already, and a copy would lose its state. Use "
-            "tfdist.optimizer.distribute(optimizer), which changes it in place."
-        )
-    config = optimizer.get_config()
-    if name is not None:
-        config["name"] = name
-    copy = type(optimizer).from_config(config)
-    return distribute(
-        copy,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
+    call.number_of(process_set)
+    reduction = GradientReduction(
+        op,
+        Compression.of(compression),
+        sparse_as_dense,
+        gradient_predivide_factor,
+        Grouping.of(num_groups, groups),
+        scale_local_gradients,
+        process_set,
     )
+    copy = _copy(optimizer, name)
+    _accumulate(copy, backward_passes_per_step)
+    distribution = _install(copy, reduction)
+    if not average_aggregated_gradients:
+        distribution.factor = float(backward_passes_per_step)
+    return copy
+
+
+def PartialDistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: AnyCompression = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: keras.layers.Layer | Collection[keras.layers.Layer] | None = None,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """Returns a `DistributedOptimizer` that leaves the gradients of some layers on their rank.
+
+    You need it where layers differ by rank, such as the parts of an embedding table that is spread over the ranks.
+    The layers' weights are not broadcast or averaged either.
+
+    Args:
+        optimizer: As in `DistributedOptimizer`, and so are the arguments that are not described here.
+        name: Name of the returned optimizer.
+        device_dense: Only "".
+        device_sparse: Only "".
+        compression: Of the gradients that are reduced.
+        sparse_as_dense: Of the gradients that are reduced.
+        gradient_predivide_factor: Of the gradients that are reduced.
+        op: Of the gradients that are reduced.
+        backward_passes_per_step: Of all gradients.
+        average_aggregated_gradients: Of all gradients.
+        num_groups: Of the gradients that are reduced.
+        groups: Of the gradients that are reduced.
+        process_set: The ranks that take part.
+        local_layers: A Keras layer or several, built or not; they may be others, or another number, on each rank.
+        scale_local_gradients: Whether the gradients of these layers are divided by the number of ranks.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured.
+        NotInitializedError: Before `tfdist.init()`.
+
+    Example:
+
+    ```python
+    optimizer = tfdist.PartialDistributedOptimizer(keras.optimizers.Adam(), local_layers=[part_of_table])
+    ```
+    """
+    local = LocalVariables()
+    local.add_layers(local_layers)
+    distributed = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    distributed._tfdist.local = local
+    return distributed
 
 
 def distribute(
     optimizer: keras.optimizers.Optimizer,
-    compression: Compression | str = Compression.none,
+    compression: AnyCompression = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: ReduceOp = Average,
+    scale_local_gradients: bool = True,
 ) -> keras.optimizers.Optimizer:
     """Makes an existing optimizer distributed, in place, and returns it.
 
     You need it for an optimizer that is compiled into a model or has state. A `train_function` traced before must be
-    made again. On a distributed optimizer it replaces the settings.
+    made again. On a distributed optimizer it replaces the settings; local variables stay registered.
 
     Args:
         optimizer: A Keras 3 optimizer, built or not.
@@ -193,6 +342,7 @@ def distribute(
         sparse_as_dense: As in `DistributedOptimizer`.
         gradient_predivide_factor: As in `DistributedOptimizer`.
         op: As in `DistributedOptimizer`.
+        scale_local_gradients: As in `DistributedOptimizer`.
 
     Raises:
         ConfigError: If an argument cannot be honoured.
@@ -204,18 +354,16 @@ def distribute(
     tfdist.optimizer.distribute(model.optimizer, compression="fp16")
     ```
     """
-    runtime.rank()
-    reduction = GradientReduction(op, Compression.of(compression), sparse_as_dense, gradient_predivide_factor)
-    reducing = _reducing(optimizer)
-    for part in dict.fromkeys((optimizer, reducing, _compat.inner_optimizer(optimizer))):
-        base: type = getattr(type(part), "_tfdist_base", type(part))
-        if isinstance(part, keras.optimizers.LossScaleOptimizer):
-            part.__class__ = _loss_scale_class(base)
-        elif part is reducing:
-            part.__class__ = _reducing_class(base)
-        else:
-            part.__class__ = _rate_class(base)
-        part._tfdist = _Distribution(reduction)
+    _install(
+        optimizer,
+        GradientReduction(
+            op,
+            Compression.of(compression),
+            sparse_as_dense,
+            gradient_predivide_factor,
+            scale_local=scale_local_gradients,
+        ),
+    )
     return optimizer
 
 
@@ -267,16 +415,90 @@ def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | Non
     return float(source) / learning_rate_scale(optimizer)
 
 
-def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compression) -> bool:
+def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compressor | type[Compressor]) -> bool:
     """Changes the compression of a distributed optimizer and nothing else; returns whether it was another one.
 
     A `train_function` traced before must be made again if it was.
     """
     distribution: _Distribution = optimizer._tfdist
     changed = distribution.reduction.compression is not compression
-    for part in (optimizer, _compat.inner_optimizer(optimizer)):
-        part._tfdist.reduction = dataclasses.replace(distribution.reduction, compression=compression)
+    distribution.reduction = dataclasses.replace(distribution.reduction, compression=compression)
     return changed
+
+
+def local_variables(optimizer: keras.optimizers.Optimizer | None) -> list[Any]:
+    """The variables whose gradients a distributed optimizer leaves on this rank; none for any other optimizer."""
+    distribution: _Distribution | None = getattr(optimizer, "_tfdist", None)
+    return [] if distribution is None else distribution.local.variables()
+
+
+def has_local_variables(optimizer: keras.optimizers.Optimizer | None) -> bool:
+    """Whether ranks may have local variables; the same on every rank, also on one that has none."""
+    distribution: _Distribution | None = getattr(optimizer, "_tfdist", None)
+    return distribution is not None and distribution.local.partial
+
+
+def state_of_rank(optimizer: keras.optimizers.Optimizer | None, local: Iterable[Any] = ()) -> list[Any]:
+    """What differs by rank: gradients being accumulated, local variables, and the optimizer's slots for them.
+
+    Args:
+        optimizer: A built optimizer, distributed or not, or None.
+        local: More variables that are local.
+    """
+    variables = [*local, *local_variables(optimizer)]
+    if optimizer is None:
+        return variables
+    keys = {key_of(variable) for variable in variables}
+    slots = [slot for variable, slot in _compat.slots(optimizer) if key_of(variable) in keys]
+    parts = [*variables, *slots, *_compat.accumulators(optimizer)]
+    return list({id(part): part for part in parts}.values())
+
+
+def _copy(optimizer: Any, name: str | None) -> keras.optimizers.Optimizer:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise errors.ConfigError(f"optimizer must be a Keras 3 optimizer; received {type(optimizer)}.")
+    if is_distributed(optimizer):
+        raise errors.ConfigError("the optimizer is distributed already; wrap it once.")
+    if optimizer.built:
+        raise errors.ConfigError(
+            "the optimizer is built already, and a copy would lose its state. Use "
+            "tfdist.optimizer.distribute(optimizer), which changes it in place."
+        )
+    config = optimizer.get_config()
+    if name is not None:
+        config["name"] = name
+    return type(optimizer).from_config(config)
+
+
+def _install(optimizer: keras.optimizers.Optimizer, reduction: GradientReduction) -> _Distribution:
+    """Changes the classes of the optimizer and the one inside it."""
+    runtime.rank()
+    distribution: _Distribution = getattr(optimizer, "_tfdist", None) or _Distribution(reduction)
+    distribution.reduction = reduction
+    reducing, inner = _reducing(optimizer), _compat.inner_optimizer(optimizer)
+    for part in dict.fromkeys((optimizer, inner)):
+        base: type = getattr(type(part), "_tfdist_base", type(part))
+        if isinstance(part, keras.optimizers.LossScaleOptimizer):
+            part.__class__ = _loss_scale_class(base)
+        else:
+            part.__class__ = _reducing_class(base) if part is reducing else _clipping_class(base)
+        part._tfdist = distribution
+    return distribution
+
+
+def _accumulate(optimizer: keras.optimizers.Optimizer, steps: Any) -> None:
+    """Makes an optimizer that has not been built accumulate gradients."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise errors.ConfigError(f"backward_passes_per_step must be a number, 1 or more; received {steps!r}.")
+    inner = _compat.inner_optimizer(optimizer)
+    if steps == 1:
+        return
+    if _accumulates(inner):
+        raise errors.ConfigError(
+            f"the optimizer accumulates gradients already (gradient_accumulation_steps="
+            f"{inner.gradient_accumulation_steps}), and backward_passes_per_step={steps} would do it again. Give one."
+        )
+    inner.gradient_accumulation_steps = steps
 
 
 def _accumulates(optimizer: Any) -> bool:
@@ -289,17 +511,6 @@ def _reducing(optimizer: Any) -> Any:
     return inner if inner is optimizer or _accumulates(inner) else optimizer
 
 
-def _names(variables: Sequence[Any]) -> list[str]:
-    """Names for errors, such as "2:dense/kernel".
-
-    Keras numbers layers by what a process built before ("sequential_3/dense_7/kernel"), which may differ by rank: the
-    position takes the place of these numbers.
-    """
-    paths = [getattr(variable, "path", None) or variable.name for variable in variables]
-    short = ["/".join(re.sub(r"(_\d+)?(:0)?$", "", part) for part in path.split("/")[-2:]) for path in paths]
-    return [f"{index}:{name}" for index, name in enumerate(short)]
-
-
 def _subclass(base: type, *mixins: type) -> type:
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     subclass = type(base.__name__, (*mixins, base), {**namespace, "_tfdist_base": base})
@@ -309,14 +520,14 @@ def _subclass(base: type, *mixins: type) -> type:
 
 @functools.cache
 def _reducing_class(base: type) -> type:
-    return _subclass(base, _Distributed, _UnscaledRate)
+    return _subclass(base, _Distributed, _Registering, _UnscaledRate)
 
 
 @functools.cache
-def _rate_class(base: type) -> type:
-    return _subclass(base, _UnscaledRate)
+def _clipping_class(base: type) -> type:
+    return _subclass(base, _Clipping, _Registering, _UnscaledRate)
 
 
 @functools.cache
 def _loss_scale_class(base: type) -> type:
-    return _subclass(base, _DistributedLossScale, _UnscaledRate)
+    return _subclass(base, _DistributedLossScale, _Registering, _UnscaledRate)

@@ -1,4 +1,4 @@
-"""The distributed optimizer beyond parity: missing and sparse gradients, settings, files."""
+"""The distributed optimizer beyond parity: missing and sparse gradients, settings, groups, accumulation, files."""
 
 import keras
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist.ops import allreduce
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
 
 
@@ -97,3 +98,199 @@ def test_saved_model_is_that_of_one_process(shared_tmp_path):
     assert float(loaded.optimizer.learning_rate) == pytest.approx(0.1)
     assert_close(loaded.optimizer.variables[2:], model.optimizer.variables[2:], relative=0)
     assert loaded.optimizer.get_config()["learning_rate"] == pytest.approx(0.1)
+
+
+MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+
+
+@pytest.fixture
+def collectives(monkeypatch):
+    """The names of the tensors of each fused collective of this test, in the order of the calls."""
+    calls = []
+    real = allreduce.grouped_allreduce
+
+    def recording(tensors, *args, **kwargs):
+        if "tensor_names" in kwargs:  # not the agreement on a finite check
+            calls.append([name.partition(":")[2] for name in kwargs["tensor_names"]])
+        return real(tensors, *args, **kwargs)
+
+    monkeypatch.setattr(allreduce, "grouped_allreduce", recording)
+    return calls
+
+
+def grouped(v):
+    return {
+        "one": ({}, [["v0", "v1", "v2", "v4"]]),
+        "two": ({"num_groups": 2}, [["v0", "v1"], ["v2", "v4"]]),
+        "three": ({"groups": 3}, [["v0", "v1"], ["v2"], ["v4"]]),
+        "many": ({"num_groups": 9}, [["v0"], ["v1"], ["v2"], ["v4"]]),
+        "lists": ({"groups": [[v[4], v[0]], [v[5]], [v[1]]]}, [["v4", "v0"], ["v1"], ["v2"]]),
+    }
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@MODES
+@pytest.mark.parametrize("case", ["one", "two", "three", "many", "lists"])
+def test_groups_are_one_collective_each(world, case, wrap, collectives):
+    """Of six variables one has no gradient and one a sparse one, which is gathered by itself."""
+    v = variables([2], [3], [], [4], [1], [2, 1])
+    arguments, expected = grouped(v)[case]
+    optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(1.0), **arguments)
+    optimizer.build(v)
+    share = tfdist.rank() + 1.0
+
+    def step():
+        gradients = [tf.fill(variable.shape, share * (index + 1)) for index, variable in enumerate(v)]
+        gradients[3] = None
+        gradients[5] = tf.IndexedSlices(tf.fill([1, 1], share * 6), tf.constant([1]), tf.constant([2, 1]))
+        optimizer.apply_gradients(zip(gradients, v, strict=True))
+
+    wrap(step)()
+    assert collectives == expected
+    mean = (world + 1) / 2
+    for index, variable in enumerate(v):
+        reduced = np.full(variable.shape, 0.0 if index == 3 else mean * (index + 1))
+        if index == 5:
+            reduced[0] = 0.0
+        assert_close([variable], [1 - reduced], relative=1e-6)
+
+
+@pytest.mark.ranks(1, 2)
+def test_groups_of_another_model_are_refused(world):
+    (mine,), (other,) = variables([2]), variables([2])
+    optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(1.0), groups=[[other]])
+    with pytest.raises(tfdist.errors.ConfigError, match="groups names none"):
+        optimizer.apply_gradients([(tf.ones([2]), mine)])
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@MODES
+@pytest.mark.parametrize("mean_of_passes", [False, True], ids=["sum", "mean"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "loss_scale"])
+def test_backward_passes_are_one_reduction(world, scaled, mean_of_passes, wrap, collectives):
+    """Gradients of pass p on rank r are p * (r + 1): nothing changes before the fourth, then their sum or mean."""
+    (variable,) = variables([2])
+    plain = keras.optimizers.SGD(1.0)
+    scale = 16.0 if scaled else 1.0
+    optimizer = tfdist.DistributedOptimizer(
+        keras.optimizers.LossScaleOptimizer(plain, initial_scale=scale) if scaled else plain,
+        backward_passes_per_step=4,
+        average_aggregated_gradients=mean_of_passes,
+    )
+    optimizer.build([variable])
+    assert plain.gradient_accumulation_steps is None
+    gradient = tf.Variable(tf.zeros([2]))
+    step = wrap(lambda: optimizer.apply_gradients([(gradient * scale, variable)]))
+    for index in range(10):
+        gradient.assign(tf.fill([2], (index + 1) * (tfdist.rank() + 1.0)))
+        step()
+        done = sum(range(1, 4 * ((index + 1) // 4) + 1)) / (4 if mean_of_passes else 1)
+        np.testing.assert_array_equal(variable, np.full(2, 1 - done * (world + 1) / 2, "float32"))
+        assert int(optimizer.iterations) == (index + 1) // 4
+    assert collectives == [["v0"]] * (1 if wrap is tf.function else 2)
+
+
+REFUSED = {
+    "zero passes": ({"backward_passes_per_step": 0}, "backward_passes_per_step must be a number, 1 or more"),
+    "half a pass": ({"backward_passes_per_step": 1.5}, "received 1.5"),
+    "a flag": ({"backward_passes_per_step": True}, "received True"),
+    "both groups": ({"num_groups": 2, "groups": 2}, "not both"),
+    "no lists": ({"groups": ["v0"]}, "list of lists"),
+    "predivided sum": ({"op": tfdist.Sum, "gradient_predivide_factor": 2.0}, "is for op=Average"),
+    "no predivision": ({"gradient_predivide_factor": 0}, "more than 0"),
+    "op": ({"op": tfdist.Max}, "op=Average or op=Sum"),
+    "device": ({"device_sparse": "/cpu:0"}, "device_sparse"),
+}
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_honoured_is_refused(world, case):
+    arguments, expected = REFUSED[case]
+    with pytest.raises(tfdist.errors.ConfigError, match=expected):
+        tfdist.DistributedOptimizer(keras.optimizers.SGD(1.0), **arguments)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "loss_scale"])
+def test_passes_on_top_of_accumulation_are_refused(world, scaled):
+    """An optimizer that accumulates by itself keeps doing so: the mean, as Keras has it."""
+    optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=3)
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    with pytest.raises(tfdist.errors.ConfigError, match=r"gradient_accumulation_steps=3.*backward_passes_per_step=2"):
+        tfdist.DistributedOptimizer(optimizer, backward_passes_per_step=2)
+    (variable,) = variables([])
+    distributed = tfdist.DistributedOptimizer(keras.optimizers.SGD(1.0, gradient_accumulation_steps=2))
+    for value in (2.0, 6.0):
+        distributed.apply_gradients([(tf.constant(value), variable)])
+    assert float(variable) == 1.0 - 4.0
+
+
+STEPS, BATCH = 9, 4
+
+
+def data_of(rank):
+    generator = np.random.default_rng(100 + rank)
+    x = generator.normal(size=(STEPS, BATCH, 3)).astype("float32")
+    return x, np.sin(x[..., :1] + rank).astype("float32")
+
+
+def fit(optimizer, parts, scale=1.0):
+    """Weights after training on batches that hold those of all `parts`, one after the other."""
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    model.compile(optimizer, loss="mse", loss_weights=[scale])
+    x, y = (np.concatenate([part[kind] for part in parts], axis=1) for kind in (0, 1))
+    size = len(parts) * BATCH
+    model.fit(x.reshape(STEPS * size, -1), y.reshape(STEPS * size, -1), batch_size=size, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+OPTIMIZERS = {
+    "momentum": lambda **kw: keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.2, **kw),
+    "adam": lambda **kw: keras.optimizers.Adam(0.005, epsilon=0.01, **kw),
+}
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("mean_of_passes", [False, True], ids=["sum", "mean"])
+@pytest.mark.parametrize("passes", [2, 4])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_parity_of_backward_passes(world, name, passes, mean_of_passes):
+    """One process that accumulates, and whose loss is so many times as large where gradients are summed."""
+    distributed = tfdist.DistributedOptimizer(
+        OPTIMIZERS[name](), backward_passes_per_step=passes, average_aggregated_gradients=mean_of_passes
+    )
+    weights = fit(distributed, [data_of(tfdist.rank())])
+    assert_identical_on_ranks(weights)
+    if tfdist.rank() == 0:
+        reference = OPTIMIZERS[name](gradient_accumulation_steps=passes)
+        parts = [data_of(rank) for rank in range(world)]
+        assert_close(weights, fit(reference, parts, 1.0 if mean_of_passes else float(passes)))
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("arguments", [{"num_groups": 3}, {"op": tfdist.Sum}, {"gradient_predivide_factor": 2.0}])
+def test_parity_of_settings(world, arguments):
+    """Groups and predivision change nothing; a sum is the mean of a loss that is so many times as large."""
+    weights = fit(tfdist.DistributedOptimizer(OPTIMIZERS["momentum"](), **arguments), [data_of(tfdist.rank())])
+    assert_identical_on_ranks(weights)
+    if tfdist.rank() == 0:
+        parts = [data_of(rank) for rank in range(world)]
+        assert_close(weights, fit(OPTIMIZERS["momentum"](), parts, world if "op" in arguments else 1.0))
+
+
+@pytest.mark.ranks(1, 2)
+def test_backward_passes_in_a_file(world, shared_tmp_path):
+    """The file loads without tfdist and accumulates over as many steps."""
+    path = shared_tmp_path / f"rank{tfdist.rank()}.keras"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=3), loss="mse")
+    model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=2, verbose=0)
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    assert type(loaded.optimizer) is keras.optimizers.SGD
+    assert loaded.optimizer.gradient_accumulation_steps == 3
+    assert_close(loaded.optimizer.variables, model.optimizer.variables, relative=0)

@@ -8,12 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors, process_sets, runtime
-from tfdist.compression import Compression
+from tfdist.compression import AnyCompression, Compression
 from tfdist.ops import allgather, call
 from tfdist.ops.adasum import fold_by_adasum
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Average, Product, ReduceOp, Sum
-
 
 _LARGEST_WEIGHT = 2**32 - 1
 
@@ -23,7 +22,7 @@ def allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression | str = Compression.none,
+    compression: AnyCompression = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -39,7 +38,8 @@ def allreduce(
         average: Horovod's older form of `op`: True is Average, False is Sum.
         device_dense: Only "".
         device_sparse: Only "".
-        compression: Wire type of float32 and float64 tensors.
+        compression: Wire type of float32 and float64 tensors, or a `Compressor` of your own. Rows of a
+            `tf.IndexedSlices` travel as they are.
         op: `Average` (default), `Sum`, `Min`, `Max`, `Product` or `Adasum`; Average and Adasum take floating dtypes
             only. Adasum (Maleki et al. 2020, eq. 4) adds what tensors disagree on and averages what they agree on.
         prescale_factor: Multiplies the tensor before the reduction; floating dtypes only.
@@ -84,7 +84,7 @@ def grouped_allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression | str = Compression.none,
+    compression: AnyCompression = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float | tf.Tensor = 1.0,
     postscale_factor: float | tf.Tensor = 1.0,
@@ -137,21 +137,23 @@ def grouped_allreduce(
     before, after = call.factor_of(prescale_factor), call.factor_of(postscale_factor)
     dense = [index for index in range(len(tensors)) if index not in sparse]
     if dense:
+        dense_names = [names[index] for index in dense]
+        values, wire, unpack = pack(compression, call.tensors_of([tensors[index] for index in dense], dense_names))
         runtime.remember(runtime.REDUCED)
         reduced = call.run(
             "tfdist_grouped_allreduce",
-            tensors=call.tensors_of([tensors[index] for index in dense], [names[index] for index in dense]),
+            tensors=values,
             prescale=before,
             postscale=after,
             weight=_weight(weight),
             weighted=weight is not None,
             reduction=reduction.value,
-            compression=Compression.of(compression).value,
+            compression=wire.value,
             process_set=call.number_of(process_set),
             label=label,
-            tensor_names=[names[index] for index in dense],
+            tensor_names=dense_names,
         )
-        for index, tensor in zip(dense, reduced, strict=True):
+        for index, tensor in zip(dense, unpack(reduced), strict=True):
             result[index] = tensor
     for index in sparse:
         result[index] = _allreduce_slices(tensors[index], reduction, before * after, names[index], process_set)

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors, process_sets
-from tfdist.compression import Compression
+from tfdist.compression import AnyCompression, Compression
 from tfdist.ops import allgather, call
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Average, ReduceOp, Sum
@@ -17,7 +17,7 @@ from tfdist.reduction import Average, ReduceOp, Sum
 def reducescatter(
     tensor: Any,
     op: ReduceOp = Average,
-    compression: Compression | str = Compression.none,
+    compression: AnyCompression = Compression.none,
     prescale_factor: float | tf.Tensor = 1.0,
     postscale_factor: float | tf.Tensor = 1.0,
     name: str | None = None,
@@ -28,7 +28,7 @@ def reducescatter(
     Args:
         tensor: Tensor of at least one dimension; dtype and shape are the same on every rank.
         op: `Average` (floating dtypes) or `Sum`.
-        compression: Wire type of float32 and float64 tensors.
+        compression: Wire type of float32 and float64 tensors; a `Compressor` of your own is refused.
         prescale_factor: Multiplies the tensor before the reduction; floating dtypes only.
         postscale_factor: Multiplies the result; floating dtypes only.
         name: Same on every rank; errors name the tensor by it.
@@ -56,7 +56,7 @@ def reducescatter(
 def grouped_reducescatter(
     tensors: Sequence[Any],
     op: ReduceOp = Average,
-    compression: Compression | str = Compression.none,
+    compression: AnyCompression = Compression.none,
     prescale_factor: float | tf.Tensor = 1.0,
     postscale_factor: float | tf.Tensor = 1.0,
     name: str | None = None,
@@ -90,6 +90,12 @@ def grouped_reducescatter(
         raise errors.ConfigError(f"reducescatter takes op=tfdist.Average or op=tfdist.Sum; received {op!r}.")
     if not tensors:
         return []
+    wire = Compression.of(compression)
+    if not isinstance(wire, Compression):
+        raise errors.ConfigError(
+            f"reducescatter takes compression none, fp16 or bf16; received {compression!r}, whose decompress would get "
+            "some rows only. Compress the tensor yourself."
+        )
     label = name or "grouped_reducescatter"
     names = call.names_of(tensors, label)
     scattered = call.run(
@@ -98,7 +104,7 @@ def grouped_reducescatter(
         prescale=call.factor_of(prescale_factor),
         postscale=call.factor_of(postscale_factor),
         reduction=op.value,
-        compression=Compression.of(compression).value,
+        compression=wire.value,
         process_set=call.number_of(process_set),
         label=label,
         tensor_names=names,

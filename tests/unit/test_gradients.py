@@ -1,0 +1,203 @@
+"""Which gradients travel together, whose stay, and which ranks take part; without a collective."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist import gradients
+from tfdist.errors import ConfigError
+from tfdist.gradients import GradientReduction, Grouping
+from tfdist.local_variable import LocalVariables, key_of
+from tfdist.reduction import Average, Max, Sum
+
+
+def variables(count):
+    return [tf.Variable(float(index), name=f"v{index}") for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "total", "expected"),
+    [
+        (1, 4, [[0, 1, 2, 3]]),
+        (2, 5, [[0, 1, 2], [3, 4]]),
+        (3, 7, [[0, 1, 2], [3, 4], [5, 6]]),
+        (4, 2, [[0], [1]]),
+        (3, 0, []),
+    ],
+)
+def test_parts_are_as_long_as_each_other(parts, total, expected):
+    for grouping in (Grouping.of(num_groups=parts), Grouping.of(groups=parts)):
+        assert grouping.split(variables(total)) == expected
+
+
+def test_lists_and_the_rest():
+    v = variables(5)
+    grouping = Grouping.of(groups=[[v[3], v[0]], [], (v[4],)])
+    assert grouping.split(v) == [[3, 0], [4], [1, 2]]
+    assert grouping.split(v[:2]) == [[0], [1]]
+    assert Grouping.of(groups=[]).split(v) == [[0, 1, 2, 3, 4]]
+
+
+def test_lists_know_a_keras_variable_by_the_one_inside():
+    v = [keras.Variable(1.0), keras.Variable(2.0)]
+    assert Grouping.of(groups=[[v[1].value]]).split(v) == [[1], [0]]
+    assert Grouping.of(groups=[[v[1]]]).split([v[0].value, v[1].value]) == [[1], [0]]
+
+
+def test_lists_of_another_model_are_refused():
+    grouping = Grouping.of(groups=[variables(2)])
+    with pytest.raises(ConfigError, match=r"none of the variables.*v0, v1, v2"):
+        grouping.split(variables(3))
+    assert grouping.split([]) == []
+
+
+FIRST = tf.Variable(1.0, name="first")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"num_groups": 2, "groups": 2}, "not both"),
+        ({"num_groups": 2, "groups": [[FIRST]]}, "not both"),
+        ({"num_groups": -1}, "num_groups must be a number, 1 or more; received -1"),
+        ({"num_groups": 1.5}, "received 1.5"),
+        ({"num_groups": True}, "received True"),
+        ({"groups": 0}, "groups must be a number, 1 or more, or a list of lists of variables; received 0"),
+        ({"groups": -2}, "received -2"),
+        ({"groups": "all"}, "received 'all'"),
+        ({"groups": [FIRST]}, "list of lists"),
+        ({"groups": [["first"]]}, "received 'first' in one"),
+        ({"groups": [[FIRST], [FIRST]]}, "first twice"),
+    ],
+)
+def test_groups_that_mean_nothing_are_refused(arguments, expected):
+    with pytest.raises(ConfigError, match=expected):
+        Grouping.of(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"op": Max}, "op=Average or op=Sum; received <ReduceOp.MAX"),
+        ({"op": None}, "received None"),
+        ({"predivide_factor": 0.0}, "more than 0; received 0.0"),
+        ({"predivide_factor": -1.0}, "received -1.0"),
+        ({"predivide_factor": float("nan")}, "received nan"),
+        ({"predivide_factor": float("inf")}, "received inf"),
+        ({"op": Sum, "predivide_factor": 2.0}, "for op=Average; received op=Sum"),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(settings, expected):
+    with pytest.raises(ConfigError, match=expected):
+        GradientReduction(**settings)
+
+
+class Ranks:
+    """A process set as the collectives take one."""
+
+    def __init__(self, size, included):
+        self.size = lambda: size
+        self.included = lambda: included
+
+
+def test_ranks_outside_the_set_keep_their_gradients():
+    shared, own = variables(2)
+    local = LocalVariables()
+    local.add(own)
+    reduction = GradientReduction(process_set=Ranks(4, included=False))
+    first, second = reduction.reduce([tf.constant(8.0), tf.constant(8.0)], [shared, own], "g", local, factor=3.0)
+    assert (float(first), float(second)) == (24.0, 6.0)
+    assert bool(reduction.agree(tf.constant(True)))
+    norm = reduction.global_norm([tf.constant(3.0), tf.constant(4.0)], [shared, own], local)
+    assert float(norm) == 5.0
+
+
+@pytest.fixture
+def collectives(monkeypatch):
+    """Calls of the collectives, which give back what they were given times 10."""
+    calls = []
+
+    def allreduce(tensor, **arguments):
+        calls.append(arguments)
+        return tensor
+
+    def grouped_allreduce(tensors, **arguments):
+        calls.append(arguments)
+        return [tensor * 10 for tensor in tensors]
+
+    monkeypatch.setattr(gradients.allreduce, "allreduce", allreduce)
+    monkeypatch.setattr(gradients.allreduce, "grouped_allreduce", grouped_allreduce)
+    return calls
+
+
+def test_the_set_goes_into_every_collective(collectives):
+    ranks = Ranks(4, included=True)
+    reduction = GradientReduction(predivide_factor=2.0, process_set=ranks)
+    v = variables(2)
+    slices = tf.IndexedSlices(tf.ones([1]), tf.constant([0]), tf.constant([1]))
+    reduced = reduction.reduce([slices, tf.constant(3.0)], v, "g", factor=5.0)
+    assert float(reduced[1]) == 30.0
+    reduction.agree(tf.constant(True))
+    reduction.global_norm([tf.constant(1.0), None], v, LocalVariables())
+    assert [call["process_set"] for call in collectives] == [ranks] * 4
+    grouped, gathered = collectives[:2]
+    assert (grouped["op"], grouped["prescale_factor"], grouped["postscale_factor"]) == (Sum, 0.5, 5.0 * 2.0 / 4)
+    assert (gathered["op"], gathered["postscale_factor"]) == (Average, 5.0)
+
+
+def test_names_leave_out_local_variables_and_numbers(collectives):
+    """What a rank has of its own must not shift the names of what all have."""
+    layer = keras.layers.Dense(1, name="dense_17")
+    layer.build((None, 1))
+    local = LocalVariables()
+    own = tf.Variable(0.0, name="own")
+    local.add(own)
+    reduction = GradientReduction(process_set=Ranks(2, included=True))
+    sources = [own, layer.kernel, tf.constant(1.0), layer.bias]
+    given = [tf.constant(float(index)) for index in range(4)]
+    reduced = reduction.reduce(given, sources, "g", local)
+    reduction.reduce(given, sources, "g", local, generic_names=True)
+    assert [float(gradient) for gradient in reduced] == [0.0, 10.0, 20.0, 30.0]
+    assert collectives[0]["tensor_names"] == ["0:dense/kernel", "1:tensor", "2:dense/bias"]
+    assert collectives[1]["tensor_names"] == ["0:gradient", "1:gradient", "2:gradient"]
+
+
+def test_local_layers_may_be_built_later():
+    layer = keras.layers.Dense(2)
+    local = LocalVariables()
+    local.add_layers(layer)
+    assert local.variables() == []
+    layer.build((None, 3))
+    assert [id(v) for v in local.variables()] == [id(v) for v in layer.weights]
+    assert layer.kernel in local
+    assert layer.bias.value in local
+    assert tf.Variable(0.0) not in local
+
+
+@pytest.mark.parametrize("layers", [None, [], ()])
+def test_no_local_layers(layers):
+    """Another rank may have some, so this one takes part in what they agree on."""
+    local = LocalVariables()
+    assert not local.partial
+    local.add_layers(layers)
+    assert local.partial
+    assert local.keys() == frozenset()
+
+
+@pytest.mark.parametrize("layers", ["dense", 3, [keras.layers.Dense(1), FIRST], FIRST])
+def test_what_is_no_layer_is_refused(layers):
+    with pytest.raises(ConfigError, match="must be a Keras layer or several"):
+        LocalVariables().add_layers(layers)
+
+
+@pytest.mark.parametrize("source", ["name", None, [FIRST], np.ones(2)])
+def test_what_is_no_variable_is_refused(source):
+    with pytest.raises(ConfigError, match=r"must be a keras\.Variable or tf\.Variable"):
+        LocalVariables().add(source)
+
+
+def test_equal_variables_are_not_the_same():
+    a, b = tf.Variable(1.0), tf.Variable(1.0)
+    assert key_of(a) != key_of(b)
+    assert key_of(a) == key_of(a)

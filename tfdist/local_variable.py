@@ -1,0 +1,68 @@
+"""Variables that each rank keeps for itself, such as a part of a table that is spread over the ranks. By identity."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.errors import ConfigError
+
+
+def key_of(source: Any) -> Hashable:
+    """What identifies a variable or tensor: a `keras.Variable` and the `tf.Variable` inside are one and the same."""
+    inner = source.value if isinstance(source, keras.Variable) else source
+    return inner.ref() if hasattr(inner, "ref") else id(source)
+
+
+class LocalVariables:
+    """The variables whose gradients are not reduced, and layers all of whose variables are such.
+
+    Attributes:
+        partial: Whether any rank may have local variables, so that what is decided from gradients needs an agreement.
+    """
+
+    def __init__(self) -> None:
+        self._sources: list[Any] = []
+        self._layers: list[keras.layers.Layer] = []
+        self.partial = False
+
+    def __contains__(self, source: Any) -> bool:
+        return key_of(source) in self.keys()
+
+    def add(self, source: Any) -> None:
+        """Adds a variable or tensor; no harm if it is there.
+
+        Raises:
+            ConfigError: If it is something else.
+        """
+        if not isinstance(source, (keras.Variable, tf.Variable, tf.Tensor)):
+            raise ConfigError(
+                f"a local variable must be a keras.Variable or tf.Variable; received {source!r}. Register variables "
+                "one by one; for whole layers there is local_layers."
+            )
+        self._sources.append(source)
+        self.partial = True
+
+    def add_layers(self, layers: keras.layers.Layer | Collection[keras.layers.Layer] | None) -> None:
+        """Adds layers, built or not: their variables are looked up when they are needed.
+
+        Raises:
+            ConfigError: If one is not a layer.
+        """
+        members: list[Any] = [] if layers is None else list(layers) if isinstance(layers, Collection) else [layers]
+        for layer in members:
+            if not isinstance(layer, keras.layers.Layer):
+                raise ConfigError(f"local_layers must be a Keras layer or several; received {layer!r}.")
+        self._layers += members
+        self.partial = True
+
+    def variables(self) -> list[Any]:
+        """Variables and tensors; those of layers that are not built yet are missing."""
+        return [*self._sources, *(variable for layer in self._layers for variable in layer.weights)]
+
+    def keys(self) -> frozenset[Hashable]:
+        """The `key_of` each."""
+        return frozenset(key_of(source) for source in self.variables())
