@@ -217,7 +217,8 @@ def _bounded_start(warning_seconds: float, limit_seconds: float) -> Iterator[Non
     def say(seconds: float, what: str) -> None:
         sys.stderr.write(
             f"tfdist: {what}: rank {config.launcher_rank()} has waited {seconds:g} seconds in tfdist.init() for the "
-            "other ranks to call it. Call it on every rank, before work that only one rank does.\n"
+            "other ranks to call it. Call it on every rank, before work that only one rank does; all ranks in a list "
+            "given as comm=[...] give the same list.\n"
         )
         sys.stderr.flush()
 

@@ -79,7 +79,7 @@ def test_groups_that_mean_nothing_are_refused(arguments, expected):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"op": Max}, "op=Average or op=Sum; received <ReduceOp.MAX"),
+        ({"op": Max}, "op=Average or op=Sum or op=Adasum; received <ReduceOp.MAX"),
         ({"op": None}, "received None"),
         ({"predivide_factor": 0.0}, "more than 0; received 0.0"),
         ({"predivide_factor": -1.0}, "received -1.0"),

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors, process_sets, runtime
-from tfdist.compression import AnyCompression, Compression
+from tfdist.compression import AnyCompression, Compression, pack
 from tfdist.ops import allgather, call
 from tfdist.ops.adasum import fold_by_adasum
 from tfdist.process_sets import ProcessSet, global_process_set

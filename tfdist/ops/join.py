@@ -13,7 +13,8 @@ def join() -> int | tf.Tensor:
     You need it in a loop of your own where ranks have unequal numbers of steps; `tfdist.shard(..., remainder="join")`
     with `tfdist.callbacks.DataParallel` does it for `fit`. Meanwhile this rank takes part with zeros in what the others
     submit: allreduce by Sum, Average (which still divides by the number of all ranks) or Adasum, allgather (no rows)
-    and barrier. Any other collective, and any in a process set, would lose its meaning and fails on every rank.
+    and barrier. Any other collective would lose its meaning and fails on every rank. In a process set nobody takes the
+    place of a member that has joined: the others wait for it until the stall time.
 
     Returns:
         The rank that joined last; it has seen every update, so broadcast its state from there. An int, or in a

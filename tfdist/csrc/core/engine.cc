@@ -254,14 +254,19 @@ Status Engine::ContributeZeros(ReceivedCall* received, const Agreement& agreemen
   }
   if (call.operation != Operation::kAllreduce) return Status::Ok();  // a barrier
   TFDIST_RETURN_IF_ERROR(fused.Prepare());
+  // Each begins where an element of any dtype may.
+  const auto aligned_bytes = [](const TensorView& tensor) {
+    constexpr int64_t kAlignment = alignof(double);
+    return (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  };
   int64_t bytes = 0;
-  for (const TensorView& tensor : received->tensors) bytes += tensor.bytes();
+  for (const TensorView& tensor : received->tensors) bytes += aligned_bytes(tensor);
   TFDIST_RETURN_IF_ERROR(zeros_.Reserve(bytes));
   if (bytes > 0) std::memset(zeros_.data(), 0, static_cast<size_t>(bytes));
   char* next = zeros_.data();
   for (TensorView& tensor : received->tensors) {
     tensor.data = next;
-    next += tensor.bytes();
+    next += aligned_bytes(tensor);
   }
   return fused.Allreduce(agreement, received->tensors);
 }
