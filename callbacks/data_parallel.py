@@ -35,6 +35,9 @@ class DataParallel(keras.callbacks.Callback):
     - starts all ranks from the weights and optimizer state of rank 0;
     - makes the logs of each epoch those of all ranks, so that `EarlyStopping`, `ReduceLROnPlateau` and `TerminateOnNaN`
       act on all ranks together;
+    - takes the moments of Keras' own `BatchNormalization(synchronized=True)` over the batches of all ranks, as
+      `tfdist.SyncBatchNormalization` does: in training steps only, in models inside the model too, and without a trace
+      in weights, configuration and files. Other batch normalisation is over each rank's own batch;
     - averages moving statistics (batch normalisation) over the ranks at the end of each training epoch;
     - keeps ranks other than 0 from printing;
     - lets ranks end an epoch with unequal numbers of batches, where `tfdist.shard` was told `remainder="join"`;
@@ -111,6 +114,9 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.averages_statistics = True
         self._hook.reduces_metrics = self._average_metrics
         self._join_where_uneven(model)
+        if not self._hook.synchronizes_moments:
+            self._hook.synchronizes_moments = True
+            model.train_function = None
         self._distribute(model)
         # Taken before any callback restores an earlier training, whose rate may be in the middle of its warm-up.
         self._base_rate = optimizer.unscaled_learning_rate(model.optimizer)

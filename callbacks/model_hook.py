@@ -22,6 +22,7 @@ from tfdist import _compat, errors, optimizer, runtime
 from tfdist.callbacks import metric_reduction
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
+from tfdist.sync_batch_norm import synchronized
 
 _DIGEST_ELEMENTS = 1024
 
@@ -34,6 +35,8 @@ class ModelHook:
         averages_statistics: Whether non-trainable weights are averaged at the end of each training epoch.
         joins: Whether the ranks may have unequal numbers of batches: they count by their samples in each step, and wait
             for each other at the end of each training epoch.
+        synchronizes_moments: Whether Keras' `BatchNormalization(synchronized=True)` in a training step is over all
+            ranks. Read when the step is traced.
         wrapped_optimizer: The optimizer that `DataParallel` made distributed.
         resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
     """
@@ -50,6 +53,7 @@ class ModelHook:
         self.reduces_metrics = False
         self.averages_statistics = False
         self.joins = False
+        self.synchronizes_moments = False
         self.resume_batch = 0
         self.wrapped_optimizer: Any = None
         self._digest = tf.Variable(0.0, trainable=False, dtype=tf.float32)
@@ -127,7 +131,9 @@ class ModelHook:
     def _hooked_train_step(self, data: Any) -> Any:
         samples = _samples(data)
         weight = samples if self.joins else None
-        with weighted_by(weight):
+        # Around each step or trace, and not from the begin of a fit to its end: an exception leaves nothing behind, and
+        # in a later fit a step that was traced and one that runs eagerly do the same, as they do with the optimizer.
+        with weighted_by(weight), synchronized(self._model) if self.synchronizes_moments else contextlib.nullcontext():
             logs = self._train_step(data)
         self._train_samples.assign_add(samples)
         self._digest.assign(_digest(data))

@@ -32,6 +32,7 @@ _HOMES = {
     "tfdist.ops.object": "broadcast_object broadcast_object_fn allgather_object",
     "tfdist.optimizer": "DistributedOptimizer PartialDistributedOptimizer",
     "tfdist.gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
+    "tfdist.sync_batch_norm": "SyncBatchNormalization",
     "tfdist.data": "shard",
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}

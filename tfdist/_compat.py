@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 from keras.src import api_export
 from keras.src.saving import object_registration
 from keras.src.utils import io_utils
@@ -13,8 +15,9 @@ def publish_as(subclass: type, base: type) -> None:
     """Makes Keras write objects of `subclass` to a file as objects of `base`.
 
     A model saved during distributed training must load where tfdist is not installed. Keras looks up the public or
-    registered name of a class in these two tables.
+    registered name of a class in these two tables, and finds the weights of a layer in a file by its class's name.
     """
+    subclass.__name__ = base.__name__
     name = api_export.get_name_from_symbol(base)
     if name is not None:
         api_export.REGISTERED_OBJS_TO_NAMES[subclass] = name
@@ -79,6 +82,43 @@ def set_metrics_reader(model: Any, reader: Any) -> None:
 def set_initial_epoch(model: Any, epoch: int) -> None:
     """The epoch a `fit` that is about to begin starts from."""
     model._initial_epoch = epoch
+
+
+def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
+    """The dimensions that a built layer takes its moments over: all but its axis."""
+    axes: list[int] = layer._reduction_axes
+    return axes
+
+
+def moments_of_process(layer: keras.layers.BatchNormalization, inputs: Any, mask: Any) -> tuple[Any, Any]:
+    """Mean and variance of a batch as Keras takes them where `synchronized` is False."""
+    if mask is None:
+        mean, variance = keras.ops.moments(inputs, axes=reduction_axes(layer))
+    else:
+        mean, variance = keras.layers.BatchNormalization._moments(layer, inputs, mask)
+    return mean, variance
+
+
+def layers_with_keras_moments(model: keras.Model) -> Iterator[keras.layers.BatchNormalization]:
+    """The batch normalisations of a model, and of models in it, whose moments nobody has replaced.
+
+    Keras takes the moments of a training batch by the method `_moments(inputs, mask)`, and by it only.
+    `SyncBatchNormalization` overrides it.
+    """
+    kind = keras.layers.BatchNormalization
+    for layer in model._flatten_layers():
+        if isinstance(layer, kind) and getattr(layer._moments, "__func__", None) is kind._moments:
+            yield layer
+
+
+def set_moments(layer: keras.layers.BatchNormalization, moments: Callable[[Any, Any], Any]) -> None:
+    """Replaces that method on this instance, unseen by what Keras tracks."""
+    vars(layer)["_moments"] = moments
+
+
+def reset_moments(layer: keras.layers.BatchNormalization) -> None:
+    """Undoes `set_moments`."""
+    del vars(layer)["_moments"]
 
 
 def print_message(message: str) -> None:

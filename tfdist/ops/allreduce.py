@@ -193,9 +193,10 @@ def _check_slices(slices: tf.IndexedSlices, reduction: ReduceOp, factors: Sequen
             f"tf.IndexedSlices can be reduced by Sum or Average; {name} received {reduction.name.title()}."
         )
     scaled = reduction is Average or any(hasattr(factor, "dtype") or factor != 1 for factor in factors)
-    if scaled and not slices.dtype.is_floating:
+    dtype = tf.as_dtype(slices.values.dtype)
+    if scaled and not dtype.is_floating:
         raise errors.ConfigError(
-            f"{name} is a tf.IndexedSlices of {slices.dtype.name}; Average and factors need a floating dtype. Use Sum "
+            f"{name} is a tf.IndexedSlices of {dtype.name}; Average and factors need a floating dtype. Use Sum "
             "without factors, or cast its values."
         )
 

@@ -19,6 +19,7 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5),
 }
 
+
 @pytest.fixture(autouse=True)
 def _other_tests_have_equal_data():
     before = set(runtime._events)
