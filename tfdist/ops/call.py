@@ -29,15 +29,23 @@ _DECORATION = re.compile(r"^\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\] name:.*
 
 
 def run(op: str, *args: Any, **kwargs: Any) -> Any:
-    """Calls the generated function `op`.
+    """Calls the generated function `op` of a collective.
 
     Raises:
         TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
     """
+    return run_anytime(op, *args, order=order_resource(), **kwargs)
+
+
+def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls the generated function `op`, which is no collective and needs no order.
+
+    Raises:
+        TfdistError: As `run`.
+    """
     function = getattr(_native.ops(), op)
-    order = order_resource()
     try:
-        return function(*args, order=order, **kwargs)
+        return function(*args, **kwargs)
     except tf.errors.OpError as error:
         for kind, translation in _TRANSLATIONS:
             if isinstance(error, kind):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdist import _native, process_sets
+from tfdist import process_sets
+from tfdist.ops import call
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
@@ -19,7 +20,7 @@ def rank_op(name: str | None = None) -> tf.Tensor:
     is_first = tf.equal(tfdist.rank_op(), 0)
     ```
     """
-    return _native.ops().tfdist_topology(what="rank", name=name)
+    return call.run_anytime("tfdist_topology", what="rank", name=name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
@@ -29,7 +30,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
         process_set_id: The number of a process set to which this process belongs; 0 for all ranks.
         name: Name of the op in a graph.
     """
-    return _native.ops().tfdist_topology(what="size", process_set=process_set_id, name=name)
+    return call.run_anytime("tfdist_topology", what="size", process_set=process_set_id, name=name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
@@ -38,7 +39,7 @@ def local_rank_op(name: str | None = None) -> tf.Tensor:
     Args:
         name: Name of the op in a graph.
     """
-    return _native.ops().tfdist_topology(what="local_rank", name=name)
+    return call.run_anytime("tfdist_topology", what="local_rank", name=name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
@@ -47,7 +48,7 @@ def local_size_op(name: str | None = None) -> tf.Tensor:
     Args:
         name: Name of the op in a graph.
     """
-    return _native.ops().tfdist_topology(what="local_size", name=name)
+    return call.run_anytime("tfdist_topology", what="local_size", name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:

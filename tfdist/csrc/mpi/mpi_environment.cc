@@ -110,12 +110,14 @@ Status StartMpi(bool* started) {
                   "MPI has been finalized in this process and cannot be started again. Call init() "
                   "once, and shutdown() only when no more collectives follow.");
   }
-  *started = initialized == 0;
-  if (*started) {
+  static bool ours = false;  // outlives an init that fails later on: the next one must end MPI too
+  if (initialized == 0) {
     int level = MPI_THREAD_SINGLE;
     TFDIST_RETURN_IF_ERROR(
         FromMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "to start"));
+    ours = true;
   }
+  *started = ours;
   return CheckThreadLevel();
 }
 

@@ -16,8 +16,8 @@
 
 namespace tfdist {
 
-// Starts MPI unless somebody has; `started` says which. Fails on too low a thread level and on an
-// MPI that has been ended, since MPI cannot be started twice.
+// Starts MPI unless somebody has; `started` says whether it was this function, now or before. Fails
+// on too low a thread level and on an MPI that has been ended, since MPI cannot be started twice.
 Status StartMpi(bool* started);
 
 // A communicator of the members alone that returns errors instead of aborting. Fails when not all

@@ -1,0 +1,212 @@
+"""Horovod's names for Keras: `import tfdist.keras as hvd` in place of `import horovod.tensorflow.keras as hvd`.
+
+Holds signatures that differ from tfdist's own, and `load_model`; everything else comes from where it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import keras
+import tensorflow as tf
+
+from tfdist import facade
+from tfdist import optimizer as optimizer_module
+from tfdist.compression import AnyCompression, Compression
+from tfdist.keras import callbacks
+from tfdist.ops import allgather as allgather_op
+from tfdist.ops import allreduce as allreduce_op
+from tfdist.ops import broadcast as broadcast_op
+from tfdist.ops import reducescatter as reducescatter_op
+from tfdist.ops.alltoall import alltoall
+from tfdist.ops.barrier import barrier
+from tfdist.ops.broadcast import broadcast_variables
+from tfdist.ops.join import join
+from tfdist.ops.object import allgather_object, broadcast_object, broadcast_object_fn
+from tfdist.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from tfdist.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from tfdist.runtime import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from tfdist.sync_batch_norm import SyncBatchNormalization
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
+
+
+def __getattr__(name: str) -> NoReturn:
+    facade.refuse(__name__, name)
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: ReduceOp | None = None,
+    compression: AnyCompression = Compression.none,
+) -> Any:
+    """Reduces one value over all ranks, with the order of arguments that Horovod has for Keras.
+
+    Args:
+        value: As `tensor` of `tfdist.allreduce`, and so are the other arguments.
+        name: As in `tfdist.allreduce`.
+        average: As in `tfdist.allreduce`.
+        prescale_factor: As in `tfdist.allreduce`.
+        postscale_factor: As in `tfdist.allreduce`.
+        op: As in `tfdist.allreduce`.
+        compression: As in `tfdist.allreduce`.
+
+    Example:
+
+    ```python
+    score = hvd.allreduce(score, name="score")
+    ```
+    """
+    return allreduce_op.allreduce(
+        value,
+        average=average,
+        compression=compression,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name,
+    )
+
+
+def allgather(value: Any, name: str | None = None) -> tf.Tensor:
+    """Concatenates the values of all ranks; see `tfdist.allgather`.
+
+    Args:
+        value: As `tensor` of `tfdist.allgather`.
+        name: As in `tfdist.allgather`.
+    """
+    return allgather_op.allgather(value, name=name)
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
+    """Returns the value of one rank on every rank; see `tfdist.broadcast`.
+
+    Args:
+        value: As `tensor` of `tfdist.broadcast`.
+        root_rank: As in `tfdist.broadcast`.
+        name: As in `tfdist.broadcast`.
+    """
+    return broadcast_op.broadcast(value, root_rank, name=name)
+
+
+def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> tf.Tensor:
+    """Returns this rank's rows of the reduction over all ranks; see `tfdist.reducescatter`.
+
+    Args:
+        value: As `tensor` of `tfdist.reducescatter`.
+        name: As in `tfdist.reducescatter`.
+        op: As in `tfdist.reducescatter`.
+    """
+    return reducescatter_op.reducescatter(value, op=op, name=name)
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Sequence[type[keras.optimizers.Optimizer]] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+    compression: AnyCompression = Compression.none,
+) -> keras.Model:
+    """Loads a saved model and makes its optimizer distributed, with its state.
+
+    You need it to go on training, on several ranks, from a file of `model.save`, whether it was written by one process
+    or many. Every rank loads the file; the rate is the one that is in it.
+
+    Args:
+        filepath: As in `keras.saving.load_model`.
+        custom_optimizers: Optimizer classes of your own that the file may hold.
+        custom_objects: As in `keras.saving.load_model`.
+        compression: As in `tfdist.DistributedOptimizer`.
+
+    Raises:
+        ConfigError: If the compression is none that is known.
+        NotInitializedError: Before `tfdist.init()`.
+
+    Example:
+
+    ```python
+    model = hvd.load_model("model.keras")
+    model.fit(tfdist.shard(dataset), callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    ```
+    """
+    rank()
+    compression = Compression.of(compression)
+    objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
+    model = keras.saving.load_model(filepath, custom_objects=objects)
+    if getattr(model, "optimizer", None) is not None:
+        optimizer_module.distribute(model.optimizer, compression=compression)
+    return model

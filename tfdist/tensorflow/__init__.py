@@ -1,0 +1,261 @@
+"""Horovod's names for TensorFlow: `import tfdist.tensorflow as hvd` in place of `import horovod.tensorflow as hvd`.
+
+Holds signatures that differ from tfdist's own; everything else comes from where it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import keras
+
+from tfdist import errors, facade
+from tfdist import optimizer as optimizer_module
+from tfdist.compression import AnyCompression, Compression
+from tfdist.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
+from tfdist.ops import broadcast as broadcast_op
+from tfdist.ops import object as object_op
+from tfdist.ops.allgather import allgather, grouped_allgather
+from tfdist.ops.allreduce import allreduce, grouped_allreduce
+from tfdist.ops.alltoall import alltoall
+from tfdist.ops.barrier import barrier
+from tfdist.ops.broadcast import broadcast, broadcast_
+from tfdist.ops.join import join
+from tfdist.ops.reducescatter import grouped_reducescatter, reducescatter
+from tfdist.ops.topology import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
+from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from tfdist.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from tfdist.runtime import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from tfdist.sync_batch_norm import SyncBatchNormalization
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "PartialDistributedGradientTape",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+]
+
+
+def __getattr__(name: str) -> NoReturn:
+    facade.refuse(__name__, name)
+
+
+def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: AnyCompression = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """`tfdist.DistributedOptimizer`, with the order of arguments that Horovod has for TensorFlow.
+
+    Args:
+        optimizer: As in `tfdist.DistributedOptimizer`, and so are the arguments that are not described here.
+        name: Name of the returned optimizer.
+        use_locking: Only False: Keras 3 optimizers have no locks.
+        device_dense: Only "".
+        device_sparse: Only "".
+        compression: Compression on the wire.
+        sparse_as_dense: Whether `tf.IndexedSlices` are made dense.
+        backward_passes_per_step: Steps for one update.
+        op: The reduction.
+        gradient_predivide_factor: Part of the division before the sum.
+        average_aggregated_gradients: Whether the steps of an update are averaged.
+        num_groups: Number of collectives.
+        groups: Variables of each collective.
+        process_set: The ranks that take part.
+        scale_local_gradients: Whether gradients of local variables are divided.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured.
+    """
+    if use_locking:
+        raise errors.ConfigError("use_locking=True cannot be honoured: Keras 3 optimizers have no locks. Leave it out.")
+    return optimizer_module.DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = True,
+) -> None:
+    """Overwrites variables with the values they have on one rank; see `tfdist.broadcast_variables`.
+
+    Args:
+        variables: As in `tfdist.broadcast_variables`.
+        root_rank: As in `tfdist.broadcast_variables`.
+        process_set: As in `tfdist.broadcast_variables`.
+        inplace: Only True: the values arrive in the variables' own memory.
+
+    Raises:
+        ConfigError: If `inplace` is False.
+    """
+    if not inplace:
+        raise errors.ConfigError("inplace=False cannot be honoured: values arrive in the variables. Leave it out.")
+    broadcast_op.broadcast_variables(variables, root_rank, process_set=process_set)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns the object of one rank on every rank; see `tfdist.broadcast_object`.
+
+    Args:
+        obj: As in `tfdist.broadcast_object`.
+        root_rank: As in `tfdist.broadcast_object`.
+        session: Only None.
+        name: As in `tfdist.broadcast_object`.
+        process_set: As in `tfdist.broadcast_object`.
+
+    Raises:
+        ConfigError: If `session` is given.
+    """
+    _refuse_session(session)
+    return object_op.broadcast_object(obj, root_rank, name=name, process_set=process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """Returns a function of one object that broadcasts it; see `tfdist.broadcast_object_fn`.
+
+    Args:
+        root_rank: As in `tfdist.broadcast_object_fn`.
+        session: Only None.
+        name: As in `tfdist.broadcast_object_fn`.
+        process_set: As in `tfdist.broadcast_object_fn`.
+
+    Raises:
+        ConfigError: If `session` is given.
+    """
+    _refuse_session(session)
+    return object_op.broadcast_object_fn(root_rank, name=name, process_set=process_set)
+
+
+def allgather_object(
+    obj: Any, session: None = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Returns the objects of all ranks; see `tfdist.allgather_object`.
+
+    Args:
+        obj: As in `tfdist.allgather_object`.
+        session: Only None.
+        name: As in `tfdist.allgather_object`.
+        process_set: As in `tfdist.allgather_object`.
+
+    Raises:
+        ConfigError: If `session` is given.
+    """
+    _refuse_session(session)
+    return object_op.allgather_object(obj, name=name, process_set=process_set)
+
+
+def _refuse_session(session: Any) -> None:
+    if session is not None:
+        raise errors.ConfigError("session= cannot be honoured: TensorFlow 2 has no sessions. Leave it out.")
