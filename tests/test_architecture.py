@@ -19,8 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"tfdist": "tfdist", "callbacks": "tfdist.callbacks", "data_service": "tfdist.data_service"}
 # What a launcher must not wait for, and what starts MPI when it is imported.
 HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
-LIGHT_ROOMS = ("tfdist.launch", "tfdist.elastic.driver")
+LIGHT_ROOMS = ("tfdist.launch", "tfdist.remote", "tfdist.elastic.driver")
 SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "multiprocessing"})
+SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "urllib", "xmlrpc", "ssl"})
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
 # config reads the settings; launch sets variables for its children and reads back those of its own protocol.
 ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch")
@@ -213,6 +214,12 @@ def check_serializers(modules: list[Module]) -> list[str]:
         if in_room(module.name, "tfdist.launch", "tfdist.elastic")
         for imported in imports_of(module)
         if imported.target.partition(".")[0] in SERIALIZERS
+    ] + [
+        f"{module.name} imports {imported.target} and pickles; what has a socket may not unpickle"
+        for module in modules
+        if any(imported.target.partition(".")[0] in SERIALIZERS for imported in imports_of(module))
+        for imported in imports_of(module)
+        if imported.target.partition(".")[0] in SOCKETS or in_room(imported.target, "tfdist.launch.channel")
     ]
 
 
@@ -356,6 +363,8 @@ BAD_PYTHON = [
     (check_serializers, "tfdist.launch.host", "import pickle"),
     (check_serializers, "tfdist.elastic.state", "def f():\n    from cloudpickle import loads"),
     (check_serializers, "tfdist.launch.host", "from multiprocessing.connection import Listener"),
+    (check_serializers, "tfdist.remote.parcel", "import pickle\nimport socket"),
+    (check_serializers, "tfdist.remote.parcel", "import cloudpickle\nfrom tfdist.launch.channel import Channel"),
     (check_environment, "tfdist.runtime", "import os\nos.environ['TFDIST_A']"),
     (check_environment, "tfdist.runtime", "import os\nos.getenv('HOROVOD_TIMELINE')"),
     (check_environment, "tfdist.runtime", "import os\nNAME = 'TFDIST_A'\n'x' in os.environ"),
@@ -436,7 +445,7 @@ def test_cpp_environment_check_finds() -> None:
     assert check_cpp_environment({"core/engine.cc": "int a = 1;  // no getenv() here"}) == []
 
 
-@pytest.mark.parametrize("module", ["tfdist", "tfdist.launch", "tfdist.launch.command", "tfdist.config"])
+@pytest.mark.parametrize("module", ["tfdist", "tfdist.launch.command", "tfdist.remote.function_job", "tfdist.config"])
 def test_import_loads_nothing_heavy(module: str) -> None:
     """The installed package, in a process of its own: what the checks above cannot see from the text."""
     script = f"import json, sys, {module}; print(json.dumps([tfdist.__file__, *sys.modules]))"

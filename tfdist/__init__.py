@@ -34,6 +34,7 @@ _HOMES = {
     "tfdist.gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
     "tfdist.sync_batch_norm": "SyncBatchNormalization",
     "tfdist.data": "shard",
+    "tfdist.remote.function_job": "run",
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = tuple(

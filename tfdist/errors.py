@@ -26,6 +26,20 @@ class PeerLostError(TfdistError, RuntimeError):
     """Another process of the job died or cannot be reached."""
 
 
+class RankError(TfdistError, RuntimeError):
+    """A function that `tfdist.run` or `tfdist.testing.run_ranks` called on ranks failed on one, or was ended.
+
+    Where `tfdist.run` raises the exception of the function itself, this is its `__cause__`.
+
+    Attributes:
+        rank: The rank that failed first; None if no rank told.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
 class StallError(TfdistError, TimeoutError):
     """A wait for the other ranks outlasted `TFDIST_STALL_CHECK_SHUTDOWN_TIME`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,17 @@ import pytest
 
 MARK = "LAUNCH_TEST_MARK"
 DEADLINE_S = 60.0
+AGENT = """\
+#!/bin/sh
+# Called as: agent OPTIONS HOST COMMAND...; a host is a UTS name, and remote shells start without our variables.
+while [ "${1#-}" != "$1" ]; do case $1 in -o|-p|-i) shift ;; esac; shift; done
+host=$1; shift
+echo "$host" >>"$AGENT_LOG"
+case $host in
+  lost) exec sleep 1000 ;;
+esac
+exec unshare --uts env -u TFDIST_RUN_KEY -u KERAS_MARK sh -c "hostname $host; $*"
+"""
 
 
 @dataclass
@@ -87,3 +99,26 @@ def launch(tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[Launch]:
         launcher.kill()  # one that a failed test has left
         launcher.wait()
     wait_until(lambda: not made.processes(), seconds=10, what=f"the end of {made.processes()}")
+
+
+@dataclass(frozen=True)
+class Agent:
+    """What plays several hosts on this machine: an ssh agent that runs the command under another host name."""
+
+    mpi_args: str
+    variables: Mapping[str, str]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    words = ["unshare", "--uts", "hostname", "probe"]
+    if shutil.which("unshare") is None or subprocess.run(words, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to make UTS namespaces (root)")
+    program = tmp_path / "agent.sh"
+    program.write_text(AGENT)
+    program.chmod(0o755)
+    # Where the agent itself is to be found, and that names need not resolve, is said to mpirun alone.
+    extra = f"--prtemca plm_ssh_agent {program} --prtemca prte_keep_fqdn_hostnames 1"
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *sys.path]))
+    log = str(tmp_path / "agent.log")
+    return Agent(extra, {"AGENT_LOG": log, "KERAS_MARK": "kept", "PYTHONPATH": path})

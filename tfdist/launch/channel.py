@@ -67,7 +67,7 @@ class _Connection:
 
 
 class Channel:
-    """One thread that reads all connections. Events go to a queue, output straight to `write`.
+    """One thread that reads all connections. Events go to a queue, output and results straight to `write` and `keep`.
 
     That `write` may block is wanted: a launcher whose output is not read slows its ranks down, as any pipe does.
 
@@ -78,6 +78,7 @@ class Channel:
         events: Where events go.
         write: Takes (rank, stream, piece).
         warn: Takes a line about a refused connection; called once.
+        keep: Takes (rank, part of its result) and may refuse it; None where no result is wanted.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class Channel:
         events: queue.SimpleQueue[Any],
         write: Callable[[int, str, Piece], None],
         warn: Callable[[str], None],
+        keep: Callable[[int, str], None] | None = None,
     ) -> None:
         self._listener, self._events, self._write, self._warn = listener, events, write, warn
+        self._keep = keep
         self._size = size
         self._opener = Opener(ticket.job, ticket.key, TO_LAUNCHER, range(size))
         self._sealers = [Sealer(ticket.job, ticket.key, TO_RANK, rank) for rank in range(size)]
@@ -182,6 +185,10 @@ class Channel:
             if fields["stream"] not in ("stdout", "stderr"):
                 raise RefusedFrameError("output of an unknown stream")
             self._write(rank, fields["stream"], Piece(fields["text"].encode(errors="surrogateescape"), fields["end"]))
+        elif message.kind == "result":
+            if self._keep is None:
+                raise RefusedFrameError("a result that nobody asked for")
+            self._keep(rank, message.fields["data"])
         else:
             self._events.put(Received(rank, message))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from argparse import Namespace
@@ -11,6 +12,7 @@ from pathlib import Path
 from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.launch import core, host, mpirun, option, program
+from tfdist.launch.call import Call
 from tfdist.launch.console import Console
 from tfdist.launch.launcher import Launcher, Plan
 
@@ -20,24 +22,33 @@ USAGE_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script `tfdistrun`."""
     try:
-        known, command = option.parse(sys.argv[1:] if argv is None else argv)
-        plan, remarks = make_plan(known, command, dict(os.environ))
-        console = Console(
-            timestamps=known.prefix_output_with_timestamp,
-            chatter=known.verbose,
-            folder=known.output_filename,
-            ranks=known.num_proc,
-        )
-        launcher = Launcher(plan, console)
+        launcher, console = prepare(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:
         print(f"tfdistrun: {error}", file=sys.stderr)
         return USAGE_ERROR
-    try:
-        for remark in remarks:
-            console.say(f"tfdistrun: {remark}")
-        return launcher.run()
-    finally:
-        console.close()
+    with contextlib.closing(console):
+        status = launcher.run()
+        for line in launcher.heard:
+            console.say(line)
+        if launcher.explanation:
+            console.say(f"tfdistrun: {launcher.explanation}")
+        return status
+
+
+def prepare(argv: Sequence[str], call: Call | None = None) -> tuple[Launcher, Console]:
+    """All that comes before the first process: a launcher that is ready to run, and its console. Raises ConfigError."""
+    known, command = option.parse(argv)
+    plan, remarks = make_plan(known, command, dict(os.environ))
+    console = Console(
+        timestamps=known.prefix_output_with_timestamp,
+        chatter=known.verbose,
+        folder=known.output_filename,
+        ranks=known.num_proc,
+    )
+    launcher = Launcher(plan, console, call)
+    for remark in remarks:
+        console.say(f"tfdistrun: {remark}")
+    return launcher, console
 
 
 def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, str]) -> tuple[Plan, list[str]]:

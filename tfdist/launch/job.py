@@ -82,6 +82,7 @@ class Job:
         self.interrupt: int | None = None
         self.mpirun_status: int | None = None
         self.never_started: tuple[int, ...] = ()
+        self._failed: list[int] = []
         self._connected: set[int] = set()
         self._started: set[int] = set()
         self._deadline: float | None = now + start_timeout_s
@@ -101,8 +102,14 @@ class Job:
         """The failure that began the end: the first to arrive, but none that followed from being told to end."""
         failures = [outcome for outcome in self.outcomes.values() if outcome.failed]
         # An MPI_Abort tells all ranks to end, the one that called it too; it shows an exit code, the others a signal.
-        failures.sort(key=lambda outcome: (outcome.told, outcome.signum is not None if outcome.told else False))
+        place = {rank: place for place, rank in enumerate(self._failed)}
+        failures.sort(key=lambda outcome: (place.get(outcome.rank, len(place)), outcome.signum is not None))
         return failures[0] if failures else None
+
+    @property
+    def first_to_fail(self) -> int | None:
+        """The rank whose failure, not its end, was reported first; None if all others were only told to end."""
+        return self._failed[0] if self._failed else None
 
     @property
     def complete(self) -> bool:
@@ -133,11 +140,20 @@ class Job:
             self._deadline = None
         return []
 
+    def fail(self, rank: int, now: float) -> list[Action]:
+        """A rank's function failed. Its process may still wait for others on its way out, so the end begins here."""
+        self._note_failure(rank)
+        if self.phase == Phase.RUNNING:
+            self._enter(Phase.GRACE, now + GRACE_S)
+        return []
+
     def finish(self, outcome: Outcome, now: float) -> list[Action]:
         """A rank's record came, or its connection was lost without one."""
         if outcome.rank in self.outcomes or outcome.rank not in self._connected or self.phase == Phase.OVER:
             return []
         self.outcomes[outcome.rank] = outcome
+        if outcome.failed and not outcome.told:
+            self._note_failure(outcome.rank)
         self._started.add(outcome.rank)
         if self.phase == Phase.RUNNING:
             if outcome.failed:
@@ -190,6 +206,10 @@ class Job:
             return self._release(now)
         self._enter(Phase.OVER, None)
         return [Action(Do.ABANDON)]
+
+    def _note_failure(self, rank: int) -> None:
+        if rank not in self._failed:
+            self._failed.append(rank)
 
     def _all_reported(self) -> bool:
         # Once the end has begun, a rank that has not connected yet is not started any more (see `connect`).

@@ -21,6 +21,7 @@ from typing import Any
 
 from tfdist.errors import ConfigError
 from tfdist.launch import guard, host, task
+from tfdist.launch.call import Call
 from tfdist.launch.channel import Broken, Channel, Lost, Received
 from tfdist.launch.console import Console
 from tfdist.launch.job import Action, Do, Job, Outcome, Phase
@@ -101,22 +102,28 @@ def _address_towards(name: str) -> str:
 
 
 class Launcher:
-    """Carries out a plan. Use once."""
+    """Carries out a plan. Use once.
 
-    def __init__(self, plan: Plan, console: Console) -> None:
-        self._plan, self._console = plan, console
+    Args:
+        plan: What to start, and where.
+        console: Where the ranks' output goes.
+        call: What is carried to the ranks and back; None for a command that stands on its own.
+    """
+
+    def __init__(self, plan: Plan, console: Console, call: Call | None = None) -> None:
+        self._plan, self._console, self._call = plan, console, call
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         listener = listen(plan)
         self._ticket = Ticket.issue(*listener.getsockname())
         size = plan.mpirun.processes
-        warn = self._say
-        self._channel = Channel(listener, self._ticket, size, self._events, console.write, warn)
+        keep = call.keep if call is not None else None
+        self._channel = Channel(listener, self._ticket, size, self._events, console.write, self._say, keep)
         self._job = Job(host.placement(plan.mpirun.hosts), plan.start_timeout_s, time.monotonic())
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._held: list[str] = []
 
     def run(self) -> int:
-        """Returns the job's exit status; none of its processes on this machine is left."""
+        """Returns the job's exit status; none of its processes on this machine is left. `explanation` tells why."""
         adopt_orphans()
         with self._signals_as_events():
             try:
@@ -125,19 +132,33 @@ class Launcher:
                     self._act(self._next())
             finally:
                 self._end()
-            if text := render(self._job):
-                self._explain(text)
         return self._job.status
+
+    @property
+    def explanation(self) -> str:
+        """After `run`: why the job did not end well; empty if it did."""
+        return render(self._job)
+
+    @property
+    def heard(self) -> list[str]:
+        """After `run`: what mpirun said, where it may matter."""
+        # Of ranks that left no record, mpirun or their supervisor may have said something there.
+        silent = self._plan.verbose or self._job.complete or not self.explanation
+        return [] if silent else [f"[mpirun] {line}" for line in self._held]
+
+    def report(self) -> dict[str, Any]:
+        """After `run`: what `tfdist.run` has to know of the job, as JSON can carry it."""
+        ended = [self._job.outcomes.get(rank) for rank in range(len(self._job.hosts))]
+        return {
+            "status": self._job.status,
+            "first": self._job.first_to_fail,
+            "hosts": self._job.hosts,
+            "codes": [outcome.code if outcome is not None else None for outcome in ended],
+            "explanation": "\n".join([*self.heard, self.explanation]),
+        }
 
     def _say(self, text: str) -> None:
         self._console.say(f"tfdistrun: {text}")
-
-    def _explain(self, text: str) -> None:
-        # Of ranks that left no record, mpirun or their supervisor may have said something there.
-        if not self._plan.verbose and not self._job.complete:
-            for line in self._held:
-                self._console.say(f"[mpirun] {line}")
-        self._say(text)
 
     @contextlib.contextmanager
     def _signals_as_events(self) -> Iterator[None]:
@@ -217,11 +238,17 @@ class Launcher:
         rank, fields = event.rank, event.message.fields
         if event.message.kind == "hello":
             if self._job.connect(rank, fields["host"]):
+                if self._call is not None:
+                    self._channel.send(rank, "call", **self._call.offer(rank))
                 self._channel.send(rank, "run", command=list(self._plan.command))
             else:
                 self._channel.send(rank, "release")
         elif event.message.kind == "started":
             return self._job.start(rank)
+        elif event.message.kind == "fetch" and self._call is not None:
+            self._channel.send(rank, "part", data=self._call.part(fields["offset"]))
+        elif event.message.kind == "failing":
+            return self._job.fail(rank, now)
         elif event.message.kind == "finished":
             at = self._job.hosts[rank]
             code, signum, tail = fields["code"], fields["signal"], tuple(fields["tail"])

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 
@@ -89,6 +90,23 @@ def reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+def end_launcher(launcher: subprocess.Popen[bytes], signum: int, patience_s: float) -> None:
+    """Ends a launcher that leads a session of its own, and with it its job; by force after `patience_s`.
+
+    Ctrl-C while it ends is passed on: the launcher then no longer waits for its ranks.
+    """
+    launcher.send_signal(signum)
+    while launcher.poll() is None:
+        try:
+            launcher.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            # Its guard is in another session, and ends what is left.
+            os.killpg(launcher.pid, signal.SIGKILL)
+            launcher.wait()
+        except KeyboardInterrupt:
+            launcher.send_signal(signal.SIGINT)
 
 
 def end_descendants(root: int, patience_s: float, kill_s: float = 2.0) -> bool:

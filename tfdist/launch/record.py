@@ -32,8 +32,14 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "finished": {"code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "told": (bool,), "tail": (list,)},
     "signal": {"number": _NUMBER},
     "release": {},
+    # The bytes of `tfdist.run`, in base64; `call` says how to get at them.
+    "call": {"size": _NUMBER, "digest": _TEXT, "machine": _TEXT, "source": _TEXT, "sink": _TEXT},
+    "fetch": {"offset": _NUMBER},
+    "part": {"data": _TEXT},
+    "result": {"data": _TEXT},
+    "failing": {},
 }
-_FROM_RANK = frozenset({"hello", "started", "output", "finished"})
+_FROM_RANK = frozenset({"hello", "started", "output", "finished", "fetch", "result", "failing"})
 
 
 class RefusedFrameError(Exception):

@@ -21,6 +21,7 @@ if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+from tfdist.launch.call import Errand
 from tfdist.launch.channel import keep_alive
 from tfdist.launch.core import available, thread_defaults
 from tfdist.launch.line import LineSplitter, Piece
@@ -30,6 +31,8 @@ from tfdist.launch.ticket import KEY_VARIABLE, Ticket
 
 CONNECT_TIMEOUT_S = 10.0
 TAIL_LINES = 40
+# The name of the pipe through which the rank of a `tfdist.run` answers, beside "stdout" and "stderr".
+RESULT = "result"
 _TAIL_BYTES = 1 << 14
 _TAIL_WIDTH = 1000
 _READ_BYTES = 1 << 15
@@ -53,6 +56,8 @@ class Supervisor:
         self._buffer = FrameBuffer()
         self._unsent = bytearray()
         self._child: subprocess.Popen[bytes] | None = None
+        self._errand: Errand | None = None
+        self._command: tuple[str, ...] | None = None
         self._splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
         self._tails = {"stdout": b"", "stderr": b""}
         self._pipes: dict[str, int] = {}
@@ -131,12 +136,26 @@ class Supervisor:
 
     # The rank's process
 
-    def _start(self, command: Sequence[str]) -> None:
+    def _start_when_ready(self) -> None:
+        if self._command is None or self._child is not None or self._reported:
+            return
+        if self._errand is None:
+            self._start(self._command)
+        elif self._errand.ready:
+            reader, writer = os.pipe()
+            given = (self._errand.function, writer)
+            if self._start((*self._command, *map(str, given)), given):
+                self._pipes[RESULT] = reader
+                self._selector.register(reader, selectors.EVENT_READ, RESULT)
+            os.close(writer)
+
+    def _start(self, command: Sequence[str], given: Sequence[int] = ()) -> bool:
         environment = child_environment(self._environment)
         try:
             self._child = subprocess.Popen(
                 command,
                 env=environment,
+                pass_fds=given,
                 # mpirun passes its input on to rank 0 but never the end of it: whoever reads all of it would hang.
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -150,13 +169,14 @@ class Supervisor:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             self._reported = True
             self._send("finished", code=code, signal=None, told=False, tail=[line])
-            return
+            return False
         assert self._child.stdout is not None
         assert self._child.stderr is not None
         for stream, pipe in (("stdout", self._child.stdout), ("stderr", self._child.stderr)):
             self._pipes[stream] = pipe.fileno()
             self._selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
         self._send("started", pid=self._child.pid)
+        return True
 
     def _forward(self, signum: int) -> None:
         self._look_at_child()
@@ -172,11 +192,17 @@ class Supervisor:
     def _look_at_child(self) -> None:
         if self._child is not None and self._drain_until is None and self._child.poll() is not None:
             self._drain_until = time.monotonic() + _PATIENCE_S
+            if self._errand is not None and self._child.returncode != 0 and not self._told:
+                self._errand.fail()
 
     def _on_output(self, stream: str) -> None:
         data = os.read(self._pipes[stream], _READ_BYTES)
         if not data:
             self._selector.unregister(self._pipes.pop(stream))
+            return
+        if stream == RESULT:
+            assert self._errand is not None
+            self._errand.take(data)
             return
         self._tails[stream] = (self._tails[stream] + data)[-_TAIL_BYTES:]
         self._send_pieces(stream, self._splitters[stream].feed(data, time.monotonic()))
@@ -189,6 +215,8 @@ class Supervisor:
             self._selector.unregister(descriptor)
         self._pipes.clear()
         self._reported = True
+        if self._errand is not None and not self._errand.answered and not self._told:
+            self._errand.fail()
         status = self._child.returncode
         self._send(
             "finished",
@@ -226,7 +254,8 @@ class Supervisor:
                     self._selector.unregister(descriptor)
                 else:
                     self._selector.register(descriptor, selectors.EVENT_READ, stream)
-                    self._splitters[stream].resume(time.monotonic())
+                    if stream in self._splitters:
+                        self._splitters[stream].resume(time.monotonic())
 
     def _on_launcher(self, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:
@@ -240,18 +269,26 @@ class Supervisor:
                 self._obey(self._opener.open(*frame)[1])
         except BlockingIOError:
             return
-        except (OSError, RefusedFrameError):
+        except RefusedFrameError as refusal:
+            print(f"the supervisor of rank {self._rank} refused what tfdistrun sent: {refusal}", file=sys.stderr)
+            data = b""
+        except OSError:
             data = b""
         if not data:
             self._abandon()
 
     def _obey(self, message: Message) -> None:
-        if message.kind == "run" and self._child is None:
-            self._start(message.fields["command"])
+        if message.kind == "run" and self._command is None:
+            self._command = tuple(message.fields["command"])
+        elif message.kind == "call" and self._errand is None:
+            self._errand = Errand(message.fields, self._send)
+        elif message.kind == "part" and self._errand is not None:
+            self._errand.add(message.fields["data"])
         elif message.kind == "signal":
             self._forward(message.fields["number"])
         elif message.kind == "release":
             self._over = True
+        self._start_when_ready()
 
     def _abandon(self) -> None:
         """The launcher is gone: nobody wants this rank any more."""

@@ -18,23 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from tfdist import config
-from tfdist.errors import ConfigError, TfdistError
+from tfdist.errors import ConfigError, RankError
+from tfdist.launch.process import end_launcher
 
 # The launcher ends its job within 10 s of being told to; ranks that it could not reach end themselves after that.
 _SECONDS_TO_END = 15.0
 _OUTPUT_TAIL_CHARACTERS = 4000
-
-
-class RankError(TfdistError, RuntimeError):
-    """A function that `run_ranks` ran failed on a rank, or did not finish in time.
-
-    Attributes:
-        rank: The rank that failed first; None if no rank told.
-    """
-
-    def __init__(self, message: str, rank: int | None = None) -> None:
-        super().__init__(message)
-        self.rank = rank
 
 
 def run_ranks(n: int, fn: Callable[..., Any], *args: Any, timeout_seconds: float = 60.0) -> list[Any]:
@@ -123,18 +112,7 @@ def _run_job(n: int, folder: Path, timeout_seconds: float) -> int | None:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(_SECONDS_TO_END)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            end_launcher(process, signal.SIGTERM, _SECONDS_TO_END)
 
 
 def _read(path: Path) -> dict[str, Any]:

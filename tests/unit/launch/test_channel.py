@@ -12,21 +12,21 @@ import pytest
 from tfdist.launch import record
 from tfdist.launch.channel import STRANGER_LIMIT_BYTES, Channel, Lost, Received
 from tfdist.launch.line import Piece
-from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Opener, Sealer
+from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Opener, RefusedFrameError, Sealer
 from tfdist.launch.ticket import Ticket
 
 
 class End:
     """Both sides: the channel and what it delivers, and connections of ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Any = None) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.ticket = Ticket.issue(*listener.getsockname())
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.output: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.warnings: list[str] = []
         self.channel = Channel(
-            listener, self.ticket, 3, self.events, lambda *words: self.output.put(words), self.warnings.append
+            listener, self.ticket, 3, self.events, lambda *words: self.output.put(words), self.warnings.append, keep
         )
         self.channel.start()
 
@@ -42,6 +42,17 @@ def end() -> Iterator[End]:
     made = End()
     yield made
     made.channel.close()
+
+
+def _keeping(kept: list[Any]) -> End:
+    """One that keeps results, and refuses an empty one as a call does."""
+
+    def keep(rank: int, text: str) -> None:
+        if not text:
+            raise RefusedFrameError("an empty part")
+        kept.append((rank, text))
+
+    return End(keep)
 
 
 def _refused(connection: socket.socket) -> bool:
@@ -102,6 +113,54 @@ def test_rank_cannot_speak_for_another(end: End) -> None:
         assert isinstance(end.events.get(timeout=5), Received)
         assert end.events.get(timeout=5) == Lost(0)
     assert "speaks for another" in end.warnings[0]
+
+
+def test_result_is_kept_or_refused() -> None:
+    kept: list[Any] = []
+    made = _keeping(kept)
+    sealer = made.sealer(1)
+    with made.connect() as connection:
+        connection.sendall(sealer.seal("hello", host="h", pid=1) + sealer.seal("result", data="eA=="))
+        connection.sendall(sealer.seal("failing"))
+        assert made.events.get(timeout=5).message.kind == "hello"
+        assert made.events.get(timeout=5).message.kind == "failing"
+        assert kept == [(1, "eA==")]
+        connection.sendall(sealer.seal("result", data=""))
+        assert _refused(connection)
+    assert made.events.get(timeout=5) == Lost(1)
+    made.channel.close()
+    assert "an empty part" in made.warnings[0]
+
+
+@pytest.mark.parametrize("forged", ["key", "rank", "replay", "oversized"])
+def test_forged_result_is_refused(forged: str) -> None:
+    kept: list[Any] = []
+    made = _keeping(kept)
+    sealer = made.sealer(1)
+    hello = sealer.seal("hello", host="h", pid=1)
+    part = sealer.seal("result", data="eA==")
+    frame = {
+        "key": made.sealer(1, key=bytes(32)).seal("result", data="eA=="),
+        "rank": made.sealer(2).seal("result", data="eA=="),
+        "replay": part,
+        "oversized": (record.BODY_LIMIT_BYTES + 1).to_bytes(4, "big") + bytes(record.HEAD_BYTES),
+    }[forged]
+    with made.connect() as connection:
+        connection.sendall(hello + part + frame)
+        assert made.events.get(timeout=5).message.kind == "hello"
+        assert made.events.get(timeout=5) == Lost(1)
+        assert _refused(connection)
+    made.channel.close()
+    assert kept == [(1, "eA==")]
+    assert len(made.warnings) == 1
+
+
+def test_result_that_nobody_asked_for(end: End) -> None:
+    sealer = end.sealer(0)
+    with end.connect() as connection:
+        connection.sendall(sealer.seal("hello", host="h", pid=1) + sealer.seal("result", data="eA=="))
+        assert _refused(connection)
+    assert "nobody asked for" in end.warnings[0]
 
 
 def test_crowd_of_strangers_is_bounded(end: End) -> None:

@@ -95,6 +95,45 @@ def test_cause_is_who_aborted_not_who_was_told() -> None:
     assert later.status == 9
 
 
+def test_failure_counts_from_when_it_was_told_not_from_the_end_of_the_process() -> None:
+    job = _job()
+    assert job.fail(2, 100) == []
+    assert job.fail(0, 100.5) == []
+    assert job.deadline == 100 + GRACE_S
+    job.finish(_ended(0, 1), 101)
+    assert job.tick(100 + GRACE_S) == [TERM]
+    job.finish(_ended(2, None, signal.SIGTERM, told=True), 104)
+    assert job.finish(_ended(1, None, signal.SIGTERM, told=True), 104) == [RELEASE]
+    assert job.first_to_fail == 2
+    assert job.cause == _ended(2, None, signal.SIGTERM, told=True)
+    assert job.status == 128 + signal.SIGTERM
+
+
+def test_rank_that_only_followed_did_not_fail_first() -> None:
+    job = _job(2)
+    job.finish(_ended(1, None, signal.SIGTERM, told=True), 1)
+    assert job.first_to_fail is None
+    job.fail(0, 2)
+    assert job.first_to_fail == 0
+
+
+def test_lost_supervisor_fails_before_those_that_miss_it() -> None:
+    job = _job(2)
+    job.finish(_ended(1, None), 1)
+    job.fail(0, 1.01)
+    assert job.first_to_fail == 1
+
+
+def test_end_of_a_rank_that_has_failed_with_code_0() -> None:
+    """It ended its process before its function returned."""
+    job = _job(2)
+    job.fail(1, 1)
+    job.finish(_ended(1, 0), 1)
+    assert job.phase == Phase.GRACE
+    job.finish(_ended(0, None, signal.SIGTERM, told=True), 5)
+    assert job.first_to_fail == 1
+
+
 def test_failure_before_others_connected() -> None:
     job = _job(connected=1)
     assert job.finish(_ended(0, 4), 1) == [RELEASE]

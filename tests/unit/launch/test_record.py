@@ -37,6 +37,11 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (TO_RANK, "run", {"command": ["a", "b c"]}),
     (TO_RANK, "signal", {"number": 15}),
     (TO_RANK, "release", {}),
+    (TO_RANK, "call", {"size": 9, "digest": "d", "machine": "m", "source": "/proc/1/fd/2", "sink": "/proc/1/fd/3"}),
+    (TO_LAUNCHER, "fetch", {"offset": 1 << 19}),
+    (TO_RANK, "part", {"data": "eA=="}),
+    (TO_LAUNCHER, "result", {"data": "eA=="}),
+    (TO_LAUNCHER, "failing", {}),
 ]
 
 
@@ -88,6 +93,11 @@ def test_any_changed_byte_is_refused(position: int) -> None:
         ("started", {"pid": True}),
         ("started", {"pid": 1, "more": 2}),
         ("finished", {"code": 0, "signal": None, "told": False, "tail": [1]}),
+        ("call", {"size": 9, "digest": "d", "machine": "m", "source": "s", "sink": "s"}),
+        ("part", {"data": "eA=="}),
+        ("fetch", {"offset": "0"}),
+        ("result", {"data": None}),
+        ("result", {"data": "eA==", "rank": 1}),
     ],
 )
 def test_schema(kind: str, fields: dict[str, Any]) -> None:
