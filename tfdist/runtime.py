@@ -25,11 +25,12 @@ _events: set[str] = set()
 SHARDED = "the data was sharded"
 JOINED = "the ranks may have unequal numbers of batches, so that they join at the end of an epoch"
 REDUCED = "something was reduced over the ranks"
+_first_arguments: list[Any] = [None, None]
 _state: dict[str, bool] = {"failing": False, "hooked": False, "mpi4py_ends_mpi": False}
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Starts tfdist in this process; a second call does nothing.
+    """Starts tfdist in this process; a second call without arguments, or with the same ones, does nothing.
 
     Call it once, before any other name of tfdist is used. Under `tfdistrun` (or `mpirun`, `srun`) every process
     becomes one rank of the job; without a launcher the world has the one rank 0.
@@ -57,6 +58,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     process_set_module.check(process_sets)
     ranks, handle = _members(comm)
     if is_initialized():
+        _check_again(comm, process_sets)
         return
     settings = config.read()
     _logger.setLevel(settings.log_level.upper())
@@ -74,6 +76,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             settings.fusion_threshold,
         )
     _watch_exit()
+    _first_arguments[:] = [comm, process_sets]
     try:
         process_set_module.start(process_sets, comm)
     except errors.TfdistError:
@@ -246,6 +249,16 @@ def _advise() -> None:
             "tfdist: the data was sharded, but no gradient was ever reduced: every rank trained alone, on its part. "
             "Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
         )
+
+
+def _check_again(comm: Any, process_sets: Any) -> None:
+    given = {"comm": comm, "process_sets": process_sets}
+    for (name, value), first in zip(given.items(), _first_arguments, strict=True):
+        if value is not None and value is not first and value != first:
+            raise errors.ConfigError(
+                f"tfdist.init() has been called already, with {name}={first!r}; {name}={value!r} comes too late. Call "
+                "it with its arguments before anything else: tfdist.shard and the callbacks call it without any."
+            )
 
 
 def _members(comm: Any) -> tuple[list[int], int]:

@@ -21,6 +21,7 @@ double GetElement(tfdist::DType dtype, const void* data, int64_t index);
 // A vector of elements of one dtype that owns its memory.
 class Elements {
  public:
+  Elements() = default;
   Elements(tfdist::DType dtype, int64_t count)
       : dtype_(dtype), count_(count), bytes_(count * tfdist::SizeOf(dtype) + 1) {}
 
@@ -31,8 +32,8 @@ class Elements {
   tfdist::TensorView view() { return {dtype_, {count_}, bytes_.data()}; }
 
  private:
-  tfdist::DType dtype_;
-  int64_t count_;
+  tfdist::DType dtype_ = tfdist::DType::kFloat32;
+  int64_t count_ = 0;
   std::vector<char> bytes_;
 };
 

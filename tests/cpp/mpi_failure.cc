@@ -1,14 +1,20 @@
-// What survivors see over real MPI when the last rank is killed ("killed"; needs mpirun --with-ft
-// ulfm) or does not take part ("silent"). Each survivor prints one line "mpi_failure: rank R: ok";
-// whoever starts this counts them, because mpirun's exit status does not tell.
+// What survivors see over real MPI. Each prints one line "mpi_failure: rank R: ok"; whoever starts
+// this counts them, because mpirun's exit status does not tell.
+//
+//   mpi_failure silent             the last rank does not take part
+//   mpi_failure killed OPERATION   it is killed in the middle of allreduce, reducescatter, adasum,
+//                                  alltoall, join (rank 0 has joined) or set (an allreduce in a
+//                                  process set of all but rank 0); needs mpirun --with-ft ulfm
 #include <mpi.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/c_api.h"
@@ -17,65 +23,150 @@
 
 namespace {
 
+using tfdist::AllreduceOptions;
+using tfdist::Engine;
+using tfdist::Reduction;
 using tfdist::Status;
 using tfdist::StatusCode;
+using tfdist::TensorView;
 
-Status Sum(size_t count) {
-  std::vector<float> values(count, 1.0f);
-  tfdist::AllreduceOptions options;
-  options.name = "grads";
-  options.tensor_names = {"kernel"};
-  const tfdist::TensorView view{
-      tfdist::DType::kFloat32, {static_cast<int64_t>(count)}, values.data()};
-  return tfdist::World::Get()->Allreduce(options, {view}, {view});
+constexpr int kCallsBeforeTheEnd = 20;
+constexpr size_t kElements = 300'000;
+
+TensorView View(std::vector<float>* values) {
+  return {tfdist::DType::kFloat32, {static_cast<int64_t>(values->size())}, values->data()};
 }
 
-// Goes on until the first error.
-Status SumUntilError() {
-  for (int i = 0; i < 1000000; ++i) {
-    Status status = Sum(300'000);
-    if (!status.ok()) return status;
+AllreduceOptions OptionsFor(Reduction reduction) {
+  AllreduceOptions options;
+  options.name = "grads";
+  options.tensor_names = {"kernel"};
+  options.reduction = reduction;
+  return options;
+}
+
+Status Allreduce(Engine* engine, size_t count, Reduction reduction) {
+  std::vector<float> values(count, 1.0f);
+  return engine->Allreduce(OptionsFor(reduction), {View(&values)}, {View(&values)});
+}
+
+Status Sum(size_t count) { return Allreduce(tfdist::World::Get().get(), count, Reduction::kSum); }
+
+Status ReduceScatter(Engine* engine) {
+  const size_t rows = kElements / static_cast<size_t>(tfdist_size());
+  std::vector<float> input(rows * static_cast<size_t>(tfdist_size()), 1.0f);
+  std::vector<float> output(rows);
+  return engine->ReduceScatter(OptionsFor(Reduction::kSum), {View(&input)}, {View(&output)});
+}
+
+Status Alltoall(Engine* engine) {
+  std::vector<float> input(kElements / 12 * 12, 1.0f);  // divides by 1 to 4 ranks
+  std::vector<float> output;
+  std::vector<int64_t> received;
+  const auto allocate = [&output](int, const std::vector<int64_t>& shape, TensorView* view) {
+    output.resize(static_cast<size_t>(shape[0]));
+    *view = View(&output);
+    return Status::Ok();
+  };
+  return engine->Alltoall("tokens", View(&input), {}, allocate, &received);
+}
+
+Status RunOnce(const std::string& operation, Engine* engine) {
+  if (operation == "reducescatter") return ReduceScatter(engine);
+  if (operation == "alltoall") return Alltoall(engine);
+  const bool adasum = operation == "adasum";
+  return Allreduce(engine, kElements, adasum ? Reduction::kAdasum : Reduction::kSum);
+}
+
+// Goes on until the first error. The last rank never sees one: it is killed during a call.
+Status RunUntilError(const std::string& operation, Engine* engine, bool dies) {
+  std::atomic<int> begun{0};
+  std::thread killer;
+  if (dies) {
+    killer = std::thread([&begun] {
+      while (begun <= kCallsBeforeTheEnd) std::this_thread::yield();
+      std::raise(SIGKILL);
+    });
   }
-  return Status::Ok();
+  Status status;
+  while (status.ok() && begun < 1'000'000) {
+    ++begun;
+    status = RunOnce(operation, engine);
+  }
+  if (dies) killer.join();
+  return status;
 }
 
 bool Judge(const Status& status, StatusCode code, const std::string& text) {
   const bool named = status.message().find(text) != std::string::npos;
-  const bool kept = Sum(10).message() == status.message();
-  const bool ok = status.code() == code && named && kept;
+  const bool ok = status.code() == code && named;
   std::printf("mpi_failure: rank %d: %s: %s\n", tfdist_rank(), ok ? "ok" : "WRONG",
               status.message().c_str());
   std::fflush(stdout);
   return ok;
 }
 
-}  // namespace
+// An engine that has failed says the same ever after.
+bool IsKept(const Status& status) { return Sum(10).message() == status.message(); }
 
-int main(int argc, char** argv) {
-  const bool killed = argc > 1 && std::strcmp(argv[1], "killed") == 0;
-  char message[4096] = "";
-  if (tfdist_init("mpi", 1, killed ? 60 : 2, 64 << 20, message, sizeof(message)) != 0) {
-    std::fprintf(stderr, "mpi_failure: init: %s\n", message);
-    return 1;
-  }
+bool RunKilled(const std::string& operation) {
   const int rank = tfdist_rank();
   const int last = tfdist_size() - 1;
-  const auto start = std::chrono::steady_clock::now();
-  bool ok = Sum(1000).ok();
-  if (killed) {
-    for (int i = 0; rank == last && i < 20; ++i) ok = Sum(300'000).ok() && ok;
-    if (rank == last) std::raise(SIGKILL);
-    ok = Judge(SumUntilError(), StatusCode::kUnavailable, "rank " + std::to_string(rank)) && ok;
-  } else if (rank == last) {
+  Engine* const whole = tfdist::World::Get().get();
+  std::shared_ptr<Engine> set;
+  if (operation == "set") {
+    std::vector<int> ranks;
+    for (int r = 1; r <= last; ++r) ranks.push_back(r);
+    int number = 0;
+    if (!tfdist::World::AddProcessSet(ranks, &number).ok()) return false;
+    if (rank > 0 && !tfdist::World::Find(number, &set).ok()) return false;
+  }
+  Status status;
+  if (rank == 0 && operation == "join") {
+    int unused = 0;
+    status = whole->Join(&unused);
+  } else if (rank == 0 && operation == "set") {
+    status = whole->Barrier("waits for the set");
+  } else {
+    status = RunUntilError(operation, set != nullptr ? set.get() : whole, rank == last);
+  }
+  const bool ok = Judge(status, StatusCode::kUnavailable, "rank " + std::to_string(rank));
+  // Who is lost to a process set is lost to all ranks.
+  if (set != nullptr) return ok && Sum(10).code() == StatusCode::kUnavailable;
+  return ok && IsKept(status);
+}
+
+bool RunSilent() {
+  const int rank = tfdist_rank();
+  const int last = tfdist_size() - 1;
+  if (rank == last) {
     // Stays until all others have seen their deadline.
     for (int peer = 0; peer < last; ++peer) {
       MPI_Recv(nullptr, 0, MPI_BYTE, peer, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
-  } else {
-    ok = Judge(Sum(300'000), StatusCode::kDeadlineExceeded, "for rank " + std::to_string(last)) &&
-         ok;
-    MPI_Send(nullptr, 0, MPI_BYTE, last, 1, MPI_COMM_WORLD);
+    return true;
   }
+  const Status status = Sum(kElements);
+  const bool ok =
+      Judge(status, StatusCode::kDeadlineExceeded, "for rank " + std::to_string(last)) &&
+      IsKept(status);
+  MPI_Send(nullptr, 0, MPI_BYTE, last, 1, MPI_COMM_WORLD);
+  return ok;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool killed = argc > 2 && std::string(argv[1]) == "killed";
+  char message[4096] = "";
+  if (tfdist_init("mpi", nullptr, 0, -1, 1, killed ? 60 : 2, 64 << 20, message, sizeof(message)) !=
+      0) {
+    std::fprintf(stderr, "mpi_failure: init: %s\n", message);
+    return 1;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  bool ok = Sum(1000).ok();
+  ok = (killed ? RunKilled(argv[2]) : RunSilent()) && ok;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   if (elapsed.count() > 30) ok = false;  // noticed, not waited out
   tfdist_shutdown(0, nullptr, 0);

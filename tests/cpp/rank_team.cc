@@ -9,8 +9,10 @@ using tfdist::AllreduceOptions;
 using tfdist::BroadcastOptions;
 using tfdist::Engine;
 using tfdist::EngineConfig;
+using tfdist::GatherOptions;
 using tfdist::LoopbackCommunicator;
 using tfdist::Status;
+using tfdist::StatusCode;
 
 EngineConfig TestConfig() {
   EngineConfig config;
@@ -56,10 +58,32 @@ BroadcastOptions BroadcastOptionsFor(const std::string& name, size_t tensors, in
   return options;
 }
 
+GatherOptions GatherOptionsFor(const std::string& name, size_t tensors) {
+  GatherOptions options;
+  options.name = name;
+  options.tensor_names = OptionsFor(name, tensors).tensor_names;
+  return options;
+}
+
 void ExpectInStep(const RankContext& self) {
   std::vector<float> values = {static_cast<float>(self.rank + 1)};
   const Status status =
       self.engine->Allreduce(OptionsFor("in step", 1), {ViewOf(&values)}, {ViewOf(&values)});
   EXPECT_EQ(status.message(), "");
   EXPECT_EQ(values[0], static_cast<float>(self.size * (self.size + 1) / 2));
+}
+
+void ExpectSameError(int size, StatusCode code, const std::string& text,
+                     const std::function<Status(const RankContext& self)>& call) {
+  const std::vector<Status> statuses =
+      GatherStatuses(size, TestConfig(), [&call](const RankContext& self) {
+        const Status status = call(self);
+        ExpectInStep(self);
+        return status;
+      });
+  for (const Status& status : statuses) {
+    EXPECT_EQ(CodeOf(status), static_cast<int>(code));
+    EXPECT_CONTAINS(status.message(), text);
+    EXPECT_EQ(status.message(), statuses[0].message());
+  }
 }

@@ -48,8 +48,16 @@ inline tfdist::TensorView ViewOf(std::vector<float>* values) {
 // Options with the names "tensor0", "tensor1", ...
 tfdist::AllreduceOptions OptionsFor(const std::string& name, size_t tensors);
 tfdist::BroadcastOptions BroadcastOptionsFor(const std::string& name, size_t tensors, int root);
+tfdist::GatherOptions GatherOptionsFor(const std::string& name, size_t tensors);
 
 // Checks that a sum of all ranks still works: the ranks are in step.
 void ExpectInStep(const RankContext& self);
+
+// Runs `call` on `size` ranks. All get `code` with the same bytes, which contain `text`; then they
+// are in step.
+void ExpectSameError(int size, tfdist::StatusCode code, const std::string& text,
+                     const std::function<tfdist::Status(const RankContext& self)>& call);
+
+inline int CodeOf(const tfdist::Status& status) { return static_cast<int>(status.code()); }
 
 #endif  // TESTS_CPP_RANK_TEAM_H_

@@ -5,7 +5,7 @@
 #
 # The argument names a sanitizer; FILTER runs only the tests whose name contains it.
 # TFDIST_CPP_BUILD_DIR keeps the build between runs; without it, it is made and removed.
-# Where mpicxx and mpirun are on PATH, mpi_smoke runs too (without a sanitizer).
+# Where mpicxx and mpirun are on PATH, mpi_smoke and mpi_failure run too (without a sanitizer).
 set -euo pipefail
 
 sanitizer="${1:-none}"
@@ -52,7 +52,9 @@ if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   export OMPI_MCA_btl=^ofi OMPI_MCA_mtl=^ofi
   for ranks in 1 2 3 4; do
-    timeout 120 mpirun --oversubscribe -np "$ranks" "$build/mpi_smoke"
+    for members in all ranks communicator; do
+      timeout 120 mpirun --oversubscribe -np "$ranks" "$build/mpi_smoke" "$members"
+    done
   done
 
   # mpirun's exit status says nothing about survivors, so their lines are counted.
@@ -68,7 +70,10 @@ if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
   }
   expect_survivors 2 -np 3 "$build/mpi_failure" silent
   if ompi_info 2>/dev/null | grep -q 'FT MPI support: yes'; then
-    expect_survivors 1 --with-ft ulfm -np 2 "$build/mpi_failure" killed
-    expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed
+    for operation in allreduce reducescatter adasum alltoall join; do
+      expect_survivors 1 --with-ft ulfm -np 2 "$build/mpi_failure" killed "$operation"
+      expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed "$operation"
+    done
+    expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed set
   fi
 fi

@@ -1,6 +1,8 @@
 // Allgather of parts that differ in their first dimension.
+#include "element.h"
 #include "expect.h"
 #include "rank_team.h"
+#include "result.h"
 
 using tfdist::DType;
 using tfdist::Status;
@@ -11,7 +13,7 @@ namespace {
 
 constexpr int64_t kColumns = 3;
 
-// Rank r brings rows_of(r) rows of kColumns values; checks shape and values of the result.
+// Rank r brings rows_of(r) rows of kColumns values; checks shape, values and rows of the result.
 template <typename RowsOf>
 void CheckGather(const RankContext& self, const RowsOf& rows_of) {
   const auto value = [](int rank, int64_t i) { return static_cast<int32_t>(rank * 100000 + i); };
@@ -19,22 +21,63 @@ void CheckGather(const RankContext& self, const RowsOf& rows_of) {
   std::vector<int32_t> input;
   for (int64_t i = 0; i < rows * kColumns; ++i) input.push_back(value(self.rank, i));
   std::vector<int32_t> expected;
+  std::vector<int64_t> expected_rows;
   for (int rank = 0; rank < self.size; ++rank) {
+    expected_rows.push_back(rows_of(rank));
     for (int64_t i = 0; i < rows_of(rank) * kColumns; ++i) expected.push_back(value(rank, i));
   }
   std::vector<int32_t> output;
   int allocations = 0;
-  const auto allocate = [&](const std::vector<int64_t>& shape, TensorView* view) {
+  const auto allocate = [&](int tensor, const std::vector<int64_t>& shape, TensorView* view) {
     ++allocations;
+    EXPECT_EQ(tensor, 0);
     EXPECT_EQ(tfdist::ShapeString(shape), "[" + std::to_string(expected.size() / kColumns) + ",3]");
     output.resize(expected.size());
     *view = {DType::kInt32, shape, output.data()};
     return Status::Ok();
   };
   const TensorView view{DType::kInt32, {rows, kColumns}, input.data()};
-  EXPECT_EQ(self.engine->Allgather("g", view, allocate).message(), "");
+  std::vector<int64_t> gathered = {-1};  // is written over
+  EXPECT_EQ(self.engine->Allgather(GatherOptionsFor("g", 1), {view}, allocate, &gathered).message(),
+            "");
   EXPECT(output == expected);
+  EXPECT_EQ(tfdist::ShapeString(gathered), tfdist::ShapeString(expected_rows));
   EXPECT_EQ(allocations, 1);
+}
+
+// Tensor t of rank r has (r + t) % 3 rows of t + 1 columns, of the t-th dtype.
+void CheckSeveral(const RankContext& self, int tensors) {
+  const auto rows_of = [](int rank, int t) { return static_cast<int64_t>((rank + t) % 3); };
+  const auto value = [](int rank, int t, int64_t i) {
+    return static_cast<double>((rank * 31 + t * 7 + i) % 50);
+  };
+  std::vector<Elements> inputs;
+  std::vector<TensorView> views;
+  std::vector<DType> dtypes;
+  for (int t = 0; t < tensors; ++t) {
+    dtypes.push_back(kAllDTypes[1 + t % 10]);  // but for bool, which keeps no values
+    const int64_t rows = rows_of(self.rank, t);
+    inputs.emplace_back(dtypes[t], rows * (t + 1));
+    for (int64_t i = 0; i < inputs[t].count(); ++i) inputs[t].Set(i, value(self.rank, t, i));
+    views.push_back({dtypes[t], {rows, t + 1}, inputs[t].view().data});
+  }
+  Results results(dtypes);
+  std::vector<int64_t> rows;
+  EXPECT(self.engine
+             ->Allgather(GatherOptionsFor("several", tensors), views, results.Allocator(), &rows)
+             .ok());
+  EXPECT_EQ(results.allocations(), tensors);
+  EXPECT_EQ(rows.size(), static_cast<size_t>(tensors * self.size));
+  for (int t = 0; t < tensors; ++t) {
+    int64_t place = 0;
+    for (int rank = 0; rank < self.size; ++rank) {
+      EXPECT_EQ(rows[t * self.size + rank], rows_of(rank, t));
+      for (int64_t i = 0; i < rows_of(rank, t) * (t + 1); ++i) {
+        EXPECT_EQ(results[t].Get(place++), value(rank, t, i));
+      }
+    }
+    EXPECT_EQ(results[t].count(), place);
+  }
 }
 
 }  // namespace
@@ -51,35 +94,63 @@ TEST(AllgatherEqualUnevenAndEmptyParts) {
   }
 }
 
+TEST(AllgatherOfSeveralTensorsTellsTheRowsOfEach) {
+  for (int size : kRankCounts) {
+    RunRanks(size, [](const RankContext& self) {
+      for (int tensors : {0, 1, 2, 13}) CheckSeveral(self, tensors);
+    });
+  }
+}
+
 TEST(AllgatherOfScalarsIsAVector) {
   for (int size : kRankCounts) {
     RunRanks(size, [](const RankContext& self) {
       double input = self.rank + 0.5;
-      std::vector<double> output;
-      const auto allocate = [&output](const std::vector<int64_t>& shape, TensorView* view) {
-        output.resize(static_cast<size_t>(shape[0]));
-        *view = {DType::kFloat64, shape, output.data()};
-        return Status::Ok();
-      };
-      EXPECT(self.engine->Allgather("s", {DType::kFloat64, {}, &input}, allocate).ok());
-      EXPECT_EQ(output.size(), static_cast<size_t>(self.size));
-      for (int rank = 0; rank < self.size; ++rank) EXPECT_EQ(output[rank], rank + 0.5);
+      Results results({DType::kFloat64});
+      std::vector<int64_t> rows;
+      EXPECT(self.engine
+                 ->Allgather(GatherOptionsFor("s", 1), {{DType::kFloat64, {}, &input}},
+                             results.Allocator(), &rows)
+                 .ok());
+      EXPECT_EQ(results.shape(0), "[" + std::to_string(self.size) + "]");
+      for (int rank = 0; rank < self.size; ++rank) EXPECT_EQ(results[0].Get(rank), rank + 0.5);
+      EXPECT(rows == std::vector<int64_t>(static_cast<size_t>(self.size), 1));
     });
   }
 }
 
 TEST(AllgatherWhoseAllocationFailsOnOneRankHurtsThatRankAlone) {
-  RunRanks(3, [](const RankContext& self) {
-    int32_t input = self.rank;
-    std::vector<int32_t> output(3);
-    const auto allocate = [&](const std::vector<int64_t>& shape, TensorView* view) {
-      if (self.rank == 1) return Status(StatusCode::kUnimplemented, "no room");
-      *view = {DType::kInt32, shape, output.data()};
-      return Status::Ok();
-    };
-    const Status status = self.engine->Allgather("a", {DType::kInt32, {1}, &input}, allocate);
-    EXPECT_EQ(status.message(), self.rank == 1 ? "no room" : "");
-    if (self.rank != 1) EXPECT_EQ(output[2], 2);
-    ExpectInStep(self);
-  });
+  for (int failing : {0, 1}) {  // which of two tensors
+    RunRanks(3, [failing](const RankContext& self) {
+      std::vector<int32_t> input = {self.rank, self.rank * 10};
+      std::vector<int32_t> output[] = {std::vector<int32_t>(3), std::vector<int32_t>(3)};
+      const auto allocate = [&](int tensor, const std::vector<int64_t>& shape, TensorView* view) {
+        if (self.rank == 1 && tensor == failing) {
+          return Status(StatusCode::kResourceExhausted, "no room");
+        }
+        *view = {DType::kInt32, shape, output[tensor].data()};
+        return Status::Ok();
+      };
+      std::vector<int64_t> rows;
+      const Status status = self.engine->Allgather(
+          GatherOptionsFor("a", 2),
+          {{DType::kInt32, {1}, &input[0]}, {DType::kInt32, {1}, &input[1]}}, allocate, &rows);
+      EXPECT_EQ(status.message(), self.rank == 1 ? "no room" : "");
+      if (self.rank != 1) {
+        EXPECT_EQ(output[0][2], 2);
+        EXPECT_EQ(output[1][2], 20);
+      }
+      ExpectInStep(self);
+    });
+  }
+}
+
+TEST(AllgatherNeedsANameForEachTensor) {
+  ExpectSameError(2, StatusCode::kInvalidArgument,
+                  "allgather 'g' received 2 tensor names for 1 tensors",
+                  [](const RankContext& self) {
+                    std::vector<float> values(2);
+                    return self.engine->Allgather(GatherOptionsFor("g", 2), {ViewOf(&values)},
+                                                  nullptr, nullptr);
+                  });
 }

@@ -1,9 +1,8 @@
 // Allreduce of exactly summable values, whose results need no tolerance.
-#include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "element.h"
+#include "exact_input.h"
 #include "expect.h"
 #include "rank_team.h"
 
@@ -18,49 +17,16 @@ namespace {
 // 1: fewer elements than ranks. 1003: the small path. 20011: the large path for every dtype.
 constexpr int64_t kCounts[] = {0, 1, 1003, 20011};
 
-constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kMin, Reduction::kMax,
-                                     Reduction::kProduct};
-
-// Differs by rank and by place; small enough that int8 sums and products of 5 ranks fit.
-double InputValue(Reduction reduction, int rank, int64_t i) {
-  if (reduction == Reduction::kProduct) return static_cast<double>(1 + (i + rank) % 2);
-  return static_cast<double>((i * 7 + rank * 5) % 11);
-}
-
-double Combine(DType dtype, Reduction reduction, double a, double b) {
-  const bool logical = dtype == DType::kBool;
-  switch (reduction) {
-    case Reduction::kMin:
-      return std::min(a, b);
-    case Reduction::kMax:
-      return std::max(a, b);
-    case Reduction::kProduct:
-      return a * b;
-    default:
-      return logical ? std::max(a, b) : a + b;
-  }
-}
-
-double Expected(DType dtype, Reduction reduction, int size, int64_t i) {
-  double result = 0;
-  for (int rank = 0; rank < size; ++rank) {
-    double value = InputValue(reduction, rank, i);
-    if (dtype == DType::kBool) value = value != 0;
-    result = rank == 0 ? value : Combine(dtype, reduction, result, value);
-  }
-  return result;
-}
-
 void CheckReduction(const RankContext& self, DType dtype, Reduction reduction, int64_t count) {
   Elements input(dtype, count);
   Elements output(dtype, count);
-  for (int64_t i = 0; i < count; ++i) input.Set(i, InputValue(reduction, self.rank, i));
+  for (int64_t i = 0; i < count; ++i) input.Set(i, ExactInput(reduction, self.rank, i));
   AllreduceOptions options = OptionsFor("reduce", 1);
   options.reduction = reduction;
   EXPECT_EQ(self.engine->Allreduce(options, {input.view()}, {output.view()}).message(), "");
   for (int64_t i = 0; i < count; ++i) {
-    EXPECT_EQ(output.Get(i), Expected(dtype, reduction, self.size, i));
-    const double untouched = InputValue(reduction, self.rank, i);
+    EXPECT_EQ(output.Get(i), ExactResult(dtype, reduction, self.size, i));
+    const double untouched = ExactInput(reduction, self.rank, i);
     EXPECT_EQ(input.Get(i), dtype == DType::kBool ? untouched != 0 : untouched);
   }
 }
@@ -83,16 +49,12 @@ void CheckScales(const RankContext& self, DType dtype, Compression compression, 
 
 void CheckAverage(const RankContext& self, DType dtype, Compression compression, int64_t count) {
   Elements values(dtype, count);
-  // The sum is size * (i % 9 + 1): its average is exact although 1 / 3 and 1 / 5 are not.
-  for (int64_t i = 0; i < count; ++i) {
-    const double deviation = self.rank - (self.size - 1) / 2.0;
-    values.Set(i, static_cast<double>(i % 9 + 1) + deviation);
-  }
+  for (int64_t i = 0; i < count; ++i) values.Set(i, AverageInput(self.rank, self.size, i));
   AllreduceOptions options = OptionsFor("average", 1);
   options.reduction = Reduction::kAverage;
   options.compression = compression;
   EXPECT_EQ(self.engine->Allreduce(options, {values.view()}, {values.view()}).message(), "");
-  for (int64_t i = 0; i < count; ++i) EXPECT_EQ(values.Get(i), static_cast<double>(i % 9 + 1));
+  for (int64_t i = 0; i < count; ++i) EXPECT_EQ(values.Get(i), ExactAverage(i));
 }
 
 // Tensors of mixed dtypes and sizes in one call, in place.
@@ -127,7 +89,7 @@ TEST(AllreduceEveryDtypeAndReduction) {
   for (int size : kRankCounts) {
     RunRanks(size, [](const RankContext& self) {
       for (DType dtype : kAllDTypes) {
-        for (Reduction reduction : kReductions) {
+        for (Reduction reduction : kExactReductions) {
           for (int64_t count : kCounts) CheckReduction(self, dtype, reduction, count);
         }
       }
@@ -147,7 +109,7 @@ TEST(AllreduceAverageIsTheSumDividedByTheRanks) {
   for (int size : kRankCounts) {
     RunRanks(size, [](const RankContext& self) {
       for (int64_t count : kCounts) {
-        for (DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+        for (DType dtype : kFloatingDTypes) {
           CheckAverage(self, dtype, Compression::kNone, count);
         }
         CheckAverage(self, DType::kFloat32, Compression::kFp16, count);
@@ -161,7 +123,7 @@ TEST(AllreducePrescaleAndPostscale) {
   for (int size : kRankCounts) {
     RunRanks(size, [](const RankContext& self) {
       for (double post : {0.25, 8.0}) {
-        for (DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+        for (DType dtype : kFloatingDTypes) {
           CheckScales(self, dtype, Compression::kNone, post);
           CheckScales(self, dtype, Compression::kFp16, post);
           CheckScales(self, dtype, Compression::kBf16, post);

@@ -5,7 +5,6 @@
 
 #include "core/c_api.h"
 #include "core/status.h"
-#include "core/world.h"
 #include "expect.h"
 
 namespace {
@@ -13,7 +12,8 @@ namespace {
 int Init(const char* transport, double warning, double shutdown, int64_t threshold,
          std::string* text) {
   char message[1024] = "old";
-  const int code = tfdist_init(transport, warning, shutdown, threshold, message, sizeof(message));
+  const int code = tfdist_init(transport, nullptr, 0, -1, warning, shutdown, threshold, message,
+                               sizeof(message));
   *text = message;
   return code;
 }
@@ -64,7 +64,7 @@ TEST(CApiRefusesWrongSettings) {
 TEST(CApiCutsLongMessagesOff) {
   char message[10];
   std::memset(message, 'x', sizeof(message));
-  EXPECT_EQ(tfdist_init("none", 60, 1800, 1, message, sizeof(message)), 12);
+  EXPECT_EQ(tfdist_init("none", nullptr, 0, -1, 60, 1800, 1, message, sizeof(message)), 12);
   EXPECT_EQ(std::string(message), "transport");
 }
 
@@ -77,10 +77,38 @@ TEST(CApiBuildInfoIsJson) {
   }
 }
 
-TEST(WorldKeepsAnEngineAliveForItsCaller) {
+TEST(CApiTakesTheRanksOfASingleProcess) {
+  const int ranks[] = {0, 1};
+  char message[256] = "";
+  EXPECT_EQ(tfdist_init("self", ranks, 1, -1, 60, 1800, 1, message, sizeof(message)), 0);
+  EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
+  const std::string alone = "init received a communicator, but this process was started without";
+  EXPECT_EQ(tfdist_init("self", ranks, 2, -1, 60, 1800, 1, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), alone);
+  EXPECT_EQ(tfdist_init("self", ranks + 1, 1, -1, 60, 1800, 1, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_init("self", nullptr, 0, 0, 60, 1800, 1, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), alone);
+  EXPECT_EQ(tfdist_is_initialized(), 0);
+}
+
+TEST(CApiAddsAndRemovesProcessSets) {
+  const int ranks[] = {0, 1};
+  int number = -1;
+  char message[256] = "";
+  EXPECT_EQ(tfdist_add_process_set(ranks, 1, &number, message, sizeof(message)), 9);
+  EXPECT_CONTAINS(std::string(message), "before tfdist.init()");
   std::string text;
   EXPECT_EQ(Init("self", 60, 1800, 1, &text), 0);
-  const std::shared_ptr<tfdist::Engine> held = tfdist::World::Get();
-  EXPECT_EQ(tfdist_shutdown(0, nullptr, 0), 0);
-  EXPECT(held->Barrier("still here").ok());
+  EXPECT_EQ(tfdist_add_process_set(ranks, 1, &number, message, sizeof(message)), 0);
+  EXPECT_EQ(number, 1);
+  EXPECT_EQ(std::string(message), "");
+  EXPECT_EQ(tfdist_add_process_set(ranks, 1, &number, nullptr, 0), 3);  // there already
+  EXPECT_EQ(tfdist_add_process_set(ranks, 2, &number, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "received the ranks [0, 1]");
+  EXPECT_EQ(tfdist_add_process_set(nullptr, 0, &number, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "received the ranks []");
+  EXPECT_EQ(tfdist_remove_process_set(1, message, sizeof(message)), 0);
+  EXPECT_EQ(tfdist_remove_process_set(1, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "there is no process set 1 to remove");
+  EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
 }

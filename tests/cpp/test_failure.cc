@@ -1,12 +1,12 @@
 // Ranks that die, hang, are late or leave: every wait ends, in time and with the right name.
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "expect.h"
+#include "gate.h"
 #include "rank_team.h"
 
 using tfdist::EngineConfig;
@@ -20,28 +20,8 @@ Status Sum(const RankContext& self, size_t count) {
   return self.engine->Allreduce(OptionsFor("grads", 1), {ViewOf(&values)}, {ViewOf(&values)});
 }
 
-int CodeOf(const Status& status) { return static_cast<int>(status.code()); }
 constexpr int kUnavailable = static_cast<int>(StatusCode::kUnavailable);
 constexpr int kDeadlineExceeded = static_cast<int>(StatusCode::kDeadlineExceeded);
-
-// A door that threads wait at until it is opened.
-class Gate {
- public:
-  void Open() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    open_ = true;
-    opened_.notify_all();
-  }
-  void Pass() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    opened_.wait(lock, [this] { return open_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool open_ = false;
-};
 
 }  // namespace
 

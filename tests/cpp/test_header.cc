@@ -20,7 +20,8 @@ Status AgreeOnBarrier(HeaderCheck* check, LoopbackCommunicator* communicator) {
   call.name = "b";
   const tfdist::EngineConfig config = TestConfig();
   Wait wait(config, communicator->topology(), [] { return std::string("barrier"); });
-  return check->Agree(call, communicator, &wait);
+  tfdist::Agreement agreement;
+  return check->Agree(call, communicator, &wait, &agreement);
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ TEST(HeaderHashDependsOnEveryField) {
       {{tfdist::DType::kFloat32, {3, 2}, nullptr}},
       {{tfdist::DType::kFloat32, {2, 3, 1}, nullptr}},
   };
-  std::vector<Call> changed(8, call);
+  std::vector<Call> changed(9, call);
   changed[0].operation = Operation::kBroadcast;
   changed[1].name = "y";
   changed[2].reduction = tfdist::Reduction::kMin;
@@ -63,6 +64,7 @@ TEST(HeaderHashDependsOnEveryField) {
   changed[5].postscale = -1;
   changed[6].root = 1;
   changed[7].fusion_threshold_bytes = 1;
+  changed[8].weighted = true;
   for (const auto& other : other_tensors) {
     changed.push_back(call);
     changed.back().tensors = &other;
@@ -72,6 +74,12 @@ TEST(HeaderHashDependsOnEveryField) {
   changed.push_back(call);
   changed.back().name = std::string("x\0", 2);  // equal but for its length when padded with zeros
   for (const Call& other : changed) EXPECT(Hash(other) != original);
+  call.weight = 5;
+  EXPECT_EQ(Hash(call), original);  // it may differ by rank and travels beside the hash
+  Call join;
+  join.operation = Operation::kJoin;
+  join.weight = 3;
+  EXPECT_EQ(Hash(join), tfdist::kJoinedHash);
   call.error = "wrong";
   EXPECT_EQ(Hash(call), tfdist::kInvalidHash);
 }

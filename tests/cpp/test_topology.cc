@@ -31,6 +31,25 @@ TEST(TopologyOfEqualHostsIsHomogeneous) {
   EXPECT_EQ(topology.cross_rank, 1);
 }
 
+TEST(TopologyOfASubsetCountsAnewAndKeepsTheNumbersAmongAll) {
+  // Host a has ranks 0, 2, 4; host b has ranks 1, 3, 5.
+  const Topology whole = MakeTopology(3, {0, 1, 0, 1, 0, 1}, {"a", "b", "a", "b", "a", "b"});
+  const Topology subset = tfdist::SubsetTopology(whole, {0, 3, 4, 5});
+  EXPECT_EQ(subset.rank, 1);
+  EXPECT_EQ(subset.size, 4);
+  EXPECT_EQ(subset.local_rank, 0);
+  EXPECT_EQ(subset.local_size, 2);
+  EXPECT_EQ(subset.cross_rank, 1);
+  EXPECT_EQ(subset.cross_size, 2);
+  EXPECT(subset.is_homogeneous);
+  EXPECT_EQ(RankListWithHosts(subset, {0, 1, 3}), "rank 0 (host a), ranks 3, 5 (host b)");
+  // A subset of a subset is numbered within it.
+  const Topology inner = tfdist::SubsetTopology(subset, {1, 3});
+  EXPECT_EQ(inner.rank, 0);
+  EXPECT_EQ(inner.cross_size, 1);
+  EXPECT_EQ(RankListWithHosts(inner, {0, 1}), "ranks 3, 5 (host b)");
+}
+
 TEST(RankListShortensRuns) {
   EXPECT_EQ(RankList({3}), "rank 3");
   EXPECT_EQ(RankList({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");

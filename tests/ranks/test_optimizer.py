@@ -254,7 +254,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("mean_of_passes", [False, True], ids=["sum", "mean"])
 @pytest.mark.parametrize("passes", [2, 4])
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -275,7 +275,7 @@ def check_parity(world, make, **compile_arguments):
         assert_close(layer.get_weights(), expected.get_weights())
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("clipping", CLIPPING)
 @pytest.mark.parametrize("accumulation", ACCUMULATION)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -283,7 +283,7 @@ def test_parity(world, optimizer, accumulation, clipping):
     check_parity(world, lambda: OPTIMIZERS[optimizer](**CLIPPING[clipping], **ACCUMULATION[accumulation]))
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("accumulation", ACCUMULATION)
 def test_parity_with_loss_scaling_and_a_global_norm(world, accumulation):
     def make():

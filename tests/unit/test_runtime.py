@@ -32,8 +32,26 @@ assert not tfdist.is_initialized()
 """
 REFUSED = """
 import pytest, tfdist
-for argument in ({"comm": [0]}, {"process_sets": "dynamic"}):
-    with pytest.raises(tfdist.errors.ConfigError, match="takes only None"):
+refused = [
+    ({"comm": []}, "one or more ranks of the job, or an mpi4py communicator; received"),
+    ({"comm": "all"}, "one or more ranks of the job, or an mpi4py communicator; received 'all'"),
+    ({"comm": [1]}, "started without a launcher and is alone"),
+    ({"process_sets": "static"}, "None, 'dynamic' or a list of tfdist.ProcessSet; received 'static'"),
+    ({"process_sets": [[0]]}, "None, 'dynamic' or a list of tfdist.ProcessSet; received"),
+]
+for argument, text in refused:
+    with pytest.raises(tfdist.errors.ConfigError, match=text):
+        tfdist.init(**argument)
+    assert not tfdist.is_initialized()
+# What a process set refuses, all ranks learn, and nobody is left half started.
+with pytest.raises(tfdist.errors.ConfigError, match="received the ranks .1.; expected"):
+    tfdist.init(process_sets=[tfdist.ProcessSet([1])])
+assert not tfdist.is_initialized()
+tfdist.init(comm=[0], process_sets="dynamic")
+tfdist.init()
+tfdist.init(comm=[0], process_sets="dynamic")
+for argument, text in [({"comm": [0, 1]}, "with comm=.0.; comm=.0, 1. comes too late"), ({"process_sets": []}, "too late")]:
+    with pytest.raises(tfdist.errors.ConfigError, match=text):
         tfdist.init(**argument)
 """
 BAD_SETTING = """

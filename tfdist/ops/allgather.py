@@ -78,11 +78,15 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     """Each rank's rows fed every rank's result: sum the gradients, then keep the rows this rank gave."""
     process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
-    summed = allreduce.grouped_allreduce(gradients[:-1], op=Sum, name=label, process_set=process_set)
     rows, rank = op.outputs[-1], process_set.rank()
-    kept: list[tf.Tensor | None] = []
-    for index, gradient in enumerate(summed):
-        begin = tf.reduce_sum(rows[index, :rank])
-        mine = gradient[begin : begin + rows[index, rank]]
-        kept.append(tf.reshape(mine, tf.shape(op.inputs[index])))
-    return [*kept, None]
+
+    def own_rows(places: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
+        summed = allreduce.grouped_allreduce(dense, op=Sum, name=label, process_set=process_set)
+        kept = []
+        for place, gradient in zip(places, summed, strict=True):
+            begin = tf.reduce_sum(rows[place, :rank])
+            mine = gradient[begin : begin + rows[place, rank]]
+            kept.append(tf.reshape(mine, tf.shape(op.inputs[place])))
+        return kept
+
+    return [*call.differentiate(gradients[:-1], own_rows), None]

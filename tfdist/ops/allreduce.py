@@ -206,8 +206,8 @@ def _allreduce_slices(
 ) -> tf.IndexedSlices:
     """Rows stay apart: adding up rows of the same index is left to whoever applies them."""
     runtime.remember(runtime.REDUCED)
-    factor = scale / process_set.size() if reduction is Average else scale
     values, indices = allgather.grouped_allgather([slices.values, slices.indices], label, process_set)
+    factor = scale / process_set.size() if reduction is Average else scale
     return tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, slices.dense_shape)
 
 
@@ -223,7 +223,11 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     function = functions.get(op.get_attr("reduction").decode(), _gradient_of_sum)
     if op.get_attr("weighted"):
         function = _gradient_of_weighted_average
-    return [*function(op, op.inputs[: len(gradients)], gradients), None, None, None, None]
+
+    def of_inputs(places: list[int], dense: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+        return function(op, [op.inputs[place] for place in places], dense)
+
+    return [*call.differentiate(gradients, of_inputs), None, None, None, None]
 
 
 def _again(forward: tf.Operation, tensors: Sequence[tf.Tensor], purpose: str, **arguments: Any) -> list[tf.Tensor]:
@@ -233,21 +237,36 @@ def _again(forward: tf.Operation, tensors: Sequence[tf.Tensor], purpose: str, **
     return grouped_allreduce(tensors, name=label, process_set=process_set, **arguments)
 
 
+def _factors(op: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
+    """Those before and after the reduction."""
+    count = len(op.outputs)
+    return op.inputs[count], op.inputs[count + 1]
+
+
 def _gradient_of_sum(op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """A sum's gradient is the sum of the gradients; the other linear forms follow from it."""
-    scales = {"prescale_factor": op.inputs[len(inputs)], "postscale_factor": op.inputs[len(inputs) + 1]}
+    before, after = _factors(op)
     compression = Compression(op.get_attr("compression").decode())
     reduction = ReduceOp(op.get_attr("reduction").decode())
-    return _again(op, gradients, "gradient", op=reduction, compression=compression, **scales)
+    return _again(
+        op,
+        gradients,
+        "gradient",
+        op=reduction,
+        compression=compression,
+        prescale_factor=before,
+        postscale_factor=after,
+    )
 
 
 def _gradient_of_weighted_average(
     op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """The sum of the gradients, by this rank's part of all weights."""
-    weight = tf.cast(op.inputs[len(inputs) + 2], tf.float64)
+    before, after = _factors(op)
+    weight = tf.cast(op.inputs[len(op.outputs) + 2], tf.float64)
     *totals, weights = _again(op, [*gradients, weight], "gradient", op=Sum)
-    share = op.inputs[len(inputs)] * op.inputs[len(inputs) + 1] * tf.math.divide_no_nan(weight, weights)
+    share = before * after * tf.math.divide_no_nan(weight, weights)
     return [total * tf.cast(share, total.dtype) for total in totals]
 
 
@@ -255,7 +274,7 @@ def _gradient_of_extreme(
     op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Goes to the ranks that hold the extreme value, in equal parts where several do."""
-    before, after = op.inputs[len(inputs)], op.inputs[len(inputs) + 1]
+    before, after = _factors(op)
     # Not by comparing with the outputs: factors and compression have rounded those.
     signed = [x * tf.cast(tf.sign(before), x.dtype) for x in inputs]
     extremes = _again(op, signed, "extremes", op=ReduceOp(op.get_attr("reduction").decode()))
@@ -273,7 +292,7 @@ def _gradient_of_product(
     op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """The product over the other ranks: by division, but where a factor is zero."""
-    before, after = op.inputs[len(inputs)], op.inputs[len(inputs) + 1]
+    before, after = _factors(op)
     factors = [x * tf.cast(before, x.dtype) for x in inputs]
     zeros = [tf.cast(tf.equal(x, 0), x.dtype) for x in factors]
     ones = [x + zero for x, zero in zip(factors, zeros, strict=True)]  # 1 where the factor is zero
@@ -292,7 +311,7 @@ def _gradient_of_adasum(
 ) -> list[tf.Tensor]:
     """Through the formula itself, on the tensors of all ranks."""
     process_set = process_sets.of_number(op.get_attr("process_set"))
-    before, after = op.inputs[len(inputs)], op.inputs[len(inputs) + 1]
+    before, after = _factors(op)
     totals = _again(op, gradients, "gradient", op=Sum)
     label = f"inputs of {op.get_attr('label').decode()}"
     everything = allgather.grouped_allgather([x[tf.newaxis] for x in inputs], label, process_set)

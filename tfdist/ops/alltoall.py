@@ -68,9 +68,13 @@ def _counts(splits: Any, label: str) -> tf.Tensor:
 
 
 @tf.RegisterGradient("TfdistAlltoall")
-def _gradient(op: tf.Operation, gradient: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, None, None]:
+def _gradient(op: tf.Operation, gradient: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor | None, None, None]:
     """The rows go back where they came from."""
     process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
-    returned, _ = alltoall(gradient, op.outputs[1], name=label, process_set=process_set)
-    return tf.reshape(returned, tf.shape(op.inputs[0])), None, None
+
+    def send_back(_: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
+        returned, _ = alltoall(dense[0], op.outputs[1], name=label, process_set=process_set)
+        return [tf.reshape(returned, tf.shape(op.inputs[0]))]
+
+    return *call.differentiate([gradient], send_back), None, None

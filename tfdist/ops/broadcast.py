@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import process_sets, runtime
-from tfdist.ops import allreduce, call
+from tfdist import process_sets
+from tfdist.ops import allreduce, call, topology
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Sum
 
@@ -123,7 +123,10 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     """The root's tensor fed every rank; the others' fed none."""
     process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
-    summed = allreduce.grouped_allreduce(gradients, op=Sum, name=label, process_set=process_set)
-    if runtime.rank() == op.get_attr("root_rank"):
-        return [*summed, None]
-    return [*(tf.zeros_like(gradient) for gradient in summed), None]
+
+    def to_root(_: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
+        summed = allreduce.grouped_allreduce(dense, op=Sum, name=label, process_set=process_set)
+        is_root = tf.equal(topology.rank_op(), op.get_attr("root_rank"))
+        return [tf.where(is_root, gradient, tf.zeros_like(gradient)) for gradient in summed]
+
+    return [*call.differentiate(gradients, to_root), None]

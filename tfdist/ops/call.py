@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -28,13 +31,26 @@ _keep: list[tf.Variable] = []
 _DECORATION = re.compile(r"^\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\] name:.*$", re.DOTALL)
 
 
+class _History:
+    """The ops of one graph that hold collectives: themselves, or calls of functions with some inside."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.latest: list[tf.Operation] = []  # all others come before them
+
+
+_histories: weakref.WeakKeyDictionary[Any, _History] = weakref.WeakKeyDictionary()
+
+
 def run(op: str, *args: Any, **kwargs: Any) -> Any:
     """Calls the generated function `op` of a collective.
 
     Raises:
         TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
     """
-    return run_anytime(op, *args, order=order_resource(), **kwargs)
+    order = order_resource()
+    with _after_earlier_ones(order):
+        return run_anytime(op, *args, order=order, **kwargs)
 
 
 def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
@@ -53,6 +69,21 @@ def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
                     translation = errors.NotInitializedError
                 raise translation(_DECORATION.sub("", error.message)) from None
         raise
+
+
+def _after_earlier_ones(order: tf.Tensor) -> AbstractContextManager[Any]:
+    """Ops made inside run after all that hold collectives in this graph so far.
+
+    Automatic control dependencies see to it everywhere but in the gradient of a function whose tape is outside of it.
+    """
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    graph = tf.compat.v1.get_default_graph()
+    history = _histories.setdefault(graph, _History())
+    fresh = [op for op in graph.capture(order).consumers() if op.name not in history.names]
+    history.names.update(op.name for op in fresh)
+    history.latest = fresh or history.latest
+    return tf.control_dependencies(history.latest)
 
 
 @functools.cache
@@ -99,6 +130,31 @@ def tensors_of(values: Sequence[Any], names: Sequence[str]) -> list[tf.Tensor]:
                 f"{name} has dtype {tensor.dtype.name}; collectives carry {', '.join(DTYPES)}. Cast it first."
             )
     return tensors
+
+
+def differentiate(
+    gradients: Sequence[Any], function: Callable[[list[int], list[tf.Tensor]], Sequence[tf.Tensor]]
+) -> list[tf.Tensor | None]:
+    """Gradients of inputs from those of the results, where the results are floating: whole numbers have none.
+
+    Args:
+        gradients: Of each result: a tensor, a `tf.IndexedSlices` where rows of it were looked up, or None.
+        function: Takes the places of the floating ones and their gradients, all dense; returns one gradient each.
+    """
+    dense = {
+        place: tf.convert_to_tensor(gradient)
+        for place, gradient in enumerate(gradients)
+        if gradient is not None and gradient.dtype.is_floating
+    }
+    result: list[tf.Tensor | None] = [None] * len(gradients)
+    if not dense:
+        return result
+    results = function(list(dense), list(dense.values()))
+    # A collective whose result is a constant on this rank, such as no rows, must still run.
+    with _after_earlier_ones(order_resource()):
+        for place, gradient in zip(dense, results, strict=True):
+            result[place] = tf.identity(gradient)
+    return result
 
 
 def names_of(tensors: Sequence[Any], label: str) -> list[str]:

@@ -121,9 +121,12 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     if op.get_attr("reduction") == b"average":
         factor /= process_set.size()
     label = f"gradient of {op.get_attr('label').decode()}"
-    whole = allgather.grouped_allgather(gradients, name=label, process_set=process_set)
-    scaled = [
-        tf.reshape(gradient * tf.cast(factor, gradient.dtype), tf.shape(tensor))
-        for gradient, tensor in zip(whole, op.inputs, strict=False)
-    ]
-    return [*scaled, None, None, None]
+
+    def all_rows(places: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
+        whole = allgather.grouped_allgather(dense, name=label, process_set=process_set)
+        return [
+            tf.reshape(gradient * tf.cast(factor, gradient.dtype), tf.shape(op.inputs[place]))
+            for place, gradient in zip(places, whole, strict=True)
+        ]
+
+    return [*call.differentiate(gradients, all_rows), None, None, None]

@@ -236,7 +236,7 @@ Status Engine::TakePart(const Agreement& agreement) {
   ReceivedCall received;
   TFDIST_RETURN_IF_ERROR(Keep(Decode(agreement.record, &received)));
   Wait wait(config_, communicator_->topology(),
-            [&] { return TitleOf(received.call) + ", after it has joined,"; });
+            [&] { return TitleOf(received.call) + " after its join"; });
   return Keep(ContributeZeros(&received, agreement, &wait));
 }
 
