@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 import tfdist
 from tfdist import errors
@@ -22,8 +22,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     Args:
         root_rank: The rank whose state everybody gets.
         device: Only "".
-        local_variables: Variables, `keras.Variable` or `tf.Variable`, that each rank keeps as they are; the same list
-            on every rank.
+        local_variables: Variables, `keras.Variable` or `tf.Variable`, or one of them, that each rank keeps as they are;
+            the same on every rank.
 
     Raises:
         ConfigError: If an argument cannot be honoured, or the model cannot be built before the first step.
@@ -35,13 +35,22 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, root_rank: int, device: str = "", local_variables: Sequence[Any] | None = None) -> None:
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
         call.refuse_device(device=device)
         if not 0 <= root_rank < tfdist.size():
             raise errors.ConfigError(f"root_rank must be 0 to {tfdist.size() - 1}; received {root_rank}.")
         self._root_rank = root_rank
-        self._local_variables = list(local_variables or ())
+        one = isinstance(local_variables, (keras.Variable, tf.Variable))
+        self._local_variables = [local_variables] if one else list(local_variables or ())
+
+    def register_local_var(self, var: Any) -> None:
+        """Adds a variable that each rank keeps as it is; for use before `fit`.
+
+        Args:
+            var: As one of `local_variables`.
+        """
+        self._local_variables.append(var)
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
 
@@ -126,9 +126,8 @@ def pack(
     compressor = Compression.of(compression)
     if isinstance(compressor, Compression):
         return list(tensors), compressor, list
-    compress: Any = compressor.compress
-    decompress: Any = compressor.decompress
-    pairs = [compress(tensor) for tensor in tensors]
+    own = cast(Any, compressor)  # without an annotation, which AutoGraph does not understand in a closure
+    pairs = [own.compress(tensor) for tensor in tensors]
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise ConfigError(f"{compressor!r}.compress must return (tensor, ctx); received {pair!r}.")
@@ -136,7 +135,7 @@ def pack(
     def unpack(reduced: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         results = []
         for given, (_, context), tensor in zip(tensors, pairs, reduced, strict=True):
-            result = tf.convert_to_tensor(decompress(tensor, context))
+            result = tf.convert_to_tensor(own.decompress(tensor, context))
             if result.dtype != given.dtype or not result.shape.is_compatible_with(given.shape):
                 raise ConfigError(
                     f"{compressor!r}.decompress returned {result.dtype.name} of shape {result.shape}; compress was "

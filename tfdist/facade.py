@@ -7,17 +7,33 @@ from typing import NoReturn
 GUIDE = "See docs/migrating-from-horovod.md."
 
 _SESSIONS = "sessions and global variables belong to TensorFlow 1"
+_INSIDE = "a part of Horovod's inside"
 _LATER = "is not part of this version"
+_MODULE = "its public names are in tfdist.tensorflow"
 _MISSING = {
-    "broadcast_global_variables": f"{_SESSIONS}: call broadcast_variables(model.weights, root_rank=0)",
     "BroadcastGlobalVariablesHook": f"{_SESSIONS}: use callbacks.BroadcastGlobalVariablesCallback(0)",
+    "LocalGradientAggregationHelper": f"{_INSIDE}: use backward_passes_per_step",
+    "broadcast_global_variables": f"{_SESSIONS}: call broadcast_variables(model.weights, root_rank=0)",
+    "check_extension": f"{_INSIDE}: importing tfdist says what is missing",
     "check_num_rank_power_of_2": "Adasum takes any number of ranks",
+    "compression": _MODULE,
+    "data": _LATER,
+    "elastic": _LATER,
+    "functions": _MODULE,
     "gpu_available": 'use tf.config.list_physical_devices("GPU")',
+    "gradient_aggregation": _INSIDE,
+    "gradient_aggregation_eager": _INSIDE,
     "handle_average_backwards_compatibility": "allreduce takes average= itself",
-    "vendored_tensorflow_built": "there is one build of tfdist",
+    "is_version_greater_equal_than": _INSIDE,
+    "keras": "it is a module of its own here: import tfdist.keras as hvd",
+    "mpi_ops": _MODULE,
+    "refs_to_vars": _INSIDE,
+    "split_list": _INSIDE,
     "start_timeline": _LATER,
     "stop_timeline": _LATER,
-    "elastic": _LATER,
+    "sync_batch_norm": _MODULE,
+    "util": _INSIDE,
+    "vars_to_refs": _INSIDE,
 }
 
 

@@ -26,7 +26,7 @@ SHARDED = "the data was sharded"
 JOINED = "the ranks may have unequal numbers of batches, so that they join at the end of an epoch"
 REDUCED = "something was reduced over the ranks"
 _first_arguments: list[Any] = [None, None]
-_state: dict[str, bool] = {"failing": False, "hooked": False, "mpi4py_ends_mpi": False}
+_state: dict[str, bool] = {"failing": False, "hooked": False, "started": False, "mpi4py_ends_mpi": False}
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -55,6 +55,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     print(tfdist.rank(), "of", tfdist.size())
     ```
     """
+    _watch_exit()
     process_set_module.check(process_sets)
     ranks, handle = _members(comm)
     if is_initialized():
@@ -63,7 +64,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     settings = config.read()
     _logger.setLevel(settings.log_level.upper())
     launched = config.started_by_launcher()
-    _state["mpi4py_ends_mpi"] = launched and "mpi4py.MPI" in sys.modules
+    _state["started"] = True
     with _bounded_start(settings.stall_warning_seconds, settings.stall_shutdown_seconds):
         _native.call(
             "tfdist_init",
@@ -75,7 +76,6 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             settings.stall_shutdown_seconds,
             settings.fusion_threshold,
         )
-    _watch_exit()
     _first_arguments[:] = [comm, process_sets]
     try:
         process_set_module.start(process_sets, comm)
@@ -280,10 +280,14 @@ def _members(comm: Any) -> tuple[list[int], int]:
 
 
 def _watch_exit() -> None:
-    """Ends the job in order when the interpreter exits, and without waiting when it exits by an exception."""
+    """Ends the job in order when the interpreter exits, and without waiting when it exits by an exception.
+
+    From the first line of `init` on: the other ranks may wait there for one whose arguments are refused.
+    """
     if _state["hooked"]:
         return
     _state["hooked"] = True
+    _state["mpi4py_ends_mpi"] = config.started_by_launcher() and "mpi4py.MPI" in sys.modules
     previous = sys.excepthook
 
     def remember(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
@@ -295,7 +299,8 @@ def _watch_exit() -> None:
 
 
 def _end() -> None:
-    if not is_initialized():
+    initialized = _state["started"] and is_initialized()
+    if not initialized and not _state["failing"]:
         return
     if not _state["failing"]:
         _advise()
@@ -304,7 +309,7 @@ def _end() -> None:
             return
         except errors.TfdistError as error:
             _logger.error("tfdist: %s", error)
-    else:
+    elif initialized:
         _native.call("tfdist_shutdown", 0)
     if _state["mpi4py_ends_mpi"]:
         # It started MPI, and would now wait in MPI_Finalize for ranks that may never come.

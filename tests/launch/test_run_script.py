@@ -41,7 +41,7 @@ def _start_on_hosts(launch: Any, agent: Any, text: str) -> Any:
     (launch.folder / "launch.py").write_text(LAUNCHER)
     head = (
         "from tfdist.remote import session\nsession.PROGRAM = (sys.executable, 'launch.py')\n"
-        f"where = dict(network_interface='lo', mpi_args={agent.mpi_args!r})\n"
+        f"where = dict(network_interfaces='lo', mpi_args={agent.mpi_args!r})\n"
     )
     return _start(launch, head + text, variables=agent.variables)
 

@@ -5,13 +5,13 @@ Holds signatures that differ from tfdist's own, and `load_model`; everything els
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
 
-from tfdist import facade
+from tfdist import errors, facade
 from tfdist import optimizer as optimizer_module
 from tfdist.compression import AnyCompression, Compression
 from tfdist.keras import callbacks
@@ -24,7 +24,7 @@ from tfdist.ops.barrier import barrier
 from tfdist.ops.broadcast import broadcast_variables
 from tfdist.ops.join import join
 from tfdist.ops.object import allgather_object, broadcast_object, broadcast_object_fn
-from tfdist.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from tfdist.optimizer import DistributedOptimizer
 from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from tfdist.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from tfdist.runtime import (
@@ -106,6 +106,61 @@ def __getattr__(name: str) -> NoReturn:
     facade.refuse(__name__, name)
 
 
+def PartialDistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: AnyCompression = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: keras.layers.Layer | Collection[keras.layers.Layer] | None = None,
+    scale_local_gradients: bool = True,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+) -> keras.optimizers.Optimizer:
+    """`tfdist.PartialDistributedOptimizer`, with the order of arguments that Horovod has for Keras.
+
+    Args:
+        optimizer: As in `tfdist.PartialDistributedOptimizer`, and so are the other arguments.
+        name: Name of the returned optimizer.
+        device_dense: Only "".
+        device_sparse: Only "".
+        compression: Compression on the wire.
+        sparse_as_dense: Whether `tf.IndexedSlices` are made dense.
+        gradient_predivide_factor: Part of the division before the sum.
+        op: The reduction.
+        groups: Variables of each collective.
+        process_set: The ranks that take part.
+        local_layers: Layers whose gradients stay on their rank.
+        scale_local_gradients: Whether gradients of these layers are divided by the number of ranks.
+        backward_passes_per_step: Steps for one update.
+        average_aggregated_gradients: Whether the steps of an update are averaged.
+        num_groups: Number of collectives.
+    """
+    return optimizer_module.PartialDistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        groups=groups,
+        process_set=process_set,
+        local_layers=local_layers,
+        scale_local_gradients=scale_local_gradients,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+    )
+
+
 def allreduce(
     value: Any,
     name: str | None = None,
@@ -180,6 +235,7 @@ def load_model(
     custom_optimizers: Sequence[type[keras.optimizers.Optimizer]] | None = None,
     custom_objects: dict[str, Any] | None = None,
     compression: AnyCompression = Compression.none,
+    legacy_opts: bool = False,
 ) -> keras.Model:
     """Loads a saved model and makes its optimizer distributed, with its state.
 
@@ -191,9 +247,10 @@ def load_model(
         custom_optimizers: Optimizer classes of your own that the file may hold.
         custom_objects: As in `keras.saving.load_model`.
         compression: As in `tfdist.DistributedOptimizer`.
+        legacy_opts: Only False: Keras 3 has no legacy optimizers.
 
     Raises:
-        ConfigError: If the compression is none that is known.
+        ConfigError: If the compression is none that is known, or `legacy_opts` is True.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:
@@ -204,6 +261,8 @@ def load_model(
     ```
     """
     rank()
+    if legacy_opts:
+        raise errors.ConfigError("legacy_opts=True cannot be honoured: Keras 3 has no legacy optimizers. Leave it out.")
     compression = Compression.of(compression)
     objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
     model = keras.saving.load_model(filepath, custom_objects=objects)

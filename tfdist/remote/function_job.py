@@ -25,8 +25,10 @@ _VALUED: dict[str, tuple[type, ...]] = {
     "ssh_identity_file": _PATH,
     "output_filename": _PATH,
     "mpi_args": _TEXT,
-    "network_interface": _TEXT,
+    "network_interfaces": _TEXT,
 }
+
+_ELASTIC = tuple("min_num_proc max_num_proc reset_limit cooldown_range host_discovery_script min_np max_np".split())
 
 
 def run(
@@ -41,6 +43,7 @@ def run(
     cooldown_range: tuple[float, float] | None = None,
     hosts: str | None = None,
     hostfile: str | os.PathLike[str] | None = None,
+    host_discovery_script: str | os.PathLike[str] | None = None,
     start_timeout: float | None = None,
     ssh_port: int | None = None,
     ssh_identity_file: str | os.PathLike[str] | None = None,
@@ -51,6 +54,7 @@ def run(
     use_mpi: bool | None = None,
     mpi_args: str | None = None,
     network_interface: str | None = None,
+    network_interfaces: str | None = None,
     executable: str | os.PathLike[str] | None = None,
     np: int | None = None,
     min_np: int | None = None,
@@ -70,13 +74,14 @@ def run(
         kwargs: Its keyword arguments.
         num_proc: Number of ranks.
         min_num_proc: Elastic jobs are not offered by `run`: only None. So with `max_num_proc`, `slots`, `reset_limit`,
-            `cooldown_range`, `min_np` and `max_np`.
+            `cooldown_range`, `host_discovery_script`, `min_np` and `max_np`.
         max_num_proc: Only None.
         slots: Only None; slots of a host are written in `hosts` or `hostfile`.
         reset_limit: Only None.
         cooldown_range: Only None.
         hosts: `"host1:2,host2:4"`: hosts with the number of ranks that each may run. Default: this machine.
         hostfile: A file with a host a line, as `name slots=2`; in place of `hosts`.
+        host_discovery_script: Only None.
         start_timeout: Seconds in which all ranks must have started and received the function; default 30.
         ssh_port: Port of ssh on the other hosts.
         ssh_identity_file: Private key for ssh.
@@ -86,7 +91,8 @@ def run(
         use_gloo: Has no effect, since MPI is the only transport. Says so if true.
         use_mpi: MPI is always used.
         mpi_args: More arguments for mpirun.
-        network_interface: Network interfaces to use, as in `"eth0,eth1"`.
+        network_interface: Deprecated name of `network_interfaces`.
+        network_interfaces: Network interfaces to use, as in `"eth0,eth1"`.
         executable: The Python interpreter of the ranks, of this one's minor version and with tfdist. Default: this one.
         np: Deprecated name of `num_proc`.
         min_np: Only None.
@@ -118,6 +124,7 @@ def run(
         raise ConfigError("tfdist.run starts a job of its own and cannot be called on a rank of another one.")
     _refuse(given)
     given["num_proc"] = ranks = _ranks(num_proc, np)
+    given["network_interfaces"] = _interfaces(network_interface, network_interfaces)
     python = os.fspath(executable) if executable is not None else sys.executable
     words = [*option_words(given), "--", python, os.path.abspath(worker.__file__)]
     with session.files(1 + ranks) as (function, *results):
@@ -153,6 +160,20 @@ def _ranks(num_proc: int, np: int | None) -> int:
     return wanted
 
 
+def _interfaces(network_interface: str | None, network_interfaces: str | None) -> str | None:
+    if network_interface is None:
+        return network_interfaces
+    warnings.warn(
+        "tfdist.run: network_interface is deprecated, use network_interfaces", DeprecationWarning, stacklevel=3
+    )
+    if network_interfaces not in (None, network_interface):
+        raise ConfigError(
+            f"tfdist.run: network_interface={network_interface!r} and network_interfaces={network_interfaces!r} "
+            "differ; give network_interfaces alone."
+        )
+    return network_interface
+
+
 def _refuse(given: Mapping[str, Any]) -> None:
     """Raises ConfigError for what cannot be honoured."""
     func, args, kwargs = given["func"], given["args"], given["kwargs"]
@@ -162,7 +183,7 @@ def _refuse(given: Mapping[str, Any]) -> None:
         raise ConfigError(f"tfdist.run: args must be a tuple of arguments, as in args=(1,); received {args!r}.")
     if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
         raise ConfigError(f"tfdist.run: kwargs must map names to arguments; received {kwargs!r}.")
-    for name in ("min_num_proc", "max_num_proc", "reset_limit", "cooldown_range", "min_np", "max_np"):
+    for name in _ELASTIC:
         if given[name] is not None:
             raise ConfigError(
                 f"tfdist.run: {name}={given[name]!r} is for elastic jobs, which run does not start; leave it out."

@@ -25,7 +25,7 @@ OPTIONS = {
     "use_gloo": "--gloo",
     "use_mpi": "--mpi",
     "mpi_args": "--mpi-args",
-    "network_interface": "--network-interfaces",
+    "network_interfaces": "--network-interfaces",
 }
 _ARGUMENTS = {option: argument for argument, option in OPTIONS.items()} | {
     "-np/--num-proc": "num_proc",

@@ -8,21 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import keras
+from keras import optimizers
 
 from tfdist import errors, facade
 from tfdist import optimizer as optimizer_module
 from tfdist.compression import AnyCompression, Compression
 from tfdist.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
-from tfdist.ops import broadcast as broadcast_op
 from tfdist.ops import object as object_op
-from tfdist.ops.allgather import allgather, grouped_allgather
-from tfdist.ops.allreduce import allreduce, grouped_allreduce
-from tfdist.ops.alltoall import alltoall
 from tfdist.ops.barrier import barrier
-from tfdist.ops.broadcast import broadcast, broadcast_
+from tfdist.ops.broadcast import broadcast_
 from tfdist.ops.join import join
-from tfdist.ops.reducescatter import grouped_reducescatter, reducescatter
 from tfdist.ops.topology import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from tfdist.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
@@ -49,6 +44,17 @@ from tfdist.runtime import (
     size,
 )
 from tfdist.sync_batch_norm import SyncBatchNormalization
+from tfdist.tensorflow.collective import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    broadcast_variables,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
 
 __all__ = [
     "Adasum",
@@ -114,7 +120,7 @@ def __getattr__(name: str) -> NoReturn:
 
 
 def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: optimizers.Optimizer,
     name: str | None = None,
     use_locking: bool = False,
     device_dense: str = "",
@@ -129,7 +135,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> keras.optimizers.Optimizer:
+) -> optimizers.Optimizer:
     """`tfdist.DistributedOptimizer`, with the order of arguments that Horovod has for TensorFlow.
 
     Args:
@@ -170,28 +176,6 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-
-
-def broadcast_variables(
-    variables: Sequence[Any],
-    root_rank: int,
-    process_set: ProcessSet = global_process_set,
-    inplace: bool = True,
-) -> None:
-    """Overwrites variables with the values they have on one rank; see `tfdist.broadcast_variables`.
-
-    Args:
-        variables: As in `tfdist.broadcast_variables`.
-        root_rank: As in `tfdist.broadcast_variables`.
-        process_set: As in `tfdist.broadcast_variables`.
-        inplace: Only True: the values arrive in the variables' own memory.
-
-    Raises:
-        ConfigError: If `inplace` is False.
-    """
-    if not inplace:
-        raise errors.ConfigError("inplace=False cannot be honoured: values arrive in the variables. Leave it out.")
-    broadcast_op.broadcast_variables(variables, root_rank, process_set=process_set)
 
 
 def broadcast_object(

@@ -68,3 +68,22 @@ def test_local_variables_stay(world):
 def test_what_cannot_be_honoured_is_refused(world, arguments):
     with pytest.raises(tfdist.errors.ConfigError):
         BroadcastGlobalVariablesCallback(**arguments)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("way", ["list", "one", "inner", "registered"])
+def test_local_variables_keep_their_values(world, way):
+    """Horovod takes a single variable too, and one that is registered later."""
+    model, first = new_model(), FirstStep()
+    kernel = model.layers[0].kernel
+    given = {"list": [kernel], "one": kernel, "inner": kernel.value, "registered": None}[way]
+    callback = BroadcastGlobalVariablesCallback(world - 1, local_variables=given)
+    if way == "registered":
+        callback.register_local_var(kernel)
+    mine = model.get_weights()
+    root = tfdist.broadcast_object(mine, world - 1, name="weights of the root")
+    fit(model, first, callback)
+    assert np.array_equal(first.state[0], mine[0])
+    assert all(np.array_equal(a, b) for a, b in zip(first.state[1 : len(mine)], root[1:], strict=True))
+    differ = [not np.array_equal(array, mine[0]) for array in tfdist.allgather_object(mine[0])]
+    assert sum(differ) == world - 1

@@ -48,13 +48,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"slots": 2}, "slots=2 is for elastic jobs; write slots in hosts"),
         ({"reset_limit": 0}, "reset_limit=0 is for elastic jobs"),
         ({"cooldown_range": (1, 2)}, r"cooldown_range=\(1, 2\) is for elastic jobs"),
+        ({"host_discovery_script": "hosts.sh"}, "host_discovery_script='hosts.sh' is for elastic jobs"),
         ({"min_np": 1}, "min_np=1 is for elastic jobs"),
         ({"max_np": 1}, "max_np=1 is for elastic jobs"),
         ({"hosts": ["a:1"]}, r"hosts must be str; received \['a:1'\]"),
         ({"hostfile": 1}, "hostfile must be str or PathLike; received 1"),
         ({"start_timeout": "30"}, "start_timeout must be int or float; received '30'"),
         ({"ssh_port": True}, "ssh_port must be int; received True"),
-        ({"network_interface": ("eth0",)}, "network_interface must be str"),
+        ({"network_interfaces": ("eth0",)}, "network_interfaces must be str"),
         ({"mpi_args": ["-x"]}, "mpi_args must be str"),
         ({"executable": 1}, "executable must be the path of a Python; received 1"),
         ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi exclude each other"),
@@ -83,7 +84,7 @@ def test_words_are_understood_by_tfdistrun(started: list[list[str]]) -> None:
         "output_filename": "logs",
         "verbose": True,
         "mpi_args": "-x A --mca b c",
-        "network_interface": "eth0,eth1",
+        "network_interfaces": "eth0,eth1",
         "executable": Path("python3.12"),
         "use_gloo": True,
         "disable_cache": True,
@@ -114,6 +115,16 @@ def test_deprecated_number(started: list[list[str]]) -> None:
         tfdist.run(print, num_proc=3, np=2)
 
 
+def test_deprecated_interface(started: list[list[str]]) -> None:
+    with pytest.warns(DeprecationWarning, match="use network_interfaces") as warned:
+        with pytest.raises(ConfigError, match="not star"):
+            tfdist.run(print, network_interface="eth0", network_interfaces="eth0")
+    assert [one.filename for one in warned] == [__file__]
+    assert "--network-interfaces=eth0" in started[0]
+    with pytest.warns(DeprecationWarning, match="use"), pytest.raises(ConfigError, match=r"='eth0' and .*='lo' differ"):
+        tfdist.run(print, network_interface="eth0", network_interfaces="lo")
+
+
 def test_on_a_rank_of_another_job(monkeypatch: pytest.MonkeyPatch, started: list[list[str]]) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="cannot be called on a rank of another one"):
@@ -125,8 +136,8 @@ def test_arguments_are_those_of_horovod() -> None:
     """Names and order of horovod.run 0.28, so that positional calls mean the same."""
     expected = (
         "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts hostfile "
-        "start_timeout ssh_port ssh_identity_file disable_cache output_filename verbose use_gloo use_mpi mpi_args "
-        "network_interface executable np min_np max_np"
+        "host_discovery_script start_timeout ssh_port ssh_identity_file disable_cache output_filename verbose "
+        "use_gloo use_mpi mpi_args network_interface network_interfaces executable np min_np max_np"
     )
     assert list(NOTHING) == expected.split()
 

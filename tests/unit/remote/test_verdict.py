@@ -120,7 +120,7 @@ def test_refusal_of_the_launcher() -> None:
         ("-H a:0: '0'", "hosts a:0: '0'"),
         ("-H and --hostfile exclude", "hosts and hostfile exclude"),
         ("needs a longer --start-timeout", "needs a longer start_timeout"),
-        ("--network-interfaces: zz9", "network_interface: zz9"),
+        ("--network-interfaces: zz9", "network_interfaces: zz9"),
         ("--output-filename DIR; more come with --verbose", "output_filename DIR; more come with verbose"),
         ("a-np --mpi-args-2 x-H --verbosity", "a-np --mpi-args-2 x-H --verbosity"),
     ],

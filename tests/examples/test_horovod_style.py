@@ -1,0 +1,142 @@
+"""Scripts as Horovod's users write them run with another import line only, and do what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+FOLDER = Path(__file__).resolve().parent / "horovod_style"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+LINES_AT_MOST = 100
+SECONDS = 300
+
+
+def run(name: str, size: int, folder: Path, *options: str) -> list[dict[str, Any]]:
+    """What each rank says at its end, by rank."""
+    launcher = Path(sys.executable).parent / "tfdistrun"
+    command = [str(launcher), "-np", str(size), sys.executable, str(FOLDER / f"{name}.py"), *options]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "AutoGraph" not in done.stdout + done.stderr, "tf.function could not read a function of ours"
+    found = dict(re.findall(r"^\[(\d+)\] result (.+)$", done.stdout, flags=re.MULTILINE))
+    assert sorted(found) == [str(rank) for rank in range(size)], done.stdout[-3000:]
+    return [json.loads(found[str(rank)]) for rank in range(size)]
+
+
+def same(results: list[dict[str, Any]], name: str) -> Any:
+    """The value that all ranks agree on."""
+    values = [result[name] for result in results]
+    assert all(value == values[0] for value in values), values
+    return values[0]
+
+
+def accuracy_of(path: Path, shape: tuple[int, ...]) -> float:
+    """On all digits, of a model that only Keras has loaded."""
+    images, labels = load_digits(return_X_y=True)
+    answers = keras.models.load_model(path).predict((images / 16).reshape(-1, *shape).astype("float32"), verbose=0)
+    return float(np.mean(np.argmax(answers, axis=1) == labels))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_differs_from_a_script_for_horovod_in_one_import_line(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    ours = [line for line in lines if "tfdist" in line]
+    assert len(ours) == 1
+    assert re.fullmatch(r"import tfdist\.(keras|tensorflow) as hvd", ours[0])
+    assert len(lines) <= LINES_AT_MOST
+
+
+def test_there_are_six() -> None:
+    assert len(SCRIPTS) == 6
+
+
+def test_keras_callbacks(tmp_path: Path) -> None:
+    results = run("keras_callbacks", 2, tmp_path)
+    same(results, "weights")
+    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        same(results, name)
+    assert results[0]["val_accuracy"] >= 0.93
+    # From 0.1 / 2, in a straight line over three epochs, to 0.1; a tenth of it in the last two.
+    rates = same(results, "rates")
+    assert same(results, "first_rate") == pytest.approx(0.05)
+    assert rates[:2] == [pytest.approx(0.05 * (1 + epochs / 3), rel=0.02) for epochs in (1, 2)]
+    assert rates[3:] == [pytest.approx(0.1)] * 7 + [pytest.approx(0.01)] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        f"checkpoint-{epoch:02d}.keras".replace("-0", "-") for epoch in range(1, 13)
+    )
+    assert accuracy_of(tmp_path / "checkpoint-12.keras", (8, 8, 1)) >= 0.95
+
+
+def test_custom_loop(tmp_path: Path) -> None:
+    results = run("custom_loop", 2, tmp_path)
+    same(results, "weights")
+    losses = [result["loss"] for result in results]
+    assert losses[0] != losses[1], "the ranks have the same data"
+    assert same(results, "mean_loss") == pytest.approx(np.mean(losses), rel=1e-5)
+    assert accuracy_of(tmp_path / "digits.keras", (64,)) >= 0.95
+
+
+@pytest.mark.parametrize("options", [(), ("--fp16-allreduce",)], ids=["fp32", "fp16"])
+def test_synthetic_benchmark(tmp_path: Path, options: tuple[str, ...]) -> None:
+    results = run("synthetic_benchmark", 2, tmp_path, *options)
+    assert same(results, "total") == pytest.approx(sum(result["mean"] for result in results), rel=1e-9)
+    for result in results:
+        assert len(result["rates"]) == 4
+        assert min(result["rates"]) > 0
+        assert result["mean"] == pytest.approx(np.mean(result["rates"]))
+    assert same(results, "steps") == 2 + 4 * 3
+    same(results, "sum")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_process_sets(tmp_path: Path, size: int) -> None:
+    results = run("process_sets", size, tmp_path)
+    groups = [list(range(rank % 2, size, 2)) for rank in range(size)]
+    assert same(results, "groups") == groups
+    assert same(results, "whole_sum") == sum(10**rank for rank in range(size))
+    assert same(results, "left") == size
+    lines = same(results, "lines")
+    for rank, result in enumerate(results):
+        assert result["group_sum"] == sum(10**place for place in range(len(groups[rank])))
+        assert result["loss"] < 1e-6
+        assert lines[rank] == pytest.approx(result["truth"], abs=1e-3)
+        assert lines[rank] == lines[groups[rank][0]], "the ranks of a group differ"
+
+
+def test_local_embedding(tmp_path: Path) -> None:
+    """On three ranks, with a third of the table each, what one rank does that has all of it."""
+    (reference,) = run("local_embedding", 1, tmp_path)
+    results = run("local_embedding", 3, tmp_path)
+    assert [result["part"] for result in results] == [[10, 4]] * 3
+    assert all(sum(result["asked"]) == 20 for result in results)
+    assert len({tuple(result["asked"]) for result in results}) == 3
+    assert reference["loss"] < 0.01
+    assert same(results, "loss") == pytest.approx(reference["loss"], rel=1e-2)
+    same(results, "head")
+    assert np.allclose(same(results, "table"), reference["table"], rtol=1e-3, atol=1e-4)
+    assert np.allclose(results[0]["head"], reference["head"], rtol=1e-3, atol=1e-4)
+
+
+def test_mpi4py_split(tmp_path: Path) -> None:
+    results = run("mpi4py_split", 4, tmp_path)
+    assert [result["world"] for result in results] == [[rank, 4] for rank in range(4)]
+    assert [result["group"] for result in results] == [[rank % 2, rank // 2, 2] for rank in range(4)]
+    narrow, wide = results[0::2], results[1::2]
+    for group in (narrow, wide):
+        for name in ("weights", "accuracy", "losses"):
+            same(group, name)
+    assert narrow[0]["weights"] != wide[0]["weights"]
+    assert wide[0]["accuracy"] >= 0.9
+    assert wide[0]["accuracy"] > narrow[0]["accuracy"] + 0.05
+    assert same(results, "best") == [wide[0]["accuracy"], 48]

@@ -1,0 +1,276 @@
+"""Collectives with the order of arguments that Horovod has for TensorFlow. They do nothing themselves.
+
+Horovod's `ignore_name_scope` is in all of them: here a name never carries TensorFlow's name scope, so True and False
+are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import errors
+from tfdist.compression import AnyCompression, Compression
+from tfdist.ops import allgather as allgather_op
+from tfdist.ops import allreduce as allreduce_op
+from tfdist.ops import alltoall as alltoall_op
+from tfdist.ops import broadcast as broadcast_op
+from tfdist.ops import call
+from tfdist.ops import reducescatter as reducescatter_op
+from tfdist.process_sets import ProcessSet, global_process_set
+from tfdist.reduction import Average, ReduceOp
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: AnyCompression = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduces one tensor over all ranks; see `tfdist.allreduce`.
+
+    Args:
+        tensor: As in `tfdist.allreduce`, and so are the other arguments.
+        average: As in `tfdist.allreduce`.
+        device_dense: Only "".
+        device_sparse: Only "".
+        compression: As in `tfdist.allreduce`.
+        op: As in `tfdist.allreduce`.
+        prescale_factor: As in `tfdist.allreduce`.
+        postscale_factor: As in `tfdist.allreduce`.
+        name: As in `tfdist.allreduce`.
+        process_set: As in `tfdist.allreduce`.
+        ignore_name_scope: True or False, which are the same.
+    """
+    _check_flag(ignore_name_scope)
+    return allreduce_op.allreduce(
+        tensor,
+        average,
+        device_dense,
+        device_sparse,
+        compression,
+        op,
+        prescale_factor,
+        postscale_factor,
+        name,
+        process_set,
+    )
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: AnyCompression = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float | tf.Tensor = 1.0,
+    postscale_factor: float | tf.Tensor = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduces several tensors over all ranks; see `tfdist.grouped_allreduce`.
+
+    Args:
+        tensors: As in `tfdist.grouped_allreduce`, and so are the other arguments.
+        average: As in `tfdist.grouped_allreduce`.
+        device_dense: Only "".
+        device_sparse: Only "".
+        compression: As in `tfdist.grouped_allreduce`.
+        op: As in `tfdist.grouped_allreduce`.
+        prescale_factor: As in `tfdist.grouped_allreduce`.
+        postscale_factor: As in `tfdist.grouped_allreduce`.
+        process_set: As in `tfdist.grouped_allreduce`.
+        ignore_name_scope: True or False, which are the same.
+        name: As in `tfdist.grouped_allreduce`.
+    """
+    _check_flag(ignore_name_scope)
+    return allreduce_op.grouped_allreduce(
+        tensors,
+        average,
+        device_dense,
+        device_sparse,
+        compression,
+        op,
+        prescale_factor,
+        postscale_factor,
+        name,
+        process_set,
+    )
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Concatenates the tensors of all ranks; see `tfdist.allgather`.
+
+    Args:
+        tensor: As in `tfdist.allgather`, and so are the other arguments.
+        name: As in `tfdist.allgather`.
+        ignore_name_scope: True or False, which are the same.
+        process_set: As in `tfdist.allgather`.
+    """
+    _check_flag(ignore_name_scope)
+    return allgather_op.allgather(tensor, name, process_set)
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Concatenates several tensors of all ranks; see `tfdist.grouped_allgather`.
+
+    Args:
+        tensors: As in `tfdist.grouped_allgather`, and so are the other arguments.
+        name: As in `tfdist.grouped_allgather`.
+        ignore_name_scope: True or False, which are the same.
+        process_set: As in `tfdist.grouped_allgather`.
+    """
+    _check_flag(ignore_name_scope)
+    return allgather_op.grouped_allgather(tensors, name, process_set)
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Returns the tensor of one rank on every rank; see `tfdist.broadcast`.
+
+    Args:
+        tensor: As in `tfdist.broadcast`, and so are the other arguments.
+        root_rank: As in `tfdist.broadcast`.
+        name: As in `tfdist.broadcast`.
+        ignore_name_scope: True or False, which are the same.
+        process_set: As in `tfdist.broadcast`.
+    """
+    _check_flag(ignore_name_scope)
+    return broadcast_op.broadcast(tensor, root_rank, name, process_set)
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = True,
+) -> None:
+    """Overwrites variables with the values they have on one rank; see `tfdist.broadcast_variables`.
+
+    Args:
+        variables: As in `tfdist.broadcast_variables`, and so are the other arguments.
+        root_rank: As in `tfdist.broadcast_variables`.
+        process_set: As in `tfdist.broadcast_variables`.
+        inplace: Whether the values arrive in the memory of the variables. If False, they arrive in tensors that are
+            assigned then, which takes that memory once more.
+    """
+    if inplace:
+        broadcast_op.broadcast_variables(variables, root_rank, process_set=process_set)
+        return
+    received = broadcast_op.grouped_broadcast(
+        [tf.convert_to_tensor(variable) for variable in variables],
+        root_rank,
+        name="broadcast_variables",
+        process_set=process_set,
+    )
+    for variable, value in zip(variables, received, strict=True):
+        variable.assign(value)
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """Sends rows to each rank and returns those that all ranks sent here; see `tfdist.alltoall`.
+
+    Args:
+        tensor: As in `tfdist.alltoall`, and so are the other arguments.
+        splits: As in `tfdist.alltoall`.
+        name: As in `tfdist.alltoall`.
+        ignore_name_scope: True or False, which are the same.
+        process_set: As in `tfdist.alltoall`.
+    """
+    _check_flag(ignore_name_scope)
+    return alltoall_op.alltoall(tensor, splits, name, process_set)
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: AnyCompression = Compression.none,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float | tf.Tensor = 1.0,
+    postscale_factor: float | tf.Tensor = 1.0,
+) -> tf.Tensor:
+    """Returns this rank's rows of the reduction over all ranks; see `tfdist.reducescatter`.
+
+    Args:
+        tensor: As in `tfdist.reducescatter`, and so are the other arguments.
+        device_dense: Only "".
+        compression: As in `tfdist.reducescatter`.
+        op: As in `tfdist.reducescatter`.
+        name: As in `tfdist.reducescatter`.
+        process_set: As in `tfdist.reducescatter`.
+        ignore_name_scope: True or False, which are the same.
+        prescale_factor: As in `tfdist.reducescatter`.
+        postscale_factor: As in `tfdist.reducescatter`.
+    """
+    _check_flag(ignore_name_scope)
+    call.refuse_device(device_dense=device_dense)
+    return reducescatter_op.reducescatter(tensor, op, compression, prescale_factor, postscale_factor, name, process_set)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: AnyCompression = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float | tf.Tensor = 1.0,
+    postscale_factor: float | tf.Tensor = 1.0,
+) -> list[tf.Tensor]:
+    """Returns this rank's rows of several reductions over all ranks; see `tfdist.grouped_reducescatter`.
+
+    Args:
+        tensors: As in `tfdist.grouped_reducescatter`, and so are the other arguments.
+        device_dense: Only "".
+        compression: As in `tfdist.grouped_reducescatter`.
+        op: As in `tfdist.grouped_reducescatter`.
+        process_set: As in `tfdist.grouped_reducescatter`.
+        prescale_factor: As in `tfdist.grouped_reducescatter`.
+        postscale_factor: As in `tfdist.grouped_reducescatter`.
+    """
+    call.refuse_device(device_dense=device_dense)
+    return reducescatter_op.grouped_reducescatter(
+        tensors, op, compression, prescale_factor, postscale_factor, process_set=process_set
+    )
+
+
+def _check_flag(ignore_name_scope: Any) -> None:
+    if not isinstance(ignore_name_scope, bool):
+        raise errors.ConfigError(
+            f"ignore_name_scope must be True or False; received {ignore_name_scope!r}. Give a process set by its name, "
+            "as in process_set=pair."
+        )
