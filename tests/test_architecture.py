@@ -195,7 +195,7 @@ def check_callbacks(modules: list[Module]) -> list[str]:
 
 
 def check_direction(modules: list[Module]) -> list[str]:
-    """Nothing below looks up to callbacks or examples, but for an __init__ that names them lazily and `tfdist.keras`."""
+    """Nothing below looks up to callbacks or examples, but an __init__ that names them lazily and `tfdist.keras`."""
     upper = ("tfdist.callbacks", "callbacks", "examples", "benchmarks", "tests", "tools", "docker")
     return [
         f"{module.name}:{imported.line} imports {imported.target}; only an __init__ may, inside a function"

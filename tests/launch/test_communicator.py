@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+# Four ranks that import Keras on two busy cores.
+DEADLINE_S = 240.0
 # From the death of a rank to the end of everything.
 BOUND_S = 10.0
 
 
-def run(launch: Any, ranks: int, text: str, **variables: str) -> Any:
+@dataclass
+class Job:
+    """One that has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def assert_passed(self, ranks: int) -> None:
+        """Every rank has come to its last line."""
+        assert self.code == 0, self.stdout + self.stderr
+        assert self.stdout.count("came to the end") == ranks, self.stdout + self.stderr
+
+
+def run(launch: Any, ranks: int, text: str, **variables: str) -> Job:
     launch.script(text)
-    return launch.run("-np", str(ranks), "python", "rank.py", variables={**QUIET, **variables})
-
-
-def assert_passed(done: Any, ranks: int) -> None:
-    """Every rank has come to its last line."""
-    assert done.code == 0, done.stdout + done.stderr
-    assert done.stdout.count("came to the end") == ranks, done.stdout + done.stderr
+    job = launch.start("-np", str(ranks), "python", "rank.py", variables={"TF_CPP_MIN_LOG_LEVEL": "3", **variables})
+    out, err = job.communicate(timeout=DEADLINE_S)
+    return Job(job.returncode, out, err)
 
 
 GROUPS = {
@@ -67,7 +79,7 @@ print("came to the end")
 @pytest.mark.parametrize(("groups", "ranks"), [("Split", 4), ("lists", 3)])
 def test_two_trainings_at_once(launch: Any, groups: str, ranks: int) -> None:
     """Equal bit by bit within a group, different between groups, each as one process would train it."""
-    assert_passed(run(launch, ranks, TRAIN.format(comm=GROUPS[groups])), ranks)
+    run(launch, ranks, TRAIN.format(comm=GROUPS[groups])).assert_passed(ranks)
     weights = [np.load(launch.folder / f"weights{rank}.npy") for rank in range(ranks)]
     for rank in range(2, ranks):
         assert weights[rank].tobytes() == weights[rank - 2].tobytes()
@@ -108,7 +120,7 @@ print("came to the end")
 def test_lists_of_ranks(launch: Any) -> None:
     """Wrong ones are refused, with what was expected; then the order of the list is that of the ranks."""
     done = run(launch, 3, LISTS)
-    assert_passed(done, 3)
+    done.assert_passed(3)
     for rank in range(3):
         assert f"[{rank}] refused [{rank}, {rank}]: init received the ranks [{rank}, {rank}] on rank {rank} of 3; " in (
             done.stdout
@@ -150,7 +162,7 @@ print("came to the end")
 
 
 def test_process_that_a_split_left_out(launch: Any) -> None:
-    assert_passed(run(launch, 2, NULL), 2)
+    run(launch, 2, NULL).assert_passed(2)
 
 
 SETS = """
@@ -197,7 +209,7 @@ print("came to the end")
 
 def test_static_process_sets(launch: Any) -> None:
     """From ranks, and from a communicator that is another one on some ranks."""
-    assert_passed(run(launch, 3, SETS), 3)
+    run(launch, 3, SETS).assert_passed(3)
 
 
 NESTED = """
@@ -220,13 +232,13 @@ print("came to the end")
 @pytest.mark.parametrize("half", ["MPI.COMM_WORLD.Split(rank // 2)", "[rank // 2 * 2 + 1, rank // 2 * 2]"])
 def test_process_sets_in_a_part_of_the_job(launch: Any, half: str) -> None:
     """Their ranks are counted in that part."""
-    assert_passed(run(launch, 4, NESTED.format(half=half)), 4)
+    run(launch, 4, NESTED.format(half=half)).assert_passed(4)
 
 
 WRONG_SETS = {
-    "other ranks": ("[tfdist.ProcessSet([0, rank])]", "MismatchError", "add_process_set 'rank 0'"),
+    "other ranks": ("[tfdist.ProcessSet([0, 1] if rank else [0])]", "MismatchError", "add_process_set 'rank 0'"),
     "ranks and a communicator": (
-        "[tfdist.ProcessSet([0, 1] if rank else MPI.COMM_WORLD.Dup())]",
+        "[tfdist.ProcessSet([0, 1] if rank else MPI.COMM_WORLD)]",
         "MismatchError",
         "communicators of process sets",
     ),
@@ -254,11 +266,24 @@ except tfdist.errors.TfdistError as error:
 @pytest.mark.parametrize("case", WRONG_SETS)
 def test_wrong_static_process_sets(launch: Any, case: str) -> None:
     sets, expected, text = WRONG_SETS[case]
-    if case == "ranks and a communicator":
-        sets = "[tfdist.ProcessSet([0, 1]) if rank else tfdist.ProcessSet(MPI.COMM_WORLD.Dup())]"
-        sets = sets.replace("MPI.COMM_WORLD.Dup()", "MPI.COMM_WORLD")
     done = run(launch, 2, REFUSE.format(sets=sets, expected=expected, text=text))
     assert done.stdout.count("came to the end") == 2, done.stdout + done.stderr
+
+
+ALONE = """
+import tfdist
+from mpi4py import MPI
+tfdist.init(comm={comm} if rank else None)
+"""
+
+
+@pytest.mark.parametrize(("comm", "text"), [("[0]", "init received the ranks [0] on rank 1"), ("7", "received 7.")])
+def test_rank_whose_arguments_are_refused_ends_the_job(launch: Any, comm: str, text: str) -> None:
+    """The other one waits in init; mpi4py, which started MPI, would wait for it when the interpreter exits."""
+    done = run(launch, 2, ALONE.format(comm=comm))
+    assert done.code == 1
+    assert "tfdistrun: rank 1 on " in done.stderr
+    assert "ConfigError: " in done.stderr and text in done.stderr
 
 
 SERIALIZED = """
@@ -282,7 +307,7 @@ print("came to the end")
 
 def test_mpi_without_threads(launch: Any) -> None:
     """Collectives of all ranks run; process sets are refused."""
-    assert_passed(run(launch, 2, SERIALIZED), 2)
+    run(launch, 2, SERIALIZED).assert_passed(2)
 
 
 # Rank 1 kills itself from a thread while its main thread is in a stream of collectives of 4 MB each.

@@ -77,4 +77,5 @@ def _gradient(op: tf.Operation, gradient: tf.Tensor, _: tf.Tensor) -> tuple[tf.T
         returned, _ = alltoall(dense[0], op.outputs[1], name=label, process_set=process_set)
         return [tf.reshape(returned, tf.shape(op.inputs[0]))]
 
-    return *call.differentiate([gradient], send_back), None, None
+    (mine,) = call.differentiate([gradient], send_back)
+    return mine, None, None

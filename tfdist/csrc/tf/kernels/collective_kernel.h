@@ -38,8 +38,8 @@ Status ReadScalar(const tensorflow::OpKernelContext& context, int index, const s
                   T* value) {
   const tensorflow::Tensor& input = context.input(index);
   if (input.dims() != 0) {
-    return Status(StatusCode::kInvalidArgument, what + " has shape " + input.shape().DebugString() +
-                                                    "; expected a scalar.");
+    return Status(StatusCode::kInvalidArgument,
+                  what + " has shape " + input.shape().DebugString() + "; expected a scalar.");
   }
   *value = input.scalar<T>()();
   return Status::Ok();
