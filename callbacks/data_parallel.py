@@ -197,8 +197,9 @@ class DataParallel(keras.callbacks.Callback):
             and _compat.inner_optimizer(model.optimizer).gradient_accumulation_steps
         ):
             raise errors.ConfigError(
-                'data sharded with remainder="join" cannot be trained on with gradient_accumulation_steps: a rank that '
-                'is through would keep gradients that were never applied. Shard with remainder="drop" or "pad".'
+                'after tfdist.shard(..., remainder="join") no fit takes gradient_accumulation_steps: a rank that is '
+                'through would keep gradients that were never applied. Shard with remainder="drop" or "pad", also what '
+                "you validate on."
             )
         if joins != self._hook.joins:
             self._hook.joins = joins

@@ -22,7 +22,7 @@ from tfdist import _compat, errors, optimizer, runtime
 from tfdist.callbacks import metric_reduction
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
-from tfdist.sync_batch_norm import synchronized
+from tfdist.sync_batch_norm import synchronized, synchronized_statistics
 
 _DIGEST_ELEMENTS = 1024
 
@@ -180,7 +180,8 @@ def join(model: keras.Model) -> None:
     last = tfdist.join()
     steps = tfdist.allgather(tf.reshape(model.optimizer.iterations, [1]), name="steps of each rank").numpy()
     if len(set(steps)) > 1:
-        average_statistics(model)  # while each rank still has its own
+        # While each rank still has its own; those of synchronized layers are complete on the last rank alone.
+        average_statistics(model, keep=synchronized_statistics(model))
         broadcast_state(model, root_rank=last)
 
 
@@ -192,18 +193,19 @@ def need_equal_batches(what: str) -> None:
     """
     if runtime.happened(runtime.JOINED):
         raise errors.ConfigError(
-            f'{what} needs equally many batches on every rank, and the data was sharded with remainder="join". Save at '
-            'the end of epochs (save_freq="epoch"), or shard with remainder="drop".'
+            f'{what} needs equally many batches on every rank, and data was sharded with remainder="join" in this '
+            'process. Save at the end of epochs (save_freq="epoch"), or shard with remainder="drop", also what you '
+            "validate on."
         )
 
 
-def statistics_of_rank(model: keras.Model) -> list[Any]:
+def statistics_of_rank(model: keras.Model, keep: Sequence[Any] = ()) -> list[Any]:
     """The floating non-trainable weights, such as moving means, that differ between ranks; every rank must ask.
 
     Frozen weights do not differ. They are left out for their size, and because the mean of three equal numbers need
     not be that number. Those of local layers are their rank's own.
     """
-    local = {key_of(variable) for variable in optimizer.local_variables(model.optimizer)}
+    local = {key_of(variable) for variable in (*optimizer.local_variables(model.optimizer), *keep)}
     floating = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
     candidates = [v for v in floating if key_of(v) not in local]
     if not candidates or tfdist.size() == 1:
@@ -213,9 +215,9 @@ def statistics_of_rank(model: keras.Model) -> list[Any]:
     return [v for v, column in zip(candidates, by_rank.T, strict=True) if len(set(column)) > 1]
 
 
-def average_statistics(model: keras.Model) -> None:
-    """Averages the weights that training changes other than by gradients, such as moving means, over the ranks."""
-    statistics = statistics_of_rank(model)
+def average_statistics(model: keras.Model, keep: Sequence[Any] = ()) -> None:
+    """Averages the weights that training changes other than by gradients, such as moving means, but not `keep`."""
+    statistics = statistics_of_rank(model, keep)
     if not statistics:
         return
     values = [tf.convert_to_tensor(variable.value) for variable in statistics]

@@ -99,6 +99,11 @@ def moments_of_process(layer: keras.layers.BatchNormalization, inputs: Any, mask
     return mean, variance
 
 
+def layers_of(model: keras.Model) -> Iterator[keras.layers.Layer]:
+    """The layers of a model, and of models in it."""
+    yield from model._flatten_layers()
+
+
 def layers_with_keras_moments(model: keras.Model) -> Iterator[keras.layers.BatchNormalization]:
     """The batch normalisations of a model, and of models in it, whose moments nobody has replaced.
 
@@ -106,7 +111,7 @@ def layers_with_keras_moments(model: keras.Model) -> Iterator[keras.layers.Batch
     `SyncBatchNormalization` overrides it.
     """
     kind = keras.layers.BatchNormalization
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         if isinstance(layer, kind) and getattr(layer._moments, "__func__", None) is kind._moments:
             yield layer
 

@@ -54,8 +54,9 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
             of the epoch, which then count twice; a short last batch stays as it is. "join" uses every sample once:
             some ranks get one element more than others, and the last batch may be short. `DataParallel` then weights
             the ranks by their samples in each step, so that the gradient is the mean over all samples of the global
-            batch, lets ranks that are through wait for the others, and gives them the state of the last. In a loop of
-            your own call `tfdist.join()` after the last batch.
+            batch, lets ranks that are through wait for the others, and gives them the state of the last. From then on
+            every `fit` in this process is run in that way, also if it was the validation data. In a loop of your own
+            end with `tfdist.broadcast_variables(variables, root_rank=tfdist.join())`; ranks count alike there.
 
     Returns:
         What was passed in, with this rank's elements. Where the number of elements is known, so is that of the part.

@@ -18,7 +18,7 @@ from tfdist.compression import Compression, Compressor
 from tfdist.local_variable import LocalVariables, key_of
 from tfdist.ops import allreduce
 from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Adasum, Average, Min, ReduceOp, Sum
+from tfdist.reduction import Adasum, Average, ReduceOp, Sum
 
 # What gradients may be reduced by.
 GRADIENT_OPS = (Average, Sum, Adasum)
@@ -38,6 +38,11 @@ def weighted_by(weight: tf.Tensor | None) -> Iterator[None]:
         yield
     finally:
         _weight.reset(token)
+
+
+def weight() -> tf.Tensor | None:
+    """What `weighted_by` was told around the code that asks."""
+    return _weight.get()
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,16 +169,32 @@ class GradientReduction:
         result = list(gradients)
         for index, gradient in zip(places, shared, strict=True):
             result[index] = gradient
-        scale = factor / self.process_set.size() if self.scale_local else factor
+        scale = factor * self._local_share(local) if self.scale_local else factor
         for index in set(range(len(result))) - set(places):
             result[index] = _scaled(result[index], scale)
         return result
+
+    def _local_share(self, local: LocalVariables | None) -> Any:
+        """What a local gradient is multiplied by, so that it is of the mean that shared ones are averaged to."""
+        if local is None or not local.partial or self.op is not Average or _weight.get() is None:
+            return 1.0 / self.process_set.size()
+        return self._share("local gradients")
+
+    def _share(self, label: str) -> tf.Tensor:
+        """This rank's part of all weights, as a float64 scalar; 0 where nobody has any."""
+        own = tf.cast(_weight.get(), tf.float64)
+        total = allreduce.allreduce(own, op=Sum, name=f"{label}/weights", process_set=self.process_set)
+        return tf.math.divide_no_nan(own, total)
 
     def agree(self, finite: tf.Tensor) -> tf.Tensor:
         """Whether a bool scalar is true on every rank."""
         if not self.process_set.included():
             return finite
-        return allreduce.allreduce(finite, op=Min, name="gradients are finite", process_set=self.process_set)
+        # A sum, because a rank that has joined contributes zeros.
+        wrong = tf.cast(tf.logical_not(finite), tf.int32)
+        return tf.equal(
+            allreduce.allreduce(wrong, op=Sum, name="gradients not finite", process_set=self.process_set), 0
+        )
 
     def global_norm(self, gradients: Sequence[Any], sources: Sequence[Any], local: LocalVariables) -> tf.Tensor:
         """The norm of the shared gradients and of the local ones of every rank, as if they were one model's.
@@ -226,12 +247,11 @@ class GradientReduction:
         return result
 
     def _gather(self, slices: tf.IndexedSlices, label: str, factor: float) -> tf.IndexedSlices:
-        weight, op = _weight.get(), self.op
-        if weight is not None and op is Average:
-            own = tf.cast(weight, tf.float64)
-            total = allreduce.allreduce(own, op=Sum, name=f"{label}/weights", process_set=self.process_set)
-            share = tf.cast(own / total, slices.values.dtype)
-            slices, op = tf.IndexedSlices(slices.values * share, slices.indices, slices.dense_shape), Sum
+        op = self.op
+        if _weight.get() is not None and op is Average:
+            # Without a weight not even a NaN counts.
+            values = tf.math.multiply_no_nan(slices.values, tf.cast(self._share(label), slices.values.dtype))
+            slices, op = tf.IndexedSlices(values, slices.indices, slices.dense_shape), Sum
         return allreduce.allreduce(slices, op=op, postscale_factor=factor, name=label, process_set=self.process_set)
 
     def _gathered(self, gradient: Any) -> bool:
@@ -294,8 +314,8 @@ def _names(sources: Sequence[Any], generic: bool) -> list[str]:
     return [f"{index}:{'gradient' if generic else name_of(source)}" for index, source in enumerate(sources)]
 
 
-def _scaled(gradient: Any, factor: float) -> Any:
-    if gradient is None or factor == 1.0:
+def _scaled(gradient: Any, factor: float | tf.Tensor) -> Any:
+    if gradient is None or (isinstance(factor, float) and factor == 1.0):
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(_scaled(gradient.values, factor), gradient.indices, gradient.dense_shape)

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import _compat, errors, runtime
+from tfdist import _compat, errors, gradients, runtime
 from tfdist.ops import allgather, allreduce
 from tfdist.reduction import Sum
 
@@ -159,6 +159,13 @@ def synchronized(model: keras.Model) -> Iterator[None]:
             _compat.reset_moments(layer)
 
 
+def synchronized_statistics(model: keras.Model) -> list[Any]:
+    """The moving means and variances that every rank which takes a step updates alike, inside `synchronized`."""
+    layers = [layer for layer in _compat.layers_with_keras_moments(model) if layer.synchronized]
+    layers += [layer for layer in _compat.layers_of(model) if isinstance(layer, SyncBatchNormalization)]
+    return [variable for layer in layers for variable in layer.non_trainable_variables]
+
+
 def _counts(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     """How many elements of each channel count. They differ by channel where the mask runs along the channels."""
     if mask is None:
@@ -173,8 +180,10 @@ def _combine(row: tf.Tensor, label: str) -> tf.Tensor:
 
     The gradient is written out, because that of allgather is a gather of the rows and a sum of the gradients of all
     rows: twice the calls and n times the bytes. Each rank's moments fed every rank's result, so upstream gradients are
-    summed over the ranks first.
+    summed over the ranks first. Where the average of gradients weights the ranks, it multiplies all of this rank's
+    gradient by this rank's weight: so what came from another rank is brought to that rank's weight here.
     """
+    weights = gradients.weight()
 
     @tf.custom_gradient
     def combined(row: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -186,7 +195,11 @@ def _combine(row: tf.Tensor, label: str) -> tf.Tensor:
         variance = tf.reduce_sum(shares * (variances + tf.square(means - mean)), axis=0)
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            summed = allreduce.allreduce(upstream, op=Sum, name=f"gradient of {label}")
+            weight = None if weights is None else tf.cast(weights, upstream.dtype)
+            weighted = upstream if weight is None else tf.math.multiply_no_nan(upstream, weight)
+            summed = allreduce.allreduce(weighted, op=Sum, name=f"gradient of {label}")
+            if weight is not None:
+                summed = tf.math.divide_no_nan(summed, weight)
             share = tf.math.divide_no_nan(row[0], total)
             of_mean = share * (summed[0] + 2 * (row[1] - mean) * summed[1])
             of_row = tf.stack([tf.zeros_like(share), of_mean, share * summed[1]])

@@ -57,16 +57,22 @@ if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
     done
   done
 
-  # mpirun's exit status says nothing about survivors, so their lines are counted.
+  # mpirun's exit status says nothing about survivors, so their lines are counted. Two attempts: once
+  # in about 4000 kills a survivor did not come back, which a writer may cause that dies between two
+  # stores into Open MPI's shared-memory queue (its reader then spins inside MPI, out of our reach).
   expect_survivors() {
-    local survivors="$1" output
+    local survivors="$1" output attempt
     shift
-    output="$(timeout 120 mpirun --oversubscribe "$@" 2>&1 || true)"
-    if [[ "$(grep -c 'mpi_failure: rank [0-9]*: ok' <<<"$output")" -ne "$survivors" ]]; then
-      printf 'run.sh: expected %s survivors of: mpirun %s\n%s\n' "$survivors" "$*" "$output" >&2
-      exit 1
-    fi
-    echo "mpi_failure: $survivors survivors ok: $*"
+    for attempt in 1 2; do
+      output="$(timeout 60 mpirun --oversubscribe "$@" 2>&1 || true)"
+      if [[ "$(grep -c 'mpi_failure: rank [0-9]*: ok' <<<"$output")" -eq "$survivors" ]]; then
+        echo "mpi_failure: $survivors survivors ok: $*"
+        return
+      fi
+      printf 'run.sh: attempt %s: expected %s survivors of: mpirun %s\n%s\n' \
+        "$attempt" "$survivors" "$*" "$output" >&2
+    done
+    exit 1
   }
   expect_survivors 2 -np 3 "$build/mpi_failure" silent
   if ompi_info 2>/dev/null | grep -q 'FT MPI support: yes'; then

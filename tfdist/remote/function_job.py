@@ -64,8 +64,8 @@ def run(
 
     You need it to train from a notebook or from the middle of a program, where there is no script to start with
     `tfdistrun`. Each rank is a new process; `func` calls `tfdist.init()` itself. What the ranks print is shown with
-    their rank before each line. Function, arguments and results travel pickled, over no open port: see the README of
-    `tfdist.launch`.
+    their rank before each line. Function, arguments and results travel pickled: through descriptors on this machine, in
+    authenticated frames to others; see the README of `tfdist.remote`.
 
     Args:
         func: Any function: a lambda, a closure, or one defined in a notebook or in `__main__`, too. Modules that it

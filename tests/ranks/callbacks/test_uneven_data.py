@@ -9,6 +9,7 @@ import tfdist
 from tfdist import runtime
 from tfdist.callbacks import BackupAndRestore, DataParallel, LearningRateScheduleCallback, ModelCheckpoint
 from tfdist.errors import ConfigError
+from tfdist.gradients import GradientReduction, weighted_by
 from tfdist.testing import assert_close, assert_identical_on_ranks
 
 SAMPLES = 41  # 11 batches of 4, the last of 1
@@ -177,6 +178,71 @@ def test_moving_statistics_are_those_of_all_ranks(world):
         moving = 0.99 * moving + 0.01 * np.mean(batch, axis=0)
     expected = np.mean(tfdist.allgather(moving[np.newaxis], name="moving means"), axis=0)
     assert_close([model.layers[0].moving_mean], [expected])
+
+
+@pytest.mark.parametrize("kind", ["layer", "keras"])
+def test_synchronized_batch_normalization(world, kind):
+    """The moments are those of the global batch, and each rank's gradient has the weight of its samples."""
+    synchronized = {
+        "layer": lambda: tfdist.SyncBatchNormalization(momentum=0.9),
+        "keras": lambda: keras.layers.BatchNormalization(momentum=0.9, synchronized=True),
+    }
+
+    def new_model(normalization):
+        keras.utils.set_random_seed(3)
+        layers = [keras.Input((4,)), keras.layers.Dense(5), normalization, keras.layers.Activation("tanh")]
+        return keras.Sequential([*layers, keras.layers.Dense(1)])
+
+    model = new_model(synchronized[kind]())
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+    part = tfdist.shard(dataset(), remainder="join")
+    model.fit(part, epochs=EPOCHS, verbose=0, callbacks=[DataParallel(scale_learning_rate=False)])
+    assert_identical_on_ranks(model.get_weights())
+    plain = new_model(keras.layers.BatchNormalization(momentum=0.9))
+    expected = reference(world, plain, keras.optimizers.SGD(0.05, momentum=0.9))
+    assert_close(model.get_weights(), expected.get_weights())
+
+
+def test_mixed_precision_with_local_variables(world):
+    """Ranks agree that gradients are finite while one of them has joined; local gradients weigh as shared ones."""
+
+    def train(steps, weights, scale):
+        local, shared = keras.Variable(1.0), keras.Variable(1.0)
+        optimizer = tfdist.PartialDistributedOptimizer(
+            keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=2.0), local_layers=[]
+        )
+        optimizer.build([local, shared])
+        optimizer.register_local_var(local)
+        for step in range(steps):
+            with weighted_by(tf.constant(weights[step], tf.int64)):
+                optimizer.apply([tf.constant(2.0 * scale), tf.constant(2.0 * scale)], [local, shared])
+        return float(local), float(shared)
+
+    rank = tfdist.rank()
+    local, shared = train(rank + 1, [rank + 2] * (rank + 1), float(rank + 1))
+    last = tfdist.join()
+    assert last == world - 1
+    expected_local = expected_shared = 1.0
+    for step in range(rank + 1):
+        active = range(step, world)
+        total = sum(r + 2 for r in active)
+        expected_local -= (rank + 2) / total * (rank + 1)
+        expected_shared -= sum((r + 2) / total * (r + 1) for r in active)
+    assert np.isclose(local, expected_local, rtol=1e-5)
+    assert np.isclose(shared, expected_shared, rtol=1e-5)
+
+
+def test_sparse_rows_without_weight_count_for_nothing(world):
+    """Not even a NaN; and where nobody has a weight the average is zeros, as for dense gradients."""
+    rows = tf.IndexedSlices(tf.constant([[np.nan if tfdist.rank() == 0 else 3.0]]), [0], tf.constant([2, 1]))
+    dense = tf.constant([np.nan if tfdist.rank() == 0 else 3.0])
+    table, bias = tf.Variable([[1.0], [1.0]]), tf.Variable([1.0])
+    for weight in (0 if tfdist.rank() == 0 else 5, 0):
+        with weighted_by(tf.constant(weight, tf.int64)):
+            sparse, plain = GradientReduction().reduce([rows, dense], [table, bias], "gradients")
+        expected = 3.0 if tfdist.allreduce(weight, op=tfdist.Max, name="weight") else 0.0
+        assert np.array_equal(tf.convert_to_tensor(sparse), [[expected], [0.0]])
+        assert np.array_equal(plain, [expected])
 
 
 def test_a_loop_of_ones_own(world):

@@ -18,7 +18,7 @@ Status CheckThreadLevel() {
   int level = MPI_THREAD_SINGLE;
   TFDIST_RETURN_IF_ERROR(FromMpi(MPI_Query_thread(&level), "to tell its thread level"));
   if (level >= MPI_THREAD_SERIALIZED) return Status::Ok();
-  return Status(StatusCode::kUnavailable,
+  return Status(StatusCode::kInvalidArgument,
                 "MPI runs at thread level " + std::to_string(level) + "; expected at least " +
                     std::to_string(MPI_THREAD_SERIALIZED) +
                     " (MPI_THREAD_SERIALIZED), because collectives run on the framework's "
@@ -106,7 +106,7 @@ Status StartMpi(bool* started) {
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (finalized != 0) {
-    return Status(StatusCode::kUnavailable,
+    return Status(StatusCode::kInvalidArgument,
                   "MPI has been finalized in this process and cannot be started again. Call init() "
                   "once, and shutdown() only when no more collectives follow.");
   }
