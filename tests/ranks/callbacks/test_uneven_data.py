@@ -16,7 +16,7 @@ SAMPLES = 41  # 11 batches of 4, the last of 1
 BATCH = 4
 EPOCHS = 3
 OPTIMIZERS = {
-    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5),
 }
 
@@ -103,12 +103,12 @@ def test_arrays(world):
     """Rows r, r + n, ...: every rank has one row more or less, in batches of its own."""
     x, y = samples()
     model = dense_model()
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss="mse")
     mine = tfdist.shard((x, y), remainder="join")
     assert sum(tfdist.allgather_object(len(mine[0]))) == SAMPLES
     callback = DataParallel(scale_learning_rate=False)
     model.fit(*mine, batch_size=BATCH, shuffle=False, epochs=EPOCHS, verbose=0, callbacks=[callback])
-    expected = reference(world, dense_model(), keras.optimizers.SGD(0.05, momentum=0.9))
+    expected = reference(world, dense_model(), keras.optimizers.SGD(0.01, momentum=0.9))
     assert_identical_on_ranks(model.get_weights())
     assert_close(model.get_weights(), expected.get_weights())
 
@@ -194,12 +194,12 @@ def test_synchronized_batch_normalization(world, kind):
         return keras.Sequential([*layers, keras.layers.Dense(1)])
 
     model = new_model(synchronized[kind]())
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss="mse")
     part = tfdist.shard(dataset(), remainder="join")
     model.fit(part, epochs=EPOCHS, verbose=0, callbacks=[DataParallel(scale_learning_rate=False)])
     assert_identical_on_ranks(model.get_weights())
     plain = new_model(keras.layers.BatchNormalization(momentum=0.9))
-    expected = reference(world, plain, keras.optimizers.SGD(0.05, momentum=0.9))
+    expected = reference(world, plain, keras.optimizers.SGD(0.01, momentum=0.9))
     assert_close(model.get_weights(), expected.get_weights())
 
 
