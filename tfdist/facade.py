@@ -1,8 +1,77 @@
-"""What the two modules with Horovod's names share: answers for names that have no counterpart. Not a public door."""
+"""What the two modules with Horovod's names share: names that tfdist has too, and answers for those it has not.
+
+Not a public door: both modules take `__all__` from here.
+"""
 
 from __future__ import annotations
 
 from typing import NoReturn
+
+from tfdist.compression import Compression
+from tfdist.ops.barrier import barrier
+from tfdist.ops.join import join
+from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from tfdist.reduction import Adasum, Average, Max, Min, Product, Sum
+from tfdist.runtime import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from tfdist.sync_batch_norm import SyncBatchNormalization
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "barrier",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
 
 GUIDE = "See docs/migrating-from-horovod.md."
 

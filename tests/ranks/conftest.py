@@ -222,19 +222,19 @@ if not INNER:
         for place, item in zip(places, sorted(ours, key=world_of), strict=True):
             items[place] = item
 
-    def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if HERE not in item.path.parents:  # the hook is called for every item of the session
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         size = world_of(item)
         if size not in _batches:
-            for earlier in _batches.values():
-                earlier.finish()
             same = [i for i in item.session.items if HERE in i.path.parents and world_of(i) == size]
             folder = item.config._tmp_path_factory.mktemp(f"np{size}_")  # type: ignore[attr-defined]
             _batches[size] = Batch(same, size, folder)
         batch = _batches[size]
         failure = batch.failure(item.nodeid)
+        if nextitem is None or HERE not in nextitem.path.parents or world_of(nextitem) != size:
+            batch.finish()
         for when in ("setup", "call", "teardown"):
             report = pytest.TestReport(
                 nodeid=item.nodeid,

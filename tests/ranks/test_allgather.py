@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.testing import summable
+from tfdist.testing import assert_equal, summable
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
@@ -30,12 +30,6 @@ def all_rows(name, dtype, world):
     return np.concatenate([rows_of(name, dtype, rank) for rank in range(world)])
 
 
-def assert_same(tensor, expected):
-    assert tensor.dtype == tf.as_dtype(expected.dtype)
-    assert tensor.shape == expected.shape
-    assert np.array_equal(tensor.numpy(), expected), f"received {tensor.numpy()}, expected {expected}"
-
-
 @SIZES
 @MODES
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -43,7 +37,7 @@ def test_rows(world, dtype, wrap):
     mine = {name: tf.constant(rows_of(name, dtype, tfdist.rank())) for name in SHAPES}
     gathered = wrap(lambda: {name: tfdist.allgather(rows, name=name) for name, rows in mine.items()})()
     for name, tensor in gathered.items():
-        assert_same(tensor, all_rows(name, dtype, world))
+        assert_equal(tensor, all_rows(name, dtype, world))
 
 
 @SIZES
@@ -52,7 +46,7 @@ def test_rows(world, dtype, wrap):
 def test_scalar_is_a_row(world, dtype, wrap):
     mine = tf.constant(summable((), dtype, tfdist.rank()))
     expected = np.stack([summable((), dtype, rank) for rank in range(world)])
-    assert_same(wrap(lambda x: tfdist.allgather(x, name="scalar"))(mine), expected)
+    assert_equal(wrap(lambda x: tfdist.allgather(x, name="scalar"))(mine), expected)
 
 
 @SIZES
@@ -64,7 +58,7 @@ def test_group_of_all_dtypes(world, wrap):
     gathered = wrap(lambda: tfdist.grouped_allgather(mine, name="group"))()
     assert len(gathered) == len(group)
     for tensor, (name, dtype) in zip(gathered, group, strict=True):
-        assert_same(tensor, all_rows(name, dtype, world))
+        assert_equal(tensor, all_rows(name, dtype, world))
 
 
 @SIZES
@@ -77,7 +71,7 @@ def test_large_rows(world):
     """More than travels in one message; the last rank has most of it."""
     counts = [1 if rank < world - 1 else 30_000 for rank in range(world)]
     gathered = tfdist.allgather(summable((counts[tfdist.rank()], 3), "float32", tfdist.rank()), name="large")
-    assert_same(gathered, np.concatenate([summable((n, 3), "float32", rank) for rank, n in enumerate(counts)]))
+    assert_equal(gathered, np.concatenate([summable((n, 3), "float32", rank) for rank, n in enumerate(counts)]))
 
 
 @SIZES
@@ -88,5 +82,5 @@ def test_a_trace_serves_any_number_of_rows(world):
 
     for more in (0, 1, 5):
         parts = [summable((rank * more, 2), "int32", rank) for rank in range(world)]
-        assert_same(gather(parts[tfdist.rank()]), np.concatenate(parts))
+        assert_equal(gather(parts[tfdist.rank()]), np.concatenate(parts))
     assert gather.experimental_get_tracing_count() == 1

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.testing import expected_average, expected_max, expected_min, expected_sum, summable
+from tfdist.testing import assert_equal, expected_average, expected_max, expected_min, expected_sum, summable
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 FLOATING = DTYPES[-4:]
@@ -20,13 +20,6 @@ def factors_of(rank, dtype, shape=SHAPE):
     return tf.cast(numbers.reshape(shape), dtype)
 
 
-def assert_same(tensor, expected):
-    expected = np.asarray(expected)
-    assert tensor.dtype == tf.as_dtype(expected.dtype)
-    assert tensor.shape == expected.shape
-    assert np.array_equal(tensor.numpy(), expected), f"received {tensor.numpy()}, expected {expected}"
-
-
 @SIZES
 @MODES
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -39,11 +32,11 @@ def test_sum_min_max_product(world, dtype, wrap):
 
     mine = tf.constant(summable(SHAPE, dtype, tfdist.rank()))
     total, least, most, product = wrap(reduce)(mine, factors_of(tfdist.rank(), dtype))
-    assert_same(total, expected_sum(SHAPE, dtype, world))
-    assert_same(least, expected_min(SHAPE, dtype, world))
-    assert_same(most, expected_max(SHAPE, dtype, world))
+    assert_equal(total, expected_sum(SHAPE, dtype, world))
+    assert_equal(least, expected_min(SHAPE, dtype, world))
+    assert_equal(most, expected_max(SHAPE, dtype, world))
     everything = np.stack([factors_of(rank, dtype) for rank in range(world)])
-    assert_same(product, np.prod(everything.astype("float64"), axis=0).astype(everything.dtype))
+    assert_equal(product, np.prod(everything.astype("float64"), axis=0).astype(everything.dtype))
     assert np.array_equal(mine, summable(SHAPE, dtype, tfdist.rank())), "the input was overwritten"
 
 
@@ -55,7 +48,7 @@ def test_average(world, dtype, wrap):
     mine = tf.constant(summable(SHAPE, dtype, tfdist.rank()))
     by_default, by_old_name = wrap(lambda x: (tfdist.allreduce(x), tfdist.allreduce(x, average=True)))(mine)
     for average in (by_default, by_old_name):
-        assert_same(average, expected_average(SHAPE, dtype, world))
+        assert_equal(average, expected_average(SHAPE, dtype, world))
 
 
 @SIZES
@@ -71,10 +64,10 @@ def test_compression(world, dtype, compression, wrap):
         return [tfdist.allreduce(x, op=op, compression=compression, name=op.value) for op in ops]
 
     total, most, average = wrap(reduce)(tf.constant(summable(SHAPE, "bfloat16", tfdist.rank()).astype(dtype)))
-    assert_same(total, expected_sum(SHAPE, "bfloat16", world).astype(dtype))
-    assert_same(most, expected_max(SHAPE, "bfloat16", world).astype(dtype))
+    assert_equal(total, expected_sum(SHAPE, "bfloat16", world).astype(dtype))
+    assert_equal(most, expected_max(SHAPE, "bfloat16", world).astype(dtype))
     exact = expected_sum(SHAPE, "bfloat16", world).astype("float64") / world
-    assert_same(average, exact.astype(wire).astype(dtype))
+    assert_equal(average, exact.astype(wire).astype(dtype))
 
 
 @SIZES
@@ -90,8 +83,8 @@ def test_factors(world, dtype, compression, wrap):
 
     kind = tf.as_dtype(dtype).as_numpy_dtype
     total, least = wrap(reduce)(tf.constant(summable(SHAPE, "bfloat16", tfdist.rank()).astype(kind)))
-    assert_same(total, (expected_sum(SHAPE, "bfloat16", world).astype("float64") * -1.5).astype(kind))
-    assert_same(least, (expected_max(SHAPE, "bfloat16", world).astype("float64") * -1.5).astype(kind))
+    assert_equal(total, (expected_sum(SHAPE, "bfloat16", world).astype("float64") * -1.5).astype(kind))
+    assert_equal(least, (expected_max(SHAPE, "bfloat16", world).astype("float64") * -1.5).astype(kind))
 
 
 @SIZES
@@ -134,7 +127,7 @@ def test_large_tensor(world, dtype):
     """Longer than what travels in one message, and not a multiple of the number of ranks."""
     shape = (50_001,)
     reduced = tfdist.allreduce(summable(shape, dtype, tfdist.rank()), op=tfdist.Sum, name="large")
-    assert_same(reduced, expected_sum(shape, dtype, world))
+    assert_equal(reduced, expected_sum(shape, dtype, world))
 
 
 @SIZES
@@ -146,7 +139,7 @@ def test_group_of_all_dtypes_and_shapes(world, wrap):
     tensors = [tf.constant(summable(shape, dtype, tfdist.rank(), seed)) for shape, dtype, seed in group]
     reduced = wrap(lambda: tfdist.grouped_allreduce(tensors, op=tfdist.Sum, name="group"))()
     for tensor, (shape, dtype, seed) in zip(reduced, group, strict=True):
-        assert_same(tensor, expected_sum(shape, dtype, world, seed))
+        assert_equal(tensor, expected_sum(shape, dtype, world, seed))
 
 
 @SIZES
@@ -165,8 +158,8 @@ def assert_gathered(slices, world, dtype="float32", seed=0, factor=1.0):
     assert isinstance(slices, tf.IndexedSlices)
     parts = [slices_of(rank, dtype, seed) for rank in range(world)]
     values = np.concatenate([np.asarray(part.values) for part in parts])
-    assert_same(tf.convert_to_tensor(slices.values), (values * factor).astype(values.dtype))
-    assert_same(tf.convert_to_tensor(slices.indices), np.concatenate([part.indices for part in parts]))
+    assert_equal(tf.convert_to_tensor(slices.values), (values * factor).astype(values.dtype))
+    assert_equal(tf.convert_to_tensor(slices.indices), np.concatenate([part.indices for part in parts]))
     assert np.array_equal(slices.dense_shape, [9, 2])
 
 
@@ -186,9 +179,9 @@ def test_indexed_slices_keep_their_place_in_a_group(world, wrap):
 
     first, second, third, fourth = wrap(reduce)()
     assert_gathered(first, world, factor=2.0)
-    assert_same(second, 2 * expected_sum((3,), "float64", world, 1))
+    assert_equal(second, 2 * expected_sum((3,), "float64", world, 1))
     assert_gathered(third, world, "float64", 2, factor=2.0)
-    assert_same(fourth, 2 * expected_sum((), "float32", world, 3))
+    assert_equal(fourth, 2 * expected_sum((), "float32", world, 3))
 
 
 @SIZES
@@ -225,9 +218,9 @@ def test_weighted_average(world, weights, wrap):
     for given in (weight, tf.constant(weight, tf.int32), tf.Variable(weight, dtype=tf.int64)):
         first, second = average(given)
         parts = [w * summable(SHAPE, "bfloat16", rank).astype("float64") for rank, w in enumerate(weights[world])]
-        assert_same(first, (sum(parts) / total).astype(first.numpy().dtype))
+        assert_equal(first, (sum(parts) / total).astype(first.numpy().dtype))
         expected = sum(w * (rank + 1) for rank, w in enumerate(weights[world])) / total
-        assert_same(second, np.full(2, expected, "float32"))
+        assert_equal(second, np.full(2, expected, "float32"))
 
 
 @SIZES

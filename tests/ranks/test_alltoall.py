@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.testing import summable
+from tfdist.testing import assert_equal, summable
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
@@ -39,12 +39,6 @@ def expected_rows(name, dtype, rank, world, tail=(2,)):
     return np.concatenate(parts)
 
 
-def assert_same(tensor, expected):
-    assert tensor.dtype == tf.as_dtype(expected.dtype)
-    assert tensor.shape == expected.shape
-    assert np.array_equal(tensor.numpy(), expected), f"received {tensor.numpy()}, expected {expected}"
-
-
 @SIZES
 @MODES
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,8 +52,8 @@ def test_splits(world, dtype, wrap):
         }
 
     for name, (received, counts) in wrap(exchange)().items():
-        assert_same(received, expected_rows(name, dtype, rank, world))
-        assert_same(counts, np.array([PATTERNS[name](source, rank) for source in range(world)], "int32"))
+        assert_equal(received, expected_rows(name, dtype, rank, world))
+        assert_equal(counts, np.array([PATTERNS[name](source, rank) for source in range(world)], "int32"))
 
 
 @SIZES
@@ -71,7 +65,7 @@ def test_equal_splits(world, dtype, wrap):
     mine = [tf.constant(summable((rows * world, 3), dtype, rank, seed=rows)) for rows in (0, 1, 2)]
     for rows, received in enumerate(wrap(lambda: [tfdist.alltoall(x, name="x") for x in mine])()):
         sent = [summable((rows * world, 3), dtype, source, seed=rows) for source in range(world)]
-        assert_same(received, np.concatenate([part[rows * rank : rows * (rank + 1)] for part in sent]))
+        assert_equal(received, np.concatenate([part[rows * rank : rows * (rank + 1)] for part in sent]))
 
 
 @SIZES
@@ -80,7 +74,7 @@ def test_shapes_of_rows(world, tail):
     name = "another number for each pair"
     rank = tfdist.rank()
     received, _ = tfdist.alltoall(rows_of(name, "int64", rank, world, tail), splits_of(name, rank, world), name="x")
-    assert_same(received, expected_rows(name, "int64", rank, world, tail))
+    assert_equal(received, expected_rows(name, "int64", rank, world, tail))
 
 
 @SIZES
@@ -91,7 +85,7 @@ def test_types_of_splits(world, kind):
     splits = splits_of(name, rank, world)
     given = tf.Variable(splits) if kind == "variable" else tf.constant(splits, kind)
     received, counts = tfdist.alltoall(rows_of(name, "float32", rank, world), given, name="x")
-    assert_same(received, expected_rows(name, "float32", rank, world))
+    assert_equal(received, expected_rows(name, "float32", rank, world))
     assert counts.dtype == tf.int32
 
 
@@ -108,7 +102,7 @@ def test_rows_return_by_the_splits_that_came_with_them(world):
 
     mine = rows_of(name, "float32", rank, world)
     returned, counts = there_and_back(mine, tf.constant(splits_of(name, rank, world)))
-    assert_same(returned, 2 * mine)
+    assert_equal(returned, 2 * mine)
     assert np.array_equal(counts, splits_of(name, rank, world))
 
 
@@ -120,4 +114,4 @@ def test_large_rows(world):
     sent = [summable((sum(splits), 3), "float32", source) for source in range(world)]
     received, _ = tfdist.alltoall(sent[rank], splits, name="large")
     begin = sum(splits[:rank])
-    assert_same(received, np.concatenate([part[begin : begin + splits[rank]] for part in sent]))
+    assert_equal(received, np.concatenate([part[begin : begin + splits[rank]] for part in sent]))

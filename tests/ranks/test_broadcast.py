@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.testing import summable
+from tfdist.testing import assert_equal, summable
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
@@ -20,9 +20,7 @@ def values_of(rank, dtype):
 
 def assert_same(tensors, expected):
     for tensor, array in zip(tensors, expected, strict=True):
-        assert tensor.dtype == tf.as_dtype(array.dtype)
-        assert tensor.shape == array.shape
-        assert np.array_equal(tensor.numpy(), array)
+        assert_equal(tensor, array)
 
 
 @SIZES

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.testing import expected_average, expected_sum, summable
+from tfdist.testing import assert_equal, expected_average, expected_sum, summable
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 FLOATING = DTYPES[-4:]
@@ -25,12 +25,6 @@ def own(array, world):
     return np.array_split(array, world)[tfdist.rank()]
 
 
-def assert_same(tensor, expected):
-    assert tensor.dtype == tf.as_dtype(expected.dtype)
-    assert tensor.shape == expected.shape
-    assert np.array_equal(tensor.numpy(), expected), f"received {tensor.numpy()}, expected {expected}"
-
-
 @SIZES
 @MODES
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -38,7 +32,7 @@ def test_sum(world, dtype, wrap):
     mine = [tf.constant(summable(shape_of(rows), dtype, tfdist.rank())) for rows in ROWS]
     scattered = wrap(lambda: [tfdist.reducescatter(x, op=tfdist.Sum, name="x") for x in mine])()
     for rows, tensor in zip(ROWS, scattered, strict=True):
-        assert_same(tensor, own(expected_sum(shape_of(rows), dtype, world), world))
+        assert_equal(tensor, own(expected_sum(shape_of(rows), dtype, world), world))
 
 
 @SIZES
@@ -48,7 +42,7 @@ def test_average_is_the_default(world, dtype, wrap):
     mine = [tf.constant(summable(shape_of(rows), dtype, tfdist.rank())) for rows in ROWS]
     scattered = wrap(lambda: [tfdist.reducescatter(x, name="x") for x in mine])()
     for rows, tensor in zip(ROWS, scattered, strict=True):
-        assert_same(tensor, own(expected_average(shape_of(rows), dtype, world), world))
+        assert_equal(tensor, own(expected_average(shape_of(rows), dtype, world), world))
 
 
 @SIZES
@@ -65,7 +59,7 @@ def test_factors_and_compression(world, dtype, compression, wrap):
 
     scattered = wrap(scatter)(tf.constant(summable(shape, "bfloat16", tfdist.rank()).astype(kind)))
     expected = expected_sum(shape, "bfloat16", world).astype("float64") * 1.5
-    assert_same(scattered, own(expected.astype(kind), world))
+    assert_equal(scattered, own(expected.astype(kind), world))
 
 
 @SIZES
@@ -86,7 +80,7 @@ def test_group_of_all_dtypes(world, op, wrap):
     mine = [tf.constant(summable(shape, dtype, tfdist.rank())) for shape, dtype in group]
     scattered = wrap(lambda: tfdist.grouped_reducescatter(mine, op=op, name="group"))()
     for (shape, dtype), tensor in zip(group, scattered, strict=True):
-        assert_same(tensor, own(expected(shape, dtype, world), world))
+        assert_equal(tensor, own(expected(shape, dtype, world), world))
 
 
 @SIZES
@@ -99,7 +93,7 @@ def test_group_of_nothing(world):
 def test_large_tensor(world, dtype):
     shape = (10_001, 5)
     scattered = tfdist.reducescatter(summable(shape, dtype, tfdist.rank()), op=tfdist.Sum, name="large")
-    assert_same(scattered, own(expected_sum(shape, dtype, world), world))
+    assert_equal(scattered, own(expected_sum(shape, dtype, world), world))
 
 
 @SIZES

@@ -1,9 +1,5 @@
 """Process sets without other ranks: what they are made of, before they are in use, and in a world of one."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -99,14 +95,5 @@ for wrong in (MPI.COMM_SELF, MPI.COMM_NULL):
 @pytest.mark.parametrize(
     "script", [BEFORE_INIT, ALONE, COMMUNICATORS], ids=["before init", "world of one", "communicators"]
 )
-def test_in_a_fresh_process(tmp_path, script):
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+def test_in_a_fresh_process(run_script, script):
+    run_script(script)

@@ -1,9 +1,5 @@
 """The life of a process: before init, a world of one, after shutdown, refused arguments."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 BEFORE = """
@@ -67,14 +63,5 @@ with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_FUSION_THRESHOLD='x'
     [(BEFORE, {}), (ALONE, {}), (REFUSED, {}), (BAD_SETTING, {"TFDIST_FUSION_THRESHOLD": "x"})],
     ids=["before init", "world of one", "refused arguments", "bad setting"],
 )
-def test_in_a_fresh_process(tmp_path, script, environment):
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+def test_in_a_fresh_process(run_script, script, environment):
+    run_script(script, **environment)

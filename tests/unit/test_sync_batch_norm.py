@@ -1,9 +1,5 @@
 """`SyncBatchNormalization` in one process: before init, and in a world of one, where it is the ordinary layer."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 BEFORE = """
@@ -35,14 +31,5 @@ assert tfdist.runtime.communication_seconds() == 0.0
 
 
 @pytest.mark.parametrize("script", [BEFORE, ALONE], ids=["before init", "world of one"])
-def test_in_a_fresh_process(tmp_path, script):
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+def test_in_a_fresh_process(run_script, script):
+    run_script(script)

@@ -13,6 +13,7 @@ import tfdist
 from tfdist.errors import ConfigError
 from tfdist.testing import (
     RankError,
+    assert_equal,
     expected_average,
     expected_max,
     expected_min,
@@ -124,6 +125,26 @@ class TestInputs:
     def test_refused(self, call, text):
         with pytest.raises(ConfigError, match=text):
             call()
+
+
+class TestEquality:
+    @pytest.mark.parametrize("shape", [(), (2, 3), (0, 4)])
+    @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "bool"])
+    def test_equal(self, dtype, shape):
+        values = np.ones(shape, dtype)
+        assert_equal(tf.constant(values), values)
+
+    @pytest.mark.parametrize(
+        ("received", "text"),
+        [
+            (np.zeros(3, "float64"), "received float64, expected float32"),
+            (np.zeros((1, 3), "float32"), r"received shape \(1, 3\), expected \(3,\)"),
+            (np.array([0, 1e-7, 0], "float32"), r"received \[0\.e\+00 1\.e-07 0\.e\+00\], expected \[0\. 0\. 0\.\]"),
+        ],
+    )
+    def test_difference_is_named(self, received, text):
+        with pytest.raises(AssertionError, match=text):
+            assert_equal(received, np.zeros(3, "float32"))
 
 
 class TestNames:

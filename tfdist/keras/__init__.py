@@ -11,95 +11,38 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from tfdist import errors, facade
+from tfdist import errors, facade, runtime
 from tfdist import optimizer as optimizer_module
 from tfdist.compression import AnyCompression, Compression
+from tfdist.facade import *  # noqa: F403
 from tfdist.keras import callbacks
 from tfdist.ops import allgather as allgather_op
 from tfdist.ops import allreduce as allreduce_op
 from tfdist.ops import broadcast as broadcast_op
 from tfdist.ops import reducescatter as reducescatter_op
 from tfdist.ops.alltoall import alltoall
-from tfdist.ops.barrier import barrier
 from tfdist.ops.broadcast import broadcast_variables
-from tfdist.ops.join import join
 from tfdist.ops.object import allgather_object, broadcast_object, broadcast_object_fn
 from tfdist.optimizer import DistributedOptimizer
-from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from tfdist.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-from tfdist.runtime import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
-from tfdist.sync_batch_norm import SyncBatchNormalization
+from tfdist.process_sets import ProcessSet, global_process_set
+from tfdist.reduction import Average, ReduceOp
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
     "DistributedOptimizer",
-    "Max",
-    "Min",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
     "alltoall",
-    "barrier",
     "broadcast",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
 ]
+__all__ += facade.__all__
 
 
 def __getattr__(name: str) -> NoReturn:
@@ -260,7 +203,7 @@ def load_model(
     model.fit(tfdist.shard(dataset), callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     ```
     """
-    rank()
+    runtime.rank()
     if legacy_opts:
         raise errors.ConfigError("legacy_opts=True cannot be honoured: Keras 3 has no legacy optimizers. Leave it out.")
     compression = Compression.of(compression)

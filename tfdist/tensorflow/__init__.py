@@ -13,37 +13,13 @@ from keras import optimizers
 from tfdist import errors, facade
 from tfdist import optimizer as optimizer_module
 from tfdist.compression import AnyCompression, Compression
+from tfdist.facade import *  # noqa: F403
 from tfdist.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
 from tfdist.ops import object as object_op
-from tfdist.ops.barrier import barrier
 from tfdist.ops.broadcast import broadcast_
-from tfdist.ops.join import join
 from tfdist.ops.topology import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
-from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from tfdist.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-from tfdist.runtime import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
-from tfdist.sync_batch_norm import SyncBatchNormalization
+from tfdist.process_sets import ProcessSet, global_process_set
+from tfdist.reduction import Average, ReduceOp
 from tfdist.tensorflow.collective import (
     allgather,
     allreduce,
@@ -57,62 +33,29 @@ from tfdist.tensorflow.collective import (
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "Max",
-    "Min",
     "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
     "alltoall",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
 ]
+__all__ += facade.__all__
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -10,6 +10,11 @@ import numpy as np
 import tfdist
 
 
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    # np.asarray of a bfloat16 tensor without dimensions fails in TensorFlow.
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+
+
 def assert_identical_on_ranks(arrays: Sequence[Any], name: str = "weights") -> None:
     """Fails on every rank unless all ranks hold the same bits.
 
@@ -26,7 +31,7 @@ def assert_identical_on_ranks(arrays: Sequence[Any], name: str = "weights") -> N
     tfdist.testing.assert_identical_on_ranks(model.get_weights())
     ```
     """
-    mine = [np.asarray(array) for array in arrays]
+    mine = [_array(array) for array in arrays]
     by_rank = tfdist.allgather_object(mine, name=f"{name} of every rank")
     for rank, theirs in enumerate(by_rank):
         assert len(theirs) == len(by_rank[0]), f"rank {rank} has {len(theirs)} {name}, rank 0 {len(by_rank[0])}"
@@ -34,6 +39,30 @@ def assert_identical_on_ranks(arrays: Sequence[Any], name: str = "weights") -> N
             assert first.tobytes() == other.tobytes(), (
                 f"{name}[{index}] differs between rank 0 and rank {rank} by at most {np.abs(first - other).max()}"
             )
+
+
+def assert_equal(tensor: Any, expected: Any) -> None:
+    """Fails unless dtype, shape and every element are those of `expected`.
+
+    You need it for collectives of inputs that add up exactly, where no tolerance is due.
+
+    Args:
+        tensor: Tensor or array.
+        expected: Array.
+
+    Raises:
+        AssertionError: Says what was received and what was expected.
+
+    Example:
+
+    ```python
+    tfdist.testing.assert_equal(total, tfdist.testing.expected_sum((100,), "float16", tfdist.size()))
+    ```
+    """
+    actual, wanted = _array(tensor), _array(expected)
+    assert actual.dtype == wanted.dtype, f"received {actual.dtype}, expected {wanted.dtype}"
+    assert actual.shape == wanted.shape, f"received shape {actual.shape}, expected {wanted.shape}"
+    assert np.array_equal(actual, wanted), f"received {actual}, expected {wanted}"
 
 
 def assert_close(arrays: Sequence[Any], expected: Sequence[Any], relative: float = 1e-4, floor: float = 1e-3) -> None:
@@ -50,7 +79,7 @@ def assert_close(arrays: Sequence[Any], expected: Sequence[Any], relative: float
     """
     assert len(arrays) == len(expected), f"received {len(arrays)} arrays, expected {len(expected)}"
     for index, (array, reference) in enumerate(zip(arrays, expected, strict=True)):
-        actual, wanted = np.asarray(array), np.asarray(reference)
+        actual, wanted = _array(array), _array(reference)
         difference = np.abs(actual - wanted) / np.maximum(np.abs(wanted), floor)
         worst = float(difference.max()) if difference.size else 0.0
         assert worst <= relative, f"array {index} differs by {worst:.2e} (relative), allowed are {relative:.0e}"

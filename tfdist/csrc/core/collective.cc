@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/adasum.h"
-
 namespace tfdist {
 namespace {
 
@@ -33,6 +31,13 @@ void WidenInPlace(DType from, int64_t count, DType to, char* data) {
   }
 }
 
+// Bytes of what Adasum folds: a slice from each rank, each at most one element longer than an equal
+// share; up to where float64 may lie.
+int64_t SliceBytes(DType type, int64_t count, int size) {
+  constexpr int64_t kAlignment = alignof(double);
+  return ((count + 2 * size) * SizeOf(type) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 }  // namespace
 
 // A run of elements, cut into one slice a rank.
@@ -50,6 +55,12 @@ struct Collective::Segment {
 int64_t Collective::ScratchBytes(int size) {
   // A slice is at most one element longer than an equal share.
   return std::max(kSmallBytes * size, kSegmentBytes + int64_t{8} * size);
+}
+
+int64_t Collective::AdasumBytes(DType dtype, int64_t count, int64_t tensors, int size) {
+  const int64_t pairs = size / 2;
+  return SliceBytes(AdasumType(dtype), count, size) +
+         pairs * tensors * static_cast<int64_t>(sizeof(AdasumProducts));
 }
 
 Status Collective::Flush() {
@@ -196,8 +207,8 @@ Status Collective::Adasum(DType dtype, const std::vector<int64_t>& tensor_counts
   const int64_t begin = whole.Offset(rank) / whole.element_bytes;
   const int64_t own = whole.Bytes(rank) / whole.element_bytes;
   const DType type = AdasumType(dtype);
-  // A slice may be one element longer than an equal share.
-  TFDIST_RETURN_IF_ERROR(parts->Reserve((count + 2 * size) * SizeOf(type)));
+  const int64_t tensors = static_cast<int64_t>(tensor_counts.size());
+  TFDIST_RETURN_IF_ERROR(parts->Reserve(AdasumBytes(dtype, count, tensors, size)));
   TFDIST_RETURN_IF_ERROR(scratch_->Reserve(ScratchBytes(size)));
 
   char* bytes = static_cast<char*>(data);
@@ -223,15 +234,18 @@ Status Collective::Adasum(DType dtype, const std::vector<int64_t>& tensor_counts
     end += elements;
     bounds.push_back(std::clamp<int64_t>(end - begin, 0, own));
   }
-  TFDIST_RETURN_IF_ERROR(FoldParts(type, bounds, own, incoming));
+  char* const products = incoming + SliceBytes(type, count, size);
+  TFDIST_RETURN_IF_ERROR(
+      FoldParts(type, bounds, own, incoming, reinterpret_cast<AdasumProducts*>(products)));
   CastScaled(type, incoming, own, 1.0, dtype, bytes + whole.Offset(rank));
   GatherSegment(whole, bytes);
   return Flush();
 }
 
-// `parts` has one slice of `own` elements a rank; the first becomes the result.
+// `parts` has one slice of `own` elements a rank; the first becomes the result. `products` is
+// memory that outlives a failed exchange, since a late message may still be written there.
 Status Collective::FoldParts(DType type, const std::vector<int64_t>& bounds, int64_t own,
-                             char* parts) {
+                             char* parts, AdasumProducts* products) {
   const int64_t element_bytes = SizeOf(type);
   const size_t tensors = bounds.size() - 1;
   const auto at = [&](int part, size_t tensor) {
@@ -239,16 +253,15 @@ Status Collective::FoldParts(DType type, const std::vector<int64_t>& bounds, int
   };
   for (int live = communicator_->size(); live > 1; live = (live + 1) / 2) {
     const int pairs = live / 2;
-    std::vector<AdasumProducts> products;
     for (int pair = 0; pair < pairs; ++pair) {
       for (size_t t = 0; t < tensors; ++t) {
-        products.push_back(
-            MultiplyParts(type, at(2 * pair, t), at(2 * pair + 1, t), bounds[t + 1] - bounds[t]));
+        products[pair * tensors + t] =
+            MultiplyParts(type, at(2 * pair, t), at(2 * pair + 1, t), bounds[t + 1] - bounds[t]);
       }
     }
     const ReduceSpec sum{DType::kFloat64, Reduction::kSum, Scale()};
-    const int64_t numbers = static_cast<int64_t>(products.size()) * 3;
-    TFDIST_RETURN_IF_ERROR(Allreduce(sum, products.data(), numbers, products.data()));
+    const int64_t numbers = static_cast<int64_t>(pairs * tensors) * 3;
+    TFDIST_RETURN_IF_ERROR(Allreduce(sum, products, numbers, products));
     for (int pair = 0; pair < pairs; ++pair) {
       for (size_t t = 0; t < tensors; ++t) {
         CombineParts(type, products[pair * tensors + t], at(2 * pair + 1, t),

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/adasum.h"
 #include "core/communicator.h"
 #include "core/fusion_buffer.h"
 #include "core/reduction.h"
@@ -21,6 +22,9 @@ class Collective {
  public:
   // Bytes of scratch memory that a reduction takes at most, whatever the size of the buffer.
   static int64_t ScratchBytes(int size);
+
+  // Bytes of memory that Adasum takes for `count` elements of that many tensors.
+  static int64_t AdasumBytes(DType dtype, int64_t count, int64_t tensors, int size);
 
   Collective(Communicator* communicator, Wait* wait, FusionBuffer* scratch)
       : communicator_(communicator), wait_(wait), scratch_(scratch) {}
@@ -37,7 +41,7 @@ class Collective {
                        const std::vector<int64_t>& offsets, void* output);
 
   // Reduces tensors that lie side by side, in place, each by Adasum (adasum.h) over all ranks.
-  // tensor_counts has their elements. `parts` is memory for one element of AdasumType for each.
+  // tensor_counts has their elements. `parts` gets what is folded: AdasumBytes.
   Status Adasum(DType dtype, const std::vector<int64_t>& tensor_counts, void* data,
                 FusionBuffer* parts);
 
@@ -58,7 +62,8 @@ class Collective {
   void GatherSegment(const Segment& segment, char* output);
   void ReduceSegment(const ReduceSpec& spec, const Segment& segment, const char* input,
                      char* output);
-  Status FoldParts(DType type, const std::vector<int64_t>& bounds, int64_t own, char* parts);
+  Status FoldParts(DType type, const std::vector<int64_t>& bounds, int64_t own, char* parts,
+                   AdasumProducts* products);
   Status BroadcastTree(int root, void* data, int64_t bytes);
   Status BroadcastLarge(int root, char* data, int64_t bytes);
   Status Flush();

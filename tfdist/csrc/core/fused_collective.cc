@@ -61,7 +61,6 @@ Status FusedCollective::Prepare() {
   const bool broadcast = call_.operation == Operation::kBroadcast;
   std::vector<DType> dtypes;
   std::vector<int64_t> bytes;
-  int64_t most_elements = 0;
   for (const TensorView& tensor : *call_.tensors) {
     const Compression compression = broadcast ? Compression::kNone : call_.compression;
     dtypes.push_back(tensor.dtype);
@@ -72,7 +71,9 @@ Status FusedCollective::Prepare() {
   plan_ =
       PlanBuckets(dtypes, bytes, broadcast ? std::min(kFusedBroadcastBytes, threshold) : threshold);
   if (broadcast) return buffers_->fusion.Reserve(kFusedBroadcastBytes);
+  const int size = communicator_->size();
   int64_t most_bytes = 0;
+  int64_t adasum_bytes = 0;
   for (const Bucket& bucket : plan_) {
     int64_t bucket_bytes = 0;
     int64_t elements = 0;
@@ -81,14 +82,14 @@ Status FusedCollective::Prepare() {
       elements += (*call_.tensors)[index].count();
     }
     most_bytes = std::max(most_bytes, bucket_bytes);
-    most_elements = std::max(most_elements, elements);
+    const DType wire = WireType(dtypes[bucket[0]], call_.compression);
+    const int64_t tensors = static_cast<int64_t>(bucket.size());
+    adasum_bytes = std::max(adasum_bytes, Collective::AdasumBytes(wire, elements, tensors, size));
   }
-  const int size = communicator_->size();
   TFDIST_RETURN_IF_ERROR(buffers_->fusion.Reserve(most_bytes));
   if (size == 1) return Status::Ok();
   if (call_.reduction == Reduction::kAdasum) {
-    TFDIST_RETURN_IF_ERROR(
-        buffers_->parts.Reserve((most_elements + 2 * size) * SizeOf(DType::kFloat64)));
+    TFDIST_RETURN_IF_ERROR(buffers_->parts.Reserve(adasum_bytes));
   }
   return buffers_->scratch.Reserve(Collective::ScratchBytes(size));
 }
