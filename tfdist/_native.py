@@ -28,6 +28,17 @@ _ERRORS: dict[int, type[errors.TfdistError]] = {
 _MESSAGE_BYTES = 1 << 16
 
 
+class Settings(ctypes.Structure):
+    """`tfdist_settings` of the C interface."""
+
+    _fields_ = (
+        ("stall_warning_seconds", ctypes.c_double),
+        ("stall_shutdown_seconds", ctypes.c_double),
+        ("fusion_threshold_bytes", ctypes.c_int64),
+        ("window_bytes", ctypes.c_int64),
+    )
+
+
 def library_path() -> Path:
     """The shared library.
 
@@ -205,8 +216,8 @@ def _mpi_version(library: ctypes.CDLL) -> str:
 def _declare(library: ctypes.CDLL) -> None:
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers = ctypes.POINTER(number)
-    seconds, count = ctypes.c_double, ctypes.c_int64
-    library.tfdist_init.argtypes = [text, numbers, number, number, seconds, seconds, count, text, number]
+    settings = ctypes.POINTER(Settings)
+    library.tfdist_init.argtypes = [text, numbers, number, number, settings, text, number]
     library.tfdist_add_process_set.argtypes = [numbers, number, numbers, text, number]
     library.tfdist_remove_process_set.argtypes = [number, text, number]
     library.tfdist_shutdown.argtypes = [number, text, number]

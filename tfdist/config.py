@@ -69,6 +69,14 @@ SETTINGS = (
         "bytes of gradients that are reduced in one piece; 0 reduces each tensor by itself",
     ),
     Setting(
+        "shared_memory",
+        "TFDIST_SHARED_MEMORY",
+        None,
+        _bytes,
+        4 << 20,
+        "bytes that each rank shares with the others of its host, through which collectives go; 0 sends messages instead",
+    ),
+    Setting(
         "stall_warning_seconds",
         "TFDIST_STALL_CHECK_WARNING_TIME",
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -120,6 +128,7 @@ class Config:
     """The settings in force; one field a row of `SETTINGS`."""
 
     fusion_threshold: int
+    shared_memory: int
     stall_warning_seconds: float
     stall_shutdown_seconds: float
     compression: str

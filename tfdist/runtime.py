@@ -72,9 +72,12 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             (ctypes.c_int * len(ranks))(*ranks),
             len(ranks),
             handle,
-            settings.stall_warning_seconds,
-            settings.stall_shutdown_seconds,
-            settings.fusion_threshold,
+            _native.Settings(
+                settings.stall_warning_seconds,
+                settings.stall_shutdown_seconds,
+                settings.fusion_threshold,
+                settings.shared_memory,
+            ),
         )
     _first_arguments[:] = [comm, process_sets]
     try:

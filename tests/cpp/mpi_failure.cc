@@ -20,6 +20,7 @@
 #include "core/c_api.h"
 #include "core/engine.h"
 #include "core/world.h"
+#include "window_setting.h"
 
 namespace {
 
@@ -159,8 +160,8 @@ bool RunSilent() {
 int main(int argc, char** argv) {
   const bool killed = argc > 2 && std::string(argv[1]) == "killed";
   char message[4096] = "";
-  if (tfdist_init("mpi", nullptr, 0, -1, 1, killed ? 60 : 2, 64 << 20, message, sizeof(message)) !=
-      0) {
+  const tfdist_settings settings = {1, killed ? 60.0 : 2.0, 64 << 20, WindowBytes()};
+  if (tfdist_init("mpi", nullptr, 0, -1, &settings, message, sizeof(message)) != 0) {
     std::fprintf(stderr, "mpi_failure: init: %s\n", message);
     return 1;
   }

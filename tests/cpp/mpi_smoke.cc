@@ -21,6 +21,7 @@
 #include "core/c_api.h"
 #include "core/engine.h"
 #include "core/world.h"
+#include "window_setting.h"
 
 namespace {
 
@@ -302,8 +303,9 @@ void Bench(Engine* engine) {
 
 std::string Init(const Ranks& ranks, int mpi_communicator, int expected_code) {
   char message[4096] = "";
+  const tfdist_settings settings = {10, 60, 64 << 20, WindowBytes()};
   const int code = tfdist_init("mpi", ranks.data(), static_cast<int>(ranks.size()),
-                               mpi_communicator, 10, 60, 64 << 20, message, sizeof(message));
+                               mpi_communicator, &settings, message, sizeof(message));
   Check(code == expected_code, "init", message);
   return message;
 }

@@ -21,17 +21,47 @@ EngineConfig TestConfig() {
   return config;
 }
 
-void RunRanks(int size, const EngineConfig& config, const RankBody& body) {
-  auto communicators = LoopbackCommunicator::Create(size);
+namespace {
+
+// Slots of 4 KiB, so that collectives take several chunks.
+constexpr int64_t kWindowBytes = 32 << 10;
+
+void RunOn(const std::vector<int>& host_ids, const EngineConfig& config, const RankBody& body) {
+  auto communicators = LoopbackCommunicator::Create(host_ids);
+  const int size = static_cast<int>(host_ids.size());
   std::vector<std::unique_ptr<Engine>> engines;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     LoopbackCommunicator* communicator = communicators[rank].get();
     engines.push_back(std::make_unique<Engine>(std::move(communicators[rank]), config));
     const RankContext self{rank, size, engines.back().get(), communicator};
-    threads.emplace_back([self, &body] { body(self); });
+    threads.emplace_back([self, &body] {
+      EXPECT_EQ(self.engine->Open().message(), "");
+      body(self);
+    });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+void RunRanksByMessages(int size, const EngineConfig& config, const RankBody& body) {
+  EngineConfig changed = config;
+  changed.window_bytes = 0;
+  RunOn(std::vector<int>(static_cast<size_t>(size), 0), changed, body);
+}
+
+void RunRanks(int size, const EngineConfig& config, const RankBody& body) {
+  RunRanksByMessages(size, config, body);
+  if (size == 1) return;
+  EngineConfig changed = config;
+  changed.window_bytes = kWindowBytes;
+  const std::vector<int> one_host(static_cast<size_t>(size), 0);
+  RunOn(one_host, changed, body);
+  if (size % 2 != 0 || size == 2) return;
+  std::vector<int> two_hosts;
+  for (int rank = 0; rank < size; ++rank) two_hosts.push_back(rank % 2);
+  RunOn(two_hosts, changed, body);
 }
 
 void RunRanks(int size, const RankBody& body) { RunRanks(size, TestConfig(), body); }

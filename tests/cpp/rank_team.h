@@ -27,9 +27,13 @@ using RankBody = std::function<void(const RankContext& self)>;
 // Waits fail after 60 s here: far longer than a healthy test takes under a sanitizer.
 tfdist::EngineConfig TestConfig();
 
-// Runs `body` as `size` threads and waits for all of them.
+// Runs `body` as `size` threads and waits for all of them: by messages alone, then in a window, and
+// for 4 ranks on two hosts with a window each.
 void RunRanks(int size, const tfdist::EngineConfig& config, const RankBody& body);
 void RunRanks(int size, const RankBody& body);
+
+// As RunRanks, by messages alone.
+void RunRanksByMessages(int size, const tfdist::EngineConfig& config, const RankBody& body);
 
 // As RunRanks, and returns the statuses by rank.
 std::vector<tfdist::Status> GatherStatuses(

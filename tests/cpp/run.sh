@@ -46,7 +46,7 @@ fi
 if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
   command -v mpirun >/dev/null; then
   for program in mpi_smoke mpi_failure; do
-    mpicxx "${flags[@]}" -I"$csrc" "$csrc"/core/*.cc "$csrc"/mpi/*.cc "$here/$program.cc" \
+    mpicxx "${flags[@]}" -I"$csrc" "$csrc"/core/*.cc "$csrc"/mpi/*.cc "$csrc"/shm/*.cc "$here/$program.cc" \
       -pthread -o "$build/$program"
   done
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -55,6 +55,7 @@ if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
     for members in all ranks communicator; do
       timeout 120 mpirun --oversubscribe -np "$ranks" "$build/mpi_smoke" "$members"
     done
+    TFDIST_SHARED_MEMORY=0 timeout 120 mpirun --oversubscribe -np "$ranks" "$build/mpi_smoke" all
   done
 
   # mpirun's exit status says nothing about survivors, so their lines are counted. Two attempts: once
@@ -79,6 +80,10 @@ if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
     for operation in allreduce reducescatter adasum alltoall join; do
       expect_survivors 1 --with-ft ulfm -np 2 "$build/mpi_failure" killed "$operation"
       expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed "$operation"
+    done
+    for operation in allreduce reducescatter; do
+      TFDIST_SHARED_MEMORY=0 expect_survivors 3 --with-ft ulfm -np 4 \
+        "$build/mpi_failure" killed "$operation"
     done
     expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed set
   fi

@@ -9,11 +9,11 @@
 
 namespace {
 
-int Init(const char* transport, double warning, double shutdown, int64_t threshold,
-         std::string* text) {
+constexpr tfdist_settings kSettings = {60, 1800, 1 << 20, 1 << 20};
+
+int Init(const char* transport, const tfdist_settings& settings, std::string* text) {
   char message[1024] = "old";
-  const int code = tfdist_init(transport, nullptr, 0, -1, warning, shutdown, threshold, message,
-                               sizeof(message));
+  const int code = tfdist_init(transport, nullptr, 0, -1, &settings, message, sizeof(message));
   *text = message;
   return code;
 }
@@ -34,9 +34,9 @@ TEST(CApiWithoutAnEngine) {
 TEST(CApiLifeOfASingleProcess) {
   std::string text;
   for (int round = 0; round < 2; ++round) {  // "self" can be started again
-    EXPECT_EQ(Init("self", 60, 1800, 1 << 20, &text), 0);
+    EXPECT_EQ(Init("self", kSettings, &text), 0);
     EXPECT_EQ(text, "");
-    EXPECT_EQ(Init("self", 60, 1800, 1 << 20, &text), 0);
+    EXPECT_EQ(Init("self", kSettings, &text), 0);
     EXPECT_EQ(tfdist_is_initialized(), 1);
     EXPECT_EQ(tfdist_rank(), 0);
     EXPECT_EQ(tfdist_size(), 1);
@@ -51,20 +51,24 @@ TEST(CApiLifeOfASingleProcess) {
 
 TEST(CApiRefusesWrongSettings) {
   std::string text;
-  EXPECT_EQ(Init("carrier pigeon", 60, 1800, 1, &text), 12);
+  EXPECT_EQ(Init("carrier pigeon", kSettings, &text), 12);
   EXPECT_CONTAINS(text, "transport 'carrier pigeon' is not in this build, which has 'self'");
-  EXPECT_EQ(Init("self", 60, 0, 1, &text), 3);
+  EXPECT_EQ(Init("self", {60, 0, 1, 0}, &text), 3);
   EXPECT_CONTAINS(text, "stall_shutdown_seconds is 0");
-  EXPECT_EQ(Init("self", 60, INFINITY, 1, &text), 3);
-  EXPECT_EQ(Init("self", -1, 1800, 1, &text), 3);
-  EXPECT_EQ(Init("self", 60, 1800, -1, &text), 3);
+  EXPECT_EQ(Init("self", {60, INFINITY, 1, 0}, &text), 3);
+  EXPECT_EQ(Init("self", {-1, 1800, 1, 0}, &text), 3);
+  EXPECT_EQ(Init("self", {60, 1800, -1, 0}, &text), 3);
+  for (int64_t bytes : {int64_t{-1}, int64_t{65535}, int64_t{1} << 31}) {
+    EXPECT_EQ(Init("self", {60, 1800, 1, bytes}, &text), 3);
+    EXPECT_CONTAINS(text, "the shared memory of a rank is " + std::to_string(bytes));
+  }
   EXPECT_EQ(tfdist_is_initialized(), 0);
 }
 
 TEST(CApiCutsLongMessagesOff) {
   char message[10];
   std::memset(message, 'x', sizeof(message));
-  EXPECT_EQ(tfdist_init("none", nullptr, 0, -1, 60, 1800, 1, message, sizeof(message)), 12);
+  EXPECT_EQ(tfdist_init("none", nullptr, 0, -1, &kSettings, message, sizeof(message)), 12);
   EXPECT_EQ(std::string(message), "transport");
 }
 
@@ -80,13 +84,13 @@ TEST(CApiBuildInfoIsJson) {
 TEST(CApiTakesTheRanksOfASingleProcess) {
   const int ranks[] = {0, 1};
   char message[256] = "";
-  EXPECT_EQ(tfdist_init("self", ranks, 1, -1, 60, 1800, 1, message, sizeof(message)), 0);
+  EXPECT_EQ(tfdist_init("self", ranks, 1, -1, &kSettings, message, sizeof(message)), 0);
   EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
   const std::string alone = "init received a communicator, but this process was started without";
-  EXPECT_EQ(tfdist_init("self", ranks, 2, -1, 60, 1800, 1, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_init("self", ranks, 2, -1, &kSettings, message, sizeof(message)), 3);
   EXPECT_CONTAINS(std::string(message), alone);
-  EXPECT_EQ(tfdist_init("self", ranks + 1, 1, -1, 60, 1800, 1, message, sizeof(message)), 3);
-  EXPECT_EQ(tfdist_init("self", nullptr, 0, 0, 60, 1800, 1, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_init("self", ranks + 1, 1, -1, &kSettings, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_init("self", nullptr, 0, 0, &kSettings, message, sizeof(message)), 3);
   EXPECT_CONTAINS(std::string(message), alone);
   EXPECT_EQ(tfdist_is_initialized(), 0);
 }
@@ -98,7 +102,7 @@ TEST(CApiAddsAndRemovesProcessSets) {
   EXPECT_EQ(tfdist_add_process_set(ranks, 1, &number, message, sizeof(message)), 9);
   EXPECT_CONTAINS(std::string(message), "before tfdist.init()");
   std::string text;
-  EXPECT_EQ(Init("self", 60, 1800, 1, &text), 0);
+  EXPECT_EQ(Init("self", kSettings, &text), 0);
   EXPECT_EQ(tfdist_add_process_set(ranks, 1, &number, message, sizeof(message)), 0);
   EXPECT_EQ(number, 1);
   EXPECT_EQ(std::string(message), "");

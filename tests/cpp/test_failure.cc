@@ -117,7 +117,7 @@ TEST(FailureOfALateRankDoesNotComeFromMessagesThatWereTakenBack) {
   EngineConfig config = TestConfig();
   config.stall_shutdown_seconds = 0.2;
   Gate gave_up;
-  RunRanks(2, config, [&gave_up](const RankContext& self) {
+  RunRanksByMessages(2, config, [&gave_up](const RankContext& self) {
     if (self.rank == 1) gave_up.Pass();
     EXPECT_EQ(CodeOf(Sum(self, 1000)), kDeadlineExceeded);
     if (self.rank == 0) gave_up.Open();

@@ -44,6 +44,9 @@ int Guarded(char* message, int message_size, const Body& body) {
   }
 }
 
+constexpr int64_t kLeastWindowBytes = 64 << 10;
+constexpr int64_t kMostWindowBytes = 1 << 30;
+
 Status CheckConfig(const EngineConfig& config) {
   if (!std::isfinite(config.stall_shutdown_seconds) || config.stall_shutdown_seconds <= 0) {
     return Status(StatusCode::kInvalidArgument,
@@ -60,6 +63,13 @@ Status CheckConfig(const EngineConfig& config) {
                   "fusion_threshold_bytes is " + std::to_string(config.fusion_threshold_bytes) +
                       "; expected a number of bytes, or 0 to send every tensor alone.");
   }
+  if (config.window_bytes != 0 &&
+      (config.window_bytes < kLeastWindowBytes || config.window_bytes > kMostWindowBytes)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the shared memory of a rank is " + std::to_string(config.window_bytes) +
+                      " bytes; expected " + std::to_string(kLeastWindowBytes) + " to " +
+                      std::to_string(kMostWindowBytes) + ", or 0 for none.");
+  }
   return Status::Ok();
 }
 
@@ -71,7 +81,9 @@ Status Init(const char* transport, const Membership& membership, const EngineCon
   std::unique_ptr<Communicator> communicator;
   TFDIST_RETURN_IF_ERROR(
       MakeCommunicator(transport != nullptr ? transport : "", config, membership, &communicator));
-  World::Set(std::make_shared<Engine>(std::move(communicator), config));
+  auto engine = std::make_shared<Engine>(std::move(communicator), config);
+  TFDIST_RETURN_IF_ERROR(engine->Open());
+  World::Set(std::move(engine));
   return Status::Ok();
 }
 
@@ -104,13 +116,13 @@ using tfdist::FromTopology;
 using tfdist::Topology;
 
 int tfdist_init(const char* transport, const int* ranks, int count, int mpi_communicator,
-                double stall_warning_seconds, double stall_shutdown_seconds,
-                int64_t fusion_threshold_bytes, char* message, int message_size) {
+                const tfdist_settings* settings, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] {
     tfdist::EngineConfig config;
-    config.stall_warning_seconds = stall_warning_seconds;
-    config.stall_shutdown_seconds = stall_shutdown_seconds;
-    config.fusion_threshold_bytes = fusion_threshold_bytes;
+    config.stall_warning_seconds = settings->stall_warning_seconds;
+    config.stall_shutdown_seconds = settings->stall_shutdown_seconds;
+    config.fusion_threshold_bytes = settings->fusion_threshold_bytes;
+    config.window_bytes = settings->window_bytes;
     tfdist::Membership membership;
     if (count > 0) membership.ranks.assign(ranks, ranks + count);
     membership.mpi_communicator = mpi_communicator;

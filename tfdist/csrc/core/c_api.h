@@ -15,13 +15,20 @@
 extern "C" {
 #endif
 
+// The fields of EngineConfig (engine_config.h).
+struct tfdist_settings {
+  double stall_warning_seconds;
+  double stall_shutdown_seconds;
+  int64_t fusion_threshold_bytes;
+  int64_t window_bytes;
+};
+
 // Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
 // nothing when there is an engine already. The ranks are those of the launched job with the numbers
 // ranks[0], ranks[1], ... where `count` is not 0, those of the MPI communicator with this Fortran
 // handle where it is not negative, else all.
 TFDIST_EXPORT int tfdist_init(const char* transport, const int* ranks, int count,
-                              int mpi_communicator, double stall_warning_seconds,
-                              double stall_shutdown_seconds, int64_t fusion_threshold_bytes,
+                              int mpi_communicator, const struct tfdist_settings* settings,
                               char* message, int message_size);
 
 // Ends it. clean = 1: all ranks call it and it waits for them. clean = 0: this process is failing,

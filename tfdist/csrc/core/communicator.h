@@ -15,6 +15,7 @@
 #include "core/status.h"
 #include "core/topology.h"
 #include "core/wait.h"
+#include "core/window.h"
 
 namespace tfdist {
 
@@ -43,10 +44,20 @@ class Communicator {
 
   // A transport among `ranks`, ascending and with this one among them, beside this transport and
   // apart from it: their messages never mix. All of `ranks` call it with the same `channel`, a
-  // positive number that no other subset has had. Sends nothing. It must not outlive this one, and
-  // Finalize of it does nothing.
+  // positive number that no other subset with one of them has had. Sends nothing. It must not
+  // outlive this one, and Finalize of it does nothing.
   virtual Status Subset(const std::vector<int>& ranks, int channel,
                         std::unique_ptr<Communicator>* subset) = 0;
+
+  // A window for the ranks of this host, in which this one has its local rank, with `bytes` of
+  // memory each; null where the transport has none. All ranks call it. kUnavailable is a failure of
+  // the transport, anything else one of this rank alone, which then has no window.
+  virtual Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) {
+    static_cast<void>(bytes);
+    static_cast<void>(wait);
+    window->reset();
+    return Status::Ok();
+  }
 
   // Ends the transport. With `clean` every rank must call it, having agreed on that; without,
   // it waits for nobody. A destructor does what Finalize(false) does.

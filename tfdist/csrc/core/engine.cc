@@ -45,7 +45,14 @@ Engine::Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& c
                int process_set)
     : communicator_(std::move(communicator)),
       config_(config),
+      process_set_(process_set),
       place_(PlaceOf(communicator_->topology(), process_set)) {}
+
+Status Engine::Open() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Wait wait(config_, communicator_->topology(), [] { return std::string("init"); });
+  return Keep(OpenHost(config_, 2 * process_set_ + 1, communicator_.get(), &wait, &host_));
+}
 
 // Keeps an error after which the communicator cannot be used.
 Status Engine::Keep(const Status& status) {
@@ -53,6 +60,7 @@ Status Engine::Keep(const Status& status) {
   if (code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
       code == StatusCode::kInternal) {
     end_ = status;
+    if (host_.window != nullptr) host_.window->GiveUp();
   }
   return status;
 }
@@ -110,7 +118,7 @@ Status Engine::Allreduce(const AllreduceOptions& options, const std::vector<Tens
   TFDIST_RETURN_IF_ERROR(end_);
   Call call = CallOf(Operation::kAllreduce, options, inputs);
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
   call.error = CheckAllreduce(options, inputs, outputs);
   if (call.error.empty()) call.error = fused.Prepare().message();
   Agreement agreement;
@@ -125,7 +133,7 @@ Status Engine::ReduceScatter(const AllreduceOptions& options, const std::vector<
   TFDIST_RETURN_IF_ERROR(end_);
   Call call = CallOf(Operation::kReduceScatter, options, inputs);
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
   call.error = CheckReduceScatter(options, inputs, outputs, communicator_->topology());
   if (call.error.empty()) call.error = fused.Prepare().message();
   Agreement agreement;
@@ -145,7 +153,7 @@ Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<Tens
   call.tensor_names = &options.tensor_names;
   call.tensors = &tensors;
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
   call.error = CheckBroadcast(options, tensors, communicator_->topology());
   if (call.error.empty()) call.error = fused.Prepare().message();
   Agreement agreement;
@@ -171,7 +179,7 @@ Status Engine::Allgather(const GatherOptions& options, const std::vector<TensorV
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
   Agreement agreement;
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
   return Keep(fused.Allgather(allocate, rows));
 }
 
@@ -194,7 +202,7 @@ Status Engine::Alltoall(const std::string& name, const TensorView& input,
   Agreement agreement;
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
   const std::vector<int64_t> equal(static_cast<size_t>(size), input.shape[0] / size);
-  FusedCollective fused(call, communicator_.get(), &wait, &buffers_);
+  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
   return Keep(fused.Alltoall(splits.empty() ? equal : splits, allocate, received));
 }
 
@@ -242,7 +250,7 @@ Status Engine::TakePart(const Agreement& agreement) {
 
 Status Engine::ContributeZeros(ReceivedCall* received, const Agreement& agreement, Wait* wait) {
   const Call& call = received->call;
-  FusedCollective fused(call, communicator_.get(), wait, &buffers_);
+  FusedCollective fused(call, communicator_.get(), host_, wait, &buffers_);
   if (call.operation == Operation::kAllgather) {
     for (TensorView& tensor : received->tensors) tensor.shape[0] = 0;
     std::vector<int64_t> rows;
@@ -284,13 +292,14 @@ Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
   std::unique_ptr<Communicator> subset;
   const bool included = std::count(ranks.begin(), ranks.end(), communicator_->rank()) > 0;
   if (call.error.empty() && included) {
-    call.error = communicator_->Subset(ranks, process_set, &subset).message();
+    call.error = communicator_->Subset(ranks, 2 * process_set, &subset).message();
   }
   Agreement agreement;
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
   engine->reset();
-  if (included) *engine = std::make_shared<Engine>(std::move(subset), config_, process_set);
-  return Status::Ok();
+  if (!included) return Status::Ok();
+  *engine = std::make_shared<Engine>(std::move(subset), config_, process_set);
+  return (*engine)->Open();
 }
 
 Status Engine::RemoveProcessSet(int process_set) {

@@ -23,6 +23,7 @@
 #include "core/engine_config.h"
 #include "core/fused_collective.h"
 #include "core/header.h"
+#include "core/host.h"
 #include "core/reduction.h"
 #include "core/status.h"
 #include "core/tensor_view.h"
@@ -58,6 +59,9 @@ class Engine {
   // `process_set` is the number that messages give to the ranks of `communicator`; 0: all ranks.
   Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& config,
          int process_set = 0);
+
+  // Once, before the first collective; all ranks call it. Without it, data goes by messages.
+  Status Open();
 
   const Communicator& communicator() const { return *communicator_; }
 
@@ -122,10 +126,12 @@ class Engine {
 
   const std::unique_ptr<Communicator> communicator_;
   const EngineConfig config_;
+  const int process_set_;
   const std::string place_;  // " in process set 1 (ranks 0, 2)"; empty for all ranks
   std::atomic<int64_t> busy_ns_{0};
   std::mutex mutex_;  // one call at a time; guards all below
   Status end_;        // not ok: why no further call can run
+  Host host_;
   HeaderCheck header_check_;
   Buffers buffers_;
   FusionBuffer zeros_;  // what a rank that has joined contributes

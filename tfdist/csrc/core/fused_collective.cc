@@ -1,6 +1,7 @@
 #include "core/fused_collective.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace tfdist {
@@ -25,6 +26,22 @@ int64_t RowCount(const TensorView& tensor) {
 
 int64_t RowBytes(const TensorView& tensor) { return RowCount(tensor) * SizeOf(tensor.dtype); }
 
+// Elements that travel as they are.
+FusedView ViewOf(DType dtype, int64_t count, void* data) {
+  Conversion as_it_is;
+  as_it_is.wire = dtype;
+  FusedView view(as_it_is);
+  view.Add({dtype, {count}, data});
+  return view;
+}
+
+FusedView ViewOf(const Conversion& conversion, const std::vector<TensorView>& tensors,
+                 const Bucket& bucket) {
+  FusedView view(conversion);
+  for (int index : bucket) view.Add(tensors[index]);
+  return view;
+}
+
 }  // namespace
 
 RowRange OwnRows(int64_t rows, int rank, int size) {
@@ -35,27 +52,20 @@ RowRange OwnRows(int64_t rows, int rank, int size) {
 }
 
 // How the buckets of one dtype are scaled around their reduction.
-struct FusedCollective::Scales {
-  DType wire = DType::kFloat32;
-  double pack = 1;        // on the way in
-  bool counts = true;     // not: a rank without weight, whose numbers may be NaN, gives zeros
+struct FusedCollective::Arithmetic {
+  Conversion conversion;  // a rank without weight, whose numbers may be NaN, gives zeros
   Scale before_rounding;  // in the accumulator
-  double unpack = 1;      // on the way out of a compressed bucket
-
-  char* PackTensor(const TensorView& tensor, char* target) const {
-    if (counts) return Pack(tensor, wire, pack, target);
-    const int64_t bytes = tensor.count() * SizeOf(wire);
-    std::fill_n(target, bytes, '\0');
-    return target + bytes;
-  }
 };
 
-FusedCollective::FusedCollective(const Call& call, Communicator* communicator, Wait* wait,
-                                 Buffers* buffers)
+FusedCollective::FusedCollective(const Call& call, Communicator* communicator, const Host& host,
+                                 Wait* wait, Buffers* buffers)
     : call_(call),
       communicator_(communicator),
+      host_(host),
+      wait_(wait),
       buffers_(buffers),
-      collective_(communicator, wait, &buffers->scratch) {}
+      collective_(communicator, wait, &buffers->scratch),
+      window_(host.topology, host.window.get(), wait) {}
 
 Status FusedCollective::Prepare() {
   const bool broadcast = call_.operation == Operation::kBroadcast;
@@ -70,6 +80,8 @@ Status FusedCollective::Prepare() {
   const int64_t threshold = call_.fusion_threshold_bytes;
   plan_ =
       PlanBuckets(dtypes, bytes, broadcast ? std::min(kFusedBroadcastBytes, threshold) : threshold);
+  const bool adasum = call_.reduction == Reduction::kAdasum;
+  if (OnOneHost() && !adasum) return Status::Ok();  // the window is all that it takes
   if (broadcast) return buffers_->fusion.Reserve(kFusedBroadcastBytes);
   const int size = communicator_->size();
   int64_t most_bytes = 0;
@@ -88,9 +100,7 @@ Status FusedCollective::Prepare() {
   }
   TFDIST_RETURN_IF_ERROR(buffers_->fusion.Reserve(most_bytes));
   if (size == 1) return Status::Ok();
-  if (call_.reduction == Reduction::kAdasum) {
-    TFDIST_RETURN_IF_ERROR(buffers_->parts.Reserve(adasum_bytes));
-  }
+  if (adasum) TFDIST_RETURN_IF_ERROR(buffers_->parts.Reserve(adasum_bytes));
   return buffers_->scratch.Reserve(Collective::ScratchBytes(size));
 }
 
@@ -113,98 +123,168 @@ double FusedCollective::ShareOf(const Agreement& agreement) const {
 // A compressed sum leaves the accumulator divided by a power of two, which costs no bits, and is
 // multiplied again in the tensor's own type: so it cannot overflow a 16-bit wire when its average
 // does not. Growing and shrinking by `postscale` happens where the range is wider.
-FusedCollective::Scales FusedCollective::ScalesFor(const Agreement& agreement, DType dtype) const {
-  Scales scales;
-  scales.wire = WireType(dtype, call_.compression);
-  scales.pack = call_.prescale;
+FusedCollective::Arithmetic FusedCollective::ArithmeticFor(const Agreement& agreement,
+                                                           DType dtype) const {
+  Arithmetic arithmetic;
+  Conversion& conversion = arithmetic.conversion;
+  Scale& before_rounding = arithmetic.before_rounding;
+  conversion.wire = WireType(dtype, call_.compression);
+  conversion.pack = call_.prescale;
   const int size = communicator_->size();
   const double share = ShareOf(agreement);
   if (share >= 0) {
-    scales.pack *= share;
-    scales.counts = share > 0;
+    conversion.pack *= share;
+    conversion.counts = share > 0;
   } else if (call_.reduction == Reduction::kAverage) {
-    scales.before_rounding.divisor = size;
+    before_rounding.divisor = size;
   }
   if (call_.reduction == Reduction::kAdasum) {
-    scales.unpack = call_.postscale;
-  } else if (scales.wire == dtype) {
-    scales.before_rounding.multiplier = call_.postscale;
+    conversion.unpack = call_.postscale;
+  } else if (conversion.wire == dtype) {
+    before_rounding.multiplier = call_.postscale;
   } else {
-    scales.unpack = call_.postscale;
+    conversion.unpack = call_.postscale;
     if (call_.reduction == Reduction::kSum) {
-      scales.before_rounding.divisor = PowerOfTwoFor(size);
-      scales.unpack *= PowerOfTwoFor(size);
+      before_rounding.divisor = PowerOfTwoFor(size);
+      conversion.unpack *= PowerOfTwoFor(size);
     }
   }
-  return scales;
+  return arithmetic;
 }
 
 Status FusedCollective::Allreduce(const Agreement& agreement,
                                   const std::vector<TensorView>& outputs) {
   for (const Bucket& bucket : plan_) {
-    const Scales scales = ScalesFor(agreement, (*call_.tensors)[bucket[0]].dtype);
-    TFDIST_RETURN_IF_ERROR(AllreduceBucket(scales, bucket, outputs));
+    const DType dtype = (*call_.tensors)[bucket[0]].dtype;
+    TFDIST_RETURN_IF_ERROR(AllreduceBucket(ArithmeticFor(agreement, dtype), bucket, outputs));
   }
   return Status::Ok();
 }
 
-Status FusedCollective::AllreduceBucket(const Scales& scales, const Bucket& bucket,
+Status FusedCollective::AllreduceBucket(const Arithmetic& arithmetic, const Bucket& bucket,
                                         const std::vector<TensorView>& outputs) {
-  const std::vector<TensorView>& inputs = *call_.tensors;
-  const ReduceSpec spec{scales.wire, call_.reduction, scales.before_rounding};
-  const bool adasum = call_.reduction == Reduction::kAdasum;
-  const TensorView& first = inputs[bucket[0]];
-  if (bucket.size() == 1 && scales.wire == first.dtype && scales.pack == 1 && !adasum) {
-    return collective_.Allreduce(spec, first.data, first.count(), outputs[bucket[0]].data);
+  const ReduceSpec spec{arithmetic.conversion.wire, call_.reduction, arithmetic.before_rounding};
+  const FusedView input = ViewOf(arithmetic.conversion, *call_.tensors, bucket);
+  const FusedView output = ViewOf(arithmetic.conversion, outputs, bucket);
+  if (host_.window == nullptr || call_.reduction == Reduction::kAdasum) {
+    return AllreduceMessages(spec, bucket, input, output);
   }
-  char* const begin = buffers_->fusion.data();
-  char* end = begin;
-  std::vector<int64_t> counts;
-  for (int index : bucket) {
-    end = scales.PackTensor(inputs[index], end);
-    counts.push_back(inputs[index].count());
+  if (OnOneHost()) return window_.Allreduce(spec, input, output);
+  return AllreduceHosts(spec, input, output);
+}
+
+Status FusedCollective::AllreduceMessages(const ReduceSpec& spec, const Bucket& bucket,
+                                          const FusedView& input, const FusedView& output) {
+  const int64_t count = input.count();
+  if (input.Memory() != nullptr && call_.reduction != Reduction::kAdasum) {
+    return collective_.Allreduce(spec, input.Memory(), count, output.Memory());
   }
-  const int64_t count = (end - begin) / SizeOf(scales.wire);
-  TFDIST_RETURN_IF_ERROR(adasum ? collective_.Adasum(scales.wire, counts, begin, &buffers_->parts)
-                                : collective_.Allreduce(spec, begin, count, begin));
-  const char* next = begin;
-  for (int index : bucket) next = Unpack(next, scales.wire, scales.unpack, outputs[index]);
+  char* const buffer = buffers_->fusion.data();
+  input.Copy(0, count, buffer);
+  if (call_.reduction == Reduction::kAdasum) {
+    std::vector<int64_t> counts;
+    for (int index : bucket) counts.push_back((*call_.tensors)[index].count());
+    TFDIST_RETURN_IF_ERROR(collective_.Adasum(spec.dtype, counts, buffer, &buffers_->parts));
+  } else {
+    TFDIST_RETURN_IF_ERROR(collective_.Allreduce(spec, buffer, count, buffer));
+  }
+  output.Write(0, count, buffer);
   return Status::Ok();
+}
+
+// The two steps of a reduction: within a host, then between hosts. A 16-bit sum leaves the host
+// divided by a power of two, so that it overflows no sooner than it would in one step.
+FusedCollective::Steps FusedCollective::StepsOf(const ReduceSpec& spec) const {
+  const bool narrow = SizeOf(spec.dtype) == 2 && IsFloating(spec.dtype);
+  const bool sums = spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage;
+  const double power = narrow && sums ? PowerOfTwoFor(communicator_->size()) : 1;
+  Steps steps{spec, spec};
+  steps.within.scale = {power, 1};
+  steps.between.scale.multiplier *= power;
+  return steps;
+}
+
+// Each rank of a host reduces a part of the elements there, then with its peers on the other hosts.
+Status FusedCollective::AllreduceHosts(const ReduceSpec& spec, const FusedView& input,
+                                       const FusedView& output) {
+  const int ranks = host_.window->size();
+  const int rank = host_.window->rank();
+  std::vector<int64_t> offsets;
+  for (int r = 0; r <= ranks; ++r) offsets.push_back(input.count() * r / ranks);
+  const int64_t count = offsets[rank + 1] - offsets[rank];
+  char* const part = buffers_->fusion.data();
+  const FusedView own = ViewOf(spec.dtype, count, part);
+  const Steps steps = StepsOf(spec);
+  TFDIST_RETURN_IF_ERROR(window_.ReduceScatter(steps.within, input, offsets, own));
+  Collective peers(host_.peers.get(), wait_, &buffers_->scratch);
+  TFDIST_RETURN_IF_ERROR(peers.Allreduce(steps.between, part, count, part));
+  return window_.Allgather(own, offsets, output);
 }
 
 Status FusedCollective::ReduceScatter(const Agreement& agreement,
                                       const std::vector<TensorView>& outputs) {
   for (const Bucket& bucket : plan_) {
-    const Scales scales = ScalesFor(agreement, (*call_.tensors)[bucket[0]].dtype);
-    TFDIST_RETURN_IF_ERROR(ReduceScatterBucket(scales, bucket, outputs));
+    const DType dtype = (*call_.tensors)[bucket[0]].dtype;
+    TFDIST_RETURN_IF_ERROR(ReduceScatterBucket(ArithmeticFor(agreement, dtype), bucket, outputs));
   }
   return Status::Ok();
 }
 
-// Packed rank by rank, so that what one rank keeps of all tensors lies side by side.
-Status FusedCollective::ReduceScatterBucket(const Scales& scales, const Bucket& bucket,
+// Rank by rank, so that what one rank keeps of all tensors lies side by side; with several hosts,
+// ranks that are peers stand together.
+Status FusedCollective::ReduceScatterBucket(const Arithmetic& arithmetic, const Bucket& bucket,
                                             const std::vector<TensorView>& outputs) {
-  const std::vector<TensorView>& inputs = *call_.tensors;
   const int size = communicator_->size();
-  const ReduceSpec spec{scales.wire, call_.reduction, scales.before_rounding};
-  char* const begin = buffers_->fusion.data();
-  char* end = begin;
-  std::vector<int64_t> offsets;
-  for (int rank = 0; rank < size; ++rank) {
-    offsets.push_back((end - begin) / SizeOf(scales.wire));
+  const std::vector<int>& local_ranks = communicator_->topology().local_ranks;
+  std::vector<int> order(static_cast<size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  if (host_.peers != nullptr) {
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return local_ranks[a] < local_ranks[b]; });
+  }
+  FusedView input(arithmetic.conversion);
+  std::vector<int64_t> offsets = {0};
+  for (int rank : order) {
     for (int index : bucket) {
-      TensorView rows = inputs[index];
+      TensorView rows = (*call_.tensors)[index];
       const RowRange range = OwnRows(rows.shape[0], rank, size);
       rows.data = static_cast<char*>(rows.data) + range.begin * RowBytes(rows);
       rows.shape[0] = range.end - range.begin;
-      end = scales.PackTensor(rows, end);
+      input.Add(rows);
     }
+    offsets.push_back(input.count());
   }
-  offsets.push_back((end - begin) / SizeOf(scales.wire));
-  char* const own = begin + offsets[communicator_->rank()] * SizeOf(scales.wire);
+  const FusedView output = ViewOf(arithmetic.conversion, outputs, bucket);
+  const ReduceSpec spec{arithmetic.conversion.wire, call_.reduction, arithmetic.before_rounding};
+  if (OnOneHost()) return window_.ReduceScatter(spec, input, offsets, output);
+  if (host_.peers != nullptr) return ReduceScatterHosts(spec, input, offsets, output);
+  char* const begin = buffers_->fusion.data();
+  char* const own = begin + offsets[communicator_->rank()] * SizeOf(spec.dtype);
+  input.Copy(0, input.count(), begin);
   TFDIST_RETURN_IF_ERROR(collective_.ReduceScatter(spec, begin, offsets, own));
-  const char* next = own;
-  for (int index : bucket) next = Unpack(next, scales.wire, scales.unpack, outputs[index]);
+  output.Write(0, output.count(), own);
+  return Status::Ok();
+}
+
+// `offsets` has the elements of each rank, peers together.
+Status FusedCollective::ReduceScatterHosts(const ReduceSpec& spec, const FusedView& input,
+                                           const std::vector<int64_t>& offsets,
+                                           const FusedView& output) {
+  const int hosts = host_.peers->size();
+  std::vector<int64_t> of_locals;  // the elements of each rank of the host and its peers
+  for (size_t i = 0; i < offsets.size(); i += hosts) of_locals.push_back(offsets[i]);
+  const int first = host_.window->rank() * hosts;
+  std::vector<int64_t> of_peers;
+  for (int i = 0; i <= hosts; ++i) of_peers.push_back(offsets[first + i] - offsets[first]);
+
+  char* const part = buffers_->fusion.data();
+  char* const own = part + of_peers[host_.peers->rank()] * SizeOf(spec.dtype);
+  const Steps steps = StepsOf(spec);
+  TFDIST_RETURN_IF_ERROR(window_.ReduceScatter(steps.within, input, of_locals,
+                                               ViewOf(spec.dtype, of_peers.back(), part)));
+  Collective peers(host_.peers.get(), wait_, &buffers_->scratch);
+  TFDIST_RETURN_IF_ERROR(peers.ReduceScatter(steps.between, part, of_peers, own));
+  output.Write(0, output.count(), own);
   return Status::Ok();
 }
 
@@ -219,18 +299,16 @@ Status FusedCollective::Broadcast() {
 
 Status FusedCollective::BroadcastBucket(int root, const Bucket& bucket) {
   const std::vector<TensorView>& tensors = *call_.tensors;
-  if (bucket.size() == 1) {
-    const TensorView& tensor = tensors[bucket[0]];
-    return collective_.Broadcast(root, tensor.data, tensor.bytes());
-  }
-  const DType dtype = tensors[bucket[0]].dtype;
-  char* const begin = buffers_->fusion.data();
-  char* end = begin;
-  for (int index : bucket) end = Pack(tensors[index], dtype, 1.0, end);
-  TFDIST_RETURN_IF_ERROR(collective_.Broadcast(root, begin, end - begin));
-  if (communicator_->rank() == root) return Status::Ok();
-  const char* next = begin;
-  for (int index : bucket) next = Unpack(next, dtype, 1.0, tensors[index]);
+  Conversion as_it_is;
+  as_it_is.wire = tensors[bucket[0]].dtype;
+  const FusedView view = ViewOf(as_it_is, tensors, bucket);
+  if (OnOneHost()) return window_.Broadcast(root, view);
+  const int64_t bytes = view.count() * SizeOf(view.wire());
+  if (view.Memory() != nullptr) return collective_.Broadcast(root, view.Memory(), bytes);
+  char* const buffer = buffers_->fusion.data();
+  view.Copy(0, view.count(), buffer);
+  TFDIST_RETURN_IF_ERROR(collective_.Broadcast(root, buffer, bytes));
+  if (communicator_->rank() != root) view.Write(0, view.count(), buffer);
   return Status::Ok();
 }
 
@@ -271,9 +349,20 @@ Status FusedCollective::Allgather(const Allocate& allocate, std::vector<int64_t>
       output.data = buffers_->fusion.data();
       allocated = status;
     }
-    TFDIST_RETURN_IF_ERROR(collective_.Allgather(inputs[t].data, bytes, output.data));
+    TFDIST_RETURN_IF_ERROR(AllgatherTensor(inputs[t], bytes, output.data));
   }
   return allocated;
+}
+
+// Rank r gives bytes[r].
+Status FusedCollective::AllgatherTensor(const TensorView& input, const std::vector<int64_t>& bytes,
+                                        void* output) {
+  if (!OnOneHost()) return collective_.Allgather(input.data, bytes, output);
+  std::vector<int64_t> offsets = {0};
+  for (int64_t more : bytes) offsets.push_back(offsets.back() + more);
+  const FusedView own = ViewOf(DType::kUint8, input.bytes(), input.data);
+  const FusedView all = ViewOf(DType::kUint8, offsets.back(), output);
+  return window_.Allgather(own, offsets, all);
 }
 
 Status FusedCollective::Alltoall(const std::vector<int64_t>& splits, const Allocate& allocate,

@@ -1,5 +1,6 @@
-// A collective on many tensors as few messages: plans buckets, packs, scales, runs the algorithms,
-// unpacks. Checks nothing and agrees on nothing: the engine has done both.
+// A collective on many tensors as a few runs of elements: plans buckets, chooses between the window
+// of the host and messages, packs, scales, runs the algorithms, unpacks. Checks nothing and agrees
+// on nothing: the engine has done both.
 //
 // Lives for one call; what it is given outlives it. For one thread.
 #ifndef TFDIST_CORE_FUSED_COLLECTIVE_H_
@@ -14,10 +15,13 @@
 #include "core/call.h"
 #include "core/collective.h"
 #include "core/communicator.h"
+#include "core/fused_view.h"
 #include "core/fusion_buffer.h"
 #include "core/header.h"
+#include "core/host.h"
 #include "core/status.h"
 #include "core/tensor_view.h"
+#include "core/window_collective.h"
 
 namespace tfdist {
 
@@ -36,7 +40,8 @@ using Allocate =
 
 class FusedCollective {
  public:
-  FusedCollective(const Call& call, Communicator* communicator, Wait* wait, Buffers* buffers);
+  FusedCollective(const Call& call, Communicator* communicator, const Host& host, Wait* wait,
+                  Buffers* buffers);
 
   // Plans, and reserves all memory: before the ranks agree, so that a lack of it on one rank
   // becomes everybody's error instead of a wait. For allreduce, reducescatter and broadcast.
@@ -59,21 +64,36 @@ class FusedCollective {
                   std::vector<int64_t>* received);
 
  private:
-  struct Scales;
+  struct Arithmetic;
+  struct Steps {
+    ReduceSpec within;
+    ReduceSpec between;
+  };
 
-  Scales ScalesFor(const Agreement& agreement, DType dtype) const;
+  bool OnOneHost() const { return host_.window != nullptr && host_.peers == nullptr; }
+  Arithmetic ArithmeticFor(const Agreement& agreement, DType dtype) const;
   double ShareOf(const Agreement& agreement) const;
-  Status AllreduceBucket(const Scales& scales, const Bucket& bucket,
+  Status AllreduceBucket(const Arithmetic& arithmetic, const Bucket& bucket,
                          const std::vector<TensorView>& outputs);
-  Status ReduceScatterBucket(const Scales& scales, const Bucket& bucket,
+  Status AllreduceMessages(const ReduceSpec& spec, const Bucket& bucket, const FusedView& input,
+                           const FusedView& output);
+  Steps StepsOf(const ReduceSpec& spec) const;
+  Status AllreduceHosts(const ReduceSpec& spec, const FusedView& input, const FusedView& output);
+  Status ReduceScatterBucket(const Arithmetic& arithmetic, const Bucket& bucket,
                              const std::vector<TensorView>& outputs);
+  Status ReduceScatterHosts(const ReduceSpec& spec, const FusedView& input,
+                            const std::vector<int64_t>& offsets, const FusedView& output);
   Status BroadcastBucket(int root, const Bucket& bucket);
+  Status AllgatherTensor(const TensorView& input, const std::vector<int64_t>& bytes, void* output);
   Status ExchangeRows(const std::vector<int64_t>& own);
 
   const Call& call_;
   Communicator* const communicator_;
+  const Host& host_;
+  Wait* const wait_;
   Buffers* const buffers_;
   Collective collective_;
+  WindowCollective window_;  // where the host has one
   std::vector<Bucket> plan_;
 };
 

@@ -17,8 +17,11 @@ class LoopbackHub;
 
 class LoopbackCommunicator : public Communicator {
  public:
-  // One communicator a rank, all on host "localhost".
+  // One communicator a rank, all on host "localhost"; or, of as many ranks as `host_ids` has
+  // numbers, each on the host with its number.
   static std::vector<std::unique_ptr<LoopbackCommunicator>> Create(int size);
+  static std::vector<std::unique_ptr<LoopbackCommunicator>> Create(
+      const std::vector<int>& host_ids);
 
   LoopbackCommunicator(Topology topology, int channel, std::shared_ptr<LoopbackHub> hub);
   ~LoopbackCommunicator() override;
@@ -27,6 +30,7 @@ class LoopbackCommunicator : public Communicator {
                   Wait* wait) override;
   Status Subset(const std::vector<int>& ranks, int channel,
                 std::unique_ptr<Communicator>* subset) override;
+  Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) override;
   Status Finalize(bool clean) override;
 
   // Plays the death of this rank: its own and its peers' waits end with kUnavailable.

@@ -14,13 +14,12 @@ Topology MakeTopology(int rank, const std::vector<int>& host_ids, std::vector<st
   topology.hosts = std::move(hosts);
   for (int r = 0; r < topology.size; ++r) topology.world_ranks.push_back(r);
   std::map<int, int> ranks_seen;  // host id -> ranks
-  std::vector<int> local_ranks;   // by rank
-  for (int id : host_ids) local_ranks.push_back(ranks_seen[id]++);
-  topology.local_rank = local_ranks[rank];
+  for (int id : host_ids) topology.local_ranks.push_back(ranks_seen[id]++);
+  topology.local_rank = topology.local_ranks[rank];
   topology.local_size = ranks_seen[host_ids[rank]];
   topology.cross_size = 0;
   for (int r = 0; r < topology.size; ++r) {
-    if (local_ranks[r] != topology.local_rank) continue;
+    if (topology.local_ranks[r] != topology.local_rank) continue;
     if (r == rank) topology.cross_rank = topology.cross_size;
     ++topology.cross_size;
   }
@@ -44,6 +43,14 @@ Topology SubsetTopology(const Topology& whole, const std::vector<int>& ranks) {
   Topology topology = MakeTopology(rank, host_ids, std::move(hosts));
   topology.world_ranks = std::move(world_ranks);
   return topology;
+}
+
+Topology HostTopology(const Topology& whole) {
+  std::vector<int> ranks;
+  for (int r = 0; r < whole.size; ++r) {
+    if (whole.host_ids[r] == whole.host_ids[whole.rank]) ranks.push_back(r);
+  }
+  return SubsetTopology(whole, ranks);
 }
 
 std::string RankList(const std::vector<int>& ranks) {

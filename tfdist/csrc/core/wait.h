@@ -18,6 +18,13 @@
 
 namespace tfdist {
 
+// Lets the processor rest between two looks at memory that another one writes.
+#if defined(__x86_64__)
+inline void Relax() { __builtin_ia32_pause(); }
+#else
+inline void Relax() {}
+#endif
+
 class Wait {
  public:
   // `describe` says what is being waited in, such as "allreduce 'grads'"; called only for messages.

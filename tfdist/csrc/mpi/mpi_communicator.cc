@@ -7,6 +7,7 @@
 #include "core/communicator_factory.h"
 #include "mpi/mpi_environment.h"
 #include "mpi/peer_loss.h"
+#include "shm/mapped_window.h"
 
 namespace tfdist {
 namespace {
@@ -159,6 +160,10 @@ Status MpiCommunicator::Subset(const std::vector<int>& ranks, int channel,
   *subset = std::make_unique<MpiCommunicator>(SubsetTopology(topology(), ranks), mpi_, channel,
                                               /*owns_mpi=*/false);
   return Status::Ok();
+}
+
+Status MpiCommunicator::OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) {
+  return MapWindow(bytes, this, wait, window);
 }
 
 Status MpiCommunicator::Finalize(bool clean) {

@@ -35,6 +35,7 @@ class MpiCommunicator : public Communicator {
                   Wait* wait) override;
   Status Subset(const std::vector<int>& ranks, int channel,
                 std::unique_ptr<Communicator>* subset) override;
+  Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) override;
   Status Finalize(bool clean) override;
 
  private:

@@ -1,0 +1,33 @@
+// The host of this rank, as a collective uses it: a window that the host's ranks share, and a way
+// to the ranks on other hosts that have the same part of the work. Runs no collective.
+//
+// Empty where ranks share no memory: alone on their hosts, in unequal numbers, or unable to map it.
+#ifndef TFDIST_CORE_HOST_H_
+#define TFDIST_CORE_HOST_H_
+
+#include <memory>
+
+#include "core/communicator.h"
+#include "core/engine_config.h"
+#include "core/status.h"
+#include "core/topology.h"
+#include "core/wait.h"
+#include "core/window.h"
+
+namespace tfdist {
+
+struct Host {
+  Topology topology;                    // of the host's ranks alone
+  std::unique_ptr<Window> window;       // null: collectives go by messages
+  std::unique_ptr<Communicator> peers;  // the ranks with this local rank; null on a single host
+};
+
+// Opens the window of each host. All ranks of `communicator` call it and all get one, or none does;
+// then one rank says why on stderr. `channel` is a number for Communicator::Subset.
+// An error is one of the transport.
+Status OpenHost(const EngineConfig& config, int channel, Communicator* communicator, Wait* wait,
+                Host* host);
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_HOST_H_
