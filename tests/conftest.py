@@ -65,6 +65,9 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     start = os.getcwd()
     os.environ[TAG] = uuid.uuid4().hex
     os.chdir(factory.mktemp("cwd"))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So it is in the background of a shell, and children would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return (yield)
     finally:

@@ -29,7 +29,7 @@ ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch")
 # C++: the rooms each room may include (itself always), and which room owns which foreign headers.
 CPP_ROOMS = {
     "core": (),
-    "mpi": ("core",),
+    "mpi": ("core", "shm"),  # it introduces the ranks that share memory
     "shm": ("core",),
     "cuda": ("core",),
     "nccl": ("core", "cuda"),

@@ -74,7 +74,7 @@ SETTINGS = (
         None,
         _bytes,
         4 << 20,
-        "bytes that each rank shares with the others of its host, through which collectives go; 0 sends messages instead",
+        "bytes that each rank shares with its host for collectives there; 0 sends messages instead",
     ),
     Setting(
         "stall_warning_seconds",

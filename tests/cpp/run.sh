@@ -38,7 +38,7 @@ if command -v cmake >/dev/null; then
     { cat "$build/configure.log" >&2; exit 1; }
   cmake --build "$build" --parallel "$jobs"
 else
-  "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "$csrc"/core/*.cc "$here"/test_*.cc \
+  "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "$csrc"/core/*.cc "$csrc"/shm/*.cc "$here"/test_*.cc \
     "$here"/main.cc "$here"/rank_team.cc "$here"/element.cc -pthread -o "$build/core_test"
 fi
 "$build/core_test" "$filter"

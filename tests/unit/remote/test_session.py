@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,15 +48,6 @@ def test_launcher_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _launch(monkeypatch, "os.kill(os.getpid(), 9)") == (-9, None, [b"", b""])
 
 
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """A session in the background of a shell ignores SIGINT, and so would its children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interruptible")
 def test_interrupted_caller_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 

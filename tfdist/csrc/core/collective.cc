@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/cast.h"
+
 namespace tfdist {
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/fusion_buffer.h"
+#include "core/cast.h"
 
 namespace tfdist {
 

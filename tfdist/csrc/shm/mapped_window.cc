@@ -1,10 +1,8 @@
 #include "shm/mapped_window.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "shm/descriptor.h"
+#include "shm/process_watch.h"
+
 namespace tfdist {
 namespace {
 
@@ -22,21 +23,6 @@ struct Introduction {
   int64_t process = 0;
   int64_t descriptor = -1;  // of the memory, in the process that made it
   uint64_t mark = 0;        // stands in the memory: process numbers may differ between containers
-};
-
-class Descriptor {
- public:
-  explicit Descriptor(int64_t number) : number_(static_cast<int>(number)) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-
-  int get() const { return number_; }
-
- private:
-  int number_;
 };
 
 Status Failed(const std::string& doing) {
@@ -57,27 +43,16 @@ using Mapping = std::unique_ptr<char, Unmap>;
 
 class MappedWindow : public Window {
  public:
-  MappedWindow(Mapping memory, const Topology& host, int64_t slot_bytes,
-               std::vector<Descriptor> processes)
+  MappedWindow(Mapping memory, const Topology& host, int64_t slot_bytes, ProcessWatch processes)
       : Window(memory.get(), host.rank, host.size, slot_bytes),
         memory_(std::move(memory)),
         processes_(std::move(processes)) {}
 
-  // A process descriptor becomes readable when the process ends.
-  std::vector<int> EndedRanks() const override {
-    std::vector<pollfd> polls;
-    for (const Descriptor& process : processes_) polls.push_back({process.get(), POLLIN, 0});
-    std::vector<int> ranks;
-    if (poll(polls.data(), polls.size(), 0) <= 0) return ranks;
-    for (size_t r = 0; r < polls.size(); ++r) {
-      if ((polls[r].revents & POLLIN) != 0) ranks.push_back(static_cast<int>(r));
-    }
-    return ranks;
-  }
+  std::vector<int> EndedRanks() const override { return processes_.Ended(); }
 
  private:
   const Mapping memory_;
-  const std::vector<Descriptor> processes_;  // by rank; -1 for this one, which poll passes over
+  const ProcessWatch processes_;  // by rank
 };
 
 Status Map(int descriptor, size_t bytes, Mapping* memory) {
@@ -127,14 +102,6 @@ Status Open(const Introduction& maker, size_t bytes, Mapping* memory) {
   return *MarkOf(*memory) == maker.mark ? Status::Ok() : Stranger(path);
 }
 
-Status OpenProcess(const Introduction& other, std::vector<Descriptor>* processes) {
-  processes->emplace_back(syscall(SYS_pidfd_open, static_cast<pid_t>(other.process), 0));
-  if (processes->back().get() < 0) {
-    return Failed("watching process " + std::to_string(other.process) + " (pidfd_open)");
-  }
-  return Status::Ok();
-}
-
 // Sends `own` to the host's other ranks and receives theirs, by rank on the host.
 Status Introduce(const Topology& host, Introduction* own, Communicator* communicator, Wait* wait,
                  std::vector<Introduction>* all) {
@@ -172,12 +139,12 @@ Status MapWindow(int64_t bytes, Communicator* communicator, Wait* wait,
   std::vector<Introduction> all;
   TFDIST_RETURN_IF_ERROR(Introduce(host, &own, communicator, wait, &all));
   if (status.ok() && host.rank != 0) status = Open(all[0], mapped_bytes, &memory);
-  std::vector<Descriptor> processes;
+  ProcessWatch processes;
   for (int r = 0; r < host.size && status.ok(); ++r) {
     if (r == host.rank) {
-      processes.emplace_back(-1);
+      processes.AddNone();
     } else {
-      status = OpenProcess(all[r], &processes);
+      status = processes.Add(all[r].process);
     }
   }
   // Once more, so that the first rank keeps its descriptor until everybody has opened it.
