@@ -21,19 +21,25 @@ EngineConfig TestConfig() {
   return config;
 }
 
-namespace {
+std::vector<Fabric> FabricsOf(int size) {
+  constexpr int64_t kWindowBytes = 32 << 10;  // slots of 4 KiB: collectives take several chunks
+  const std::vector<int> one_host(static_cast<size_t>(size), 0);
+  std::vector<Fabric> fabrics = {{one_host, 0}};
+  if (size > 1) fabrics.push_back({one_host, kWindowBytes});
+  if (size == 4) fabrics.push_back({{0, 1, 0, 1}, kWindowBytes});
+  return fabrics;
+}
 
-// Slots of 4 KiB, so that collectives take several chunks.
-constexpr int64_t kWindowBytes = 32 << 10;
-
-void RunOn(const std::vector<int>& host_ids, const EngineConfig& config, const RankBody& body) {
-  auto communicators = LoopbackCommunicator::Create(host_ids);
-  const int size = static_cast<int>(host_ids.size());
+void RunRanksOn(const Fabric& fabric, const EngineConfig& config, const RankBody& body) {
+  auto communicators = LoopbackCommunicator::Create(fabric.host_ids);
+  EngineConfig changed = config;
+  changed.window_bytes = fabric.window_bytes;
+  const int size = static_cast<int>(communicators.size());
   std::vector<std::unique_ptr<Engine>> engines;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     LoopbackCommunicator* communicator = communicators[rank].get();
-    engines.push_back(std::make_unique<Engine>(std::move(communicators[rank]), config));
+    engines.push_back(std::make_unique<Engine>(std::move(communicators[rank]), changed));
     const RankContext self{rank, size, engines.back().get(), communicator};
     threads.emplace_back([self, &body] {
       EXPECT_EQ(self.engine->Open().message(), "");
@@ -43,25 +49,8 @@ void RunOn(const std::vector<int>& host_ids, const EngineConfig& config, const R
   for (std::thread& thread : threads) thread.join();
 }
 
-}  // namespace
-
-void RunRanksByMessages(int size, const EngineConfig& config, const RankBody& body) {
-  EngineConfig changed = config;
-  changed.window_bytes = 0;
-  RunOn(std::vector<int>(static_cast<size_t>(size), 0), changed, body);
-}
-
 void RunRanks(int size, const EngineConfig& config, const RankBody& body) {
-  RunRanksByMessages(size, config, body);
-  if (size == 1) return;
-  EngineConfig changed = config;
-  changed.window_bytes = kWindowBytes;
-  const std::vector<int> one_host(static_cast<size_t>(size), 0);
-  RunOn(one_host, changed, body);
-  if (size % 2 != 0 || size == 2) return;
-  std::vector<int> two_hosts;
-  for (int rank = 0; rank < size; ++rank) two_hosts.push_back(rank % 2);
-  RunOn(two_hosts, changed, body);
+  for (const Fabric& fabric : FabricsOf(size)) RunRanksOn(fabric, config, body);
 }
 
 void RunRanks(int size, const RankBody& body) { RunRanks(size, TestConfig(), body); }

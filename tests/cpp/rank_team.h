@@ -27,13 +27,21 @@ using RankBody = std::function<void(const RankContext& self)>;
 // Waits fail after 60 s here: far longer than a healthy test takes under a sanitizer.
 tfdist::EngineConfig TestConfig();
 
-// Runs `body` as `size` threads and waits for all of them: by messages alone, then in a window, and
-// for 4 ranks on two hosts with a window each.
+// How the ranks reach each other.
+struct Fabric {
+  std::vector<int> host_ids;  // by rank
+  int64_t window_bytes;
+};
+
+// Messages alone, then a window, and for 4 ranks two hosts with a window each.
+std::vector<Fabric> FabricsOf(int size);
+
+// Runs `body` as threads, one a rank, and waits for all of them.
+void RunRanksOn(const Fabric& fabric, const tfdist::EngineConfig& config, const RankBody& body);
+
+// RunRanksOn each of the fabrics.
 void RunRanks(int size, const tfdist::EngineConfig& config, const RankBody& body);
 void RunRanks(int size, const RankBody& body);
-
-// As RunRanks, by messages alone.
-void RunRanksByMessages(int size, const tfdist::EngineConfig& config, const RankBody& body);
 
 // As RunRanks, and returns the statuses by rank.
 std::vector<tfdist::Status> GatherStatuses(

@@ -67,7 +67,7 @@ TEST(MappedWindowIsSharedByTheRanksOfAHost) {
 }
 
 TEST(MappedWindowThatIsTooLargeIsAnErrorAndNotTheEnd) {
-  RunRanksByMessages(2, TestConfig(), [](const RankContext& self) {
+  RunRanksOn(FabricsOf(2)[0], TestConfig(), [](const RankContext& self) {
     const tfdist::EngineConfig config = TestConfig();
     Wait wait(config, self.communicator->topology(), [] { return std::string("test"); });
     std::unique_ptr<Window> window;
