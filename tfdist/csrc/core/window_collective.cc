@@ -18,7 +18,7 @@ constexpr int64_t kBlockBytes = kBlockElements * static_cast<int64_t>(sizeof(dou
 constexpr int64_t kSliceAlignment = 16;
 
 // Looks at a counter before the thread gives way.
-constexpr int kLooks = 32;
+constexpr int kLooks = 4;
 
 // Pauses between two looks at the peers' processes, which cost a system call.
 constexpr int kPausesPerCheck = 64;
