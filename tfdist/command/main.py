@@ -1,0 +1,67 @@
+"""The door of the `tfdist` command: the table of its subcommands and the way to one of them. It knows no options."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tfdist import __version__
+from tfdist.errors import BuildError, ConfigError
+
+USAGE_ERROR = 2
+BUILD_ERROR = 1
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand: a module with `main(words) -> exit status` that raises ConfigError, and a line of help."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "bench": Command("tfdist.bench.command", "time collectives and training steps"),
+}
+
+
+def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
+    """Entry point of the console script `tfdist`. Only the module of the subcommand that is asked for is imported."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        print(overview(commands), file=sys.stderr)
+        return USAGE_ERROR
+    name, *rest = words
+    if name in ("-h", "--help"):
+        print(overview(commands))
+        return 0
+    if name == "--version":
+        print(f"tfdist {__version__}")
+        return 0
+    if name not in commands:
+        print(f"tfdist: {_unknown(name, commands)}", file=sys.stderr)
+        return USAGE_ERROR
+    try:
+        return int(importlib.import_module(commands[name].module).main(rest))
+    except ConfigError as error:
+        print(f"tfdist {name}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except BuildError as error:
+        print(f"tfdist {name}: {error}", file=sys.stderr)
+        return BUILD_ERROR
+
+
+def overview(commands: Mapping[str, Command]) -> str:
+    """What `tfdist --help` shows."""
+    width = max(map(len, commands))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
+    return "\n".join(["usage: tfdist COMMAND ...", "", *lines, "", "tfdist COMMAND --help explains a command."])
+
+
+def _unknown(name: str, commands: Mapping[str, Command]) -> str:
+    near = difflib.get_close_matches(name, list(commands), n=1, cutoff=0.6)
+    advice = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(commands)}; see tfdist --help"
+    return f"{name}: no such command; {advice}"
