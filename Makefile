@@ -109,8 +109,9 @@ format: $(VENV)/linters ## lay out Python and C++ sources
 	$(VENV)/bin/clang-format -i $(CPP)
 
 .PHONY: bench
-bench: setup ## time the grouped allreduce on two processes
-	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/python benchmarks/allreduce.py
+bench: setup ## time the grouped allreduce and a training step on two processes
+	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/tfdist bench allreduce --sizes 4KB,1MB,100MB --tensors 1,160
+	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/tfdist bench train --compare-single
 
 .PHONY: clean
 clean: ## remove both environments, builds and caches

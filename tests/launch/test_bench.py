@@ -31,6 +31,15 @@ def results(launch: Any) -> tuple[list[dict[str, str]], dict[str, Any]]:
         return list(csv.DictReader(file)), json.loads((launch.folder / "all.json").read_text())
 
 
+def check_reduction(row: dict[str, str], ranks: int) -> None:
+    median, least = float(row["median_us"]), float(row["min_us"])
+    assert (int(row["ranks"]), int(row["rounds"]), int(row["tensors"])) == (ranks, 4, 3)
+    assert 0 < least <= median
+    assert float(row["algbw_gb_s"]) == pytest.approx(int(row["bytes"]) / median / 1e3)
+    assert float(row["busbw_gb_s"]) == pytest.approx(float(row["algbw_gb_s"]) * 2 * (ranks - 1) / ranks)
+    assert float(row["memcpy_ratio"]) == pytest.approx(median / float(row["memcpy_us"]))
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_allreduce(launch: Any, ranks: int) -> None:
     done = run(launch, ranks, *ALLREDUCE, *FILES)
@@ -42,15 +51,19 @@ def test_allreduce(launch: Any, ranks: int) -> None:
     row_of_size = [("float32", "none"), ("float32", "fp16"), ("bfloat16", "none")]
     assert kinds == [(size, *kind) for size in (4096, 257 * 1024) for kind in row_of_size]
     assert len(re.findall(r"^(?:\[0\] )?(?:4|257)KB ", done.stdout, re.MULTILINE)) == len(rows)
-    for row, same in zip(rows, document["rows"], strict=True):
-        median, least = float(row["median_us"]), float(row["min_us"])
-        assert (int(row["ranks"]), int(row["rounds"]), int(row["tensors"])) == (ranks, 4, 3)
-        assert 0 < least <= median == same["median_us"]
-        assert float(row["algbw_gb_s"]) == pytest.approx(int(row["bytes"]) / median / 1e3)
-        assert float(row["busbw_gb_s"]) == pytest.approx(float(row["algbw_gb_s"]) * 2 * (ranks - 1) / ranks)
-        assert float(row["memcpy_ratio"]) == pytest.approx(median / float(row["memcpy_us"]))
+    for row in rows:
+        check_reduction(row, ranks)
+    assert [row["median_us"] for row in document["rows"]] == [float(row["median_us"]) for row in rows]
     assert document["options"]["sizes"] == [4096, 257 * 1024]
     assert document["machine"]["cores"] == os.cpu_count()
+
+
+def check_training(row: dict[str, Any], ranks: int) -> None:
+    assert (row["ranks"], row["steps"]) == (ranks, 6)
+    assert 0 < row["min_ms"] <= row["median_ms"]
+    assert row["images_per_second"] == pytest.approx(ranks * row["images_per_second_rank"])
+    assert row["images_per_second_half_width"] > 0
+    assert 0 < row["images_per_second"] <= ranks * 2 / (row["min_ms"] / 1e3)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -61,15 +74,9 @@ def test_train(launch: Any, ranks: int) -> None:
     rows, document = results(launch)
     together, alone = document["rows"]
     assert [row["run"] for row in rows] == [f"{ranks} rank{'s' * (ranks > 1)}", "1 process alone"]
-    for row, processes in ((together, ranks), (alone, 1)):
-        assert (row["ranks"], row["steps"]) == (processes, 6)
-        assert 0 < row["min_ms"] <= row["median_ms"]
-        assert row["images_per_second"] == pytest.approx(processes * row["images_per_second_rank"])
-        assert row["images_per_second_half_width"] > 0
-        # The mean rate is that of a step time between the least and the sum of all.
-        assert 0 < row["images_per_second"] <= processes * 2 / (row["min_ms"] / 1e3)
-    assert alone["communication_ms"] == 0
-    assert together["communication_ms"] > 0
+    check_training(together, ranks)
+    check_training(alone, 1)
+    assert alone["communication_ms"] == 0 < together["communication_ms"]
     assert document["efficiency"]["of_medians"] == pytest.approx(alone["median_ms"] / together["median_ms"])
     assert 0 <= document["waiting_core_share"] < 1
 

@@ -1,0 +1,176 @@
+"""benchmarks/compare.py without running anything: reading recorded results, tables, and the section of the document."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SAMPLE = Path(__file__).parent / "sample"
+HOROVOD_STEP = (
+    '{"model": "digits", "image_size": 8, "batch_size": 2, "compression": "fp16", "ranks": %d, "median_ms": %s, '
+    '"min_ms": %s, "horovod": "0.28.1", "tensorflow": "2.13.1"}'
+)
+
+
+@pytest.fixture(scope="module")
+def compare() -> Any:
+    spec = importlib.util.spec_from_file_location("compare_script", ROOT / "benchmarks" / "compare.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return json.loads((SAMPLE / f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def slower(document: dict[str, Any], name: str, factor: float) -> dict[str, Any]:
+    """The same document with all times multiplied."""
+    for row in document["rows"]:
+        for key in (f"median_{name}", f"min_{name}"):
+            row[key] *= factor
+    return document
+
+
+def test_allreduce_beside_horovod(compare: Any) -> None:
+    """The median of three runs is the one in the middle, and the least is that of all."""
+    case, results = compare.Reduction.parse("4KB/160"), compare.Results()
+    for factor in (1.0, 3.0, 2.0):
+        results.add_reduction(case, slower(recorded("allreduce"), "us", factor))
+    results.add_horovod(case, (SAMPLE / "horovod.txt").read_text())
+    lines = compare.reduction_table(results, [case], ["none", "fp16"]).splitlines()
+    assert len(cells(lines[0])) == 10
+    none, fp16 = map(cells, lines[2:])
+    assert none[:4] == ["4KB, 160 tensors", "none", f"{2 * 787.7184998505982:.1f}", "730.1"]
+    assert none[4:8] == ["716.8", "660.2", f"{2 * 787.7184998505982 / 716.8325000748155:.2f}", "1.11"]
+    assert none[8:] == ["7.7", f"{2 * 787.7184998505982 / 7.699001798755489:.2f}"]
+    assert fp16[4:6] == ["713.4", "633.7"]
+    assert results.horovod == "0.28.1 on TensorFlow 2.13.1"
+
+
+def test_training_beside_horovod(compare: Any) -> None:
+    case, results = compare.Training.parse("digits/8/2"), compare.Results()
+    results.add_training(case, recorded("train"))
+    for ranks, median, least in ((1, 2.0, 1.5), (2, 4.0, 2.0)):
+        results.add_horovod(case, HOROVOD_STEP % (ranks, median, least))
+    ours, theirs = map(cells, compare.training_table(results, [case], ["fp16"], 2).splitlines()[2:])
+    assert ours == ["digits, 8 px, batch 2", "fp16", "tfdist", "1.1", "0.9", "1.4", "1.1", "0.75", "0.81"]
+    assert theirs == ["digits, 8 px, batch 2", "fp16", "Horovod", "2.0", "1.5", "4.0", "2.0", "0.50", "0.75"]
+
+
+def test_without_horovod_its_cells_are_empty_and_the_section_says_why(compare: Any) -> None:
+    case, results = compare.Reduction.parse("4KB/160"), compare.Results()
+    results.add_reduction(case, recorded("allreduce"))
+    row = cells(compare.reduction_table(results, [case], ["none"]).splitlines()[2])
+    assert row[4:8] == ["–"] * 4
+    text = compare.section(results, ["a table"], "2026-01-02", "how")
+    assert compare.SKIPPED in text and "TFDIST_BENCH_HOROVOD_PYTHON" in compare.SKIPPED
+
+
+def test_section_has_machine_commands_date_and_tables(compare: Any) -> None:
+    results = compare.Results(horovod="0.28.1 on TensorFlow 2.13.1", commands=["first", "second"])
+    results.add_training(compare.Training.parse("digits/8/2"), recorded("train"))
+    text = compare.section(results, ["| a |", "| b |"], "2026-01-02", "3 rounds")
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings == ["## Machine", "## Commands", "## Date", "## Tables"]
+    for part in ("- cores: 2", "- memory gib: 24", "first\nsecond", "2026-01-02", "\n\n| a |\n\n| b |", "0.28.1 on"):
+        assert part in text
+    assert compare.SKIPPED not in text
+
+
+def test_a_rerun_replaces_the_section_and_nothing_else(compare: Any) -> None:
+    document = f"# Title\n\n{compare.BEGIN}\nold\n{compare.END}\n\nend\n"
+    once = compare.replaced(document, "new")
+    assert once == document.replace("old", "new")
+    assert compare.replaced(once, "newer") == document.replace("old", "newer")
+
+
+@pytest.mark.parametrize("text", ["", "{begin}", "{end} {begin}", "{begin} {end} {end}"])
+def test_a_document_without_its_markers_is_refused(compare: Any, text: str) -> None:
+    with pytest.raises(ValueError, match="must have one line"):
+        compare.replaced(text.format(begin=compare.BEGIN, end=compare.END), "new")
+
+
+def test_the_document_of_the_project_has_the_markers(compare: Any) -> None:
+    document = (ROOT / "docs" / "performance.md").read_text()
+    assert compare.replaced(document, "TABLE").count("TABLE") == 1
+
+
+def test_horovod_that_printed_nothing_is_an_error(compare: Any) -> None:
+    with pytest.raises(ValueError, match=r"no result for 4KB, 1 tensor; it printed: no such thing"):
+        compare.Results().add_horovod(compare.Reduction.parse("4KB/1"), "no such thing\n")
+
+
+def test_defaults_are_the_cases_of_the_document(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compare.VARIABLE, "")
+    arguments = compare.parse([])
+    assert [(case.size_bytes, case.tensors) for case in arguments.allreduce] == [
+        (4096, 1),
+        (1 << 20, 160),
+        (100 << 20, 160),
+    ]
+    assert [str(case) for case in arguments.train] == [
+        "ResNet50, 96 px, batch 8",
+        "VGG16, 64 px, batch 8",
+        "MobileNetV2, 96 px, batch 8",
+    ]
+    assert (arguments.compressions, arguments.ranks, arguments.rounds) == (["none", "fp16"], 2, 3)
+    assert compare.parse(["--train", "none", "--allreduce", "4KB/1"]).train == []
+
+
+def test_runs_alternate_and_every_command_is_told_once(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = compare.parse("--horovod-python x/python --allreduce 4KB/160 --train digits/8/2 --rounds 2".split())
+    arguments.compressions = ["fp16"]
+    runner, order = compare.Runner(arguments), list[str]()
+
+    def output(command: list[str], environment: dict[str, str]) -> str:
+        assert "core" in command or "--bind-to core" in command
+        assert command.count("-np") == 1
+        ranks = int(command[command.index("-np") + 1])
+        if "--json" in command:
+            benchmark = "allreduce" if "allreduce" in command else "train"
+            order.append(f"tfdist {benchmark} {ranks}")
+            Path(command[-1]).write_text((SAMPLE / f"{benchmark}.json").read_text())
+            return ""
+        assert command[0] == "x/mpirun" and "PYTHONPATH" not in environment and environment["OMP_NUM_THREADS"] == "1"
+        script = Path(next(word for word in command if word.endswith(".py"))).stem
+        order.append(f"horovod {script} {ranks}")
+        return (SAMPLE / "horovod.txt").read_text() if script == "allreduce" else HOROVOD_STEP % (ranks, 2.0, 1.0)
+
+    monkeypatch.setenv("PYTHONPATH", "somewhere")
+    monkeypatch.setattr(compare, "_output", output)
+    runner.run()
+    reduction, training = (
+        ["tfdist allreduce 2", "horovod allreduce 2"],
+        ["tfdist train 2", "horovod train 1", "horovod train 2"],
+    )
+    assert order == [*reduction, *training, *reduction, *training]
+    assert len(runner.results.commands) == 5
+    assert not any(str(ROOT) in command or sys.executable in command for command in runner.results.commands)
+
+
+def test_a_run_that_fails_ends_the_comparison_with_its_last_lines(compare: Any) -> None:
+    script = "import sys; print('hello'); sys.exit('the reason')"
+    with pytest.raises(SystemExit) as caught:
+        compare._output([sys.executable, "-c", script], {})
+    assert "ended with 1" in str(caught.value) and "hello\nthe reason" in str(caught.value)
+
+
+def test_what_cannot_work_is_told_before_anything_runs(compare: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty.md").write_text("nothing\n")
+    with pytest.raises(SystemExit, match="must have one line"):
+        compare.check(compare.parse(["--document", str(tmp_path / "empty.md")]))
+    with pytest.raises(SystemExit, match="python is not an executable file"):
+        compare.check(compare.parse(["--horovod-python", str(tmp_path / "python")]))
