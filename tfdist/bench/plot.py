@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfdist.bench import size
 from tfdist.errors import ConfigError
 
 Row = Mapping[str, Any]
@@ -43,7 +44,9 @@ def write(path: Path, rows: Sequence[Row], title: str) -> None:
         axes.plot(*zip(*points, strict=True), marker="o", label=label)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xlabel("bytes")
+    sizes = sorted({row["bytes"] for row in rows})
+    axes.set_xticks(sizes, [size.show(size_bytes) for size_bytes in sizes], rotation=45)
+    axes.set_xlabel("size of the tensors")
     axes.set_ylabel("bus bandwidth, GB/s" if rows[0]["ranks"] > 1 else "bandwidth, GB/s")
     axes.set_title(title)
     axes.grid(visible=True, which="both", alpha=0.3)
