@@ -48,7 +48,9 @@ def run(options: Allreduce) -> None:
         document = {"benchmark": "allreduce", "machine": machine.describe(), "options": options, "rows": rows}
         record.write_json(options.json, document)
     if options.plot is not None:
-        plot.write(options.plot, rows, f"allreduce ({options.operation}), {tfdist.size()} ranks")
+        plot.write(
+            options.plot, rows, f"allreduce ({options.operation}), {tfdist.size()} rank{'s' * (tfdist.size() != 1)}"
+        )
 
 
 def _measure(group: Sequence[Case], options: Allreduce) -> list[dict[str, Any]]:
