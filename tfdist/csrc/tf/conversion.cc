@@ -1,5 +1,7 @@
 #include "tf/conversion.h"
 
+#include <limits>
+
 #include "tensorflow/core/framework/types.h"
 
 namespace tfdist {
@@ -96,6 +98,23 @@ Status ToCompression(const std::string& name, Compression* out) {
     return Status(StatusCode::kInvalidArgument, "unknown compression '" + name + "'");
   }
   return Status::Ok();
+}
+
+Status ToWeight(const std::string& label, int64_t weight, uint32_t* out) {
+  if (weight < 0 || weight > std::numeric_limits<uint32_t>::max()) {
+    return Status(StatusCode::kInvalidArgument, "allreduce '" + label + "' received the weight " +
+                                                    std::to_string(weight) +
+                                                    "; expected 0 to 4294967295.");
+  }
+  *out = static_cast<uint32_t>(weight);
+  return Status::Ok();
+}
+
+int TopologyValue(const Topology& topology, const std::string& what) {
+  if (what == "rank") return topology.rank;
+  if (what == "size") return topology.size;
+  if (what == "local_rank") return topology.local_rank;
+  return topology.local_size;
 }
 
 }  // namespace tfdist

@@ -3,6 +3,7 @@
 #ifndef TFDIST_TF_CONVERSION_H_
 #define TFDIST_TF_CONVERSION_H_
 
+#include <cstdint>
 #include <string>
 
 #include "core/engine.h"
@@ -25,6 +26,12 @@ Status ToTensorView(const tensorflow::Tensor& tensor, TensorView* out);
 
 Status ToReduction(const std::string& name, Reduction* out);
 Status ToCompression(const std::string& name, Compression* out);
+
+// The weight of this rank in the average `label`; kInvalidArgument where it does not fit.
+Status ToWeight(const std::string& label, int64_t weight, uint32_t* out);
+
+// "rank", "size", "local_rank" or "local_size".
+int TopologyValue(const Topology& topology, const std::string& what);
 
 }  // namespace tfdist
 

@@ -1,5 +1,4 @@
 // The CPU kernel of TfdistGroupedAllreduce.
-#include <limits>
 #include <vector>
 
 #include "tf/conversion.h"
@@ -25,12 +24,7 @@ class GroupedAllreduceKernel : public CollectiveKernel {
     TFDIST_RETURN_IF_ERROR(
         ReadScalar(*context, tensors + 1, "postscale_factor", &options.postscale));
     TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors + 2, "weight", &weight));
-    if (weight < 0 || weight > std::numeric_limits<uint32_t>::max()) {
-      return Status(StatusCode::kInvalidArgument,
-                    "allreduce '" + label() + "' received the weight " + std::to_string(weight) +
-                        "; expected 0 to 4294967295.");
-    }
-    options.weight = static_cast<uint32_t>(weight);
+    TFDIST_RETURN_IF_ERROR(ToWeight(label(), weight, &options.weight));
     std::vector<TensorView> inputs, outputs(tensors);
     TFDIST_RETURN_IF_ERROR(ViewInputs(*context, tensors, &inputs));
     for (int i = 0; i < tensors; ++i) {

@@ -9,13 +9,6 @@
 namespace tfdist {
 namespace {
 
-int ValueOf(const Topology& topology, const std::string& what) {
-  if (what == "rank") return topology.rank;
-  if (what == "size") return topology.size;
-  if (what == "local_rank") return topology.local_rank;
-  return topology.local_size;
-}
-
 class TopologyKernel : public tensorflow::OpKernel {
  public:
   explicit TopologyKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
@@ -28,7 +21,7 @@ class TopologyKernel : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, ToTensorFlow(World::Find(process_set_, &engine)));
     tensorflow::Tensor* value = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, tensorflow::TensorShape({}), &value));
-    value->scalar<int>()() = ValueOf(engine->communicator().topology(), what_);
+    value->scalar<int>()() = TopologyValue(engine->communicator().topology(), what_);
   }
 
  private:

@@ -1,0 +1,25 @@
+// For TensorFlow releases whose XLA cannot call the CPU through the typed FFI: every op says so when
+// it is compiled. Takes the place of collective_call.cc and collective_handler.cc in such a build.
+#include <string>
+
+#include "tf/xla/refused_call.h"
+#include "tf/xla/registration.h"
+
+namespace tfdist {
+namespace {
+
+class OldTensorFlowCall : public RefusedCall {
+ public:
+  explicit OldTensorFlowCall(tensorflow::OpKernelConstruction* context)
+      : RefusedCall(context,
+                    "that takes TensorFlow " TFDIST_FIRST_TENSORFLOW_WITH_XLA
+                    " or newer; tfdist was built for TensorFlow " TFDIST_BUILD_TENSORFLOW
+                    ". Leave out jit_compile=True, or install a newer TensorFlow and build tfdist "
+                    "again.") {}
+};
+
+TFDIST_REGISTER_ALL(tensorflow::DEVICE_CPU_XLA_JIT, OldTensorFlowCall);
+TFDIST_REGISTER_ALL(tensorflow::DEVICE_GPU_XLA_JIT, OldTensorFlowCall);
+
+}  // namespace
+}  // namespace tfdist
