@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist import _compat, config, errors, optimizer, runtime
+from tfdist import _compat, config, errors, optimizer, runtime, xla
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
@@ -182,11 +182,12 @@ class DataParallel(keras.callbacks.Callback):
             model.optimizer, compression
         ):
             model.train_function = None
-        if model.jit_compile:
+        obstacle = xla.obstacle() if model.jit_compile else None
+        if obstacle:
             model.jit_compile = False
             model.train_function = None
             if tfdist.rank() == 0:
-                _logger.warning("the step is not compiled by XLA: collectives have no XLA form in this version.")
+                _logger.warning("the step is not compiled by XLA: %s", obstacle)
 
     def _join_where_uneven(self, model: keras.Model) -> None:
         """Ranks with unequal numbers of batches count by their samples; a step traced without that is made again."""

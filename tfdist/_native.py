@@ -136,7 +136,7 @@ def mpi_thread_level() -> int:
 
 
 def build_info() -> dict[str, str]:
-    """What the library was built for: `tensorflow`, `mpi` and `compiler`, read without loading it."""
+    """What the library was built for, read without loading it: `tensorflow`, `mpi`, `compiler`, platforms of `xla`."""
     return _recorded_build(library_path())
 
 

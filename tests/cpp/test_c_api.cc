@@ -76,7 +76,7 @@ TEST(CApiBuildInfoIsJson) {
   const std::string info = tfdist_build_info();
   EXPECT_EQ(info.front(), '{');
   EXPECT_EQ(info.back(), '}');
-  for (const char* key : {"\"tensorflow\": \"", "\"mpi\": \"", "\"compiler\": \""}) {
+  for (const char* key : {"\"tensorflow\": \"", "\"mpi\": \"", "\"compiler\": \"", "\"xla\": \""}) {
     EXPECT_CONTAINS(info, key);
   }
 }

@@ -22,6 +22,9 @@
 #ifndef TFDIST_BUILD_COMPILER
 #define TFDIST_BUILD_COMPILER __VERSION__
 #endif
+#ifndef TFDIST_BUILD_XLA
+#define TFDIST_BUILD_XLA ""
+#endif
 
 namespace tfdist {
 namespace {
@@ -188,5 +191,5 @@ int tfdist_remove_process_set(int process_set, char* message, int message_size) 
 
 const char* tfdist_build_info(void) {
   return "{\"tensorflow\": \"" TFDIST_BUILD_TENSORFLOW "\", \"mpi\": \"" TFDIST_BUILD_MPI
-         "\", \"compiler\": \"" TFDIST_BUILD_COMPILER "\"}";
+         "\", \"compiler\": \"" TFDIST_BUILD_COMPILER "\", \"xla\": \"" TFDIST_BUILD_XLA "\"}";
 }

@@ -1,0 +1,26 @@
+"""Whether XLA can compile functions with collectives here. Compiles nothing."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist import _native
+
+
+def obstacle() -> str | None:
+    """Why `jit_compile=True` cannot work with collectives in this process; None where it can.
+
+    Example:
+
+    ```python
+    from tfdist import xla
+
+    model.compile(optimizer, loss="mse", jit_compile=xla.obstacle() is None)
+    ```
+    """
+    built = _native.build_info()
+    if not built["xla"]:
+        return f"with TensorFlow {built['tensorflow']} collectives have no form for XLA; install a newer TensorFlow."
+    if tf.config.get_visible_devices("GPU"):
+        return "on a GPU collectives have no form for XLA yet; hide the GPUs to compile for the CPU."
+    return None
