@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist import runtime
+from tfdist import errors, runtime
 from tfdist.ops import allgather, broadcast
 from tfdist.process_sets import ProcessSet, global_process_set
 
@@ -26,6 +26,9 @@ def broadcast_object(
         name: Same on every rank; errors name the object by it.
         process_set: The ranks that take part.
 
+    Raises:
+        ConfigError: Inside a `tf.function`, compiled by XLA or not.
+
     Example:
 
     ```python
@@ -33,6 +36,7 @@ def broadcast_object(
     ```
     """
     label = name or "broadcast_object"
+    _refuse_graph("broadcast_object", label)
     data = _to_array(obj) if runtime.rank() == root_rank else np.zeros(0, np.uint8)
     count = tf.constant(data.size, tf.int64)
     length = int(broadcast.broadcast(count, root_rank, name=f"{label}/bytes", process_set=process_set))
@@ -69,6 +73,9 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         name: Same on every rank; errors name the object by it.
         process_set: The ranks that take part.
 
+    Raises:
+        ConfigError: Inside a `tf.function`, compiled by XLA or not.
+
     Example:
 
     ```python
@@ -76,11 +83,20 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     ```
     """
     label = name or "allgather_object"
+    _refuse_graph("allgather_object", label)
     data = _to_array(obj)
     count = tf.constant([data.size], tf.int64)
     lengths = allgather.allgather(count, name=f"{label}/bytes", process_set=process_set).numpy()
     everything = allgather.allgather(data, name=label, process_set=process_set).numpy()
     return [_from_array(part) for part in np.split(everything, np.cumsum(lengths)[:-1])]
+
+
+def _refuse_graph(function: str, label: str) -> None:
+    if not tf.executing_eagerly():
+        raise errors.ConfigError(
+            f"{function} {label!r} ran inside a tf.function, whose graph holds tensors only. Call it outside of the "
+            "function, also of one with jit_compile=True, and pass tensors in."
+        )
 
 
 def _to_array(obj: Any) -> np.ndarray[Any, Any]:

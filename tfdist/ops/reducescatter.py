@@ -123,10 +123,45 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     label = f"gradient of {op.get_attr('label').decode()}"
 
     def all_rows(places: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
-        whole = allgather.grouped_allgather(dense, name=label, process_set=process_set)
-        return [
-            tf.reshape(gradient * tf.cast(factor, gradient.dtype), tf.shape(op.inputs[place]))
-            for place, gradient in zip(places, whole, strict=True)
-        ]
+        inputs = [op.inputs[place] for place in places]
+        scaled = [gradient * tf.cast(factor, gradient.dtype) for gradient in dense]
+        return _gather_dealt_rows(scaled, inputs, label, process_set)
 
     return [*call.differentiate(gradients, all_rows), None, None, None]
+
+
+def _gather_dealt_rows(
+    parts: Sequence[tf.Tensor], wholes: Sequence[tf.Tensor], label: str, process_set: ProcessSet
+) -> list[tf.Tensor]:
+    """Puts together what reducescatter dealt out; the results have the shapes of `wholes`.
+
+    Where the ranks may have unequally many rows each sends as many as the first, because XLA compiles only that.
+    """
+    size = process_set.size()
+    equal = [whole.shape[0] is not None and whole.shape[0] % size == 0 for whole in wholes]
+    sent = [part if same else _padded(part, whole, size) for part, whole, same in zip(parts, wholes, equal, strict=True)]
+    gathered = allgather.grouped_allgather(sent, name=label, process_set=process_set)
+    return [
+        tf.reshape(rows, tf.shape(whole)) if same else _without_padding(rows, whole, size)
+        for rows, whole, same in zip(gathered, wholes, equal, strict=True)
+    ]
+
+
+def _most_rows(whole: tf.Tensor, size: int) -> tf.Tensor:
+    """Those of the first rank."""
+    return (tf.shape(whole)[0] + size - 1) // size
+
+
+def _padded(part: tf.Tensor, whole: tf.Tensor, size: int) -> tf.Tensor:
+    missing = _most_rows(whole, size) - tf.shape(part)[0]
+    return tf.concat([part, tf.zeros(tf.concat([[missing], tf.shape(part)[1:]], 0), part.dtype)], 0)
+
+
+def _without_padding(rows: tf.Tensor, whole: tf.Tensor, size: int) -> tf.Tensor:
+    """The first ranks have all rows that they sent, the others one less, or all of them none less."""
+    shape, most = tf.shape(whole), _most_rows(whole, size)
+    by_rank = tf.reshape(rows, tf.concat([[size, most], shape[1:]], 0))
+    full = shape[0] - (most - 1) * size
+    first = tf.reshape(by_rank[:full], tf.concat([[full * most], shape[1:]], 0))
+    rest = tf.reshape(by_rank[full:, : most - 1], tf.concat([[(size - full) * (most - 1)], shape[1:]], 0))
+    return tf.concat([first, rest], 0)

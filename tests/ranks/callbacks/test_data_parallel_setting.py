@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tfdist
+from tfdist import xla
 from tfdist.callbacks import DataParallel, ModelCheckpoint
 from tfdist.testing.parity import assert_identical_on_ranks
 
@@ -24,11 +25,13 @@ def fit(model, *callbacks, **kwargs):
     return model.fit(x, x[:, :2] * (1 + tfdist.rank()), callbacks=list(callbacks), **options)
 
 
-def test_a_model_for_xla_is_trained_without(world, warnings_of_tfdist):
+def test_a_model_for_xla_is_trained_without_where_it_has_no_form(world, warnings_of_tfdist, monkeypatch):
+    monkeypatch.setattr(xla, "obstacle", lambda: "for a reason of this test.")
     model = new_model("sgd", jit_compile=True)
     fit(model, DataParallel())
+    assert not model.jit_compile
     assert_identical_on_ranks(model.get_weights())
-    warned = [line for line in warnings_of_tfdist if "XLA" in line]
+    warned = [line for line in warnings_of_tfdist if "not compiled by XLA: for a reason of this test." in line]
     assert len(warned) == (1 if tfdist.rank() == 0 else 0)
 
 

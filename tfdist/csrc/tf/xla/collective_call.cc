@@ -310,7 +310,8 @@ class BroadcastVariablesCall : public CollectiveCall {
     std::vector<tensorflow::DataType> types(count);
     std::vector<XlaOp> values(count);
     for (int i = 0; i < count; ++i) {
-      TF_RETURN_IF_ERROR(context->GetVariableTypeAndShape(i, &types[i], nullptr));
+      tensorflow::TensorShape shape;
+      TF_RETURN_IF_ERROR(context->GetVariableTypeAndShape(i, &types[i], &shape));
       TF_RETURN_IF_ERROR(context->ReadVariableInput(i, types[i], nullptr, &values[i]));
     }
     TF_ASSIGN_OR_RETURN(const std::vector<Shape> shapes,
