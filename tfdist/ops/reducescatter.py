@@ -139,7 +139,9 @@ def _gather_dealt_rows(
     """
     size = process_set.size()
     equal = [whole.shape[0] is not None and whole.shape[0] % size == 0 for whole in wholes]
-    sent = [part if same else _padded(part, whole, size) for part, whole, same in zip(parts, wholes, equal, strict=True)]
+    sent = [
+        part if same else _padded(part, whole, size) for part, whole, same in zip(parts, wholes, equal, strict=True)
+    ]
     gathered = allgather.grouped_allgather(sent, name=label, process_set=process_set)
     return [
         tf.reshape(rows, tf.shape(whole)) if same else _without_padding(rows, whole, size)

@@ -254,8 +254,7 @@ class AllgatherCall : public CollectiveCall {
   absl::Status CompileOrFail(XlaOpKernelContext* context) override {
     const std::vector<XlaOp> operands = Operands(context);
     const int tensors = static_cast<int>(operands.size());
-    TF_ASSIGN_OR_RETURN(std::vector<Shape> shapes,
-                        ShapesOf(context->builder(), operands, tensors));
+    TF_ASSIGN_OR_RETURN(std::vector<Shape> shapes, ShapesOf(context->builder(), operands, tensors));
     TF_ASSIGN_OR_RETURN(const Topology topology, FindTopology());
     tensorflow::Tensor rows(tensorflow::DT_INT64, {tensors, topology.size});
     for (int i = 0; i < tensors; ++i) {

@@ -39,10 +39,10 @@ Status ToDType(ffi::DataType type, DType* out) {
     DType to;
   };
   static constexpr Pair kPairs[] = {
-      {ffi::DataType::PRED, DType::kBool},    {ffi::DataType::U8, DType::kUint8},
-      {ffi::DataType::S8, DType::kInt8},      {ffi::DataType::U16, DType::kUint16},
-      {ffi::DataType::S16, DType::kInt16},    {ffi::DataType::S32, DType::kInt32},
-      {ffi::DataType::S64, DType::kInt64},    {ffi::DataType::F16, DType::kFloat16},
+      {ffi::DataType::PRED, DType::kBool},     {ffi::DataType::U8, DType::kUint8},
+      {ffi::DataType::S8, DType::kInt8},       {ffi::DataType::U16, DType::kUint16},
+      {ffi::DataType::S16, DType::kInt16},     {ffi::DataType::S32, DType::kInt32},
+      {ffi::DataType::S64, DType::kInt64},     {ffi::DataType::F16, DType::kFloat16},
       {ffi::DataType::BF16, DType::kBfloat16}, {ffi::DataType::F32, DType::kFloat32},
       {ffi::DataType::F64, DType::kFloat64},
   };
@@ -51,9 +51,9 @@ Status ToDType(ffi::DataType type, DType* out) {
     *out = pair.to;
     return Status::Ok();
   }
-  return Status(StatusCode::kInternal,
-                "XLA gave a collective a tensor of its type " +
-                    std::to_string(static_cast<int>(type)) + ", which tfdist does not know.");
+  return Status(StatusCode::kInternal, "XLA gave a collective a tensor of its type " +
+                                           std::to_string(static_cast<int>(type)) +
+                                           ", which tfdist does not know.");
 }
 
 Status ToTensorView(const ffi::AnyBuffer& buffer, TensorView* out) {
@@ -186,28 +186,32 @@ Status Reducescatter(const Invocation& invocation, Engine* engine) {
     const RowRange own = OwnRows(inputs[i].shape[0], communicator.rank(), communicator.size());
     if (outputs[i].shape[0] == own.end - own.begin) continue;
     return Status(StatusCode::kInvalidArgument,
-                  "reducescatter '" + options.name + "' was compiled by XLA for another rank or "
-                  "number of ranks than " + std::to_string(communicator.size()) +
+                  "reducescatter '" + options.name +
+                      "' was compiled by XLA for another rank or "
+                      "number of ranks than " +
+                      std::to_string(communicator.size()) +
                       ". Make a new tf.function after the number of ranks has changed.");
   }
   return engine->ReduceScatter(options, inputs, outputs);
 }
 
-// Says what is wrong with the rows that the ranks gave; all is well if all gave as many as this one.
+// Says what is wrong with the rows that the ranks gave; all is well if all gave as many as this
+// one.
 Status CheckRows(const GatherOptions& options, const std::vector<TensorView>& inputs,
                  const std::vector<TensorView>& outputs, const std::vector<int64_t>& rows) {
   const size_t size = rows.size() / inputs.size();
   for (size_t t = 0; t < inputs.size(); ++t) {
     const auto begin = rows.begin() + static_cast<int64_t>(t * size);
     const int64_t own = inputs[t].shape.empty() ? 1 : inputs[t].shape[0];
-    const bool equal = std::count(begin, begin + static_cast<int64_t>(size), *begin) ==
-                       static_cast<int64_t>(size);
+    const bool equal =
+        std::count(begin, begin + static_cast<int64_t>(size), *begin) == static_cast<int64_t>(size);
     if (equal && outputs[t].shape[0] == own * static_cast<int64_t>(size)) continue;
     std::string by_rank;
     for (size_t r = 0; r < size; ++r) by_rank += (r > 0 ? ", " : "") + std::to_string(begin[r]);
     return Status(StatusCode::kInvalidArgument,
-                  "allgather '" + options.name + "' inside jit_compile=True needs equally many rows "
-                  "on every rank, the number that XLA compiled it for; received for tensor '" +
+                  "allgather '" + options.name +
+                      "' inside jit_compile=True needs equally many rows "
+                      "on every rank, the number that XLA compiled it for; received for tensor '" +
                       options.tensor_names[t] + "' by rank: " + by_rank +
                       ". Call it outside of the function with jit_compile=True.");
   }
@@ -290,7 +294,7 @@ ffi::Error RunTopology(ffi::RemainingArgs operands, ffi::RemainingRets results,
   return ToXla(ReadTopology(Invocation(operands, results, attributes)));
 }
 
-#define TFDIST_HANDLER(name, function)                                                         \
+#define TFDIST_HANDLER(name, function) \
   XLA_FFI_DEFINE_HANDLER(name, function, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs())
 
 TFDIST_HANDLER(kAllreduce, Run<Allreduce>);

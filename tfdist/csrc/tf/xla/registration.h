@@ -9,8 +9,7 @@
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
-#define TFDIST_REGISTER(op, device, kernel) \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(device), kernel)
+#define TFDIST_REGISTER(op, device, kernel) REGISTER_KERNEL_BUILDER(Name(op).Device(device), kernel)
 
 #define TFDIST_REGISTER_ALL(device, kernel)                      \
   TFDIST_REGISTER("TfdistGroupedAllreduce", device, kernel);     \

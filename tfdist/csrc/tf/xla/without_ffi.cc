@@ -1,5 +1,6 @@
-// For TensorFlow releases whose XLA cannot call the CPU through the typed FFI: every op says so when
-// it is compiled. Takes the place of collective_call.cc and collective_handler.cc in such a build.
+// For TensorFlow releases whose XLA cannot call the CPU through the typed FFI: every op says so
+// when it is compiled. Takes the place of collective_call.cc and collective_handler.cc in such a
+// build.
 #include <string>
 
 #include "tf/xla/refused_call.h"
