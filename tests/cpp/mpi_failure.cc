@@ -2,9 +2,11 @@
 // this counts them, because mpirun's exit status does not tell.
 //
 //   mpi_failure silent             the last rank does not take part
-//   mpi_failure killed OPERATION   it is killed in the middle of allreduce, reducescatter, adasum,
-//                                  alltoall, join (rank 0 has joined) or set (an allreduce in a
-//                                  process set of all but rank 0); needs mpirun --with-ft ulfm
+//   mpi_failure killed OPERATION [VICTIM]
+//                                  the last rank, or VICTIM, is killed in the middle of allreduce,
+//                                  reducescatter, broadcast, allgather, adasum, alltoall, join
+//                                  (rank 0 has joined) or set (an allreduce in a process set of all
+//                                  but rank 0); needs mpirun --with-ft ulfm
 #include <mpi.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -72,14 +75,39 @@ Status Alltoall(Engine* engine) {
   return engine->Alltoall("tokens", View(&input), {}, allocate, &received);
 }
 
+Status Broadcast(Engine* engine) {
+  std::vector<float> values(kElements, 1.0f);
+  tfdist::BroadcastOptions options;
+  options.name = "weights";
+  options.tensor_names = {"kernel"};
+  return engine->Broadcast(options, {View(&values)});
+}
+
+Status Allgather(Engine* engine) {
+  std::vector<float> input(kElements, 1.0f);
+  std::vector<float> output;
+  std::vector<int64_t> rows;
+  tfdist::GatherOptions options;
+  options.name = "rows";
+  options.tensor_names = {"kernel"};
+  const auto allocate = [&output](int, const std::vector<int64_t>& shape, TensorView* view) {
+    output.resize(static_cast<size_t>(shape[0]));
+    *view = View(&output);
+    return Status::Ok();
+  };
+  return engine->Allgather(options, {View(&input)}, allocate, &rows);
+}
+
 Status RunOnce(const std::string& operation, Engine* engine) {
+  if (operation == "broadcast") return Broadcast(engine);
+  if (operation == "allgather") return Allgather(engine);
   if (operation == "reducescatter") return ReduceScatter(engine);
   if (operation == "alltoall") return Alltoall(engine);
   const bool adasum = operation == "adasum";
   return Allreduce(engine, kElements, adasum ? Reduction::kAdasum : Reduction::kSum);
 }
 
-// Goes on until the first error. The last rank never sees one: it is killed during a call.
+// Goes on until the first error. A rank that dies never sees one: it is killed during a call.
 Status RunUntilError(const std::string& operation, Engine* engine, bool dies) {
   std::atomic<int> begun{0};
   std::thread killer;
@@ -110,7 +138,7 @@ bool Judge(const Status& status, StatusCode code, const std::string& text) {
 // An engine that has failed says the same ever after.
 bool IsKept(const Status& status) { return Sum(10).message() == status.message(); }
 
-bool RunKilled(const std::string& operation) {
+bool RunKilled(const std::string& operation, int victim) {
   const int rank = tfdist_rank();
   const int last = tfdist_size() - 1;
   Engine* const whole = tfdist::World::Get().get();
@@ -129,7 +157,7 @@ bool RunKilled(const std::string& operation) {
   } else if (rank == 0 && operation == "set") {
     status = whole->Barrier("waits for the set");
   } else {
-    status = RunUntilError(operation, set != nullptr ? set.get() : whole, rank == last);
+    status = RunUntilError(operation, set != nullptr ? set.get() : whole, rank == victim);
   }
   const bool ok = Judge(status, StatusCode::kUnavailable, "rank " + std::to_string(rank));
   // Who is lost to a process set is lost to all ranks.
@@ -167,7 +195,8 @@ int main(int argc, char** argv) {
   }
   const auto start = std::chrono::steady_clock::now();
   bool ok = Sum(1000).ok();
-  ok = (killed ? RunKilled(argv[2]) : RunSilent()) && ok;
+  const int victim = argc > 3 ? std::atoi(argv[3]) : tfdist_size() - 1;
+  ok = (killed ? RunKilled(argv[2], victim) : RunSilent()) && ok;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   if (elapsed.count() > 30) ok = false;  // noticed, not waited out
   tfdist_shutdown(0, nullptr, 0);

@@ -77,7 +77,10 @@ if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
   }
   expect_survivors 2 -np 3 "$build/mpi_failure" silent
   if ompi_info 2>/dev/null | grep -q 'FT MPI support: yes'; then
-    for operation in allreduce reducescatter adasum alltoall join; do
+    for victim in 0 1; do
+      expect_survivors 2 --with-ft ulfm -np 3 "$build/mpi_failure" killed allreduce "$victim"
+    done
+    for operation in allreduce reducescatter broadcast allgather adasum alltoall join; do
       expect_survivors 1 --with-ft ulfm -np 2 "$build/mpi_failure" killed "$operation"
       expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed "$operation"
     done
