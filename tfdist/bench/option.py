@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from tfdist.bench import case, network, plot, size
 from tfdist.errors import ConfigError
+from tfdist.launch import option
 
 _ALLREDUCE = """\
 Times tfdist.grouped_allreduce inside a tf.function, and checks its results, on the ranks that it is started on.
@@ -135,7 +136,7 @@ def _add_allreduce(parser: argparse.ArgumentParser) -> None:
     )
     budget.add_argument(
         "--seconds",
-        type=_seconds,
+        type=option.seconds,
         default=5.0,
         metavar="S",
         help="time for each size: as many rounds as fit, 5 to 1,000 (default: %(default)g)",
@@ -250,13 +251,3 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; expected more than 0")
-    return value

@@ -57,7 +57,7 @@ def _ranks(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -123,7 +123,7 @@ def _add_placement(group: Any) -> None:
     group.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     group.add_argument(
         "--start-timeout",
-        type=_seconds,
+        type=seconds,
         default=START_TIMEOUT_S,
         metavar="SECONDS",
         help="end the job if not all ranks have started by then (default: %(default)g)",

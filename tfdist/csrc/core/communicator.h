@@ -50,8 +50,8 @@ class Communicator {
                         std::unique_ptr<Communicator>* subset) = 0;
 
   // A window for the ranks of this host, in which this one has its local rank, with `bytes` of
-  // memory each; null where the transport has none. All ranks call it. kUnavailable is a failure of
-  // the transport, anything else one of this rank alone, which then has no window.
+  // memory each; null where the transport has none. All ranks call it. kInternal is a failure of
+  // this rank alone, which then has no window; anything else one of the transport.
   virtual Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) {
     static_cast<void>(bytes);
     static_cast<void>(wait);

@@ -56,7 +56,7 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
   host->topology = HostTopology(whole);
   std::unique_ptr<Window> window;
   const Status opened = communicator->OpenWindow(config.window_bytes, wait, &window);
-  if (opened.code() == StatusCode::kUnavailable) return opened;
+  if (!opened.ok() && opened.code() != StatusCode::kInternal) return opened;
   std::vector<int64_t> failed;
   TFDIST_RETURN_IF_ERROR(Gather(opened.ok() ? 0 : 1, communicator, wait, &failed));
   const auto first = std::find(failed.begin(), failed.end(), 1);

@@ -23,6 +23,15 @@ constexpr int kLooks = 4;
 // Pauses between two looks at the peers' processes, which cost a system call.
 constexpr int kPausesPerCheck = 64;
 
+// Elements of the rank that has most.
+int64_t LongestPart(const std::vector<int64_t>& offsets) {
+  int64_t longest = 0;
+  for (size_t r = 1; r < offsets.size(); ++r) {
+    longest = std::max(longest, offsets[r] - offsets[r - 1]);
+  }
+  return longest;
+}
+
 }  // namespace
 
 // Elements of one rank in one chunk.
@@ -86,7 +95,7 @@ Status WindowCollective::AllreduceSmall(const ReduceSpec& spec, const FusedView&
   TFDIST_RETURN_IF_ERROR(Await(Window::kPosted, chunk + 1));
   std::vector<const void*> parts;
   for (int r = 0; r < window_->size(); ++r) parts.push_back(window_->posted(r, chunk));
-  char result[kSmallBytes];
+  alignas(64) char result[kSmallBytes];
   tfdist::Reduce(spec, parts, count, result);
   output.Write(0, count, result);
   Publish(Window::kReduced, chunk + 1);
@@ -100,9 +109,7 @@ Status WindowCollective::ReduceScatter(const ReduceSpec& spec, const FusedView& 
                                        const FusedView& output) {
   const int size = window_->size();
   const int64_t step = window_->slot_bytes() / SizeOf(input.wire()) / size;
-  int64_t longest = 0;
-  for (int r = 0; r < size; ++r) longest = std::max(longest, offsets[r + 1] - offsets[r]);
-  const int64_t chunks = (longest + step - 1) / step;
+  const int64_t chunks = (LongestPart(offsets) + step - 1) / step;
   return Run({&spec, &input, &output, &offsets, false, size, step, chunks, window_->next_chunk()});
 }
 
@@ -110,9 +117,7 @@ Status WindowCollective::Allgather(const FusedView& input, const std::vector<int
                                    const FusedView& output) {
   const int size = window_->size();
   const int64_t step = window_->slot_bytes() / SizeOf(output.wire());
-  int64_t longest = 0;
-  for (int r = 0; r < size; ++r) longest = std::max(longest, offsets[r + 1] - offsets[r]);
-  const int64_t chunks = (longest + step - 1) / step;
+  const int64_t chunks = (LongestPart(offsets) + step - 1) / step;
   return Run({nullptr, &input, &output, &offsets, true, size, step, chunks, window_->next_chunk()});
 }
 

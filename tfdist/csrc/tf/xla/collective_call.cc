@@ -194,25 +194,30 @@ class CollectiveCall : public tensorflow::XlaOpKernel {
   Attributes attributes_;
 };
 
-class AllreduceCall : public CollectiveCall {
+// A collective whose results have the shapes of its inputs.
+class SameShapeCall : public CollectiveCall {
  public:
-  explicit AllreduceCall(OpKernelConstruction* context)
-      : CollectiveCall(context, kAllreduceTarget) {
-    OP_REQUIRES_OK(context, CopyTensorNames(context, &attributes()));
-    OP_REQUIRES_OK(context, CopyText(context, kReduction, &attributes()));
-    OP_REQUIRES_OK(context, CopyText(context, kCompression, &attributes()));
-    OP_REQUIRES_OK(context, CopyFlag(context, kWeighted, &attributes()));
-  }
+  using CollectiveCall::CollectiveCall;
 
  protected:
   absl::Status CompileOrFail(XlaOpKernelContext* context) override {
     const std::vector<XlaOp> operands = Operands(context);
     TF_ASSIGN_OR_RETURN(const std::vector<Shape> shapes,
                         ShapesOf(context->builder(), operands, context->num_outputs()));
-    TF_ASSIGN_OR_RETURN(const std::vector<XlaOp> reduced,
+    TF_ASSIGN_OR_RETURN(const std::vector<XlaOp> results,
                         AddOrderedCall(context, operands, shapes));
-    SetOutputs(context, reduced);
+    SetOutputs(context, results);
     return absl::OkStatus();
+  }
+};
+
+class AllreduceCall : public SameShapeCall {
+ public:
+  explicit AllreduceCall(OpKernelConstruction* context) : SameShapeCall(context, kAllreduceTarget) {
+    OP_REQUIRES_OK(context, CopyTensorNames(context, &attributes()));
+    OP_REQUIRES_OK(context, CopyText(context, kReduction, &attributes()));
+    OP_REQUIRES_OK(context, CopyText(context, kCompression, &attributes()));
+    OP_REQUIRES_OK(context, CopyFlag(context, kWeighted, &attributes()));
   }
 };
 
@@ -275,23 +280,11 @@ class AllgatherCall : public CollectiveCall {
   }
 };
 
-class BroadcastCall : public CollectiveCall {
+class BroadcastCall : public SameShapeCall {
  public:
-  explicit BroadcastCall(OpKernelConstruction* context)
-      : CollectiveCall(context, kBroadcastTarget) {
+  explicit BroadcastCall(OpKernelConstruction* context) : SameShapeCall(context, kBroadcastTarget) {
     OP_REQUIRES_OK(context, CopyTensorNames(context, &attributes()));
     OP_REQUIRES_OK(context, CopyNumber(context, kRootRank, &attributes()));
-  }
-
- protected:
-  absl::Status CompileOrFail(XlaOpKernelContext* context) override {
-    const std::vector<XlaOp> operands = Operands(context);
-    TF_ASSIGN_OR_RETURN(const std::vector<Shape> shapes,
-                        ShapesOf(context->builder(), operands, context->num_outputs()));
-    TF_ASSIGN_OR_RETURN(const std::vector<XlaOp> received,
-                        AddOrderedCall(context, operands, shapes));
-    SetOutputs(context, received);
-    return absl::OkStatus();
   }
 };
 
