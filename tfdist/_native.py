@@ -9,6 +9,7 @@ import ctypes
 import functools
 import json
 import re
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -128,6 +129,30 @@ def ask(name: str) -> int:
     return value
 
 
+def plan_buckets(dtypes: Sequence[str], sizes: Sequence[int], threshold: int) -> list[list[int]]:
+    """The plan by which one fused collective sends tensors: the same code that the collective runs.
+
+    Args:
+        dtypes: Name of each tensor's dtype, such as "float32".
+        sizes: Bytes of each tensor on the wire.
+        threshold: Bytes of a bucket at most; a larger tensor travels alone.
+
+    Returns:
+        Positions of the tensors of each bucket, ascending; buckets in the order of their first tensor.
+
+    Raises:
+        ConfigError: If a dtype is none that collectives carry, or a number is negative.
+    """
+    count = len(sizes)
+    names = (ctypes.c_char_p * count)(*(name.encode() for name, _ in zip(dtypes, sizes, strict=True)))
+    numbers = (ctypes.c_int * count)()
+    call("tfdist_plan_buckets", names, (ctypes.c_int64 * count)(*sizes), count, threshold, numbers)
+    buckets: list[list[int]] = [[] for _ in range(max(numbers, default=-1) + 1)]
+    for tensor, number in enumerate(numbers):
+        buckets[number].append(tensor)
+    return buckets
+
+
 def mpi_thread_level() -> int:
     """The thread level at which MPI runs, by MPI's own numbers: 3 is MPI_THREAD_MULTIPLE."""
     level = ctypes.c_int()
@@ -220,11 +245,15 @@ def _declare(library: ctypes.CDLL) -> None:
     library.tfdist_init.argtypes = [text, numbers, number, number, settings, text, number]
     library.tfdist_add_process_set.argtypes = [numbers, number, numbers, text, number]
     library.tfdist_remove_process_set.argtypes = [number, text, number]
+    library.tfdist_plan_buckets.argtypes = [
+        *(ctypes.POINTER(text), ctypes.POINTER(ctypes.c_int64), number, ctypes.c_int64),
+        *(numbers, text, number),
+    ]
     library.tfdist_shutdown.argtypes = [number, text, number]
     library.tfdist_barrier.argtypes = [text, text, number]
     for name in (
         *("init", "shutdown", "barrier", "is_initialized", "is_homogeneous"),
-        *("add_process_set", "remove_process_set"),
+        *("add_process_set", "remove_process_set", "plan_buckets"),
     ):
         getattr(library, f"tfdist_{name}").restype = number
     library.tfdist_communication_seconds.restype = ctypes.c_double

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "core/c_api.h"
 #include "core/status.h"
@@ -115,4 +116,32 @@ TEST(CApiAddsAndRemovesProcessSets) {
   EXPECT_EQ(tfdist_remove_process_set(1, message, sizeof(message)), 3);
   EXPECT_CONTAINS(std::string(message), "there is no process set 1 to remove");
   EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
+}
+
+TEST(CApiPlansBucketsWithoutAnEngine) {
+  const char* const dtypes[] = {"float32", "float16", "float32", "float32", "float16"};
+  const int64_t bytes[] = {60, 10, 101, 40, 90};
+  std::vector<int> buckets(5, -1);
+  char message[256] = "old";
+  EXPECT_EQ(tfdist_plan_buckets(dtypes, bytes, 5, 100, buckets.data(), message, sizeof(message)),
+            0);
+  EXPECT_EQ(std::string(message), "");
+  const std::vector<int> expected = {0, 1, 2, 0, 1};  // the third is larger than a bucket
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(buckets[i], expected[i]);
+  EXPECT_EQ(tfdist_plan_buckets(nullptr, nullptr, 0, 100, nullptr, nullptr, 0), 0);
+  EXPECT_EQ(tfdist_is_initialized(), 0);
+}
+
+TEST(CApiRefusesToPlanWhatIsNoTensor) {
+  const char* const dtypes[] = {"float32", "float8"};
+  const int64_t bytes[] = {4, -1};
+  int buckets[2];
+  char message[256];
+  EXPECT_EQ(tfdist_plan_buckets(dtypes, bytes, 2, 100, buckets, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "dtype is 'float8'");
+  EXPECT_EQ(tfdist_plan_buckets(dtypes, bytes + 1, 1, 100, buckets, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "tensor 0 has -1 bytes");
+  EXPECT_EQ(tfdist_plan_buckets(dtypes, bytes, -1, 100, buckets, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_plan_buckets(dtypes, bytes, 1, -1, buckets, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "a threshold of -1 bytes");
 }

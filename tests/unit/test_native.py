@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import _native
-from tfdist.errors import BuildError
+from tfdist.errors import BuildError, ConfigError
 
 BUILT = {"tensorflow": "2.21.0", "mpi": "Open MPI 5.0.11", "compiler": "GNU 12.2.0"}
 
@@ -74,6 +74,24 @@ def test_wrong_mpi_home_is_named(tmp_path, monkeypatch):
             _native.load_mpi()
     finally:
         _native.load_mpi.cache_clear()
+
+
+def test_plan_of_the_library():
+    """What a fused collective does: in order, of one dtype, up to the threshold; larger tensors alone."""
+    plan = _native.plan_buckets(["float32", "float16", "float32", "float32", "float16"], [60, 10, 101, 40, 90], 100)
+    assert plan == [[0, 3], [1, 4], [2]]
+    assert _native.plan_buckets(["float32"] * 3, [40, 61, 39], 100) == [[0], [1, 2]]
+    assert _native.plan_buckets(["float32"] * 2, [1, 1], 0) == [[0], [1]]
+    assert _native.plan_buckets([], [], 100) == []
+
+
+def test_what_cannot_be_planned_is_refused():
+    with pytest.raises(ConfigError, match="dtype is 'float8'"):
+        _native.plan_buckets(["float8"], [4], 100)
+    with pytest.raises(ConfigError, match="a threshold of -1 bytes"):
+        _native.plan_buckets(["float32"], [4], -1)
+    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is longer"):
+        _native.plan_buckets(["float32"], [4, 8], 100)
 
 
 def test_names_are_loaded_on_first_use(tmp_path):

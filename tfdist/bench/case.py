@@ -23,7 +23,7 @@ ELEMENT_BYTES = {
 }
 COMPRESSIONS = ("none", "fp16", "bf16")
 OPERATIONS = ("average", "sum")
-_COMPRESSIBLE = ("float32", "float64")
+COMPRESSIBLE = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ def grouped(
             group = []
             for dtype in dtypes:
                 _check(size_bytes, count, dtype)
-                kinds = [kind for kind in compressions if kind == "none" or dtype in _COMPRESSIBLE]
+                kinds = [kind for kind in compressions if kind == "none" or dtype in COMPRESSIBLE]
                 group += [Case(size_bytes, count, dtype, kind) for kind in kinds]
             if not group:
                 raise ConfigError(
-                    f"compression applies to {' and '.join(_COMPRESSIBLE)}, not to {', '.join(dtypes)}, so nothing is "
+                    f"compression applies to {' and '.join(COMPRESSIBLE)}, not to {', '.join(dtypes)}, so nothing is "
                     "left to measure; add none to --compression"
                 )
             groups.append(group)
@@ -71,7 +71,7 @@ def grouped(
 
 def uncompressed(dtypes: Sequence[str], compressions: Sequence[str]) -> list[str]:
     """The dtypes that are asked for with a compression that does not apply to them."""
-    return [dtype for dtype in dtypes if dtype not in _COMPRESSIBLE] if set(compressions) - {"none"} else []
+    return [dtype for dtype in dtypes if dtype not in COMPRESSIBLE] if set(compressions) - {"none"} else []
 
 
 def check_operation(operation: str, dtypes: Sequence[str]) -> None:

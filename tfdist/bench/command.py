@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from tfdist.bench import option
 
 # Found by name when it is time: importing them imports TensorFlow.
-_BENCHMARKS = {option.Allreduce: "tfdist.bench.allreduce", option.Train: "tfdist.bench.train"}
+_BENCHMARKS = {
+    option.Allreduce: "tfdist.bench.allreduce",
+    option.Train: "tfdist.bench.train",
+    option.Record: "tfdist.bench.scale_record",
+    option.Scale: "tfdist.bench.scale",
+}
 
 
 def main(words: Sequence[str]) -> int:

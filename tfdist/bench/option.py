@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tfdist.bench import case, network, plot, size
+from tfdist.bench import case, network, plot, scale_collective, size
 from tfdist.errors import ConfigError
 from tfdist.launch import option
 
@@ -27,6 +27,15 @@ Times the steps of model.fit on synthetic images, under DataParallel, on the ran
 examples:
   tfdistrun -np 2 tfdist bench train --model ResNet50 --image-size 96 --batch-size 8 --compare-single
   tfdistrun -np 2 tfdist bench train --model VGG16 --image-size 64 --batch-size 8 --compression fp16
+"""
+
+_SCALE = """\
+Predicts the efficiency of a recorded training step on clusters that are not at hand: no ranks are started.
+
+examples:
+  tfdist bench scale --record ResNet50 --image-size 96 --batch-size 8 --output resnet50.json
+  tfdist bench scale --record VGG16 --image-size 224 --batch-size 64 --throughput 130.9 --output vgg16.json
+  tfdist bench scale --step resnet50.json vgg16.json --cluster cluster.json --plot scale.png
 """
 
 
@@ -70,21 +79,75 @@ class Train:
     json: Path | None
 
 
+@dataclass(frozen=True)
+class Record:
+    """Options of `tfdist bench scale --record`; `throughput` in images a second, None: measured here."""
+
+    model: str
+    image_size: int
+    batch_size: int
+    throughput: float | None
+    steps: int
+    warmup: int
+    threads: int
+    output: Path
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Options of `tfdist bench scale --step`; `threshold` None: that of the settings."""
+
+    step: tuple[Path, ...]
+    cluster: Path
+    gpus: tuple[int, ...]
+    compressions: tuple[str, ...]
+    schedules: tuple[str, ...]
+    overlap: bool
+    threshold: int | None
+    csv: Path | None
+    json: Path | None
+    plot: Path | None
+
+
+# What each of the two forms of `tfdist bench scale` takes, and what it is where it was not given.
+_RECORDING: dict[str, Any] = {
+    "image_size": 96,
+    "batch_size": 8,
+    "throughput": None,
+    "steps": 20,
+    "warmup": 3,
+    "threads": 1,
+}
+_SCALING: dict[str, Any] = {
+    "gpus": tuple(1 << power for power in range(13)),
+    "compression": ("none",),
+    "schedule": ("hierarchical",),
+    "no_overlap": False,
+    "threshold": None,
+    **dict.fromkeys(("csv", "json", "plot")),
+}
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}\n{self.format_usage()}all options: {self.prog} --help")
 
 
-def parse(words: Sequence[str]) -> Allreduce | Train:
+def parse(words: Sequence[str]) -> Allreduce | Train | Record | Scale:
     """The options of the benchmark that the first word names. Raises ConfigError."""
-    top = _Parser(prog="tfdist bench", description="Times collectives and training steps.", allow_abbrev=False)
+    top = _Parser(
+        prog="tfdist bench", description="Times collectives and training steps, and predicts them.", allow_abbrev=False
+    )
     benchmarks = top.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     _add_allreduce(_add(benchmarks, "allreduce", "time the grouped allreduce", _ALLREDUCE))
     _add_train(_add(benchmarks, "train", "time the steps of model.fit", _TRAIN))
+    _add_scale(_add(benchmarks, "scale", "predict the efficiency on many GPUs", _SCALE))
     known = top.parse_args(words)
-    for path in (known.csv, known.json, getattr(known, "plot", None)):
+    for path in (known.csv, known.json, getattr(known, "plot", None), getattr(known, "output", None)):
         if path is not None:
             _check_folder(path)
+    if known.benchmark == "scale":
+        return _scale(known)
     return _allreduce(known) if known.benchmark == "allreduce" else _train(known)
 
 
@@ -171,6 +234,46 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     _add_files(parser)
 
 
+def _add_scale(parser: argparse.ArgumentParser) -> None:
+    """Without defaults, so that an option of the other form is noticed."""
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--record", metavar="MODEL", help="record the step of a network of keras.applications")
+    form.add_argument("--step", type=Path, nargs="+", metavar="FILE", help="predict from recorded steps")
+    add = parser.add_argument_group("recording (--record)").add_argument
+    add("--image-size", type=_positive, metavar="PIXELS", help="height and width (default: 96)")
+    add("--batch-size", type=_positive, metavar="N", help="images a step (default: 8)")
+    add(
+        "--throughput",
+        type=_amount("images a second"),
+        metavar="IMAGES/S",
+        help="of one GPU: its time is shared out by operations (default: measure on this processor)",
+    )
+    add("--steps", type=_positive, metavar="N", help="timed steps (default: 20)")
+    add("--warmup", type=_positive, metavar="N", help="steps before them (default: 3)")
+    add("--threads", type=_positive, metavar="N", help="TensorFlow's intra-op threads (default: 1)")
+    add("--output", type=Path, metavar="FILE", help="the file to write; must be given")
+    add = parser.add_argument_group("predicting (--step)").add_argument
+    add("--cluster", type=Path, metavar="FILE", help="describes hosts, GPUs and network; must be given")
+    add("--gpus", type=_list(_positive), metavar="LIST", help="numbers of GPUs (default: 1,2,4 and so on to 4096)")
+    add(
+        "--compression",
+        type=_list(_choice(case.COMPRESSIONS)),
+        metavar="LIST",
+        help="of none, fp16, bf16 (default: none)",
+    )
+    add(
+        "--schedule",
+        type=_list(_choice(scale_collective.SCHEDULES)),
+        metavar="LIST",
+        help="of hierarchical, as tfdist does it, and flat, one ring through all GPUs (default: hierarchical)",
+    )
+    add("--no-overlap", action="store_true", default=None, help="gradients travel after the last one is computed")
+    add("--threshold", type=_threshold, metavar="SIZE", help="bytes of a bucket (default: TFDIST_FUSION_THRESHOLD)")
+    add("--csv", type=Path, metavar="PATH", help="write the rows as CSV")
+    add("--json", type=Path, metavar="PATH", help="write rows, options, steps and cluster as JSON")
+    add("--plot", type=Path, metavar="PATH.png", help="draw efficiency over GPUs; needs: pip install tfdist[bench]")
+
+
 def _add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
@@ -214,6 +317,36 @@ def _train(known: argparse.Namespace) -> Train:
     return Train(**{name: value for name, value in values.items() if name != "benchmark"})
 
 
+def _scale(known: argparse.Namespace) -> Record | Scale:
+    recording = known.record is not None
+    form, own, others = (
+        ("--record", _RECORDING, [*_SCALING, "cluster"]) if recording else ("--step", _SCALING, [*_RECORDING, "output"])
+    )
+    for name in others:
+        if getattr(known, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} does not go with {form}; see tfdist bench scale --help")
+    given = {name: default if getattr(known, name) is None else getattr(known, name) for name, default in own.items()}
+    for name in ("output",) if recording else ("cluster",):
+        if getattr(known, name) is None:
+            raise ConfigError(f"{form} needs --{name} FILE; see tfdist bench scale --help")
+    if recording:
+        network.check(known.record, given["image_size"])
+        if given["throughput"] is not None and (known.steps, known.warmup, known.threads) != (None, None, None):
+            raise ConfigError("with --throughput nothing is measured; leave out --steps, --warmup and --threads")
+        return Record(model=known.record, output=known.output, **given)
+    if given["plot"] is not None:
+        plot.check(given["plot"])
+    compressions, schedules, no_overlap = (given.pop(name) for name in ("compression", "schedule", "no_overlap"))
+    return Scale(
+        step=tuple(known.step),
+        cluster=known.cluster,
+        compressions=compressions,
+        schedules=schedules,
+        overlap=not no_overlap,
+        **given,
+    )
+
+
 def _check_folder(path: Path) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
@@ -238,6 +371,10 @@ def _item(parse_item: Callable[[str], Any], word: str) -> Any:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _threshold(text: str) -> int:
+    return 0 if text == "0" else int(_item(size.parse, text))
+
+
 def _choice(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse_choice(text: str) -> str:
         if text not in choices:
@@ -251,3 +388,16 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
+
+
+def _amount(unit: str) -> Callable[[str], float]:
+    def parse_amount(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}; expected more than 0")
+        return value
+
+    return parse_amount

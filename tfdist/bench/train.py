@@ -19,14 +19,14 @@ import tensorflow as tf
 import tfdist
 from tfdist import runtime
 from tfdist.bench import machine, network, rank, record, statistic, table
-from tfdist.bench.option import Train
+from tfdist.bench.option import Record, Train
 from tfdist.bench.progress import Progress
 from tfdist.callbacks import DataParallel
 from tfdist.errors import ConfigError
 
 CLASSES = 1000
 # Small, so that no network diverges on random labels: numbers that are not finite may be slower.
-_RATE = 1e-4
+RATE = 1e-4
 # Each fit makes an iterator and starts callbacks around its first step, which is not timed therefore.
 _STEPS_OF_START = 1
 # Part of a core above which waiting ranks are said to have disturbed the process alone.
@@ -71,7 +71,7 @@ class Training:
         self._dataset = _images(options)
         self.model = build(options)
         self.model.compile(
-            keras.optimizers.SGD(_RATE, momentum=0.9),
+            keras.optimizers.SGD(RATE, momentum=0.9),
             loss="sparse_categorical_crossentropy",
             jit_compile=True if options.jit_compile else "auto",
         )
@@ -128,7 +128,7 @@ def run(options: Train) -> None:
         record.write_json(options.json, document | {"efficiency": efficiency, "waiting_core_share": waiting})
 
 
-def build(options: Train) -> keras.Model:
+def build(options: Train | Record) -> keras.Model:
     """The network with random weights, the same on every rank."""
     keras.utils.set_random_seed(0)
     shape = (options.image_size, options.image_size, 3)

@@ -23,6 +23,22 @@ def test_options_reach_the_benchmark_that_is_named(monkeypatch: pytest.MonkeyPat
     assert seen == [(benchmark, option.parse([benchmark, "--threads", "3"]))]
 
 
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        (["--record", "VGG16", "--output", "a.json"], "scale_record"),
+        (["--step", "a.json", "--cluster", "c.json"], "scale"),
+    ],
+)
+def test_each_form_of_scale_reaches_its_module(monkeypatch: pytest.MonkeyPatch, words: list[str], module: str) -> None:
+    seen: list[Any] = []
+    stand_in: Any = types.ModuleType(module)
+    stand_in.run = seen.append
+    monkeypatch.setitem(sys.modules, f"tfdist.bench.{module}", stand_in)
+    assert command.main(["scale", *words]) == 0
+    assert seen == [option.parse(["scale", *words])]
+
+
 def test_bad_options_reach_none() -> None:
     with pytest.raises(ConfigError, match="'0' is not a size"):
         command.main(["allreduce", "--sizes", "0"])

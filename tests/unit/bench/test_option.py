@@ -1,4 +1,4 @@
-"""Options of both benchmarks: defaults, forms, and errors that come before anything is measured."""
+"""Options of all benchmarks: defaults, forms, and errors that come before anything is measured."""
 
 from __future__ import annotations
 
@@ -75,11 +75,54 @@ def test_every_option_of_train_arrives(tmp_path: Path) -> None:
     )
 
 
+def test_defaults_of_scale(tmp_path: Path) -> None:
+    recording = option.parse(["scale", "--record", "VGG16", "--output", f"{tmp_path}/a.json"])
+    assert recording == option.Record("VGG16", 96, 8, None, 20, 3, 1, tmp_path / "a.json")
+    scaling = option.parse(["scale", "--step", "a.json", "--cluster", "c.json"])
+    assert isinstance(scaling, option.Scale)
+    assert scaling.gpus == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    assert (scaling.compressions, scaling.schedules) == (("none",), ("hierarchical",))
+    assert (scaling.overlap, scaling.threshold, scaling.csv, scaling.json, scaling.plot) == (True, *[None] * 4)
+
+
+def test_every_option_of_scale_arrives(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = "scale --record InceptionV3 --image-size 299 --batch-size 64 --throughput 134.4 --output".split()
+    assert option.parse([*words, f"{tmp_path}/a.json"]) == option.Record(
+        "InceptionV3", 299, 64, 134.4, 20, 3, 1, tmp_path / "a.json"
+    )
+    words = "scale --record VGG16 --steps 5 --warmup 2 --threads 4 --output".split()
+    measured = option.parse([*words, f"{tmp_path}/a.json"])
+    assert isinstance(measured, option.Record)
+    assert (measured.steps, measured.warmup, measured.threads) == (5, 2, 4)
+    given = option.parse(
+        [
+            *"scale --step a.json b.json --cluster c.json --gpus 16,512 --compression none,fp16".split(),
+            *"--schedule flat,hierarchical --no-overlap --threshold 25MB".split(),
+            *f"--csv {tmp_path}/a.csv --json {tmp_path}/a.json --plot {tmp_path}/a.png".split(),
+        ]
+    )
+    assert given == option.Scale(
+        step=(Path("a.json"), Path("b.json")),
+        cluster=Path("c.json"),
+        gpus=(16, 512),
+        compressions=("none", "fp16"),
+        schedules=("flat", "hierarchical"),
+        overlap=False,
+        threshold=25 << 20,
+        csv=tmp_path / "a.csv",
+        json=tmp_path / "a.json",
+        plot=tmp_path / "a.png",
+    )
+    alone = option.parse("scale --step a.json --cluster c.json --threshold 0".split())
+    assert isinstance(alone, option.Scale) and alone.threshold == 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("", "the following arguments are required: BENCHMARK"),
-        ("scale", "invalid choice: 'scale'"),
+        ("scales", "invalid choice: 'scales'"),
         ("allreduce --sizes 4XB", "'4XB' is not a size"),
         ("allreduce --sizes 4KB,4096", "names one twice"),
         ("allreduce --sizes 4KB,", "'' is not a size"),
@@ -100,6 +143,24 @@ def test_every_option_of_train_arrives(tmp_path: Path) -> None:
         ("train --model InceptionV3 --image-size 64", "75 pixels or more"),
         ("train --batch-size -1", "batch-size"),
         ("train --compression gzip", "invalid choice: 'gzip'"),
+        ("scale", "one of the arguments --record --step is required"),
+        ("scale --record VGG16 --step a.json", "not allowed with argument"),
+        ("scale --record VGG16", "--record needs --output FILE"),
+        ("scale --record VGG16 --output missing/a.json", "there is no folder missing"),
+        ("scale --record VGG --output a.json", "did you mean VGG1"),
+        ("scale --record InceptionV3 --image-size 64 --output a.json", "75 pixels or more"),
+        ("scale --record VGG16 --output a.json --cluster c.json", "--cluster does not go with --record"),
+        ("scale --record VGG16 --output a.json --no-overlap", "--no-overlap does not go with --record"),
+        ("scale --record VGG16 --output a.json --csv a.csv", "--csv does not go with --record"),
+        ("scale --record VGG16 --output a.json --throughput 0", "'0' is not a number of images a second"),
+        ("scale --record VGG16 --output a.json --throughput 9 --steps 3", "with --throughput nothing is measured"),
+        ("scale --step a.json", "--step needs --cluster FILE"),
+        ("scale --step a.json --cluster c.json --batch-size 8", "--batch-size does not go with --step"),
+        ("scale --step a.json --cluster c.json --output b.json", "--output does not go with --step"),
+        ("scale --step a.json --cluster c.json --gpus 0", "'0' is not a number of 1 or more"),
+        ("scale --step a.json --cluster c.json --schedule tree", "'tree' is none of hierarchical, flat"),
+        ("scale --step a.json --cluster c.json --threshold many", "'many' is not a size"),
+        ("scale --step a.json --cluster c.json --plot a.svg", "ends in .png"),
     ],
 )
 def test_errors(words: str, message: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 
 import pytest
 
-from tfdist.bench.statistic import Interval, confidence_interval, median, student_t
+from tfdist.bench.statistic import Interval, confidence_interval, expected_maximum, median, student_t
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 6, 9, 10, 29, 30, 99, 1000])
@@ -48,3 +49,31 @@ def test_the_interval_holds_the_mean_95_times_in_100() -> None:
 def test_median() -> None:
     assert median([3.0, 1.0, 100.0]) == 3.0
     assert median([4.0, 1.0]) == statistics.fmean([4.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("count", "maximum"),
+    [(2, 1 / math.sqrt(math.pi)), (3, 1.5 / math.sqrt(math.pi)), (10, 1.53875), (100, 2.50759), (1000, 3.24144)],
+)
+def test_expected_maximum_of_the_tables(count: int, maximum: float) -> None:
+    """Of 2 and 3 in closed form, of more from tables of normal order statistics (Harter (1961))."""
+    assert expected_maximum(count) == pytest.approx(maximum, abs=5e-6)
+
+
+def test_expected_maximum_of_one_is_the_mean_and_grows() -> None:
+    assert expected_maximum(1) == pytest.approx(0, abs=1e-12)
+    maxima = [expected_maximum(count) for count in (1, 2, 3, 4, 16, 512, 4096)]
+    assert maxima == sorted(set(maxima))
+
+
+@pytest.mark.parametrize("count", [4, 64, 4096])
+def test_expected_maximum_against_the_approximation_of_blom(count: int) -> None:
+    """Blom (1958): the quantile of (n - 0.375) / (n + 0.25), here within two percent."""
+    blom = statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+    assert expected_maximum(count) == pytest.approx(blom, rel=2e-2)
+
+
+def test_expected_maximum_of_drawn_numbers() -> None:
+    numbers = random.Random(1)
+    maxima = [max(numbers.gauss(0, 1) for _ in range(16)) for _ in range(4000)]
+    assert statistics.fmean(maxima) == pytest.approx(expected_maximum(16), abs=0.03)

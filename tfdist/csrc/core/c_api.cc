@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -9,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/bucket_plan.h"
 #include "core/communicator_factory.h"
+#include "core/dtype.h"
 #include "core/engine.h"
 #include "core/world.h"
 
@@ -106,6 +109,41 @@ Status Barrier(const char* name) {
   return engine->Barrier(name != nullptr ? name : "");
 }
 
+Status ParseDType(const char* name, DType* dtype) {
+  for (int code = 0; code <= static_cast<int>(DType::kFloat64); ++code) {
+    *dtype = static_cast<DType>(code);
+    if (std::strcmp(name, NameOf(*dtype)) == 0) return Status::Ok();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                std::string("a tensor's dtype is '") + name +
+                    "'; expected the name of one that collectives carry, such as 'float32'.");
+}
+
+Status Plan(const char* const* dtypes, const int64_t* bytes, int count, int64_t threshold_bytes,
+            int* bucket_of) {
+  if (count < 0 || threshold_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a plan of " + std::to_string(count) + " tensors and a threshold of " +
+                      std::to_string(threshold_bytes) +
+                      " bytes was asked for; expected numbers of 0 or more.");
+  }
+  std::vector<DType> parsed(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    TFDIST_RETURN_IF_ERROR(ParseDType(dtypes[i], &parsed[i]));
+    if (bytes[i] < 0) {
+      return Status(StatusCode::kInvalidArgument, "tensor " + std::to_string(i) + " has " +
+                                                      std::to_string(bytes[i]) +
+                                                      " bytes; expected 0 or more.");
+    }
+  }
+  const std::vector<Bucket> plan =
+      PlanBuckets(parsed, std::vector<int64_t>(bytes, bytes + count), threshold_bytes);
+  for (size_t number = 0; number < plan.size(); ++number) {
+    for (int tensor : plan[number]) bucket_of[tensor] = static_cast<int>(number);
+  }
+  return Status::Ok();
+}
+
 template <typename ValueOf>
 int FromTopology(const ValueOf& value_of) {
   const std::shared_ptr<Engine> engine = World::Get();
@@ -187,6 +225,13 @@ int tfdist_add_process_set(const int* ranks, int count, int* process_set, char* 
 int tfdist_remove_process_set(int process_set, char* message, int message_size) {
   return tfdist::Guarded(message, message_size,
                          [&] { return tfdist::World::RemoveProcessSet(process_set); });
+}
+
+int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int count,
+                        int64_t threshold_bytes, int* buckets, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    return tfdist::Plan(dtypes, bytes, count, threshold_bytes, buckets);
+  });
 }
 
 const char* tfdist_build_info(void) {

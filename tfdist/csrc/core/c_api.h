@@ -56,6 +56,13 @@ TFDIST_EXPORT int tfdist_add_process_set(const int* ranks, int count, int* proce
                                          char* message, int message_size);
 TFDIST_EXPORT int tfdist_remove_process_set(int process_set, char* message, int message_size);
 
+// The plan by which a fused collective sends tensors (bucket_plan.h): buckets[i] becomes the number
+// of the bucket that tensor i travels in. Needs no engine. `dtypes` are names such as "float32";
+// all three arrays have `count` elements.
+TFDIST_EXPORT int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int count,
+                                      int64_t threshold_bytes, int* buckets, char* message,
+                                      int message_size);
+
 // JSON: {"tensorflow": ..., "mpi": ..., "compiler": ...}. Static memory.
 TFDIST_EXPORT const char* tfdist_build_info(void);
 
