@@ -1,4 +1,4 @@
-"""`tfdist bench` for real: both benchmarks, alone and on two ranks, with settings that take a second or two."""
+"""`tfdist bench` for real: its benchmarks, alone and on two ranks, with settings that take a second or two."""
 
 from __future__ import annotations
 
@@ -92,6 +92,30 @@ def test_eager_sums_of_integers_on_three_ranks(launch: Any) -> None:
     ]
     assert all(int(row["rounds"]) >= 5 for row in rows)
     assert document["options"]["eager"] is True
+
+
+def test_scale_of_a_step_that_was_recorded_here(launch: Any) -> None:
+    """Recorded by a clock and from a throughput; predicted for a network so fast that nothing is lost, and a slow one."""
+    record = "scale --record digits --image-size 8 --batch-size 2 --output".split()
+    for words in (["clock.json", "--steps", "3", "--warmup", "1"], ["rate.json", "--throughput", "100"]):
+        done = run(launch, 1, *record, *words)
+        assert done.code == 0, done.stderr
+        assert f"written to {words[0]}" in done.stdout
+    description = dict.fromkeys(("intra_latency_us", "inter_latency_us", "software_latency_us"), 0)
+    description |= {"intra_bandwidth_gb_s": 1e9, "memory_bandwidth_gb_s": 1e9, "hosts": 4, "gpus_per_host": 2}
+    efficiencies = []
+    for rate in (1e9, 1e-3):
+        cluster = json.dumps(description | {"name": "four hosts", "inter_bandwidth_gb_s": rate})
+        (launch.folder / "cluster.json").write_text(cluster)
+        words = "scale --step rate.json --cluster cluster.json --gpus 1,2,8 --no-overlap".split()
+        done = run(launch, 1, *words, *FILES)
+        assert done.code == 0, done.stderr
+        assert "four hosts" in done.stdout and "digits, batch 2, hierarchical" in done.stdout
+        efficiencies.append([row["efficiency"] for row in results(launch)[1]["rows"]])
+    fast, slow = efficiencies
+    assert fast == pytest.approx([1, 1, 1])
+    # 2 images at 100 images/s are 20 ms; 2 (3/4) of 69,792 bytes pass each host's card at 1 MB/s.
+    assert slow == pytest.approx([1, 1, 20 / (20 + 1.5 * 69.792)])
 
 
 def test_bad_options_are_told(launch: Any) -> None:

@@ -1,4 +1,4 @@
-"""From files of steps and a cluster to rows, table, CSV, JSON and picture, with a stand-in for the planner and with it."""
+"""From files of a step and a cluster to rows, table, CSV, JSON, picture; the planner is a stand-in but in the last."""
 
 from __future__ import annotations
 
@@ -116,14 +116,17 @@ def scaled(*words: str) -> option.Scale:
     return parsed
 
 
-def test_run_prints_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    pytest.importorskip("matplotlib")
-    planner = Alone()
-    monkeypatch.setattr(_native, "plan_buckets", planner)
+@pytest.fixture
+def planner(monkeypatch: pytest.MonkeyPatch) -> Alone:
+    stand_in = Alone()
+    monkeypatch.setattr(_native, "plan_buckets", stand_in)
     monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", str(3 << 20))
     monkeypatch.delenv("HOROVOD_FUSION_THRESHOLD", raising=False)
-    written = [f"--csv={tmp_path}/a.csv", f"--json={tmp_path}/a.json", f"--plot={tmp_path}/a.png"]
-    scale.run(scaled(*files(tmp_path), "--gpus", "1,8,16", "--no-overlap", *written))
+    return stand_in
+
+
+def test_run_prints_a_table(tmp_path: Path, planner: Alone, capsys: Any) -> None:
+    scale.run(scaled(*files(tmp_path), "--gpus", "1,8,16", "--no-overlap"))
     assert [asked[2] for asked in planner.asked] == [3 << 20]
     text = capsys.readouterr().out
     assert "tfdist bench scale: pairs, buckets of 3MB" in text
@@ -133,12 +136,18 @@ def test_run_prints_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert lines[0].split() == ["1", "1", "3", "4000.0", "4000.0", "0.0", "0.0", "16", "100.0", "%"]
     assert lines[1].split()[-4:] == ["39.7", "%", "62.5", "%"]
     assert "* : more than the 4 hosts" in text
+
+
+def test_run_writes_files(tmp_path: Path, planner: Alone) -> None:
+    pytest.importorskip("matplotlib")
+    written = [f"--csv={tmp_path}/a.csv", f"--json={tmp_path}/a.json", f"--plot={tmp_path}/a.png"]
+    scale.run(scaled(*files(tmp_path), "--gpus", "1,8,16", *written))
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["gpus"] for row in rows] == ["1", "8", "16"]
     document = json.loads((tmp_path / "a.json").read_text())
     assert document["threshold_bytes"] == 3 << 20
-    assert document["rows"][1]["efficiency"] == float(rows[1]["efficiency"])
+    assert [row["efficiency"] for row in document["rows"]] == [float(row["efficiency"]) for row in rows]
     assert document["cluster"]["hosts"] == 4
     assert document["steps"][0]["layers"][1]["gradients"] == [40_000]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

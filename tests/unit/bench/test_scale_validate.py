@@ -1,0 +1,99 @@
+"""benchmarks/scale/validate.py without running anything: this machine as a cluster, shared cores, and the table."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.bench import scale_cluster, scale_collective, scale_step
+from tfdist.bench.scale_step import Layer, Step
+
+ROOT = Path(__file__).resolve().parents[3]
+SCALE = ROOT / "benchmarks" / "scale"
+STEP = Step("VGG16", 64, 8, 1.0, (Layer("b", 2.0, (40,)), Layer("a", 3.0)), update_s=0.5, deviation=0.25)
+
+
+@pytest.fixture(scope="module")
+def validate() -> Any:
+    spec = importlib.util.spec_from_file_location("validate_script", SCALE / "validate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_cluster_takes_as_long_as_was_measured(validate: Any, tmp_path: Path, ranks: int) -> None:
+    rows = [{"bytes": 64 << 20, "median_us": 30_000.0}, {"bytes": 4 << 10, "median_us": 60.0}]
+    (tmp_path / "c.json").write_text(json.dumps(validate.cluster(rows, ranks)))
+    cluster = scale_cluster.read(tmp_path / "c.json")
+    large, small = (scale_collective.allreduce_s(cluster, cluster.place(ranks), row["bytes"]) for row in rows)
+    # The latency is that of the small one, whose bytes take a little time besides.
+    assert large - small == pytest.approx(29_940e-6)
+    assert small == pytest.approx(60e-6, rel=0.05)
+
+
+def test_noise_that_hides_the_bandwidth_is_an_error(validate: Any) -> None:
+    rows = [{"bytes": 4096, "median_us": 60.0}, {"bytes": 8192, "median_us": 50.0}]
+    with pytest.raises(SystemExit, match="the machine is not quiet"):
+        validate.cluster(rows, 2)
+
+
+def test_ranks_share_cores_only_where_there_are_too_few(validate: Any) -> None:
+    assert validate.shared(STEP, 2, 2) == validate.shared(STEP, 2, 8) == STEP
+    slower = validate.shared(STEP, 4, 2)
+    assert (slower.forward_s, slower.update_s, slower.seconds) == (2.0, 1.0, 2 * STEP.seconds)
+    assert [layer.backward_s for layer in slower.layers] == [4.0, 6.0]
+    assert slower.gradients == STEP.gradients
+
+
+def test_row(validate: Any) -> None:
+    """6,500 ms alone; 8,125 ms predicted and 80 %; 75 % measured."""
+    measured = {
+        "rows": [{"ranks": 2, "median_ms": 8000.0}, {"ranks": 1, "median_ms": 6000.0}],
+        "efficiency": {"of_medians": 0.75},
+    }
+    cells = validate.row(STEP, STEP, {"step_ms": 8125.0}, measured)
+    assert cells == [
+        *("VGG16, 64 px, batch 8", "2", "6500.0", "6000.0", "8125.0", "8000.0"),
+        *("80.0 %", "75.0 %", "+5.0"),
+    ]
+    assert len(cells) == len(validate.HEAD)
+
+
+def test_ranks_are_parsed(validate: Any) -> None:
+    assert validate.parse([]).ranks == [2, 4]
+    with pytest.raises(SystemExit):
+        validate.parse(["--ranks", "1,2"])
+
+
+# Parameters that are trained: tables of keras.io/api/applications, less the moving statistics of batch normalisation.
+@pytest.mark.parametrize(
+    ("name", "model", "parameters", "images_per_second"),
+    [
+        ("resnet101", "ResNet101", 44_601_832, 119.4),
+        ("inception_v3", "InceptionV3", 23_817_352, 134.4),
+        ("vgg16", "VGG16", 138_357_544, 130.9),
+    ],
+)
+def test_steps_of_the_paper(name: str, model: str, parameters: int, images_per_second: float) -> None:
+    step = scale_step.read(SCALE / f"{name}.json")
+    assert (step.model, step.batch_size, step.dtype) == (model, 64, "float32")
+    assert sum(step.gradients) == 4 * parameters
+    assert step.batch_size / step.seconds == pytest.approx(images_per_second, rel=1e-6)
+    assert {item.gpus for item in step.published} == {16, 128, 512}
+    assert all(item.source for item in step.published)
+
+
+def test_cluster_of_the_paper_names_its_sources() -> None:
+    cluster = scale_cluster.read(SCALE / "horovod_paper.json")
+    assert (cluster.hosts, cluster.gpus_per_host) == (128, 4)
+    assert cluster.inter_bandwidth == pytest.approx(25e9 / 8 * 1024 / 1106, rel=2e-3)
+    described = json.loads((SCALE / "horovod_paper.json").read_text())
+    assert set(described) - set(described["sources"]) == {"name", "gpus_per_host", "sources"}
