@@ -95,7 +95,7 @@ def test_eager_sums_of_integers_on_three_ranks(launch: Any) -> None:
 
 
 def test_scale_of_a_step_that_was_recorded_here(launch: Any) -> None:
-    """Recorded by a clock and from a throughput; predicted for a network so fast that nothing is lost, and a slow one."""
+    """Recorded by a clock and from a throughput; predicted for a network that costs nothing, and for a slow one."""
     record = "scale --record digits --image-size 8 --batch-size 2 --output".split()
     for words in (["clock.json", "--steps", "3", "--warmup", "1"], ["rate.json", "--throughput", "100"]):
         done = run(launch, 1, *record, *words)

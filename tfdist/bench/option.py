@@ -95,11 +95,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Scale:
-    """Options of `tfdist bench scale --step`; `threshold` None: that of the settings."""
+    """Options of `tfdist bench scale --step`; `gpus` None: those that suit the cluster; `threshold`: of the settings."""
 
     step: tuple[Path, ...]
     cluster: Path
-    gpus: tuple[int, ...]
+    gpus: tuple[int, ...] | None
     compressions: tuple[str, ...]
     schedules: tuple[str, ...]
     overlap: bool
@@ -119,7 +119,7 @@ _RECORDING: dict[str, Any] = {
     "threads": 1,
 }
 _SCALING: dict[str, Any] = {
-    "gpus": tuple(1 << power for power in range(13)),
+    "gpus": None,
     "compression": ("none",),
     "schedule": ("hierarchical",),
     "no_overlap": False,
@@ -254,7 +254,12 @@ def _add_scale(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FILE", help="the file to write; must be given")
     add = parser.add_argument_group("predicting (--step)").add_argument
     add("--cluster", type=Path, metavar="FILE", help="describes hosts, GPUs and network; must be given")
-    add("--gpus", type=_list(_positive), metavar="LIST", help="numbers of GPUs (default: 1,2,4 and so on to 4096)")
+    add(
+        "--gpus",
+        type=_list(_positive),
+        metavar="LIST",
+        help="numbers of GPUs (default: 1 to 4096, each twice the last)",
+    )
     add(
         "--compression",
         type=_list(_choice(case.COMPRESSIONS)),

@@ -52,7 +52,7 @@ def predictions(
         wire = scale_prediction.wire_sizes(step, compression)
         plan = planner([step.dtype] * len(wire), wire, threshold)
         published = {item.gpus: item.efficiency for item in step.published}
-        for schedule, gpus in itertools.product(options.schedules, options.gpus):
+        for schedule, gpus in itertools.product(options.schedules, options.gpus or cluster.counts()):
             manner = Manner(compression, schedule, options.overlap)
             made = scale_prediction.predict(step, plan, cluster, gpus, manner)
             rows.append(

@@ -8,6 +8,8 @@ from pathlib import Path
 from tfdist.bench.scale_document import Document
 from tfdist.errors import ConfigError
 
+_MOST = 4096
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -36,6 +38,18 @@ class Cluster:
     software_latency_s: float = 0.0
     memory_bandwidth: float = float("inf")
     sources: dict[str, str] = field(default_factory=dict)
+
+    def counts(self) -> tuple[int, ...]:
+        """Numbers of GPUs, each about twice the last, that fill a part of one host or whole hosts: 1 to 4,096."""
+        part, whole = 1, self.gpus_per_host
+        counts = []
+        while part < self.gpus_per_host:
+            counts.append(part)
+            part *= 2
+        while whole <= max(_MOST, self.gpus_per_host):
+            counts.append(whole)
+            whole *= 2
+        return tuple(counts)
 
     def place(self, gpus: int) -> Placement:
         """Where so many ranks run: on one host as long as they fit, then on whole hosts.

@@ -68,6 +68,11 @@ def test_a_row_for_each_combination_in_order() -> None:
     assert {row["published_efficiency"] for row in rows[8:]} == {None}
 
 
+def test_without_numbers_of_gpus_those_of_the_cluster() -> None:
+    rows = scale.predictions([STEP], replace(CLUSTER, gpus_per_host=6), options(), 100, Alone())
+    assert [row["gpus"] for row in rows] == [1, 2, 4, 6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072]
+
+
 def test_numbers_of_a_row() -> None:
     """8 GPUs on 4 hosts: 2 (3/4) of the bytes through each card, and 2 (1/2) of them at 1 GB/s inside."""
     (row,) = scale.predictions([STEP], CLUSTER, options("--gpus", "8", "--no-overlap"), 100, Alone())

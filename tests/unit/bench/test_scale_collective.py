@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,6 +98,20 @@ def test_casts_by_hand() -> None:
 def test_places(gpus: int, hosts: int, local: int) -> None:
     place = SLOW.place(gpus)
     assert (place.hosts, place.local, place.ranks) == (hosts, local, gpus)
+
+
+@pytest.mark.parametrize(
+    ("local", "counts"),
+    [
+        (1, tuple(1 << power for power in range(13))),
+        (4, tuple(1 << power for power in range(13))),
+        (6, (1, 2, 4, 6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072)),
+    ],
+)
+def test_counts_fill_hosts(local: int, counts: tuple[int, ...]) -> None:
+    cluster = replace(SLOW, gpus_per_host=local)
+    assert cluster.counts() == counts
+    assert [cluster.place(count).ranks for count in counts] == list(counts)
 
 
 def test_hosts_that_are_not_full_are_refused() -> None:
