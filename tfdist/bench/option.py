@@ -95,7 +95,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Scale:
-    """Options of `tfdist bench scale --step`; `gpus` None: those that suit the cluster; `threshold`: of the settings."""
+    """Options of `tfdist bench scale --step`; None: `gpus` that suit the cluster, the `threshold` of the settings."""
 
     step: tuple[Path, ...]
     cluster: Path

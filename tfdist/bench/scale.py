@@ -62,6 +62,7 @@ def predictions(
                     "batch_size": step.batch_size,
                     "compression": compression,
                     "schedule": schedule,
+                    "overlap": options.overlap,
                     "gpus": gpus,
                     "hosts": made.hosts,
                     "described": made.hosts <= cluster.hosts,

@@ -76,7 +76,7 @@ def test_without_numbers_of_gpus_those_of_the_cluster() -> None:
 def test_numbers_of_a_row() -> None:
     """8 GPUs on 4 hosts: 2 (3/4) of the bytes through each card, and 2 (1/2) of them at 1 GB/s inside."""
     (row,) = scale.predictions([STEP], CLUSTER, options("--gpus", "8", "--no-overlap"), 100, Alone())
-    assert (row["hosts"], row["buckets"], row["described"]) == (4, 3, True)
+    assert (row["hosts"], row["buckets"], row["described"], row["overlap"]) == (4, 3, True, False)
     assert row["communication_ms"] == pytest.approx(1.5 * 4044 + 4.044)
     assert row["exposed_ms"] == pytest.approx(row["communication_ms"])
     assert row["computing_ms"] == 4000
@@ -88,6 +88,7 @@ def test_numbers_of_a_row() -> None:
 def test_overlap_hides_what_it_can() -> None:
     """The dense layer's gradients travel from 2 s on, for longer than the 2 s that are left to compute."""
     (row,) = scale.predictions([STEP], CLUSTER, options("--gpus", "8"), 100, Alone())
+    assert row["overlap"] is True
     assert row["exposed_ms"] == pytest.approx(row["communication_ms"] - 2000)
 
 

@@ -147,10 +147,10 @@ def test_more_bandwidth_is_never_slower(
 
 
 @settings(max_examples=200, deadline=None)
-@given(clusters(), st.integers(1, 300), st.integers(1, 300), sizes)
-def test_more_hosts_are_never_faster(cluster: Cluster, hosts: int, added: int, size: float) -> None:
-    local = cluster.gpus_per_host
-    few, many = (allreduce_s(cluster, Placement(count, local), size) for count in (hosts, hosts + added))
+@given(clusters(), st.integers(1, 300), st.integers(1, 300), sizes, st.sampled_from(SCHEDULES))
+def test_more_hosts_are_never_faster(cluster: Cluster, hosts: int, added: int, size: float, schedule: str) -> None:
+    places = [Placement(count, cluster.gpus_per_host) for count in (hosts, hosts + added)]
+    few, many = (allreduce_s(cluster, place, size, schedule) for place in places)
     assert at_most(few, many)
 
 

@@ -166,9 +166,8 @@ def test_more_bandwidth_is_never_slower(
 def test_more_hosts_are_never_faster_for_a_gpu(
     step: Step, cluster: Cluster, hosts: int, added: int, manner: Manner
 ) -> None:
-    tree = replace(manner, schedule="hierarchical")
     few, many = (
-        predict(step, pairs(step), cluster, count * cluster.gpus_per_host, tree) for count in (hosts, hosts + added)
+        predict(step, pairs(step), cluster, count * cluster.gpus_per_host, manner) for count in (hosts, hosts + added)
     )
     assert at_most(many.efficiency, few.efficiency)
     assert few.efficiency <= 1 + 1e-9
