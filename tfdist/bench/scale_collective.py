@@ -58,14 +58,20 @@ def allreduce_s(cluster: Cluster, place: Placement, size: float, schedule: str =
     if place.hosts == 1:
         return ring_s(place.local, size, cluster.intra_bandwidth, inside)
     if schedule == "flat":
-        # All links of the ring carry the same bytes, so the slowest one decides; of its edges, one a host leaves it.
-        crossing = place.hosts / place.ranks
-        latency_s = crossing * between + (1 - crossing) * inside
-        slowest = min(cluster.inter_bandwidth, cluster.intra_bandwidth) if place.local > 1 else cluster.inter_bandwidth
-        return ring_s(place.ranks, size, slowest, latency_s)
+        return _flat_ring_s(cluster, place, size, inside, between)
     own = (place.hosts, size / place.local, cluster.inter_bandwidth / place.local, between)
     local_s = 2 * half_ring_s(place.local, size, cluster.intra_bandwidth, inside)
     return local_s + min(ring_s(*own), tree_s(*own))
+
+
+def _flat_ring_s(cluster: Cluster, place: Placement, size: float, inside: float, between: float) -> float:
+    """All links of the ring carry the same bytes, so the slowest one decides; 2 (h - 1) of its messages leave a host.
+
+    Source of the latencies' part: NVIDIA/nccl, src/graph/tuning.cc, ncclTopoTuneModel (nsteps and nInterSteps).
+    """
+    slowest = min(cluster.inter_bandwidth, cluster.intra_bandwidth) if place.local > 1 else cluster.inter_bandwidth
+    latencies_s = 2 * ((place.hosts - 1) * between + (place.ranks - place.hosts) * inside)
+    return latencies_s + ring_s(place.ranks, size, slowest, 0.0)
 
 
 def cast_s(cluster: Cluster, size: float, wire_size: float) -> float:

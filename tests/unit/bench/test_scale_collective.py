@@ -51,9 +51,8 @@ def test_short_messages_take_the_tree() -> None:
 
 
 def test_flat_ring_by_hand() -> None:
-    """3 hosts of 4: 22 messages of 200 / 12 bytes at the network's rate; 3 of 12 edges leave a host."""
-    latency_s = 0.25 * 0.01 + 0.75 * 0.001
-    expected = 22 * (latency_s + 200 / 12 / 10)
+    """3 hosts of 4: 22 messages of 200 / 12 bytes at the network's rate; 4 of them leave a host."""
+    expected = 22 * 200 / 12 / 10 + 4 * 0.01 + 18 * 0.001
     assert allreduce_s(SLOW, Placement(3, 4), 200, "flat") == pytest.approx(expected)
 
 
@@ -72,7 +71,7 @@ def test_infinite_bandwidth_leaves_latencies() -> None:
     """8 hosts of 4: 6 messages inside; 6 of a tree, which is less than 14 of a ring."""
     fast = Cluster("", 8, 4, INFINITE, INFINITE, 0.001, 0.01, software_latency_s=0.1)
     assert allreduce_s(fast, Placement(8, 4), 1e12) == pytest.approx(6 * 0.101 + 6 * 0.11)
-    assert allreduce_s(fast, Placement(8, 4), 1e12, "flat") == pytest.approx(62 * (0.1 + 0.01 / 4 + 0.003 / 4))
+    assert allreduce_s(fast, Placement(8, 4), 1e12, "flat") == pytest.approx(14 * 0.11 + 48 * 0.101)
 
 
 def test_all_of_it_free() -> None:
