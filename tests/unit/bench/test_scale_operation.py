@@ -43,7 +43,7 @@ def test_channels_first() -> None:
 
 
 def test_backward_order_goes_through_models_inside_models() -> None:
-    inner = built(keras.layers.Dense(4, name="b"), keras.layers.Dense(4, name="c"), shape=(3,))
+    inner = built(keras.layers.Dense(4, name="b"), keras.layers.Dense(4, name="c"))
     model = built(keras.layers.Dense(3, name="a"), inner, keras.layers.ReLU(), keras.layers.Dense(2, name="d"))
     assert [layer.name for layer in scale_operation.backward(model)] == ["d", "c", "b", "a"]
 
