@@ -73,7 +73,7 @@ SETTINGS = (
         "TFDIST_SHARED_MEMORY",
         None,
         _bytes,
-        4 << 20,
+        1 << 20,
         "bytes that each rank shares with its host for collectives there; 0 sends messages instead",
     ),
     Setting(

@@ -95,7 +95,8 @@ TEST(FloatToHalfRoundsToNearestEven) {
 TEST(Bfloat16KeepsAllItsValuesAndRoundsToNearestEven) {
   for (uint16_t bits : AllBits()) {
     const float value = tfdist::Bfloat16ToFloat(bits);
-    EXPECT_EQ(BitsOf(value), static_cast<uint32_t>(bits) << 16);
+    EXPECT_EQ(BitsOf(value),
+              static_cast<uint32_t>(bits) << 16 | (std::isnan(value) ? 0x400000 : 0));
     if (std::isnan(value)) {
       EXPECT(std::isnan(tfdist::Bfloat16ToFloat(tfdist::FloatToBfloat16(value))));
       continue;
@@ -115,8 +116,8 @@ TEST(HalfSpansAgreeWithSingleValuesBitForBit) {
   const int64_t count = static_cast<int64_t>(floats.size());
   std::vector<uint16_t> halves(floats.size());
   std::vector<uint16_t> brains(floats.size());
-  tfdist::FloatToHalf(floats.data(), count, halves.data());
-  tfdist::FloatToBfloat16(floats.data(), count, brains.data());
+  tfdist::FloatToHalf(floats.data(), count, 1, halves.data());
+  tfdist::FloatToBfloat16(floats.data(), count, 1, brains.data());
   for (size_t i = 0; i < floats.size(); ++i) {
     EXPECT_EQ(halves[i], tfdist::FloatToHalf(floats[i]));
     EXPECT_EQ(brains[i], tfdist::FloatToBfloat16(floats[i]));
@@ -124,8 +125,8 @@ TEST(HalfSpansAgreeWithSingleValuesBitForBit) {
   const std::vector<uint16_t> all = AllBits();
   std::vector<float> from_half(all.size());
   std::vector<float> from_brain(all.size());
-  tfdist::HalfToFloat(all.data(), 65536, from_half.data());
-  tfdist::Bfloat16ToFloat(all.data(), 65536, from_brain.data());
+  tfdist::HalfToFloat(all.data(), 65536, 1, from_half.data());
+  tfdist::Bfloat16ToFloat(all.data(), 65536, 1, from_brain.data());
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(BitsOf(from_half[i]), BitsOf(tfdist::HalfToFloat(all[i])));
     EXPECT_EQ(BitsOf(from_brain[i]), BitsOf(tfdist::Bfloat16ToFloat(all[i])));
@@ -136,10 +137,47 @@ TEST(HalfSpansOfEveryLengthTouchNothingElse) {
   const std::vector<float> floats(40, 1.5f);
   for (int64_t count = 0; count <= 33; ++count) {
     std::vector<uint16_t> halves(40, 0xabcd);
-    tfdist::FloatToHalf(floats.data(), count, halves.data());
+    tfdist::FloatToHalf(floats.data(), count, 1, halves.data());
     for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(halves[i], i < count ? 0x3e00 : 0xabcd);
     std::vector<uint16_t> brains(40, 0xabcd);
-    tfdist::FloatToBfloat16(floats.data(), count, brains.data());
+    tfdist::FloatToBfloat16(floats.data(), count, 1, brains.data());
     for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(brains[i], i < count ? 0x3fc0 : 0xabcd);
   }
+}
+
+TEST(HalfSpansScaleBeforeTheyRoundAndAfterTheyWiden) {
+  const std::vector<float> floats(21, 3.0f);
+  std::vector<uint16_t> halves(21);
+  tfdist::FloatToHalf(floats.data(), 21, 1e-4f, halves.data());
+  for (uint16_t bits : halves) EXPECT_EQ(bits, tfdist::FloatToHalf(3.0f * 1e-4f));
+  tfdist::FloatToBfloat16(floats.data(), 21, 1e30f, halves.data());
+  for (uint16_t bits : halves) EXPECT_EQ(bits, tfdist::FloatToBfloat16(3e30f));
+  std::vector<float> wide(21);
+  tfdist::Bfloat16ToFloat(halves.data(), 21, 0.5f, wide.data());
+  for (float value : wide) EXPECT_EQ(value, tfdist::Bfloat16ToFloat(halves[0]) * 0.5f);
+  halves.assign(21, tfdist::FloatToHalf(60000.0f));
+  tfdist::HalfToFloat(halves.data(), 21, 1024.0f, wide.data());
+  for (float value : wide) EXPECT_EQ(value, tfdist::HalfToFloat(halves[0]) * 1024.0f);
+}
+
+// Sums of 3 parts by vectors (elements 0 to 15) and by scalars (the rest), against the definition.
+TEST(HalfSumsRoundOnceAndDivideBeforeThat) {
+  constexpr int kCount = 21;
+  const float values[3] = {2048, 0.75f,
+                           0.5f};  // the second and the third together are worth a place
+  std::vector<uint16_t> parts[3];
+  std::vector<uint16_t> brains[3];
+  for (int p = 0; p < 3; ++p) {
+    parts[p].assign(kCount, tfdist::FloatToHalf(values[p]));
+    brains[p].assign(kCount, tfdist::FloatToBfloat16(values[p]));
+  }
+  const uint16_t* const half_parts[3] = {parts[0].data(), parts[1].data(), parts[2].data()};
+  const uint16_t* const brain_parts[3] = {brains[0].data(), brains[1].data(), brains[2].data()};
+  std::vector<uint16_t> sums(kCount);
+  tfdist::SumHalf(half_parts, 3, kCount, 1, 1, sums.data());
+  for (uint16_t bits : sums) EXPECT_EQ(tfdist::HalfToFloat(bits), 2050.0f);
+  tfdist::SumHalf(half_parts, 3, kCount, 3, 2, parts[1].data());  // over one of its parts
+  for (uint16_t bits : parts[1]) EXPECT_EQ(bits, tfdist::FloatToHalf(2049.25f / 3 * 2));
+  tfdist::SumBfloat16(brain_parts, 3, kCount, 3, 2, sums.data());
+  for (uint16_t bits : sums) EXPECT_EQ(bits, tfdist::FloatToBfloat16(2049.25f / 3 * 2));
 }

@@ -143,6 +143,30 @@ def test_group_of_all_dtypes_and_shapes(world, wrap):
 
 
 @SIZES
+@MODES
+def test_results_stay_while_somebody_holds_them(world, wrap):
+    """Memory of results is used again for the next call, but only what nobody looks at any more."""
+    variable = tf.Variable(tf.zeros([1000]))
+
+    def reduce():
+        (result,) = tfdist.grouped_allreduce([variable.value()], op=tfdist.Sum, name="again")
+        return result
+
+    call = wrap(reduce)
+    held, arrays = [], []
+    for step in range(4):
+        variable.assign(tf.fill([1000], float(step + tfdist.rank())))
+        result = call()
+        held.append(result if step % 2 else result[:500])
+        arrays.append(np.asarray(memoryview(result)))
+        del result
+    for step, (tensor, array) in enumerate(zip(held, arrays, strict=True)):
+        expected = step * world + sum(range(world))
+        assert (tensor.numpy() == expected).all()
+        assert (array == expected).all()
+
+
+@SIZES
 def test_group_of_nothing(world):
     assert tfdist.grouped_allreduce([], name="nothing") == []
 

@@ -199,7 +199,7 @@ def _add_allreduce(parser: argparse.ArgumentParser) -> None:
     )
     budget.add_argument(
         "--seconds",
-        type=option.seconds,
+        type=option.amount("seconds"),
         default=5.0,
         metavar="S",
         help="time for each size: as many rounds as fit, 5 to 1,000 (default: %(default)g)",
@@ -244,7 +244,7 @@ def _add_scale(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=_positive, metavar="N", help="images a step (default: 8)")
     add(
         "--throughput",
-        type=_amount("images a second"),
+        type=option.amount("images a second"),
         metavar="IMAGES/S",
         help="of one GPU: its time is shared out by operations (default: measure on this processor)",
     )
@@ -393,16 +393,3 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
-
-
-def _amount(unit: str) -> Callable[[str], float]:
-    def parse_amount(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}; expected more than 0")
-        return value
-
-    return parse_amount

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tfdist import __version__
@@ -57,14 +57,19 @@ def _ranks(text: str) -> int:
     return int(text)
 
 
-def seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; expected more than 0")
-    return value
+def amount(unit: str) -> Callable[[str], float]:
+    """Parser of a finite number of more than 0; `unit` names it in the error."""
+
+    def parse_amount(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}; expected more than 0")
+        return value
+
+    return parse_amount
 
 
 def _port(text: str) -> int:
@@ -123,7 +128,7 @@ def _add_placement(group: Any) -> None:
     group.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     group.add_argument(
         "--start-timeout",
-        type=seconds,
+        type=amount("seconds"),
         default=START_TIMEOUT_S,
         metavar="SECONDS",
         help="end the job if not all ranks have started by then (default: %(default)g)",

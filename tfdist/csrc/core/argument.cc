@@ -16,17 +16,21 @@ std::string CheckNames(const std::string& call, size_t names, size_t tensors) {
          std::to_string(tensors) + " tensors; expected one name for each tensor.";
 }
 
+std::string TensorTitle(const std::string& call, const std::string& name) {
+  return call + ": tensor " + Quoted(name);
+}
+
+// Makes no text unless there is an error: it is called for every tensor of every step.
 std::string CheckTensor(const std::string& call, const std::string& name,
                         const TensorView& tensor) {
-  const std::string title = call + ": tensor " + Quoted(name);
   const bool negative =
       std::any_of(tensor.shape.begin(), tensor.shape.end(), [](int64_t dim) { return dim < 0; });
   if (negative) {
-    return title + " has shape " + ShapeString(tensor.shape) +
+    return TensorTitle(call, name) + " has shape " + ShapeString(tensor.shape) +
            "; expected no negative dimension. Pass a tensor whose shape is known.";
   }
   if (tensor.data == nullptr && tensor.count() > 0) {
-    return title + " of shape " + ShapeString(tensor.shape) +
+    return TensorTitle(call, name) + " of shape " + ShapeString(tensor.shape) +
            " has no memory; expected the address of its elements.";
   }
   return "";
@@ -35,7 +39,7 @@ std::string CheckTensor(const std::string& call, const std::string& name,
 std::string CheckArithmetic(const std::string& call, const std::string& name,
                             const AllreduceOptions& options, DType dtype) {
   if (IsFloating(dtype)) return "";
-  const std::string title = call + ": tensor " + Quoted(name) + " has dtype " + NameOf(dtype);
+  const std::string title = TensorTitle(call, name) + " has dtype " + NameOf(dtype);
   if (options.reduction == Reduction::kAverage || options.reduction == Reduction::kAdasum) {
     return title + ", but reduction " + NameOf(options.reduction) +
            " needs a floating dtype. Use sum, or cast the tensor to float32.";

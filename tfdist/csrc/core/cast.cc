@@ -17,51 +17,43 @@ void Multiply(const From* __restrict__ source, int64_t count, double scale,
   for (int64_t i = 0; i < count; ++i) target[i] = static_cast<To>(source[i] * factor);
 }
 
-// Elements [begin, begin + count) of `source`, scaled, as float32.
-void LoadScaled(DType from, const void* source, int64_t begin, int64_t count, double scale,
-                float* target) {
-  if (from == DType::kFloat64) {
-    return Multiply(static_cast<const double*>(source) + begin, count, scale, target);
-  }
-  if (from == DType::kFloat32) {
-    return Multiply(static_cast<const float*>(source) + begin, count, scale, target);
-  }
-  const uint16_t* bits = static_cast<const uint16_t*>(source) + begin;
-  if (from == DType::kFloat16) {
-    HalfToFloat(bits, count, target);
-  } else {
-    Bfloat16ToFloat(bits, count, target);
-  }
-  const float factor = static_cast<float>(scale);
-  for (int64_t i = 0; i < count; ++i) target[i] *= factor;
-}
-
-void StoreFloats(const float* source, int64_t begin, int64_t count, DType to, void* target) {
+void Narrow(const float* source, int64_t count, double scale, DType to, void* target) {
+  uint16_t* const bits = static_cast<uint16_t*>(target);
   if (to == DType::kFloat16) {
-    FloatToHalf(source, count, static_cast<uint16_t*>(target) + begin);
+    FloatToHalf(source, count, static_cast<float>(scale), bits);
   } else {
-    FloatToBfloat16(source, count, static_cast<uint16_t*>(target) + begin);
+    FloatToBfloat16(source, count, static_cast<float>(scale), bits);
   }
 }
 
-// From a 16-bit wire to a wide tensor: scaled in the tensor's type, so that no range is lost.
-template <typename To>
-void Widen(DType from, const void* source, int64_t count, double scale, To* target) {
-  alignas(64) float chunk[kChunkElements];
-  for (int64_t begin = 0; begin < count; begin += kChunkElements) {
-    const int64_t elements = std::min(kChunkElements, count - begin);
-    LoadScaled(from, source, begin, elements, 1.0, chunk);
-    const To factor = static_cast<To>(scale);
-    for (int64_t i = 0; i < elements; ++i) target[begin + i] = static_cast<To>(chunk[i]) * factor;
+void Widen(DType from, const void* source, int64_t count, double scale, float* target) {
+  const uint16_t* const bits = static_cast<const uint16_t*>(source);
+  if (from == DType::kFloat16) {
+    HalfToFloat(bits, count, static_cast<float>(scale), target);
+  } else {
+    Bfloat16ToFloat(bits, count, static_cast<float>(scale), target);
   }
 }
 
-void Narrow(DType from, const void* source, int64_t count, double scale, DType to, void* target) {
+// Between two types of which none is float32.
+void CastByFloat(DType from, const void* source, int64_t count, double scale, DType to,
+                 void* target) {
   alignas(64) float chunk[kChunkElements];
   for (int64_t begin = 0; begin < count; begin += kChunkElements) {
     const int64_t elements = std::min(kChunkElements, count - begin);
-    LoadScaled(from, source, begin, elements, scale, chunk);
-    StoreFloats(chunk, begin, elements, to, target);
+    const void* const part = static_cast<const char*>(source) + begin * SizeOf(from);
+    void* const result = static_cast<char*>(target) + begin * SizeOf(to);
+    if (from == DType::kFloat64) {  // scaled before its range gets smaller
+      Multiply(static_cast<const double*>(part), elements, scale, chunk);
+      Narrow(chunk, elements, 1, to, result);
+    } else if (to == DType::kFloat64) {  // and after it has got larger
+      Widen(from, part, elements, 1, chunk);
+      double* const wide = static_cast<double*>(result);
+      for (int64_t i = 0; i < elements; ++i) wide[i] = chunk[i] * scale;
+    } else {
+      Widen(from, part, elements, scale, chunk);
+      Narrow(chunk, elements, 1, to, result);
+    }
   }
 }
 
@@ -71,16 +63,16 @@ void CastScaled(DType from, const void* source, int64_t count, double scale, DTy
                 void* target) {
   if (from == to && scale == 1) {
     if (count > 0) std::memcpy(target, source, static_cast<size_t>(count * SizeOf(from)));
-  } else if (to == DType::kFloat64 && from == DType::kFloat64) {
+  } else if (from == DType::kFloat64 && to == DType::kFloat64) {
     Multiply(static_cast<const double*>(source), count, scale, static_cast<double*>(target));
-  } else if (to == DType::kFloat64) {
-    Widen(from, source, count, scale, static_cast<double*>(target));
-  } else if (to == DType::kFloat32 && from == DType::kFloat32) {
+  } else if (from == DType::kFloat32 && to == DType::kFloat32) {
     Multiply(static_cast<const float*>(source), count, scale, static_cast<float*>(target));
+  } else if (from == DType::kFloat32) {
+    Narrow(static_cast<const float*>(source), count, scale, to, target);
   } else if (to == DType::kFloat32) {
     Widen(from, source, count, scale, static_cast<float*>(target));
   } else {
-    Narrow(from, source, count, scale, to, target);
+    CastByFloat(from, source, count, scale, to, target);
   }
 }
 

@@ -8,9 +8,10 @@
 
 namespace tfdist {
 
-// target = cast(source * scale) in one pass. Floating types are scaled in float32 (float64 when
-// `from` is float64) and rounded once to `to`; float64 goes to 16 bit by way of float32. For all
-// other types `from` must be `to` and `scale` 1. Spans do not overlap.
+// target = cast(source * scale) in one pass. `from` is `to`, or one of them has 16 bits and the
+// other is floating too. Scaled in float32, or in float64 where one is float64, and rounded once to
+// `to`; float64 goes to 16 bits by way of float32. Other than floating types have scale 1. Spans do
+// not overlap.
 void CastScaled(DType from, const void* source, int64_t count, double scale, DType to,
                 void* target);
 

@@ -7,9 +7,11 @@
 namespace tfdist {
 
 void FusedView::Add(const TensorView& tensor) {
-  if (tensor.count() == 0) return;
-  tensors_.push_back(tensor);
-  starts_.push_back(starts_.back() + tensor.count());
+  const int64_t count = tensor.count();
+  if (count == 0) return;
+  dtype_ = tensor.dtype;
+  tensors_.push_back(static_cast<char*>(tensor.data));
+  starts_.push_back(starts_.back() + count);
 }
 
 size_t FusedView::TensorAt(int64_t element) const {
@@ -19,32 +21,31 @@ size_t FusedView::TensorAt(int64_t element) const {
 // visit(memory of the part, its elements, where it begins among the elements asked for)
 template <typename Visit>
 void FusedView::ForEachPart(int64_t begin, int64_t count, const Visit& visit) const {
+  if (count == 0) return;
   const int64_t end = begin + count;
-  for (int64_t at = begin; at < end;) {
-    const size_t t = TensorAt(at);
+  const int64_t element_bytes = SizeOf(dtype_);
+  int64_t at = begin;
+  for (size_t t = TensorAt(begin); at < end; ++t) {
     const int64_t elements = std::min(end, starts_[t + 1]) - at;
-    const TensorView& tensor = tensors_[t];
-    visit(static_cast<char*>(tensor.data) + (at - starts_[t]) * SizeOf(tensor.dtype), elements,
-          at - begin);
+    visit(tensors_[t] + (at - starts_[t]) * element_bytes, elements, at - begin);
     at += elements;
   }
 }
 
 // Whether reading changes nothing. There is a tensor.
 bool FusedView::AsTheyAre() const {
-  return conversion_.counts && conversion_.pack == 1 && tensors_[0].dtype == conversion_.wire;
+  return conversion_.counts && conversion_.pack == 1 && dtype_ == conversion_.wire;
 }
 
 char* FusedView::Memory() const {
-  return tensors_.size() == 1 && AsTheyAre() ? static_cast<char*>(tensors_[0].data) : nullptr;
+  return tensors_.size() == 1 && AsTheyAre() ? tensors_[0] : nullptr;
 }
 
 const char* FusedView::Read(int64_t begin, int64_t count, char* buffer) const {
   if (count == 0) return buffer;
   const size_t t = TensorAt(begin);
   if (AsTheyAre() && begin + count <= starts_[t + 1]) {
-    const char* const data = static_cast<const char*>(tensors_[t].data);
-    return data + (begin - starts_[t]) * SizeOf(conversion_.wire);
+    return tensors_[t] + (begin - starts_[t]) * SizeOf(conversion_.wire);
   }
   Copy(begin, count, buffer);
   return buffer;
@@ -57,7 +58,7 @@ void FusedView::Copy(int64_t begin, int64_t count, char* target) const {
     return;
   }
   ForEachPart(begin, count, [&](const char* memory, int64_t elements, int64_t offset) {
-    CastScaled(tensors_[0].dtype, memory, elements, conversion_.pack, conversion_.wire,
+    CastScaled(dtype_, memory, elements, conversion_.pack, conversion_.wire,
                target + offset * wire_bytes);
   });
 }
@@ -65,8 +66,8 @@ void FusedView::Copy(int64_t begin, int64_t count, char* target) const {
 void FusedView::Write(int64_t begin, int64_t count, const char* source) const {
   const int64_t wire_bytes = SizeOf(conversion_.wire);
   ForEachPart(begin, count, [&](char* memory, int64_t elements, int64_t offset) {
-    CastScaled(conversion_.wire, source + offset * wire_bytes, elements, conversion_.unpack,
-               tensors_[0].dtype, memory);
+    CastScaled(conversion_.wire, source + offset * wire_bytes, elements, conversion_.unpack, dtype_,
+               memory);
   });
 }
 

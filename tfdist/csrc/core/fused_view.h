@@ -52,8 +52,9 @@ class FusedView {
   bool AsTheyAre() const;
 
   const Conversion conversion_;
-  std::vector<TensorView> tensors_;
-  std::vector<int64_t> starts_ = {0};  // first element of each tensor, and behind the last
+  DType dtype_ = DType::kFloat32;      // of all tensors
+  std::vector<char*> tensors_;         // where each begins; those without elements are left out
+  std::vector<int64_t> starts_ = {0};  // first element of each, and behind the last
 };
 
 }  // namespace tfdist

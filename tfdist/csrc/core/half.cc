@@ -35,66 +35,93 @@ uint16_t RoundToSubnormalHalf(uint32_t magnitude) {
   return static_cast<uint16_t>(half + (up ? 1 : 0));
 }
 
+// How spans of each format are loaded and stored, one element at a time.
+struct HalfFormat {
+  static float Load(const uint16_t* source) { return HalfToFloat(*source); }
+  static void Store(float value, uint16_t* target) { *target = FloatToHalf(value); }
+};
+
+struct Bfloat16Format {
+  static float Load(const uint16_t* source) { return Bfloat16ToFloat(*source); }
+  static void Store(float value, uint16_t* target) { *target = FloatToBfloat16(value); }
+};
+
 // The vector part of each span: returns how many leading elements it has converted.
 #if defined(__x86_64__)
+
+#define TFDIST_VECTOR __attribute__((target("avx2,f16c")))
+
+constexpr int kLanes = 8;
 
 bool HasVectors() {
   static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
   return has;
 }
 
-__attribute__((target("avx2,f16c"))) int64_t VectorFloatToHalf(const float* source, int64_t count,
-                                                               uint16_t* target) {
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m128i halves =
-        _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), halves);
+struct HalfVectors {
+  TFDIST_VECTOR static __m256 Load(const uint16_t* source) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
   }
-  return i;
-}
-
-__attribute__((target("avx2,f16c"))) int64_t VectorHalfToFloat(const uint16_t* source,
-                                                               int64_t count, float* target) {
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
-    _mm256_storeu_ps(target + i, _mm256_cvtph_ps(halves));
+  TFDIST_VECTOR static void Store(__m256 values, uint16_t* target) {
+    const __m128i halves = _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), halves);
   }
-  return i;
-}
+};
 
-__attribute__((target("avx2,f16c"))) int64_t VectorFloatToBfloat16(const float* source,
-                                                                   int64_t count,
-                                                                   uint16_t* target) {
-  const __m256i one = _mm256_set1_epi32(1);
-  const __m256i below_tie = _mm256_set1_epi32(0x7fff);
-  const __m256i magnitude_mask = _mm256_set1_epi32(0x7fffffff);
-  const __m256i infinity = _mm256_set1_epi32(kInfinityBits);
-  const __m256i quiet = _mm256_set1_epi32(0x40);
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + i));
+struct Bfloat16Vectors {
+  TFDIST_VECTOR static __m256 Load(const uint16_t* source) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  TFDIST_VECTOR static void Store(__m256 values, uint16_t* target) {
+    const __m256i bits = _mm256_castps_si256(values);
     const __m256i high = _mm256_srli_epi32(bits, 16);
-    const __m256i odd = _mm256_and_si256(high, one);
-    const __m256i rounded =
-        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(below_tie, odd)), 16);
-    const __m256i is_nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude_mask), infinity);
-    const __m256i result = _mm256_blendv_epi8(rounded, _mm256_or_si256(high, quiet), is_nan);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), odd);
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, up), 16);
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+    const __m256i is_nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(kInfinityBits));
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i result = _mm256_blendv_epi8(rounded, quiet, is_nan);
     const __m128i packed =
         _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), packed);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), packed);
+  }
+};
+
+template <typename Vectors>
+TFDIST_VECTOR int64_t VectorNarrow(const float* source, int64_t count, float scale,
+                                   uint16_t* target) {
+  const __m256 factor = _mm256_set1_ps(scale);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Vectors::Store(_mm256_mul_ps(_mm256_loadu_ps(source + i), factor), target + i);
   }
   return i;
 }
 
-__attribute__((target("avx2,f16c"))) int64_t VectorBfloat16ToFloat(const uint16_t* source,
-                                                                   int64_t count, float* target) {
+template <typename Vectors>
+TFDIST_VECTOR int64_t VectorWiden(const uint16_t* source, int64_t count, float scale,
+                                  float* target) {
+  const __m256 factor = _mm256_set1_ps(scale);
   int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
-    const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + i), wide);
+  for (; i + kLanes <= count; i += kLanes) {
+    _mm256_storeu_ps(target + i, _mm256_mul_ps(Vectors::Load(source + i), factor));
+  }
+  return i;
+}
+
+template <typename Vectors>
+TFDIST_VECTOR int64_t VectorSum(const uint16_t* const* parts, int size, int64_t count,
+                                float divisor, float multiplier, uint16_t* target) {
+  const __m256 divisors = _mm256_set1_ps(divisor);
+  const __m256 multipliers = _mm256_set1_ps(multiplier);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    __m256 sums = Vectors::Load(parts[0] + i);
+    for (int p = 1; p < size; ++p) sums = _mm256_add_ps(sums, Vectors::Load(parts[p] + i));
+    if (divisor != 1) sums = _mm256_div_ps(sums, divisors);
+    Vectors::Store(_mm256_mul_ps(sums, multipliers), target + i);
   }
   return i;
 }
@@ -102,12 +129,48 @@ __attribute__((target("avx2,f16c"))) int64_t VectorBfloat16ToFloat(const uint16_
 #else
 
 bool HasVectors() { return false; }
-int64_t VectorFloatToHalf(const float*, int64_t, uint16_t*) { return 0; }
-int64_t VectorHalfToFloat(const uint16_t*, int64_t, float*) { return 0; }
-int64_t VectorFloatToBfloat16(const float*, int64_t, uint16_t*) { return 0; }
-int64_t VectorBfloat16ToFloat(const uint16_t*, int64_t, float*) { return 0; }
+
+struct HalfVectors;
+struct Bfloat16Vectors;
+
+template <typename Vectors>
+int64_t VectorNarrow(const float*, int64_t, float, uint16_t*) {
+  return 0;
+}
+template <typename Vectors>
+int64_t VectorWiden(const uint16_t*, int64_t, float, float*) {
+  return 0;
+}
+template <typename Vectors>
+int64_t VectorSum(const uint16_t* const*, int, int64_t, float, float, uint16_t*) {
+  return 0;
+}
 
 #endif
+
+template <typename Format, typename Vectors>
+void Narrow(const float* source, int64_t count, float scale, uint16_t* target) {
+  int64_t i = HasVectors() ? VectorNarrow<Vectors>(source, count, scale, target) : 0;
+  for (; i < count; ++i) Format::Store(source[i] * scale, target + i);
+}
+
+template <typename Format, typename Vectors>
+void Widen(const uint16_t* source, int64_t count, float scale, float* target) {
+  int64_t i = HasVectors() ? VectorWiden<Vectors>(source, count, scale, target) : 0;
+  for (; i < count; ++i) target[i] = Format::Load(source + i) * scale;
+}
+
+template <typename Format, typename Vectors>
+void Sum(const uint16_t* const* parts, int size, int64_t count, float divisor, float multiplier,
+         uint16_t* target) {
+  int64_t i = 0;
+  if (HasVectors()) i = VectorSum<Vectors>(parts, size, count, divisor, multiplier, target);
+  for (; i < count; ++i) {
+    float sum = Format::Load(parts[0] + i);
+    for (int p = 1; p < size; ++p) sum += Format::Load(parts[p] + i);
+    Format::Store(sum / divisor * multiplier, target + i);
+  }
+}
 
 }  // namespace
 
@@ -144,26 +207,35 @@ uint16_t FloatToBfloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-float Bfloat16ToFloat(uint16_t bits) { return FloatOf(static_cast<uint32_t>(bits) << 16); }
-
-void FloatToHalf(const float* source, int64_t count, uint16_t* target) {
-  int64_t i = HasVectors() ? VectorFloatToHalf(source, count, target) : 0;
-  for (; i < count; ++i) target[i] = FloatToHalf(source[i]);
+float Bfloat16ToFloat(uint16_t bits) {
+  const uint32_t quiet = (bits & 0x7fff) > (kInfinityBits >> 16) ? 0x400000 : 0;
+  return FloatOf(static_cast<uint32_t>(bits) << 16 | quiet);
 }
 
-void HalfToFloat(const uint16_t* source, int64_t count, float* target) {
-  int64_t i = HasVectors() ? VectorHalfToFloat(source, count, target) : 0;
-  for (; i < count; ++i) target[i] = HalfToFloat(source[i]);
+void FloatToHalf(const float* source, int64_t count, float scale, uint16_t* target) {
+  Narrow<HalfFormat, HalfVectors>(source, count, scale, target);
 }
 
-void FloatToBfloat16(const float* source, int64_t count, uint16_t* target) {
-  int64_t i = HasVectors() ? VectorFloatToBfloat16(source, count, target) : 0;
-  for (; i < count; ++i) target[i] = FloatToBfloat16(source[i]);
+void HalfToFloat(const uint16_t* source, int64_t count, float scale, float* target) {
+  Widen<HalfFormat, HalfVectors>(source, count, scale, target);
 }
 
-void Bfloat16ToFloat(const uint16_t* source, int64_t count, float* target) {
-  int64_t i = HasVectors() ? VectorBfloat16ToFloat(source, count, target) : 0;
-  for (; i < count; ++i) target[i] = Bfloat16ToFloat(source[i]);
+void FloatToBfloat16(const float* source, int64_t count, float scale, uint16_t* target) {
+  Narrow<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target);
+}
+
+void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* target) {
+  Widen<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target);
+}
+
+void SumHalf(const uint16_t* const* parts, int size, int64_t count, float divisor, float multiplier,
+             uint16_t* target) {
+  Sum<HalfFormat, HalfVectors>(parts, size, count, divisor, multiplier, target);
+}
+
+void SumBfloat16(const uint16_t* const* parts, int size, int64_t count, float divisor,
+                 float multiplier, uint16_t* target) {
+  Sum<Bfloat16Format, Bfloat16Vectors>(parts, size, count, divisor, multiplier, target);
 }
 
 bool HalfIsVectorized() { return HasVectors(); }

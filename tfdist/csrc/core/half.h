@@ -1,10 +1,9 @@
-// Conversions between float32 and the two 16-bit formats, float16 (IEEE binary16) and bfloat16.
-// Not a number class: the 16-bit values are carried as their bits and never computed with.
+// Conversions between float32 and the two 16-bit formats, float16 (IEEE binary16) and bfloat16, and
+// sums of them. Not a number class: the 16-bit values are carried as their bits.
 //
 // Rounds to nearest, ties to even; keeps infinities, signed zeros and subnormals; a NaN stays a NaN
 // and becomes quiet. The spans use F16C and AVX2 where the processor has them and give the same
-// bits as the single-value functions everywhere. Source and target of a span must not overlap.
-// Thread safe: no state.
+// bits as the single-value functions everywhere. Thread safe: no state.
 #ifndef TFDIST_CORE_HALF_H_
 #define TFDIST_CORE_HALF_H_
 
@@ -17,10 +16,18 @@ float HalfToFloat(uint16_t bits);
 uint16_t FloatToBfloat16(float value);
 float Bfloat16ToFloat(uint16_t bits);
 
-void FloatToHalf(const float* source, int64_t count, uint16_t* target);
-void HalfToFloat(const uint16_t* source, int64_t count, float* target);
-void FloatToBfloat16(const float* source, int64_t count, uint16_t* target);
-void Bfloat16ToFloat(const uint16_t* source, int64_t count, float* target);
+// Each element times `scale`, in float32. Source and target must not overlap.
+void FloatToHalf(const float* source, int64_t count, float scale, uint16_t* target);
+void HalfToFloat(const uint16_t* source, int64_t count, float scale, float* target);
+void FloatToBfloat16(const float* source, int64_t count, float scale, uint16_t* target);
+void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* target);
+
+// target[i] = the sum of parts[0][i], parts[1][i] and so on in float32, divided by `divisor`, then
+// times `multiplier`, then rounded. `target` may be one of the `size` parts; there is at least one.
+void SumHalf(const uint16_t* const* parts, int size, int64_t count, float divisor, float multiplier,
+             uint16_t* target);
+void SumBfloat16(const uint16_t* const* parts, int size, int64_t count, float divisor,
+                 float multiplier, uint16_t* target);
 
 // True when the spans run on vector instructions of this processor.
 bool HalfIsVectorized();

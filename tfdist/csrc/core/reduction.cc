@@ -1,6 +1,7 @@
 #include "core/reduction.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -27,11 +28,11 @@ struct Half {
   using Stored = uint16_t;
   using Sum = float;
   static const float* Operand(const uint16_t* stored, int64_t count, float* buffer) {
-    HalfToFloat(stored, count, buffer);
+    HalfToFloat(stored, count, 1, buffer);
     return buffer;
   }
   static void Store(const float* sums, int64_t count, uint16_t* stored) {
-    FloatToHalf(sums, count, stored);
+    FloatToHalf(sums, count, 1, stored);
   }
 };
 
@@ -39,11 +40,11 @@ struct Bfloat16 {
   using Stored = uint16_t;
   using Sum = float;
   static const float* Operand(const uint16_t* stored, int64_t count, float* buffer) {
-    Bfloat16ToFloat(stored, count, buffer);
+    Bfloat16ToFloat(stored, count, 1, buffer);
     return buffer;
   }
   static void Store(const float* sums, int64_t count, uint16_t* stored) {
-    FloatToBfloat16(sums, count, stored);
+    FloatToBfloat16(sums, count, 1, stored);
   }
 };
 
@@ -102,9 +103,11 @@ struct Max {
   }
 };
 
+// `result` may be `a` or `b`.
 template <typename Operator, typename T>
-void Accumulate(const T* __restrict__ operand, int64_t count, T* __restrict__ sums) {
-  for (int64_t i = 0; i < count; ++i) sums[i] = Operator::Apply(sums[i], operand[i]);
+void Combine(const T* a, const T* b, int64_t count, T* result) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) result[i] = Operator::Apply(a[i], b[i]);
 }
 
 template <typename T>
@@ -130,34 +133,58 @@ void ReduceChunks(const Scale& scale, const std::vector<const void*>& parts, int
   alignas(64) Sum buffer[kChunkElements];
   for (int64_t begin = 0; begin < count; begin += kChunkElements) {
     const int64_t chunk = std::min(kChunkElements, count - begin);
-    for (size_t p = 0; p < parts.size(); ++p) {
-      const Stored* part = static_cast<const Stored*>(parts[p]) + begin;
-      const Sum* operand = Type::Operand(part, chunk, buffer);
-      if (p == 0) {
-        std::memcpy(sums, operand, static_cast<size_t>(chunk) * sizeof(Sum));
-      } else {
-        Accumulate<Operator>(operand, chunk, sums);
-      }
+    const auto operand = [&](size_t p, Sum* room) {
+      return Type::Operand(static_cast<const Stored*>(parts[p]) + begin, chunk, room);
+    };
+    const Sum* so_far = operand(0, sums);
+    for (size_t p = 1; p < parts.size(); ++p) {
+      Combine<Operator>(so_far, operand(p, buffer), chunk, sums);
+      so_far = sums;
     }
+    if (so_far != sums) std::memcpy(sums, so_far, static_cast<size_t>(chunk) * sizeof(Sum));
     ApplyScale(scale, chunk, sums);
     Type::Store(sums, chunk, static_cast<Stored*>(output) + begin);
   }
 }
 
+using SumSpans = void (*)(const uint16_t* const*, int, int64_t, float, float, uint16_t*);
+
+void SumBits(SumSpans sum, const Scale& scale, const std::vector<const void*>& parts, int64_t count,
+             void* output) {
+  std::vector<const uint16_t*> spans;
+  for (const void* part : parts) spans.push_back(static_cast<const uint16_t*>(part));
+  sum(spans.data(), static_cast<int>(spans.size()), count, static_cast<float>(scale.divisor),
+      static_cast<float>(scale.multiplier), static_cast<uint16_t*>(output));
+}
+
+// A quotient by a power of two is a product, to the bit.
+Scale WithoutNeedlessDivision(const Scale& scale) {
+  int exponent = 0;
+  if (std::frexp(scale.divisor, &exponent) != 0.5) return scale;
+  return {1, scale.multiplier / scale.divisor};
+}
+
 template <typename Type>
 void ReduceType(const ReduceSpec& spec, const std::vector<const void*>& parts, int64_t count,
                 void* output) {
+  const Scale scale = WithoutNeedlessDivision(spec.scale);
   switch (spec.reduction) {
     case Reduction::kSum:
     case Reduction::kAverage:
     case Reduction::kAdasum:  // adasum.h has its arithmetic
-      return ReduceChunks<Type, Add>(spec.scale, parts, count, output);
+      if constexpr (std::is_same<Type, Half>::value) {
+        return SumBits(SumHalf, scale, parts, count, output);
+      } else if constexpr (std::is_same<Type, Bfloat16>::value) {
+        return SumBits(SumBfloat16, scale, parts, count, output);
+      } else {
+        return ReduceChunks<Type, Add>(scale, parts, count, output);
+      }
     case Reduction::kMin:
-      return ReduceChunks<Type, Min>(spec.scale, parts, count, output);
+      return ReduceChunks<Type, Min>(scale, parts, count, output);
     case Reduction::kMax:
-      return ReduceChunks<Type, Max>(spec.scale, parts, count, output);
+      return ReduceChunks<Type, Max>(scale, parts, count, output);
     case Reduction::kProduct:
-      return ReduceChunks<Type, Multiply>(spec.scale, parts, count, output);
+      return ReduceChunks<Type, Multiply>(scale, parts, count, output);
   }
 }
 

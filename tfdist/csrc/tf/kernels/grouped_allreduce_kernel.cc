@@ -3,6 +3,7 @@
 
 #include "tf/conversion.h"
 #include "tf/kernels/collective_kernel.h"
+#include "tf/kernels/result_memory.h"
 
 namespace tfdist {
 namespace {
@@ -28,13 +29,14 @@ class GroupedAllreduceKernel : public CollectiveKernel {
     std::vector<TensorView> inputs, outputs(tensors);
     TFDIST_RETURN_IF_ERROR(ViewInputs(*context, tensors, &inputs));
     for (int i = 0; i < tensors; ++i) {
-      TFDIST_RETURN_IF_ERROR(ForwardOrAllocate(context, i, &outputs[i]));
+      TFDIST_RETURN_IF_ERROR(results_.Give(context, i, &outputs[i]));
     }
     return engine->Allreduce(options, inputs, outputs);
   }
 
  private:
   AllreduceOptions options_;
+  ResultMemory results_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfdistGroupedAllreduce").Device(tensorflow::DEVICE_CPU),
