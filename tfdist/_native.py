@@ -138,7 +138,7 @@ def plan_buckets(dtypes: Sequence[str], sizes: Sequence[int], threshold: int) ->
         threshold: Bytes of a bucket at most; a larger tensor travels alone.
 
     Returns:
-        Positions of the tensors of each bucket, ascending; buckets in the order of their first tensor.
+        Positions of the tensors of each bucket, ascending; buckets in the order of their last tensor.
 
     Raises:
         ConfigError: If a dtype is none that collectives carry, or a number is negative.

@@ -65,7 +65,7 @@ SETTINGS = (
         "TFDIST_FUSION_THRESHOLD",
         "HOROVOD_FUSION_THRESHOLD",
         _bytes,
-        64 << 20,
+        8 << 20,
         "bytes of gradients that are reduced in one piece; 0 reduces each tensor by itself",
     ),
     Setting(

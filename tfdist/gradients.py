@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import errors
+from tfdist import _native, config, errors
 from tfdist.compression import Compression, Compressor
 from tfdist.local_variable import LocalVariables, key_of
 from tfdist.ops import allreduce
@@ -47,14 +47,17 @@ def weight() -> tf.Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Which gradients travel together: all, so many parts, or what the lists say and the rest.
+    """Which gradients travel together: buckets of so many bytes, so many parts, or what the lists say and the rest.
+
+    Buckets are filled from the last layer on, so that their gradients are reduced while those of the layers before are
+    computed, and are still in the processor's caches.
 
     Attributes:
-        parts: Number of collectives, without `groups`.
+        parts: Number of collectives, without `groups`; None makes buckets of `TFDIST_FUSION_THRESHOLD` bytes.
         groups: Lists of variables, each of which is one collective; the other variables are one more.
     """
 
-    parts: int = 1
+    parts: int | None = None
     groups: tuple[tuple[Any, ...], ...] = ()
 
     @classmethod
@@ -72,19 +75,23 @@ class Grouping:
             return cls(groups=_disjoint(groups))
         return cls(parts=_positive("groups", groups, ", or a list of lists of variables"))
 
-    def split(self, sources: Sequence[Any]) -> list[list[int]]:
+    def split(self, sources: Sequence[Any], gradients: Sequence[tf.Tensor]) -> list[list[int]]:
         """Positions in `sources`, each once, by collective.
+
+        Args:
+            sources: The variable or tensor of each gradient.
+            gradients: The gradients.
 
         Raises:
             ConfigError: If `groups` names none of `sources`.
         """
-        split = self._by_list(sources) if self.groups else self._by_number(len(sources))
+        if self.groups:
+            split = self._by_list(sources)
+        elif self.parts is not None:
+            split = _in_parts(len(sources), self.parts)
+        else:
+            split = _in_buckets(gradients)
         return [part for part in split if part]
-
-    def _by_number(self, total: int) -> list[list[int]]:
-        count, longer = divmod(total, self.parts)
-        ends = [count * part + min(part, longer) for part in range(self.parts + 1)]
-        return [list(range(begin, end)) for begin, end in itertools.pairwise(ends)]
 
     def _by_list(self, sources: Sequence[Any]) -> list[list[int]]:
         left = {key_of(source): index for index, source in enumerate(sources)}
@@ -225,18 +232,14 @@ class GradientReduction:
     def _reduce_shared(
         self, gradients: list[Any], sources: list[Any], names: list[str], label: str, factor: float
     ) -> list[Any]:
-        for gradient, name in zip(gradients, names, strict=True):
-            if isinstance(gradient, (tf.RaggedTensor, tf.SparseTensor)):
-                raise errors.ConfigError(
-                    f"the gradient of {name} is a {type(gradient).__name__}, whose layout differs by rank; a dense "
-                    "tensor or tf.IndexedSlices can be reduced."
-                )
+        _refuse_layouts(gradients, names)
         result = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if gradient is not None and not self._gathered(gradient)]
-        parts = self.grouping.split([sources[index] for index in dense])
+        tensors = [tf.convert_to_tensor(gradients[i]) for i in dense]  # an IndexedSlices becomes dense
+        parts = self.grouping.split([sources[index] for index in dense], tensors)
         for number, part in enumerate(parts):
             places = [dense[index] for index in part]
-            values = [tf.convert_to_tensor(gradients[i]) for i in places]  # an IndexedSlices becomes dense
+            values = [tensors[index] for index in part]
             part_label = label if len(parts) == 1 else f"{label}, group {number}"
             reduced = self._allreduce(values, [names[i] for i in places], part_label, factor)
             for index, gradient in zip(places, reduced, strict=True):
@@ -276,6 +279,34 @@ class GradientReduction:
             weight=weight,
             process_set=self.process_set,
         )
+
+
+def _refuse_layouts(gradients: Sequence[Any], names: Sequence[str]) -> None:
+    for gradient, name in zip(gradients, names, strict=True):
+        if isinstance(gradient, (tf.RaggedTensor, tf.SparseTensor)):
+            raise errors.ConfigError(
+                f"the gradient of {name} is a {type(gradient).__name__}, whose layout differs by rank; a dense "
+                "tensor or tf.IndexedSlices can be reduced."
+            )
+
+
+def _in_parts(total: int, parts: int) -> list[list[int]]:
+    """Equally many positions each, the last ones first."""
+    count, longer = divmod(total, parts)
+    ends = [count * part + min(part, longer) for part in range(parts + 1)]
+    return [list(range(begin, end)) for begin, end in itertools.pairwise(ends)][::-1]
+
+
+def _in_buckets(gradients: Sequence[tf.Tensor]) -> list[list[int]]:
+    """Buckets of positions, from the last gradient on; one for all if the size of one is not known before it runs."""
+    backwards = range(len(gradients) - 1, -1, -1)
+    counts = [gradients[position].shape.num_elements() for position in backwards]
+    if None in counts:
+        return [list(range(len(gradients)))]
+    dtypes = [gradients[position].dtype for position in backwards]
+    sizes = [count * dtype.size for count, dtype in zip(counts, dtypes, strict=True)]
+    plan = _native.plan_buckets([dtype.name for dtype in dtypes], sizes, config.read().fusion_threshold)
+    return [sorted(backwards[index] for index in bucket) for bucket in plan]
 
 
 def _positive(name: str, value: Any, otherwise: str) -> int:

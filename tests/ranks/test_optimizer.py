@@ -121,18 +121,21 @@ def collectives(monkeypatch):
 def grouped(v):
     return {
         "one": ({}, [["v0", "v1", "v2", "v4"]]),
-        "two": ({"num_groups": 2}, [["v0", "v1"], ["v2", "v4"]]),
-        "three": ({"groups": 3}, [["v0", "v1"], ["v2"], ["v4"]]),
-        "many": ({"num_groups": 9}, [["v0"], ["v1"], ["v2"], ["v4"]]),
+        "two": ({"num_groups": 2}, [["v2", "v4"], ["v0", "v1"]]),
+        "three": ({"groups": 3}, [["v4"], ["v2"], ["v0", "v1"]]),
+        "many": ({"num_groups": 9}, [["v4"], ["v2"], ["v1"], ["v0"]]),
+        "buckets": ({}, [["v2", "v4"], ["v1"], ["v0"]]),
         "lists": ({"groups": [[v[4], v[0]], [v[5]], [v[1]]]}, [["v4", "v0"], ["v1"], ["v2"]]),
     }
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
 @MODES
-@pytest.mark.parametrize("case", ["one", "two", "three", "many", "lists"])
-def test_groups_are_one_collective_each(world, case, wrap, collectives):
+@pytest.mark.parametrize("case", ["one", "two", "three", "many", "buckets", "lists"])
+def test_groups_are_one_collective_each(world, case, wrap, collectives, monkeypatch):
     """Of six variables one has no gradient and one a sparse one, which is gathered by itself."""
+    if case == "buckets":
+        monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "12")  # three numbers
     v = variables([2], [3], [], [4], [1], [2, 1])
     arguments, expected = grouped(v)[case]
     optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(1.0), **arguments)

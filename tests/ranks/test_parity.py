@@ -108,7 +108,10 @@ def scaled(optimizer, factor):
 @pytest.mark.parametrize("clipping", CLIPPING)
 @pytest.mark.parametrize("accumulation", ACCUMULATION)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_explicit_pieces(world, optimizer, accumulation, clipping):
+def test_explicit_pieces(world, optimizer, accumulation, clipping, monkeypatch):
+    """In two buckets: the first kernel, and all else."""
+    monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "100")
+
     def make():
         return OPTIMIZERS[optimizer](**CLIPPING[clipping], **ACCUMULATION[accumulation])
 

@@ -85,7 +85,9 @@ def state_of(model):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("path", ["explicit", "plugin"])
-def test_settings(world, path, optimizer, setting):
+def test_settings(world, path, optimizer, setting, monkeypatch):
+    if path == "explicit":
+        monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "100")  # several buckets
     model, history = train(path, OPTIMIZERS[optimizer](**SETTINGS[setting]))
     assert_identical_on_ranks(state_of(model), "weights and optimizer state")
     if tfdist.rank() == 0:

@@ -8,7 +8,7 @@ from tfdist.errors import ConfigError
 
 def test_defaults_fill_what_is_not_set():
     settings = config.read({})
-    assert settings.fusion_threshold == 64 << 20
+    assert settings.fusion_threshold == 8 << 20
     assert settings.stall_warning_seconds == 60
     assert settings.compression == "none"
     assert settings.mpi_home is None

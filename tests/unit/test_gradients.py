@@ -16,40 +16,68 @@ def variables(count):
     return [tf.Variable(float(index), name=f"v{index}") for index in range(count)]
 
 
+def split(grouping, sources):
+    """Of scalar gradients."""
+    return grouping.split(sources, [tf.constant(0.0)] * len(sources))
+
+
 @pytest.mark.parametrize(
     ("parts", "total", "expected"),
     [
         (1, 4, [[0, 1, 2, 3]]),
-        (2, 5, [[0, 1, 2], [3, 4]]),
-        (3, 7, [[0, 1, 2], [3, 4], [5, 6]]),
-        (4, 2, [[0], [1]]),
+        (2, 5, [[3, 4], [0, 1, 2]]),
+        (3, 7, [[5, 6], [3, 4], [0, 1, 2]]),
+        (4, 2, [[1], [0]]),
         (3, 0, []),
     ],
 )
-def test_parts_are_as_long_as_each_other(parts, total, expected):
+def test_parts_are_as_long_as_each_other_and_start_with_the_last_layers(parts, total, expected):
     for grouping in (Grouping.of(num_groups=parts), Grouping.of(groups=parts)):
-        assert grouping.split(variables(total)) == expected
+        assert split(grouping, variables(total)) == expected
+
+
+def test_buckets_are_filled_from_the_last_gradient_on(monkeypatch):
+    monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "100")
+    counts = [5, 30, 20, 5, 10]  # of 4 bytes each
+    given = [tf.zeros([count]) for count in counts]
+    grouping = Grouping.of()
+    assert grouping.split(variables(5), given) == [[3, 4], [1], [0, 2]]
+    given[2] = tf.zeros([20], tf.float16)  # a type is a bucket of its own
+    assert grouping.split(variables(5), given) == [[2], [1], [0, 3, 4]]
+    monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "0")
+    assert grouping.split(variables(5), given) == [[4], [3], [2], [1], [0]]
+    assert grouping.split([], []) == []
+
+
+def test_gradients_of_unknown_size_travel_together():
+    @tf.function(input_signature=[tf.TensorSpec([None]), tf.TensorSpec([2])])
+    def plan(unknown, known):
+        plans.append(Grouping.of().split([unknown, known], [unknown, known]))
+
+    plans = []
+    plan(tf.zeros([3]), tf.zeros([2]))
+    assert plans == [[[0, 1]]]
 
 
 def test_lists_and_the_rest():
     v = variables(5)
     grouping = Grouping.of(groups=[[v[3], v[0]], [], (v[4],)])
-    assert grouping.split(v) == [[3, 0], [4], [1, 2]]
-    assert grouping.split(v[:2]) == [[0], [1]]
-    assert Grouping.of(groups=[]).split(v) == [[0, 1, 2, 3, 4]]
+    assert split(grouping, v) == [[3, 0], [4], [1, 2]]
+    assert split(grouping, v[:2]) == [[0], [1]]
+    assert split(Grouping.of(groups=[]), v) == [[0, 1, 2, 3, 4]]
 
 
 def test_lists_know_a_keras_variable_by_the_one_inside():
     v = [keras.Variable(1.0), keras.Variable(2.0)]
-    assert Grouping.of(groups=[[v[1].value]]).split(v) == [[1], [0]]
-    assert Grouping.of(groups=[[v[1]]]).split([v[0].value, v[1].value]) == [[1], [0]]
+    assert split(Grouping.of(groups=[[v[1].value]]), v) == [[1], [0]]
+    assert split(Grouping.of(groups=[[v[1]]]), [v[0].value, v[1].value]) == [[1], [0]]
 
 
 def test_lists_of_another_model_are_refused():
     grouping = Grouping.of(groups=[variables(2)])
     with pytest.raises(ConfigError, match=r"none of the variables.*v0, v1, v2"):
-        grouping.split(variables(3))
-    assert grouping.split([]) == []
+        split(grouping, variables(3))
+    assert split(grouping, []) == []
 
 
 FIRST = tf.Variable(1.0, name="first")

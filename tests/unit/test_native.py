@@ -79,7 +79,7 @@ def test_wrong_mpi_home_is_named(tmp_path, monkeypatch):
 def test_plan_of_the_library():
     """What a fused collective does: in order, of one dtype, up to the threshold; larger tensors alone."""
     plan = _native.plan_buckets(["float32", "float16", "float32", "float32", "float16"], [60, 10, 101, 40, 90], 100)
-    assert plan == [[0, 3], [1, 4], [2]]
+    assert plan == [[2], [0, 3], [1, 4]]
     assert _native.plan_buckets(["float32"] * 3, [40, 61, 39], 100) == [[0], [1, 2]]
     assert _native.plan_buckets(["float32"] * 2, [1, 1], 0) == [[0], [1]]
     assert _native.plan_buckets([], [], 100) == []

@@ -49,8 +49,8 @@ def predictions(
     """A row for each step, compression, schedule and number of GPUs, in this order."""
     rows = []
     for step, compression in itertools.product(steps, options.compressions):
-        wire = scale_prediction.wire_sizes(step, compression)
-        plan = planner([step.dtype] * len(wire), wire, threshold)
+        # By the bytes that gradients have in memory, as `tfdist.gradients` plans them.
+        plan = planner([step.dtype] * len(step.gradients), step.gradients, threshold)
         published = {item.gpus: item.efficiency for item in step.published}
         for schedule, gpus in itertools.product(options.schedules, options.gpus or cluster.counts()):
             manner = Manner(compression, schedule, options.overlap)

@@ -92,12 +92,12 @@ def test_overlap_hides_what_it_can() -> None:
     assert row["exposed_ms"] == pytest.approx(row["communication_ms"] - 2000)
 
 
-def test_the_planner_sees_backward_order_and_bytes_on_the_wire() -> None:
+def test_the_planner_sees_backward_order_and_bytes_in_memory() -> None:
     planner = Alone()
     scale.predictions([STEP], CLUSTER, options("--gpus", "2", "--compression", "none,fp16"), 77, planner)
     assert planner.asked == [
         (["float32"] * 3, [4_000_000, 4000, 40_000], 77),
-        (["float32"] * 3, [2_000_000, 2000, 20_000], 77),
+        (["float32"] * 3, [4_000_000, 4000, 40_000], 77),
     ]
 
 

@@ -1,5 +1,6 @@
 #include "core/bucket_plan.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 
@@ -32,6 +33,8 @@ std::vector<Bucket> PlanBuckets(const std::vector<DType>& dtypes, const std::vec
     open[dtypes[i]] = {buckets.size(), bytes[i]};
     buckets.push_back({tensor});
   }
+  std::sort(buckets.begin(), buckets.end(),
+            [](const Bucket& a, const Bucket& b) { return a.back() < b.back(); });
   return buckets;
 }
 
