@@ -59,6 +59,21 @@ def test_launcher_killed_leaves_nothing(launch: Any, wait_until: Any) -> None:
     launch.end(job)
 
 
+@pytest.mark.parametrize("victim", ["launcher", "mpirun"])
+def test_killed_part_leaves_no_folder(launch: Any, wait_until: Any, victim: str) -> None:
+    launch.script(READY + STAY)
+    (launch.folder / "tmp").mkdir()
+    job = launch.start("-np", "2", "python", "rank.py", variables={"TMPDIR": str(launch.folder / "tmp")})
+    wait_until(lambda: len(launch.files("up*")) == 2, what="all ranks")
+    (session,) = launch.files("tmp/*")
+    assert any(session.iterdir()), "mpirun does not use its folder"
+    mpirun = next(pid for pid, words in launch.processes().items() if words.split()[0].endswith(("mpirun", "prterun")))
+    os.kill(job.pid if victim == "launcher" else mpirun, signal.SIGKILL)
+    launch.end(job)
+    wait_until(lambda: not launch.processes(), seconds=10, what="the end of all processes")
+    assert launch.files("tmp/*") == []
+
+
 def test_signal_while_starting(launch: Any, wait_until: Any) -> None:
     launch.script(STAY)
     job = launch.start("-np", "2", "python", "rank.py")

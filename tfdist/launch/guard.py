@@ -1,6 +1,8 @@
 """Stands between the launcher and mpirun, and ends all when the launcher is killed. It decides nothing of a job.
 
-mpirun cannot do that: told to end, it kills the supervisors while they still end what their ranks have started.
+mpirun cannot do that: told to end, it kills the supervisors while they still end what their ranks have started. Nor
+does it tidy up when it is killed: it leaves a folder named by its process id, and a later mpirun of that id refuses to
+start because of it. In a container that is started again, ids repeat soon. So every mpirun gets a folder of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 if not __package__:
@@ -21,6 +24,7 @@ from tfdist.launch.process import adopt_orphans, before_exec, descendants, end_d
 _THEMSELVES_S = 3.0
 _PATIENCE_S = 0.5
 _POLL_S = 0.02
+_SESSION_FOLDER = "PRTE_MCA_prte_local_tmpdir_base"
 
 
 def watch(mpirun: subprocess.Popen[bytes], signals: int, launcher: int) -> bool:
@@ -35,6 +39,13 @@ def watch(mpirun: subprocess.Popen[bytes], signals: int, launcher: int) -> bool:
 
 
 def main() -> int:
+    """Runs the command line given; returns its exit status, or 1 if the launcher ended first."""
+    with tempfile.TemporaryDirectory(prefix="tfdistrun.", ignore_cleanup_errors=True) as folder:
+        # Of this host alone: on others it would not exist.
+        return run(sys.argv[1:], {_SESSION_FOLDER: folder, **os.environ})
+
+
+def run(command: list[str], environment: dict[str, str]) -> int:
     launcher = os.getppid()
     adopt_orphans()
     signals, waker = os.pipe2(os.O_CLOEXEC)
@@ -43,7 +54,7 @@ def main() -> int:
     for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
         signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
     prepare = before_exec(signal.SIGTERM, own_session=False)
-    mpirun = subprocess.Popen(sys.argv[1:], preexec_fn=prepare)  # noqa: PLW1509  (one thread)
+    mpirun = subprocess.Popen(command, env=environment, preexec_fn=prepare)  # noqa: PLW1509  (one thread)
     if watch(mpirun, signals, launcher):
         return mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
     deadline = time.monotonic() + _THEMSELVES_S

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tfdist.launch import guard
 
 
-def _start(*words: str) -> subprocess.Popen[str]:
+def _start(*words: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-I", "-S", guard.__file__, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(variables or {})})
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
@@ -30,3 +33,23 @@ def test_sigterm_is_passed_on() -> None:
         guarded.send_signal(signal.SIGTERM)
         assert guarded.stdout.readline() == "told\n"
         assert guarded.wait(timeout=30) == 5
+
+
+def test_each_mpirun_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    script = 'mkdir "$PRTE_MCA_prte_local_tmpdir_base/left"; echo "$PRTE_MCA_prte_local_tmpdir_base"; kill -9 $$'
+    folders = set()
+    for _ in range(2):
+        with _start("sh", "-c", script, variables={"TMPDIR": str(tmp_path)}) as guarded:
+            assert guarded.stdout is not None
+            folders.add(Path(guarded.stdout.read().strip()))
+            assert guarded.wait(timeout=30) == 137
+        assert list(tmp_path.iterdir()) == []
+    assert len(folders) == 2
+    assert {folder.parent for folder in folders} == {tmp_path}
+
+
+def test_folder_of_the_user_stays() -> None:
+    variables = {"PRTE_MCA_prte_local_tmpdir_base": "/mine"}
+    with _start("sh", "-c", 'echo "$PRTE_MCA_prte_local_tmpdir_base"', variables=variables) as guarded:
+        assert guarded.stdout is not None
+        assert guarded.stdout.read() == "/mine\n"
