@@ -130,11 +130,11 @@ def ask(name: str) -> int:
 
 
 def plan_buckets(dtypes: Sequence[str], sizes: Sequence[int], threshold: int) -> list[list[int]]:
-    """The plan by which one fused collective sends tensors: the same code that the collective runs.
+    """Which tensors travel together: the same code that a fused collective runs.
 
     Args:
         dtypes: Name of each tensor's dtype, such as "float32".
-        sizes: Bytes of each tensor on the wire.
+        sizes: Bytes of each tensor.
         threshold: Bytes of a bucket at most; a larger tensor travels alone.
 
     Returns:

@@ -171,13 +171,14 @@ TEST(HalfSumsRoundOnceAndDivideBeforeThat) {
     parts[p].assign(kCount, tfdist::FloatToHalf(values[p]));
     brains[p].assign(kCount, tfdist::FloatToBfloat16(values[p]));
   }
-  const uint16_t* const half_parts[3] = {parts[0].data(), parts[1].data(), parts[2].data()};
-  const uint16_t* const brain_parts[3] = {brains[0].data(), brains[1].data(), brains[2].data()};
+  const std::vector<const void*> half_parts = {parts[0].data(), parts[1].data(), parts[2].data()};
+  const std::vector<const void*> brain_parts = {brains[0].data(), brains[1].data(),
+                                                brains[2].data()};
   std::vector<uint16_t> sums(kCount);
-  tfdist::SumHalf(half_parts, 3, kCount, 1, 1, sums.data());
+  tfdist::SumHalf(half_parts, kCount, 1, 1, sums.data());
   for (uint16_t bits : sums) EXPECT_EQ(tfdist::HalfToFloat(bits), 2050.0f);
-  tfdist::SumHalf(half_parts, 3, kCount, 3, 2, parts[1].data());  // over one of its parts
+  tfdist::SumHalf(half_parts, kCount, 3, 2, parts[1].data());  // over one of its parts
   for (uint16_t bits : parts[1]) EXPECT_EQ(bits, tfdist::FloatToHalf(2049.25f / 3 * 2));
-  tfdist::SumBfloat16(brain_parts, 3, kCount, 3, 2, sums.data());
+  tfdist::SumBfloat16(brain_parts, kCount, 3, 2, sums.data());
   for (uint16_t bits : sums) EXPECT_EQ(bits, tfdist::FloatToBfloat16(2049.25f / 3 * 2));
 }

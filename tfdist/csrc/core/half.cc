@@ -35,6 +35,8 @@ uint16_t RoundToSubnormalHalf(uint32_t magnitude) {
   return static_cast<uint16_t>(half + (up ? 1 : 0));
 }
 
+const uint16_t* Bits(const void* part) { return static_cast<const uint16_t*>(part); }
+
 // How spans of each format are loaded and stored, one element at a time.
 struct HalfFormat {
   static float Load(const uint16_t* source) { return HalfToFloat(*source); }
@@ -112,14 +114,16 @@ TFDIST_VECTOR int64_t VectorWiden(const uint16_t* source, int64_t count, float s
 }
 
 template <typename Vectors>
-TFDIST_VECTOR int64_t VectorSum(const uint16_t* const* parts, int size, int64_t count,
-                                float divisor, float multiplier, uint16_t* target) {
+TFDIST_VECTOR int64_t VectorSum(const std::vector<const void*>& parts, int64_t count, float divisor,
+                                float multiplier, uint16_t* target) {
   const __m256 divisors = _mm256_set1_ps(divisor);
   const __m256 multipliers = _mm256_set1_ps(multiplier);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    __m256 sums = Vectors::Load(parts[0] + i);
-    for (int p = 1; p < size; ++p) sums = _mm256_add_ps(sums, Vectors::Load(parts[p] + i));
+    __m256 sums = Vectors::Load(Bits(parts[0]) + i);
+    for (size_t p = 1; p < parts.size(); ++p) {
+      sums = _mm256_add_ps(sums, Vectors::Load(Bits(parts[p]) + i));
+    }
     if (divisor != 1) sums = _mm256_div_ps(sums, divisors);
     Vectors::Store(_mm256_mul_ps(sums, multipliers), target + i);
   }
@@ -142,7 +146,7 @@ int64_t VectorWiden(const uint16_t*, int64_t, float, float*) {
   return 0;
 }
 template <typename Vectors>
-int64_t VectorSum(const uint16_t* const*, int, int64_t, float, float, uint16_t*) {
+int64_t VectorSum(const std::vector<const void*>&, int64_t, float, float, uint16_t*) {
   return 0;
 }
 
@@ -161,13 +165,13 @@ void Widen(const uint16_t* source, int64_t count, float scale, float* target) {
 }
 
 template <typename Format, typename Vectors>
-void Sum(const uint16_t* const* parts, int size, int64_t count, float divisor, float multiplier,
+void Sum(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
          uint16_t* target) {
   int64_t i = 0;
-  if (HasVectors()) i = VectorSum<Vectors>(parts, size, count, divisor, multiplier, target);
+  if (HasVectors()) i = VectorSum<Vectors>(parts, count, divisor, multiplier, target);
   for (; i < count; ++i) {
-    float sum = Format::Load(parts[0] + i);
-    for (int p = 1; p < size; ++p) sum += Format::Load(parts[p] + i);
+    float sum = Format::Load(Bits(parts[0]) + i);
+    for (size_t p = 1; p < parts.size(); ++p) sum += Format::Load(Bits(parts[p]) + i);
     Format::Store(sum / divisor * multiplier, target + i);
   }
 }
@@ -228,14 +232,14 @@ void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* 
   Widen<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target);
 }
 
-void SumHalf(const uint16_t* const* parts, int size, int64_t count, float divisor, float multiplier,
+void SumHalf(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
              uint16_t* target) {
-  Sum<HalfFormat, HalfVectors>(parts, size, count, divisor, multiplier, target);
+  Sum<HalfFormat, HalfVectors>(parts, count, divisor, multiplier, target);
 }
 
-void SumBfloat16(const uint16_t* const* parts, int size, int64_t count, float divisor,
+void SumBfloat16(const std::vector<const void*>& parts, int64_t count, float divisor,
                  float multiplier, uint16_t* target) {
-  Sum<Bfloat16Format, Bfloat16Vectors>(parts, size, count, divisor, multiplier, target);
+  Sum<Bfloat16Format, Bfloat16Vectors>(parts, count, divisor, multiplier, target);
 }
 
 bool HalfIsVectorized() { return HasVectors(); }

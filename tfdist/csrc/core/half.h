@@ -8,6 +8,7 @@
 #define TFDIST_CORE_HALF_H_
 
 #include <cstdint>
+#include <vector>
 
 namespace tfdist {
 
@@ -22,11 +23,11 @@ void HalfToFloat(const uint16_t* source, int64_t count, float scale, float* targ
 void FloatToBfloat16(const float* source, int64_t count, float scale, uint16_t* target);
 void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* target);
 
-// target[i] = the sum of parts[0][i], parts[1][i] and so on in float32, divided by `divisor`, then
-// times `multiplier`, then rounded. `target` may be one of the `size` parts; there is at least one.
-void SumHalf(const uint16_t* const* parts, int size, int64_t count, float divisor, float multiplier,
+// target[i] = the sum of element i of all parts in float32, divided by `divisor`, then times
+// `multiplier`, then rounded. There is a part; `target` may be one of them.
+void SumHalf(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
              uint16_t* target);
-void SumBfloat16(const uint16_t* const* parts, int size, int64_t count, float divisor,
+void SumBfloat16(const std::vector<const void*>& parts, int64_t count, float divisor,
                  float multiplier, uint16_t* target);
 
 // True when the spans run on vector instructions of this processor.

@@ -147,14 +147,23 @@ void ReduceChunks(const Scale& scale, const std::vector<const void*>& parts, int
   }
 }
 
-using SumSpans = void (*)(const uint16_t* const*, int, int64_t, float, float, uint16_t*);
+template <typename Type>
+void Sum(const Scale& scale, const std::vector<const void*>& parts, int64_t count, void* output) {
+  ReduceChunks<Type, Add>(scale, parts, count, output);
+}
 
-void SumBits(SumSpans sum, const Scale& scale, const std::vector<const void*>& parts, int64_t count,
-             void* output) {
-  std::vector<const uint16_t*> spans;
-  for (const void* part : parts) spans.push_back(static_cast<const uint16_t*>(part));
-  sum(spans.data(), static_cast<int>(spans.size()), count, static_cast<float>(scale.divisor),
-      static_cast<float>(scale.multiplier), static_cast<uint16_t*>(output));
+template <>
+void Sum<Half>(const Scale& scale, const std::vector<const void*>& parts, int64_t count,
+               void* output) {
+  SumHalf(parts, count, static_cast<float>(scale.divisor), static_cast<float>(scale.multiplier),
+          static_cast<uint16_t*>(output));
+}
+
+template <>
+void Sum<Bfloat16>(const Scale& scale, const std::vector<const void*>& parts, int64_t count,
+                   void* output) {
+  SumBfloat16(parts, count, static_cast<float>(scale.divisor), static_cast<float>(scale.multiplier),
+              static_cast<uint16_t*>(output));
 }
 
 // A quotient by a power of two is a product, to the bit.
@@ -172,13 +181,7 @@ void ReduceType(const ReduceSpec& spec, const std::vector<const void*>& parts, i
     case Reduction::kSum:
     case Reduction::kAverage:
     case Reduction::kAdasum:  // adasum.h has its arithmetic
-      if constexpr (std::is_same<Type, Half>::value) {
-        return SumBits(SumHalf, scale, parts, count, output);
-      } else if constexpr (std::is_same<Type, Bfloat16>::value) {
-        return SumBits(SumBfloat16, scale, parts, count, output);
-      } else {
-        return ReduceChunks<Type, Add>(scale, parts, count, output);
-      }
+      return Sum<Type>(scale, parts, count, output);
     case Reduction::kMin:
       return ReduceChunks<Type, Min>(scale, parts, count, output);
     case Reduction::kMax:
