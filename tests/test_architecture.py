@@ -49,7 +49,7 @@ FOREIGN_OWNERS = {
 }
 # The one file of core that may use intrinsics, so that everything else stays portable.
 INTRINSICS = ("<immintrin.h>", "<arm_neon.h>")
-INTRINSICS_FILE = "core/half.cc"
+INTRINSICS_FILE = "core/float_span.cc"
 STANDARD_HEADERS = frozenset(
     """
     algorithm any array atomic bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits

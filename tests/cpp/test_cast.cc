@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "core/cast.h"
-#include "core/half.h"
+#include "core/float_span.h"
 #include "element.h"
 #include "expect.h"
 

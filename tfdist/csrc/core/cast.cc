@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/half.h"
+#include "core/float_span.h"
 
 namespace tfdist {
 namespace {

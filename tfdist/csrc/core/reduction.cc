@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/half.h"
+#include "core/float_span.h"
 
 namespace tfdist {
 namespace {
@@ -150,6 +150,13 @@ void ReduceChunks(const Scale& scale, const std::vector<const void*>& parts, int
 template <typename Type>
 void Sum(const Scale& scale, const std::vector<const void*>& parts, int64_t count, void* output) {
   ReduceChunks<Type, Add>(scale, parts, count, output);
+}
+
+template <>
+void Sum<Native<float>>(const Scale& scale, const std::vector<const void*>& parts, int64_t count,
+                        void* output) {
+  SumFloat(parts, count, static_cast<float>(scale.divisor), static_cast<float>(scale.multiplier),
+           static_cast<float*>(output));
 }
 
 template <>

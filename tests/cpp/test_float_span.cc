@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "core/half.h"
+#include "core/float_span.h"
 #include "expect.h"
 
 namespace {
@@ -111,7 +111,7 @@ TEST(Bfloat16KeepsAllItsValuesAndRoundsToNearestEven) {
 }
 
 TEST(HalfSpansAgreeWithSingleValuesBitForBit) {
-  std::printf("       half spans run on %s\n", tfdist::HalfIsVectorized() ? "vectors" : "scalars");
+  std::printf("       spans run on %s\n", tfdist::SpansAreVectorized() ? "vectors" : "scalars");
   const std::vector<float> floats = ManyFloats();
   const int64_t count = static_cast<int64_t>(floats.size());
   std::vector<uint16_t> halves(floats.size());
@@ -181,4 +181,20 @@ TEST(HalfSumsRoundOnceAndDivideBeforeThat) {
   for (uint16_t bits : parts[1]) EXPECT_EQ(bits, tfdist::FloatToHalf(2049.25f / 3 * 2));
   tfdist::SumBfloat16(brain_parts, kCount, 3, 2, sums.data());
   for (uint16_t bits : sums) EXPECT_EQ(bits, tfdist::FloatToBfloat16(2049.25f / 3 * 2));
+}
+
+// Two turns of vectors and the rest by scalars, each element unlike the others.
+TEST(FloatSumsAreThoseOfTheirElements) {
+  constexpr int kCount = 39;
+  std::vector<float> parts[3], expected(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    for (int p = 0; p < 3; ++p) parts[p].push_back(0.1f * static_cast<float>(i + 1) + p * 1e4f);
+    expected[i] = (parts[0][i] + parts[1][i] + parts[2][i]) / 3 * 7;
+  }
+  const std::vector<const void*> spans = {parts[0].data(), parts[1].data(), parts[2].data()};
+  std::vector<float> sums(kCount);
+  tfdist::SumFloat(spans, kCount, 3, 7, sums.data());
+  for (int i = 0; i < kCount; ++i) EXPECT_EQ(sums[i], expected[i]);
+  tfdist::SumFloat(spans, kCount, 3, 7, parts[2].data());  // over one of its parts
+  for (int i = 0; i < kCount; ++i) EXPECT_EQ(parts[2][i], expected[i]);
 }

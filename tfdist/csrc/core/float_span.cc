@@ -1,4 +1,4 @@
-#include "core/half.h"
+#include "core/float_span.h"
 
 #include <cstring>
 
@@ -35,15 +35,21 @@ uint16_t RoundToSubnormalHalf(uint32_t magnitude) {
   return static_cast<uint16_t>(half + (up ? 1 : 0));
 }
 
-const uint16_t* Bits(const void* part) { return static_cast<const uint16_t*>(part); }
-
 // How spans of each format are loaded and stored, one element at a time.
+struct FloatFormat {
+  using Stored = float;
+  static float Load(const float* source) { return *source; }
+  static void Store(float value, float* target) { *target = value; }
+};
+
 struct HalfFormat {
+  using Stored = uint16_t;
   static float Load(const uint16_t* source) { return HalfToFloat(*source); }
   static void Store(float value, uint16_t* target) { *target = FloatToHalf(value); }
 };
 
 struct Bfloat16Format {
+  using Stored = uint16_t;
   static float Load(const uint16_t* source) { return Bfloat16ToFloat(*source); }
   static void Store(float value, uint16_t* target) { *target = FloatToBfloat16(value); }
 };
@@ -59,6 +65,13 @@ bool HasVectors() {
   static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
   return has;
 }
+
+struct FloatVectors {
+  TFDIST_VECTOR static __m256 Load(const float* source) { return _mm256_loadu_ps(source); }
+  TFDIST_VECTOR static void Store(__m256 values, float* target) {
+    _mm256_storeu_ps(target, values);
+  }
+};
 
 struct HalfVectors {
   TFDIST_VECTOR static __m256 Load(const uint16_t* source) {
@@ -113,19 +126,27 @@ TFDIST_VECTOR int64_t VectorWiden(const uint16_t* source, int64_t count, float s
   return i;
 }
 
-template <typename Vectors>
+template <typename Vectors, typename Stored>
 TFDIST_VECTOR int64_t VectorSum(const std::vector<const void*>& parts, int64_t count, float divisor,
-                                float multiplier, uint16_t* target) {
+                                float multiplier, Stored* target) {
   const __m256 divisors = _mm256_set1_ps(divisor);
   const __m256 multipliers = _mm256_set1_ps(multiplier);
+  const auto part = [&](size_t p) { return static_cast<const Stored*>(parts[p]); };
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    __m256 sums = Vectors::Load(Bits(parts[0]) + i);
+  // Two vectors a turn, because finding the parts takes as long as adding one.
+  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
+    __m256 low = Vectors::Load(part(0) + i);
+    __m256 high = Vectors::Load(part(0) + i + kLanes);
     for (size_t p = 1; p < parts.size(); ++p) {
-      sums = _mm256_add_ps(sums, Vectors::Load(Bits(parts[p]) + i));
+      low = _mm256_add_ps(low, Vectors::Load(part(p) + i));
+      high = _mm256_add_ps(high, Vectors::Load(part(p) + i + kLanes));
     }
-    if (divisor != 1) sums = _mm256_div_ps(sums, divisors);
-    Vectors::Store(_mm256_mul_ps(sums, multipliers), target + i);
+    if (divisor != 1) {
+      low = _mm256_div_ps(low, divisors);
+      high = _mm256_div_ps(high, divisors);
+    }
+    Vectors::Store(_mm256_mul_ps(low, multipliers), target + i);
+    Vectors::Store(_mm256_mul_ps(high, multipliers), target + i + kLanes);
   }
   return i;
 }
@@ -134,6 +155,7 @@ TFDIST_VECTOR int64_t VectorSum(const std::vector<const void*>& parts, int64_t c
 
 bool HasVectors() { return false; }
 
+struct FloatVectors;
 struct HalfVectors;
 struct Bfloat16Vectors;
 
@@ -145,8 +167,8 @@ template <typename Vectors>
 int64_t VectorWiden(const uint16_t*, int64_t, float, float*) {
   return 0;
 }
-template <typename Vectors>
-int64_t VectorSum(const std::vector<const void*>&, int64_t, float, float, uint16_t*) {
+template <typename Vectors, typename Stored>
+int64_t VectorSum(const std::vector<const void*>&, int64_t, float, float, Stored*) {
   return 0;
 }
 
@@ -164,14 +186,15 @@ void Widen(const uint16_t* source, int64_t count, float scale, float* target) {
   for (; i < count; ++i) target[i] = Format::Load(source + i) * scale;
 }
 
-template <typename Format, typename Vectors>
+template <typename Format, typename Vectors, typename Stored = typename Format::Stored>
 void Sum(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
-         uint16_t* target) {
+         Stored* target) {
   int64_t i = 0;
   if (HasVectors()) i = VectorSum<Vectors>(parts, count, divisor, multiplier, target);
   for (; i < count; ++i) {
-    float sum = Format::Load(Bits(parts[0]) + i);
-    for (size_t p = 1; p < parts.size(); ++p) sum += Format::Load(Bits(parts[p]) + i);
+    float sum = Format::Load(static_cast<const Stored*>(parts[0]) + i);
+    for (size_t p = 1; p < parts.size(); ++p)
+      sum += Format::Load(static_cast<const Stored*>(parts[p]) + i);
     Format::Store(sum / divisor * multiplier, target + i);
   }
 }
@@ -232,6 +255,11 @@ void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* 
   Widen<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target);
 }
 
+void SumFloat(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
+              float* target) {
+  Sum<FloatFormat, FloatVectors>(parts, count, divisor, multiplier, target);
+}
+
 void SumHalf(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
              uint16_t* target) {
   Sum<HalfFormat, HalfVectors>(parts, count, divisor, multiplier, target);
@@ -242,6 +270,6 @@ void SumBfloat16(const std::vector<const void*>& parts, int64_t count, float div
   Sum<Bfloat16Format, Bfloat16Vectors>(parts, count, divisor, multiplier, target);
 }
 
-bool HalfIsVectorized() { return HasVectors(); }
+bool SpansAreVectorized() { return HasVectors(); }
 
 }  // namespace tfdist
