@@ -17,17 +17,17 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import document
 
 from tfdist.bench import size, table
 
 HERE = Path(__file__).resolve().parent
 VARIABLE = "TFDIST_BENCH_HOROVOD_PYTHON"
-BEGIN, END = "<!-- compare: begin -->", "<!-- compare: end -->"
 ALLREDUCES = "4KB/1,1MB/160,100MB/160"
-TRAININGS = "ResNet50/96/8,VGG16/64/8,MobileNetV2/96/8"
+TRAININGS = "ResNet50/96/8,VGG16/64/8,MobileNetV2/96/8,ResNet50/96/8/xla"
 BINDING = "--bind-to core"
 ROUNDS_A_RUN = 6
 SECONDS_A_RUN = 1800
@@ -56,20 +56,25 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Training:
-    """A network, its image size in pixels and its batch; written ResNet50/96/8."""
+    """A network, its image size in pixels and its batch; written ResNet50/96/8, or ResNet50/96/8/xla if compiled.
+
+    Only tfdist trains what XLA compiles.
+    """
 
     model: str
     image_size: int
     batch_size: int
+    xla: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "Training":
         model, *numbers = text.split("/")
-        image_size, batch_size = map(int, numbers)
-        return cls(model, image_size, batch_size)
+        xla = numbers[-1] == "xla"
+        image_size, batch_size = map(int, numbers[: 2 if xla else None])
+        return cls(model, image_size, batch_size, xla)
 
     def __str__(self) -> str:
-        return f"{self.model}, {self.image_size} px, batch {self.batch_size}"
+        return f"{self.model}, {self.image_size} px, batch {self.batch_size}{', XLA' * self.xla}"
 
 
 @dataclass
@@ -104,18 +109,18 @@ class Results:
     def figure(self, system: str, case: Any, compression: str, what: str = "ranks") -> Figure:
         return self.figures.setdefault((system, case, compression, what), Figure())
 
-    def add_reduction(self, case: Reduction, document: dict[str, Any]) -> None:
+    def add_reduction(self, case: Reduction, result: dict[str, Any]) -> None:
         """Takes what `tfdist bench allreduce --json` wrote."""
-        self.facts = document["machine"]
-        for row in document["rows"]:
+        self.facts = result["machine"]
+        for row in result["rows"]:
             self.figure("tfdist", case, row["compression"]).add(row["median_us"], row["min_us"])
             self.figure("tfdist", case, row["compression"], "memcpy").add(row["memcpy_us"], row["memcpy_us"])
 
-    def add_training(self, case: Training, document: dict[str, Any]) -> None:
+    def add_training(self, case: Training, result: dict[str, Any]) -> None:
         """Takes what `tfdist bench train --compare-single --json` wrote."""
-        self.facts = document["machine"]
-        for row, what in zip(document["rows"], ("ranks", "alone"), strict=True):
-            self.figure("tfdist", case, document["options"]["compression"], what).add(row["median_ms"], row["min_ms"])
+        self.facts = result["machine"]
+        for row, what in zip(result["rows"], ("ranks", "alone"), strict=True):
+            self.figure("tfdist", case, result["options"]["compression"], what).add(row["median_ms"], row["min_ms"])
 
     def add_horovod(self, case: Reduction | Training, text: str) -> None:
         """Takes the output of the scripts in horovod/: lines of JSON among whatever else was printed."""
@@ -149,7 +154,7 @@ def training_table(results: Results, cases: Sequence[Training], compressions: Se
     rows = []
     for case in cases:
         for wire in compressions:
-            for system in ("tfdist", "Horovod"):
+            for system in ("tfdist",) if case.xla else ("tfdist", "Horovod"):
                 alone = results.figures.get((system, case, wire, "alone"))
                 together = results.figures.get((system, case, wire, "ranks"))
                 cells = [str(case), wire, system, *_pair(alone), *_pair(together)]
@@ -171,22 +176,14 @@ def section(results: Results, tables: Iterable[str], day: str, how: str) -> str:
     facts = [f"- {name.replace('_', ' ')}: {value}" for name, value in results.facts.items()]
     return "\n".join(
         [
-            *("## Machine", "", *facts),
+            *("### Machine", "", *facts),
             f"- Horovod: {results.horovod}" if results.horovod else f"- {SKIPPED}",
-            *("", "## Commands", "", f"{how}", "", "```", *results.commands, "```"),
-            *("", "## Date", "", day, "", "## Tables", ""),
+            *("", "### Commands", "", f"{how}", "", "```", *results.commands, "```"),
+            *("", "### Date", "", day, "", "### Tables", ""),
             "Each figure is the median of the medians of the runs; `least` is the least time of all of them.",
             *(line for text in tables for line in ("", text)),
         ]
     )
-
-
-def replaced(document: str, text: str) -> str:
-    """The document with `text` between its markers. Raises ValueError if they are not there once each, in order."""
-    if document.count(BEGIN) != 1 or document.count(END) != 1 or document.index(BEGIN) > document.index(END):
-        raise ValueError(f"the document must have one line {BEGIN} and after it one line {END}")
-    before, after = document.partition(BEGIN)[0], document.partition(END)[2]
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
 class Runner:
@@ -222,8 +219,9 @@ class Runner:
         arguments = self._arguments
         words = f"--model {case.model} --image-size {case.image_size} --batch-size {case.batch_size}"
         words += f" --compression {compression} --compare-single --steps {arguments.steps} --rounds {ROUNDS_A_RUN}"
+        words += " --jit-compile" * case.xla
         self.results.add_training(case, self._tfdist("train", *words.split()))
-        if self._python:
+        if self._python and not case.xla:
             steps = arguments.steps * ROUNDS_A_RUN
             words = f"{case.model} {case.image_size} {case.batch_size} {compression} {steps}"
             for ranks in (1, arguments.ranks):
@@ -283,7 +281,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="times that both systems take turns (default: %(default)s)")
     add("--seconds", type=float, default=5.0, help="for each allreduce and run (default: %(default)s)")
     add("--steps", type=int, default=5, help=f"timed steps in each of {ROUNDS_A_RUN} rounds (default: %(default)s)")
-    add("--document", type=Path, default=HERE.parent / "docs" / "performance.md")
+    add("--document", type=Path, default=document.PERFORMANCE)
     return parser.parse_args(words)
 
 
@@ -297,7 +295,7 @@ def _list(kind: type[Reduction] | type[Training]) -> Any:
 def check(arguments: argparse.Namespace) -> None:
     """Ends the program now, and not after an hour, for what could not be done then."""
     try:
-        replaced(arguments.document.read_text(), "")
+        document.replaced(arguments.document.read_text(), "compare", "")
     except (OSError, ValueError) as error:
         sys.exit(f"compare: --document {arguments.document}: {error}")
     if arguments.horovod_python:
@@ -320,9 +318,8 @@ def main() -> None:
         tables.append(training_table(runner.results, arguments.train, arguments.compressions, arguments.ranks))
     systems = "tfdist and Horovod in turn" if runner.results.horovod else "tfdist alone"
     how = f"Rounds of {systems}: {arguments.rounds}; ranks: {arguments.ranks}, each with one thread, bound to cores."
-    day = datetime.now().astimezone().date().isoformat()
-    text = section(runner.results, tables, day, how)
-    arguments.document.write_text(replaced(arguments.document.read_text(), text))
+    text = section(runner.results, tables, document.today(), how)
+    document.write(arguments.document, "compare", text)
     print(f"written to {arguments.document}:", *tables, sep="\n\n", flush=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = Path(__file__).parent / "sample"
 HOROVOD_STEP = (
     '{"model": "digits", "image_size": 8, "batch_size": 2, "compression": "fp16", "ranks": %d, "median_ms": %s, '
@@ -18,14 +16,9 @@ HOROVOD_STEP = (
 )
 
 
-@pytest.fixture(scope="module")
-def compare() -> Any:
-    spec = importlib.util.spec_from_file_location("compare_script", ROOT / "benchmarks" / "compare.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def compare(script: Any) -> Any:
+    return script("compare")
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -83,29 +76,11 @@ def test_section_has_machine_commands_date_and_tables(compare: Any) -> None:
     results = compare.Results(horovod="0.28.1 on TensorFlow 2.13.1", commands=["first", "second"])
     results.add_training(compare.Training.parse("digits/8/2"), recorded("train"))
     text = compare.section(results, ["| a |", "| b |"], "2026-01-02", "3 rounds")
-    headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert headings == ["## Machine", "## Commands", "## Date", "## Tables"]
+    headings = [line for line in text.splitlines() if line.startswith("### ")]
+    assert headings == ["### Machine", "### Commands", "### Date", "### Tables"]
     for part in ("- cores: 2", "- memory gib: 24", "first\nsecond", "2026-01-02", "\n\n| a |\n\n| b |", "0.28.1 on"):
         assert part in text
     assert compare.SKIPPED not in text
-
-
-def test_a_rerun_replaces_the_section_and_nothing_else(compare: Any) -> None:
-    document = f"# Title\n\n{compare.BEGIN}\nold\n{compare.END}\n\nend\n"
-    once = compare.replaced(document, "new")
-    assert once == document.replace("old", "new")
-    assert compare.replaced(once, "newer") == document.replace("old", "newer")
-
-
-@pytest.mark.parametrize("text", ["", "{begin}", "{end} {begin}", "{begin} {end} {end}"])
-def test_a_document_without_its_markers_is_refused(compare: Any, text: str) -> None:
-    with pytest.raises(ValueError, match="must have one line"):
-        compare.replaced(text.format(begin=compare.BEGIN, end=compare.END), "new")
-
-
-def test_the_document_of_the_project_has_the_markers(compare: Any) -> None:
-    document = (ROOT / "docs" / "performance.md").read_text()
-    assert compare.replaced(document, "TABLE").count("TABLE") == 1
 
 
 def test_horovod_that_printed_nothing_is_an_error(compare: Any) -> None:
@@ -125,6 +100,7 @@ def test_defaults_are_the_cases_of_the_document(compare: Any, monkeypatch: pytes
         "ResNet50, 96 px, batch 8",
         "VGG16, 64 px, batch 8",
         "MobileNetV2, 96 px, batch 8",
+        "ResNet50, 96 px, batch 8, XLA",
     ]
     assert (arguments.compressions, arguments.ranks, arguments.rounds) == (["none", "fp16"], 2, 3)
     assert compare.parse(["--train", "none", "--allreduce", "4KB/1"]).train == []
@@ -158,7 +134,9 @@ def test_runs_alternate_and_every_command_is_told_once(compare: Any, monkeypatch
     )
     assert order == [*reduction, *training, *reduction, *training]
     assert len(runner.results.commands) == 5
-    assert not any(str(ROOT) in command or sys.executable in command for command in runner.results.commands)
+    assert not any(
+        str(compare.HERE.parent) in command or sys.executable in command for command in runner.results.commands
+    )
 
 
 def test_a_run_that_fails_ends_the_comparison_with_its_last_lines(compare: Any) -> None:

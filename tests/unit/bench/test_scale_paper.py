@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +11,13 @@ from tfdist.bench.scale_prediction import Manner
 from tfdist.bench.scale_step import Layer, Published, Step
 from tfdist.bench.statistic import expected_maximum
 
-SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "scale" / "paper.py"
 STEP = Step("any", 32, 8, 1.0, (Layer("a", 2.0, (3000,)),), deviation=0.5)
 FREE = Cluster("free", 4, 4, float("inf"), float("inf"))
 
 
-@pytest.fixture(scope="module")
-def paper() -> Any:
-    spec = importlib.util.spec_from_file_location("paper_script", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def paper(script: Any) -> Any:
+    return script("scale/paper")
 
 
 def test_deviation_by_hand(paper: Any) -> None:

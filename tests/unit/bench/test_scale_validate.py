@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,13 @@ import pytest
 from tfdist.bench import scale_cluster, scale_collective, scale_step
 from tfdist.bench.scale_step import Layer, Step
 
-ROOT = Path(__file__).resolve().parents[3]
-SCALE = ROOT / "benchmarks" / "scale"
+SCALE = Path(__file__).resolve().parents[3] / "benchmarks" / "scale"
 STEP = Step("VGG16", 64, 8, 1.0, (Layer("b", 2.0, (40,)), Layer("a", 3.0)), update_s=0.5, deviation=0.25)
 
 
-@pytest.fixture(scope="module")
-def validate() -> Any:
-    spec = importlib.util.spec_from_file_location("validate_script", SCALE / "validate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def validate(script: Any) -> Any:
+    return script("scale/validate")
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -1,0 +1,31 @@
+"""Sections of docs/performance.md, which the benchmarks write: the text between two markers, and nothing else of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+PERFORMANCE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+
+
+def replaced(document: str, section: str, text: str) -> str:
+    """The document with `text` between the markers of a section.
+
+    Raises:
+        ValueError: If they are not there once each, in order.
+    """
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    if document.count(begin) != 1 or document.count(end) != 1 or document.index(begin) > document.index(end):
+        raise ValueError(f"the document must have one line {begin} and after it one line {end}")
+    before, after = document.partition(begin)[0], document.partition(end)[2]
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def write(path: Path, section: str, text: str) -> None:
+    """Replaces a section of the file at `path`."""
+    path.write_text(replaced(path.read_text(), section, text))
+
+
+def today() -> str:
+    """The date, as 2026-11-21."""
+    return datetime.now().astimezone().date().isoformat()
