@@ -25,6 +25,8 @@ import document
 from tfdist.bench import machine, table
 
 DEADLINE_S = 600
+CORES = 2
+NOTHING = "–"
 
 # What each process runs; it prints a line of JSON on rank 0. `meet` is a folder in which ranks wait for each other.
 IMPORT = """
@@ -85,16 +87,23 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
 
 @dataclass(frozen=True)
 class Cost:
-    """What was measured; `limit` and `samples` have the unit `unit`."""
+    """What was measured; `limit` and `samples` have the unit `unit`.
+
+    Of a difference or a ratio of two measurements the least says nothing but how lucky one was: `paired`.
+    """
 
     what: str
     unit: str
     limit: float
     samples: Sequence[float]
+    paired: bool = False
 
     def cells(self) -> list[str]:
-        values = (statistics.median(self.samples), min(self.samples), self.limit)
-        return [self.what, *(f"{value:.3g} {self.unit}".strip() for value in values)]
+        median, least, limit = (
+            f"{value:.3g} {self.unit}".strip()
+            for value in (statistics.median(self.samples), min(self.samples), self.limit)
+        )
+        return [self.what, median, NOTHING if self.paired else least, limit]
 
 
 def process(program: str, ranks: int = 0, **variables: str) -> dict[str, float]:
@@ -134,23 +143,23 @@ def measure(repeats: int) -> list[Cost]:
             distributed = process(TRAIN, ranks=2, NETWORK=network, DISTRIBUTED="1")
             for name, values in more.items():
                 values.append(distributed[name] - plain[name])
-        costs.append(Cost(f"resident memory of a rank beyond Keras alone, {network}", "MiB", 80, more["now"]))
-        costs.append(Cost(f"the same, at its highest, {network}", "MiB", 80, more["most"]))
+        costs.append(Cost(f"resident memory of a rank beyond Keras alone, {network}", "MiB", 80, more["now"], True))
+        costs.append(Cost(f"the same, at its highest, {network}", "MiB", 80, more["most"], True))
     costs.append(crowding(min(repeats, 3)))
     return costs
 
 
 def crowding(repeats: int) -> Cost:
-    """The step of 4 ranks, by twice that of 2 ranks; on 2 cores it is 1 if sharing a core costs nothing."""
+    """The step of 4 ranks, by twice that of 2 ranks; on as many cores as CORES it is 1 if sharing costs nothing."""
     ratios = []
     for _ in range(repeats):
         two, four = (step_ms(ranks) for ranks in (2, 4))
         ratios.append(four / (2 * two))
-    return Cost("step of 4 ranks / twice that of 2 ranks, ResNet50, on 2 cores", "", 1.25, ratios)
+    return Cost("step of 4 ranks / twice that of 2 ranks, ResNet50, on 2 cores", "", 1.25, ratios, True)
 
 
 def step_ms(ranks: int) -> float:
-    """The median step of ResNet50 on so many ranks of one thread, which no core is reserved for."""
+    """The median step of ResNet50 on so many ranks of one thread, which share CORES cores."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         launch = ["-m", "tfdist.launch", "-np", str(ranks), "--binding-args", "--bind-to none"]
@@ -162,11 +171,20 @@ def step_ms(ranks: int) -> float:
         return float(json.loads(result.read_text())["rows"][0]["median_ms"])
 
 
+def keep_to_cores() -> None:
+    """Leaves this process and those that it starts CORES cores, which the figures are of."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < CORES:
+        sys.exit(f"overhead: needs {CORES} cores; there is {len(cores)}")
+    os.sched_setaffinity(0, cores[:CORES])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7, help="processes of each kind (default: %(default)s)")
     parser.add_argument("--document", type=Path, default=document.PERFORMANCE)
     arguments = parser.parse_args()
+    keep_to_cores()
     document.replaced(arguments.document.read_text(), "overhead", "")  # before the work, not after it
     print("overhead: about ten minutes ...", flush=True)
     costs = measure(arguments.repeats)

@@ -120,7 +120,9 @@ def section(rows: Sequence[dict[str, float]], command: str, arguments: argparse.
     facts = [f"- {name.replace('_', ' ')}: {value}" for name, value in machine.describe().items()]
     how = f"Two network namespaces of 2 ranks each, a link of {arguments.megabits} Mbit/s in each direction (tbf). "
     how += "`wire`: 2 (h - 1) / h x bytes / rate for h hosts, of the bytes that travel."
-    commands = ["```", "python benchmarks/two_hosts.py", f"  {command}", "```"]
+    own = f"python benchmarks/two_hosts.py --size {arguments.size} --tensors {arguments.tensors}"
+    own += f" --megabits {arguments.megabits} --seconds {arguments.seconds:g}"
+    commands = ["```", own, f"  {command}", "```"]
     return "\n".join(
         [*facts, f"- date: {document.today()}", "", how, "", *commands, "", table.markdown(head.split("|"), cells)]
     )

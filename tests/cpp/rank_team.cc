@@ -1,6 +1,5 @@
 #include "rank_team.h"
 
-#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -29,15 +28,6 @@ std::vector<Fabric> FabricsOf(int size) {
   if (size > 1) fabrics.push_back({one_host, kWindowBytes});
   if (size == 4) fabrics.push_back({{0, 1, 0, 1}, kWindowBytes});
   return fabrics;
-}
-
-std::string LossOf(const Fabric& fabric, int victim) {
-  const std::string rank = "rank " + std::to_string(victim) + " (host localhost)";
-  const std::vector<int>& hosts = fabric.host_ids;
-  const bool one_host =
-      std::count(hosts.begin(), hosts.end(), hosts[0]) == static_cast<std::ptrdiff_t>(hosts.size());
-  const bool seen_in_window = fabric.window_bytes > 0 && one_host;
-  return seen_in_window ? "lost " + rank + ", whose process has ended" : rank + " was killed";
 }
 
 void RunRanksOn(const Fabric& fabric, const EngineConfig& config, const RankBody& body) {

@@ -36,9 +36,6 @@ struct Fabric {
 // Messages alone, then a window, and for 4 ranks two hosts with a window each.
 std::vector<Fabric> FabricsOf(int size);
 
-// What a rank that waits says first of `victim`, which was killed before it called.
-std::string LossOf(const Fabric& fabric, int victim);
-
 // Runs `body` as threads, one a rank, and waits for all of them.
 void RunRanksOn(const Fabric& fabric, const tfdist::EngineConfig& config, const RankBody& body);
 

@@ -21,7 +21,7 @@ Status AgreeOnBarrier(HeaderCheck* check, LoopbackCommunicator* communicator) {
   const tfdist::EngineConfig config = TestConfig();
   Wait wait(config, communicator->topology(), [] { return std::string("barrier"); });
   tfdist::Agreement agreement;
-  return check->Agree(call, communicator, nullptr, &wait, &agreement);
+  return check->Agree(call, communicator, &wait, &agreement);
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 // A rank that waits in a window for one that will not come.
+#include <chrono>
+
 #include "core/window_collective.h"
 #include "expect.h"
+#include "gate.h"
 #include "rank_team.h"
 
+using tfdist::EngineConfig;
 using tfdist::FusedView;
 using tfdist::HostTopology;
 using tfdist::Status;
@@ -13,21 +17,26 @@ using tfdist::WindowCollective;
 
 namespace {
 
+// An allreduce in the window of this rank's host.
+Status ReduceInWindow(const RankContext& self, Window* window, Wait* wait) {
+  std::vector<float> values(10'000, 1.0f);
+  FusedView view({});
+  view.Add(ViewOf(&values));
+  const tfdist::Topology host = HostTopology(self.communicator->topology());
+  return WindowCollective(host, window, wait).Allreduce({}, view, view);
+}
+
 // Rank 1 leaves by `leave`, and rank 0 learns of it long before its deadline.
 void CheckLostPeer(const std::string& text,
                    const std::function<void(const RankContext&, Window*)>& leave) {
   RunRanksOn(FabricsOf(2)[0], TestConfig(), [&](const RankContext& self) {
-    const tfdist::EngineConfig config = TestConfig();
+    const EngineConfig config = TestConfig();
     const tfdist::Topology& topology = self.communicator->topology();
     Wait wait(config, topology, [] { return std::string("allreduce 'lost'"); });
     std::unique_ptr<Window> window;
     EXPECT(self.communicator->OpenWindow(64 << 10, &wait, &window).ok());
     if (self.rank == 1) return leave(self, window.get());
-    std::vector<float> values(10'000, 1.0f);
-    FusedView view({});
-    view.Add(ViewOf(&values));
-    const tfdist::Topology host = HostTopology(topology);
-    const Status status = WindowCollective(host, window.get(), &wait).Allreduce({}, view, view);
+    const Status status = ReduceInWindow(self, window.get(), &wait);
     EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kUnavailable));
     EXPECT_CONTAINS(status.message(), "rank 0 (host localhost) lost rank 1 (host localhost)");
     EXPECT_CONTAINS(status.message(), text);
@@ -45,4 +54,43 @@ TEST(WindowWaitEndsWhenAPeersProcessHasEnded) {
 TEST(WindowWaitEndsWhenAPeerHasGivenUp) {
   CheckLostPeer(", which has given up",
                 [](const RankContext&, Window* window) { window->GiveUp(); });
+}
+
+TEST(WindowWaitNamesTheMissingRankOfItsHostByItsNumberAmongAll) {
+  RunRanksOn({{0, 0, 1, 1}, 0}, TestConfig(), [](const RankContext& self) {
+    EngineConfig config = TestConfig();
+    config.stall_shutdown_seconds = 0.2;
+    Wait wait(config, self.communicator->topology(), [] { return std::string("allreduce"); });
+    std::unique_ptr<Window> window;
+    EXPECT(self.communicator->OpenWindow(64 << 10, &wait, &window).ok());
+    if (self.rank != 2) return;  // rank 3 does not come
+    const Status status = ReduceInWindow(self, window.get(), &wait);
+    EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kDeadlineExceeded));
+    EXPECT_CONTAINS(status.message(), "in allreduce for rank 3 (host localhost)");
+  });
+}
+
+// Rank 1 comes when rank 0 complains, at half of the deadline, and rank 2 never does.
+TEST(WindowWaitHasOneDeadlineForAllRanksThatAreLate) {
+  Gate complained;
+  RunRanksOn({{0, 0, 0}, 0}, TestConfig(), [&complained](const RankContext& self) {
+    EngineConfig config = TestConfig();
+    config.stall_warning_seconds = 1;
+    config.stall_shutdown_seconds = 2;
+    config.on_stall = [&complained](const std::string&) { complained.Open(); };
+    Wait wait(config, self.communicator->topology(), [] { return std::string("allreduce"); });
+    std::unique_ptr<Window> window;
+    EXPECT(self.communicator->OpenWindow(64 << 10, &wait, &window).ok());
+    if (self.rank == 2) return;
+    if (self.rank == 1) {
+      complained.Pass();
+      EXPECT(!ReduceInWindow(self, window.get(), &wait).ok());
+      return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const Status status = ReduceInWindow(self, window.get(), &wait);
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    EXPECT_CONTAINS(status.message(), "in allreduce for rank 2 (host localhost)");
+    EXPECT(waited.count() < 2.7);  // 3 s if the clock had started again
+  });
 }

@@ -44,7 +44,7 @@ FATES = {
     "dead": (
         "os.kill(os.getpid(), signal.SIGKILL)",
         "InternalError",
-        ["'gradients'", "lost rank 1"],
+        ["'gradients'", "lost its connection to rank 1"],
     ),
 }
 LIMIT_SECONDS = 8

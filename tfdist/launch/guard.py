@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 
 if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
@@ -24,7 +25,6 @@ from tfdist.launch.process import adopt_orphans, before_exec, descendants, end_d
 _THEMSELVES_S = 3.0
 _PATIENCE_S = 0.5
 _POLL_S = 0.02
-_SESSION_FOLDER = "PRTE_MCA_prte_local_tmpdir_base"
 
 
 def watch(mpirun: subprocess.Popen[bytes], signals: int, launcher: int) -> bool:
@@ -38,14 +38,16 @@ def watch(mpirun: subprocess.Popen[bytes], signals: int, launcher: int) -> bool:
     return True
 
 
+def settings(words: list[str], environment: Mapping[str, str], folder: str) -> dict[str, str]:
+    """The variables of mpirun, whose own files go into `folder` on this host unless the user has named a place.
+
+    With two such settings mpirun would refuse to start.
+    """
+    own = any("tmpdir_base" in text for text in (*words, *environment))
+    return dict(environment) | ({} if own else {"PRTE_MCA_prte_local_tmpdir_base": folder})
+
+
 def main() -> int:
-    """Runs the command line given; returns its exit status, or 1 if the launcher ended first."""
-    with tempfile.TemporaryDirectory(prefix="tfdistrun.", ignore_cleanup_errors=True) as folder:
-        # Of this host alone: on others it would not exist.
-        return run(sys.argv[1:], {_SESSION_FOLDER: folder, **os.environ})
-
-
-def run(command: list[str], environment: dict[str, str]) -> int:
     launcher = os.getppid()
     adopt_orphans()
     signals, waker = os.pipe2(os.O_CLOEXEC)
@@ -53,15 +55,18 @@ def run(command: list[str], environment: dict[str, str]) -> int:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
         signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
-    prepare = before_exec(signal.SIGTERM, own_session=False)
-    mpirun = subprocess.Popen(command, env=environment, preexec_fn=prepare)  # noqa: PLW1509  (one thread)
-    if watch(mpirun, signals, launcher):
-        return mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
-    deadline = time.monotonic() + _THEMSELVES_S
-    while descendants(os.getpid()) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-        mpirun.poll()
-    end_descendants(os.getpid(), _PATIENCE_S)
+    with tempfile.TemporaryDirectory(prefix="tfdistrun.", ignore_cleanup_errors=True) as folder:
+        prepare = before_exec(signal.SIGTERM, own_session=False)
+        words = sys.argv[1:]
+        variables = settings(words, os.environ, folder)
+        mpirun = subprocess.Popen(words, env=variables, preexec_fn=prepare)  # noqa: PLW1509  (one thread)
+        if watch(mpirun, signals, launcher):
+            return mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
+        deadline = time.monotonic() + _THEMSELVES_S
+        while descendants(os.getpid()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            mpirun.poll()
+        end_descendants(os.getpid(), _PATIENCE_S)
     return 1
 
 

@@ -15,6 +15,9 @@ def test_ratios_are_of_the_bytes_that_travel(script: Any) -> None:
         {"compression": "none", "median_us": 1_006_632.96, "min_us": 900_000.0},
         {"compression": "fp16", "median_us": 503_316.48, "min_us": 450_000.0},
     ]
-    text = two_hosts.section(rows, "mpirun ...", argparse.Namespace(size="100MB", megabits=1000))
+    text = two_hosts.section(
+        rows, "mpirun ...", argparse.Namespace(size="100MB", tensors=4, megabits=1000, seconds=2.0)
+    )
+    assert "two_hosts.py --size 100MB --tensors 4 --megabits 1000 --seconds 2\n" in text
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line]
     assert lines[2:] == [["none", "1007", "900", "839", "1.20", "1.00"], ["fp16", "503", "450", "419", "1.20", "0.50"]]

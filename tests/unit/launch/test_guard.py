@@ -36,7 +36,7 @@ def test_sigterm_is_passed_on() -> None:
 
 
 def test_each_mpirun_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    script = 'mkdir "$PRTE_MCA_prte_local_tmpdir_base/left"; echo "$PRTE_MCA_prte_local_tmpdir_base"; kill -9 $$'
+    script = 'folder=$(env | sed -n "s/^PRTE_MCA_.*=//p"); mkdir "$folder/left"; echo "$folder"; kill -9 $$'
     folders = set()
     for _ in range(2):
         with _start("sh", "-c", script, variables={"TMPDIR": str(tmp_path)}) as guarded:
@@ -48,8 +48,7 @@ def test_each_mpirun_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert {folder.parent for folder in folders} == {tmp_path}
 
 
-def test_folder_of_the_user_stays() -> None:
-    variables = {"PRTE_MCA_prte_local_tmpdir_base": "/mine"}
-    with _start("sh", "-c", 'echo "$PRTE_MCA_prte_local_tmpdir_base"', variables=variables) as guarded:
-        assert guarded.stdout is not None
-        assert guarded.stdout.read() == "/mine\n"
+@pytest.mark.parametrize("name", ["prte_tmpdir_base", "prte_local_tmpdir_base", "prte_remote_tmpdir_base"])
+def test_place_that_the_user_has_named_stays(name: str) -> None:
+    assert guard.settings(["mpirun"], {f"PRTE_MCA_{name}": "/mine"}, "ours") == {f"PRTE_MCA_{name}": "/mine"}
+    assert guard.settings(["mpirun", "--prtemca", name, "/mine"], {"A": "b"}, "ours") == {"A": "b"}

@@ -68,8 +68,7 @@ Status Engine::Keep(const Status& status) {
 std::string Engine::TitleOf(const Call& call) const { return Title(call) + place_; }
 
 Status Engine::Agree(const Call& call, Wait* wait, Agreement* agreement) {
-  Window* const window = host_.OfAll();
-  const Status status = header_check_.Agree(call, communicator_.get(), window, wait, agreement);
+  const Status status = header_check_.Agree(call, communicator_.get(), wait, agreement);
   const bool about_call = status.code() == StatusCode::kFailedPrecondition ||
                           status.code() == StatusCode::kInvalidArgument;
   if (!place_.empty() && about_call) {

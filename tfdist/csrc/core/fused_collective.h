@@ -70,7 +70,7 @@ class FusedCollective {
     ReduceSpec between;
   };
 
-  bool OnOneHost() const { return host_.OfAll() != nullptr; }
+  bool OnOneHost() const { return host_.window != nullptr && host_.peers == nullptr; }
   Arithmetic ArithmeticFor(const Agreement& agreement, DType dtype) const;
   double ShareOf(const Agreement& agreement) const;
   Status AllreduceBucket(const Arithmetic& arithmetic, const Bucket& bucket,

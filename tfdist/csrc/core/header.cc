@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "core/call_record.h"
-#include "core/fused_view.h"
 #include "core/mismatch.h"
-#include "core/window_collective.h"
 
 namespace tfdist {
 namespace {
@@ -36,11 +34,10 @@ bool Agreement::AnyJoined() const { return std::count(joined.begin(), joined.end
 
 bool Agreement::AllJoined() const { return std::count(joined.begin(), joined.end(), 0) == 0; }
 
-Status HeaderCheck::Agree(const Call& call, Communicator* communicator, Window* window, Wait* wait,
+Status HeaderCheck::Agree(const Call& call, Communicator* communicator, Wait* wait,
                           Agreement* agreement) {
   own_ = {sequence_, call.weight, Hash(call)};
-  TFDIST_RETURN_IF_ERROR(window != nullptr ? ShowAll(communicator->topology(), window, wait)
-                                           : ExchangeAll(&own_, communicator, wait, &headers_));
+  TFDIST_RETURN_IF_ERROR(ExchangeAll(&own_, communicator, wait, &headers_));
   bool agreed = true;
   uint64_t hash = kJoinedHash;  // of those that have not joined, once one was seen
   agreement->joined.clear();
@@ -58,21 +55,6 @@ Status HeaderCheck::Agree(const Call& call, Communicator* communicator, Window* 
   if (!agreed) return ExplainDifference(call, communicator, wait);
   if (!agreement->AnyJoined() || agreement->AllJoined()) return Status::Ok();
   return ShareRecord(call, communicator, wait, agreement);
-}
-
-// As ExchangeAll of the headers, in the window.
-Status HeaderCheck::ShowAll(const Topology& topology, Window* window, Wait* wait) {
-  constexpr int64_t kBytes = sizeof(Header);
-  headers_.resize(window->size());
-  std::vector<int64_t> offsets;
-  for (int r = 0; r <= window->size(); ++r) offsets.push_back(r * kBytes);
-  Conversion bytes;
-  bytes.wire = DType::kUint8;
-  FusedView own(bytes);
-  own.Add({DType::kUint8, {kBytes}, &own_});
-  FusedView all(bytes);
-  all.Add({DType::kUint8, {offsets.back()}, headers_.data()});
-  return WindowCollective(topology, window, wait).Allgather(own, offsets, all);
 }
 
 // The first rank that has not joined tells those that have.

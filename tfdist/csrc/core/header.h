@@ -1,9 +1,8 @@
 // The check before every collective: do all ranks submit the same? Not the collective itself.
 //
-// Each rank shows 16 bytes to every other and looks at theirs, so that a rank that waits knows
-// exactly which ranks are missing: in the window where all ranks share one, else by messages. Only
-// on a difference do full descriptions travel, and only while ranks have joined does one rank send
-// them what the others submit.
+// Each rank sends 16 bytes to every other and looks at what they sent, so that a rank that waits
+// knows exactly which ranks are missing. Only on a difference do full descriptions travel, and only
+// while ranks have joined does one rank send them what the others submit.
 // For one thread at a time. Owns the memory that headers arrive in: it must outlive a wait that
 // has expired, because a late header may still be written there.
 #ifndef TFDIST_CORE_HEADER_H_
@@ -16,9 +15,7 @@
 #include "core/call.h"
 #include "core/communicator.h"
 #include "core/status.h"
-#include "core/topology.h"
 #include "core/wait.h"
-#include "core/window.h"
 
 namespace tfdist {
 
@@ -42,12 +39,10 @@ class HeaderCheck {
  public:
   // Ok when all ranks that have not joined have submitted the same valid call. Else every rank
   // returns the same error, after which the ranks are in step for the next call; or the error of a
-  // failed exchange. `window` is of all ranks, or null on all of them.
-  Status Agree(const Call& call, Communicator* communicator, Window* window, Wait* wait,
-               Agreement* agreement);
+  // failed exchange.
+  Status Agree(const Call& call, Communicator* communicator, Wait* wait, Agreement* agreement);
 
  private:
-  Status ShowAll(const Topology& topology, Window* window, Wait* wait);
   Status ExplainDifference(const Call& call, Communicator* communicator, Wait* wait);
   Status ShareRecord(const Call& call, Communicator* communicator, Wait* wait,
                      Agreement* agreement);

@@ -20,9 +20,6 @@ struct Host {
   Topology topology;                    // of the host's ranks alone
   std::unique_ptr<Window> window;       // null: collectives go by messages
   std::unique_ptr<Communicator> peers;  // the ranks with this local rank; null on a single host
-
-  // The window if all ranks share it, else null.
-  Window* OfAll() const { return peers == nullptr ? window.get() : nullptr; }
 };
 
 // Opens the window of each host. All ranks of `communicator` call it and all get one, or none does;

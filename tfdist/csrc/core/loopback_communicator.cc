@@ -213,7 +213,7 @@ Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
     Status status = hub_->Poll(&exchange, &progress);
     if (status.ok() && exchange.open == 0) return status;
     if (progress) wait->Progress();
-    if (status.ok()) status = wait->Pause(missing);
+    if (status.ok()) status = wait->Pause(topology(), missing);
     if (status.ok()) continue;
     hub_->Withdraw(channel_, ranks[rank()]);
     if (status.code() != StatusCode::kUnavailable) return status;

@@ -24,6 +24,11 @@ std::string Seconds(double seconds) {
   return text;
 }
 
+std::string Named(const Topology& topology, const std::vector<int>& ranks) {
+  if (ranks.empty()) return "other ranks (the transport does not say which)";
+  return RankListWithHosts(topology, ranks);
+}
+
 }  // namespace
 
 Wait::Wait(const EngineConfig& config, const Topology& topology,
@@ -45,13 +50,13 @@ void Wait::Progress() {
   last_progress_ = Clock::now();
 }
 
-Status Wait::Pause(const std::function<std::vector<int>()>& missing) {
+Status Wait::Pause(const Topology& topology, const std::function<std::vector<int>()>& missing) {
   if (++polls_ <= spins_) return Status::Ok();
   const Clock::time_point now = Clock::now();
   const double waited = std::chrono::duration<double>(now - start_).count();
-  if (waited >= config_.stall_shutdown_seconds) return Expired(waited, missing());
+  if (waited >= config_.stall_shutdown_seconds) return Expired(waited, Named(topology, missing()));
   const double warning = config_.stall_warning_seconds;
-  if (!reported_ && warning > 0 && waited >= warning) Report(waited, missing());
+  if (!reported_ && warning > 0 && waited >= warning) Report(waited, Named(topology, missing()));
   const double idle = std::chrono::duration<double>(now - last_progress_).count();
   if (idle < kYieldSeconds) {
     std::this_thread::yield();
@@ -62,17 +67,12 @@ Status Wait::Pause(const std::function<std::vector<int>()>& missing) {
   return Status::Ok();
 }
 
-std::string Wait::Missing(const std::vector<int>& missing) const {
-  if (missing.empty()) return "other ranks (the transport does not say which)";
-  return RankListWithHosts(topology_, missing);
-}
-
-void Wait::Report(double waited_seconds, const std::vector<int>& missing) {
+void Wait::Report(double waited_seconds, const std::string& missing) {
   reported_ = true;
   const std::string text =
       "tfdist: stalled: " + RankListWithHosts(topology_, {topology_.rank}) + " has waited " +
-      Seconds(waited_seconds) + " in " + describe_() + " for " + Missing(missing) +
-      ". It fails after " + Seconds(config_.stall_shutdown_seconds) +
+      Seconds(waited_seconds) + " in " + describe_() + " for " + missing + ". It fails after " +
+      Seconds(config_.stall_shutdown_seconds) +
       ". Check that those processes still run and what they do now (py-spy dump), and that no rank "
       "skips a collective, for example by having fewer steps or a branch that depends on its rank.";
   if (config_.on_stall) {
@@ -82,10 +82,10 @@ void Wait::Report(double waited_seconds, const std::vector<int>& missing) {
   }
 }
 
-Status Wait::Expired(double waited_seconds, const std::vector<int>& missing) const {
+Status Wait::Expired(double waited_seconds, const std::string& missing) const {
   return Status(StatusCode::kDeadlineExceeded,
                 RankListWithHosts(topology_, {topology_.rank}) + " waited " +
-                    Seconds(waited_seconds) + " in " + describe_() + " for " + Missing(missing) +
+                    Seconds(waited_seconds) + " in " + describe_() + " for " + missing +
                     ", longer than stall_shutdown_seconds allows. Check the logs of those ranks: "
                     "they have died, hang, or do not run this collective. If they are only slow, "
                     "raise stall_shutdown_seconds.");

@@ -37,8 +37,9 @@ class Wait {
   void Progress();
 
   // Waits a moment, or fails with kDeadlineExceeded. `missing` lists the ranks that have not
-  // delivered, ascending; empty when the transport cannot tell.
-  Status Pause(const std::function<std::vector<int>()>& missing);
+  // delivered, ascending, by their numbers in `topology`, which may be of a part of the ranks;
+  // empty when the transport cannot tell.
+  Status Pause(const Topology& topology, const std::function<std::vector<int>()>& missing);
 
   // "allreduce 'grads'", for the transport's own errors.
   std::string Describe() const { return describe_(); }
@@ -46,9 +47,8 @@ class Wait {
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::string Missing(const std::vector<int>& missing) const;
-  void Report(double waited_seconds, const std::vector<int>& missing);
-  Status Expired(double waited_seconds, const std::vector<int>& missing) const;
+  void Report(double waited_seconds, const std::string& missing);
+  Status Expired(double waited_seconds, const std::string& missing) const;
 
   const EngineConfig& config_;
   const Topology& topology_;

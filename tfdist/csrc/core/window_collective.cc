@@ -206,28 +206,38 @@ Status WindowCollective::Collect(const Stream& stream, int64_t index) {
   return Status::Ok();
 }
 
+// The first rank from `rank` on that is another one and has fewer than `chunks` chunks behind
+// `stage`; the number of ranks if there is none.
+int WindowCollective::FirstLate(Window::Stage stage, uint64_t chunks, int rank) const {
+  for (; rank < window_->size(); ++rank) {
+    if (rank == window_->rank()) continue;
+    if (window_->counters(rank).chunks[stage].load(std::memory_order_acquire) < chunks) break;
+  }
+  return rank;
+}
+
 // Waits until every other rank has `chunks` chunks behind `stage`.
 Status WindowCollective::Await(Window::Stage stage, uint64_t chunks) {
-  const auto arrived = [&](int r) {
-    return window_->counters(r).chunks[stage].load(std::memory_order_acquire) >= chunks;
-  };
+  const int size = window_->size();
   const auto missing = [&] {
     std::vector<int> ranks;
-    for (int r = 0; r < window_->size(); ++r) {
-      if (r != window_->rank() && !arrived(r)) ranks.push_back(r);
+    for (int r = FirstLate(stage, chunks, 0); r < size; r = FirstLate(stage, chunks, r + 1)) {
+      ranks.push_back(r);
     }
     return ranks;
   };
-  for (int r = 0; r < window_->size(); ++r) {
-    if (r == window_->rank() || arrived(r)) continue;
-    wait_->Begin();
-    for (int pauses = 1; !arrived(r); ++pauses) {
-      for (int look = 0; look < kLooks && !arrived(r); ++look) Relax();
-      if (arrived(r)) break;
-      Status status = wait_->Pause(missing);
-      if (status.ok() && pauses % kPausesPerCheck == 0) status = CheckPeers();
-      TFDIST_RETURN_IF_ERROR(status);
+  int late = FirstLate(stage, chunks, 0);
+  if (late == size) return Status::Ok();
+  wait_->Begin();
+  for (int pauses = 1; late < size; ++pauses) {
+    Status status = wait_->Pause(topology_, missing);
+    if (status.ok() && pauses % kPausesPerCheck == 0) status = CheckPeers();
+    for (int look = 0; look < kLooks && late < size; ++look) {
+      Relax();
+      late = FirstLate(stage, chunks, late);
     }
+    // What a rank has shown counts, also if it ended right after.
+    if (!status.ok() && late < size) return status;
   }
   return Status::Ok();
 }

@@ -51,6 +51,7 @@ class WindowCollective {
   Status Reduce(const Stream& stream, int64_t index);
   Status Collect(const Stream& stream, int64_t index);
   void ReduceSlice(const Stream& stream, uint64_t chunk, const Slice& own);
+  int FirstLate(Window::Stage stage, uint64_t chunks, int rank) const;
   Status Await(Window::Stage stage, uint64_t chunks);
   Status CheckPeers() const;
   void Publish(Window::Stage stage, uint64_t chunks);

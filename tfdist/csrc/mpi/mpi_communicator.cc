@@ -96,7 +96,7 @@ Status MpiCommunicator::Complete(Pieces* pieces, Wait* wait) {
     if (progress) {
       wait->Progress();
     } else {
-      TFDIST_RETURN_IF_ERROR(wait->Pause(missing));
+      TFDIST_RETURN_IF_ERROR(wait->Pause(topology(), missing));
     }
   }
   return Status::Ok();

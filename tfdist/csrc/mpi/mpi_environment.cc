@@ -49,7 +49,7 @@ Status Duplicate(const EngineConfig& config, MPI_Comm source, MPI_Comm* duplicat
     TFDIST_RETURN_IF_ERROR(
         FromMpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "to duplicate a communicator"));
     if (done != 0) break;
-    TFDIST_RETURN_IF_ERROR(wait.Pause([] { return std::vector<int>(); }));
+    TFDIST_RETURN_IF_ERROR(wait.Pause(topology, [] { return std::vector<int>(); }));
   }
   return FromMpi(MPI_Comm_set_errhandler(*duplicate, MPI_ERRORS_RETURN),
                  "to set its error handler");
