@@ -19,7 +19,7 @@ from tfdist.bench.scale_step import Published, Step
 
 HERE = Path(__file__).resolve().parent
 BATCH = 64
-# Horovod's default, HOROVOD_FUSION_THRESHOLD, then and now.
+# Horovod's default, HOROVOD_FUSION_THRESHOLD, at that time.
 THRESHOLD = 64 << 20
 OF_16 = (
     "horovod/horovod pull request 44 (2017), README.md: 4 servers with 4 Pascal GPUs each, RoCE-capable 25 Gbit/s, "

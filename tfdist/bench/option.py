@@ -207,7 +207,7 @@ def _add_allreduce(parser: argparse.ArgumentParser) -> None:
     add("--eager", action="store_true", help="call the collective eagerly, not inside a tf.function")
     _add_threads(parser)
     _add_files(parser)
-    add("--plot", type=Path, metavar="PATH.png", help="draw bandwidth over size; needs: pip install tfdist[bench]")
+    add("--plot", type=Path, metavar="PATH.png", help="draw bandwidth over size; needs: pip install matplotlib")
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
@@ -276,7 +276,7 @@ def _add_scale(parser: argparse.ArgumentParser) -> None:
     add("--threshold", type=_threshold, metavar="SIZE", help="bytes of a bucket (default: TFDIST_FUSION_THRESHOLD)")
     add("--csv", type=Path, metavar="PATH", help="write the rows as CSV")
     add("--json", type=Path, metavar="PATH", help="write rows, options, steps and cluster as JSON")
-    add("--plot", type=Path, metavar="PATH.png", help="draw efficiency over GPUs; needs: pip install tfdist[bench]")
+    add("--plot", type=Path, metavar="PATH.png", help="draw efficiency over GPUs; needs: pip install matplotlib")
 
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:

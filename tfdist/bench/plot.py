@@ -18,7 +18,7 @@ def check(path: Path) -> None:
     if path.suffix != ".png":
         raise ConfigError(f"--plot {path}: the picture is a PNG; give a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib, which is not installed; install it with: pip install tfdist[bench]")
+        raise ConfigError("--plot needs matplotlib, which is not installed; install it with: pip install matplotlib")
 
 
 def lines(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:

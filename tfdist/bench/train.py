@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import runtime
+from tfdist import runtime, xla
 from tfdist.bench import machine, network, rank, record, statistic, table
 from tfdist.bench.option import Record, Train
 from tfdist.bench.progress import Progress
@@ -182,7 +182,7 @@ def _measure(options: Train) -> tuple[Training | None, Training, float]:
 
 def _check_compiled(options: Train, training: Training) -> None:
     if options.jit_compile and not training.model.jit_compile:
-        raise ConfigError("--jit-compile: this version has no XLA form of its collectives; leave the option out")
+        raise ConfigError(f"--jit-compile: {xla.obstacle() or 'the callback switched it off and warned why'}")
 
 
 def _row(name: str, training: Training, options: Train, ranks: int) -> dict[str, Any]:

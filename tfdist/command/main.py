@@ -24,7 +24,7 @@ class Command:
 
 
 COMMANDS = {
-    "bench": Command("tfdist.bench.command", "time collectives and training steps"),
+    "bench": Command("tfdist.bench.command", "time collectives and training steps, predict them on clusters"),
 }
 
 

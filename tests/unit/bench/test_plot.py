@@ -48,7 +48,7 @@ def test_png(tmp_path: Path) -> None:
 
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install tfdist\[bench\]"):
+    with pytest.raises(ConfigError, match=r"pip install matplotlib"):
         plot.check(Path("out.png"))
 
 
