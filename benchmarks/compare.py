@@ -173,10 +173,9 @@ def _ratio(above: float | None, below: float | None) -> str:
 
 def section(results: Results, tables: Iterable[str], day: str, how: str) -> str:
     """The text between the markers."""
-    facts = [f"- {name.replace('_', ' ')}: {value}" for name, value in results.facts.items()]
     return "\n".join(
         [
-            *("### Machine", "", *facts),
+            *("### Machine", "", *document.lines_of(results.facts)),
             f"- Horovod: {results.horovod}" if results.horovod else f"- {SKIPPED}",
             *("", "### Commands", "", f"{how}", "", "```", *results.commands, "```"),
             *("", "### Date", "", day, "", "### Tables", ""),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 PERFORMANCE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 
@@ -24,6 +26,11 @@ def replaced(document: str, section: str, text: str) -> str:
 def write(path: Path, section: str, text: str) -> None:
     """Replaces a section of the file at `path`."""
     path.write_text(replaced(path.read_text(), section, text))
+
+
+def lines_of(facts: Mapping[str, Any]) -> list[str]:
+    """A line of a list for each fact of the machine."""
+    return [f"- {name.replace('_', ' ')}: {value}" for name, value in facts.items()]
 
 
 def today() -> str:

@@ -188,7 +188,7 @@ def main() -> None:
     document.replaced(arguments.document.read_text(), "overhead", "")  # before the work, not after it
     print("overhead: about ten minutes ...", flush=True)
     costs = measure(arguments.repeats)
-    facts = [f"- {name.replace('_', ' ')}: {value}" for name, value in machine.describe().items()]
+    facts = document.lines_of(machine.describe())
     rows = table.markdown(["what", "median", "least", "limit"], [cost.cells() for cost in costs])
     command = ["```", f"python benchmarks/overhead.py --repeats {arguments.repeats}", "```"]
     text = "\n".join([*facts, f"- date: {document.today()}", "", *command, "", rows])

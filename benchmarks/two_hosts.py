@@ -117,7 +117,7 @@ def section(rows: Sequence[dict[str, float]], command: str, arguments: argparse.
         median, least = row["median_us"] / 1e3, row["min_us"] / 1e3
         ratios = [f"{median / wire:.2f}", f"{row['median_us'] / whole:.2f}"]
         cells.append([str(row["compression"]), f"{median:.0f}", f"{least:.0f}", f"{wire:.0f}", *ratios])
-    facts = [f"- {name.replace('_', ' ')}: {value}" for name, value in machine.describe().items()]
+    facts = document.lines_of(machine.describe())
     how = f"Two network namespaces of 2 ranks each, a link of {arguments.megabits} Mbit/s in each direction (tbf). "
     how += "`wire`: 2 (h - 1) / h x bytes / rate for h hosts, of the bytes that travel."
     own = f"python benchmarks/two_hosts.py --size {arguments.size} --tensors {arguments.tensors}"
