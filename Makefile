@@ -24,7 +24,7 @@ SOURCES := $(shell find $(ROOMS) -type f \( -name '*.py' -o -name '*.cc' -o -nam
 	pyproject.toml setup.py CMakeLists.txt tools/build_backend.py tools/build_environment.py
 # A removed source changes this list, and the list is a prerequisite too.
 SOURCE_LIST := $(VENV)/sources.txt
-CPP := $(shell find tfdist/csrc tests/cpp -name '*.cc' -o -name '*.h')
+CPP := $(shell find tfdist/csrc tests/cpp benchmarks -name '*.cc' -o -name '*.h')
 SHELL_SCRIPTS = $(shell git ls-files --cached --others --exclude-standard '*.sh') .ci/run
 TYPED := $(wildcard tfdist callbacks data_service) tools/gates.py tools/build_environment.py
 

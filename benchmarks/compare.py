@@ -1,4 +1,4 @@
-"""Runs tfdist and Horovod in turn on this machine, and writes the table of both into docs/performance.md.
+"""Runs tfdist and Horovod in turn on this machine; after each case writes the tables into docs/performance.md.
 
 Run it where tfdist is installed and nothing else runs:
 
@@ -15,8 +15,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,10 @@ class Results:
     horovod: str | None = None
     commands: list[str] = field(default_factory=list)
 
+    def has(self, case: Any, compression: str) -> bool:
+        """Whether this case has been measured."""
+        return ("tfdist", case, compression, "ranks") in self.figures
+
     def figure(self, system: str, case: Any, compression: str, what: str = "ranks") -> Figure:
         return self.figures.setdefault((system, case, compression, what), Figure())
 
@@ -136,28 +141,30 @@ class Results:
 
 def reduction_table(results: Results, cases: Sequence[Reduction], compressions: Sequence[str]) -> str:
     head = (
-        "float32 allreduce|wire|tfdist, us|least|Horovod, us|least|tfdist / Horovod|of least|memcpy, us|tfdist / memcpy"
+        "float32 allreduce|wire|runs|tfdist, us|least|Horovod, us|least|tfdist / Horovod|of least|memcpy, us|"
+        "tfdist / memcpy"
     )
     rows = []
     for case in cases:
-        for wire in compressions:
+        for wire in filter(partial(results.has, case), compressions):
             ours, theirs = results.figure("tfdist", case, wire), results.figures.get(("Horovod", case, wire, "ranks"))
             copy = results.figure("tfdist", case, wire, "memcpy")
-            cells = [str(case), wire, f"{ours.median:.1f}", f"{ours.least:.1f}", *_pair(theirs)]
+            cells = [str(case), wire, str(len(ours.medians)), f"{ours.median:.1f}", f"{ours.least:.1f}", *_pair(theirs)]
             cells += [_ratio(ours.median, theirs and theirs.median), _ratio(ours.least, theirs and theirs.least)]
             rows.append([*cells, f"{copy.median:.1f}", _ratio(ours.median, copy.median)])
     return table.markdown(head.split("|"), rows)
 
 
 def training_table(results: Results, cases: Sequence[Training], compressions: Sequence[str], ranks: int) -> str:
-    head = f"training step|wire|system|alone, ms|least|{ranks} ranks, ms|least|alone / {ranks} ranks|of least"
+    head = f"training step|wire|runs|system|alone, ms|least|{ranks} ranks, ms|least|alone / {ranks} ranks|of least"
     rows = []
     for case in cases:
-        for wire in compressions:
+        for wire in filter(partial(results.has, case), compressions):
+            runs = str(len(results.figure("tfdist", case, wire).medians))
             for system in ("tfdist",) if case.xla else ("tfdist", "Horovod"):
                 alone = results.figures.get((system, case, wire, "alone"))
                 together = results.figures.get((system, case, wire, "ranks"))
-                cells = [str(case), wire, system, *_pair(alone), *_pair(together)]
+                cells = [str(case), wire, runs, system, *_pair(alone), *_pair(together)]
                 cells += [_ratio(alone and alone.median, together and together.median)]
                 rows.append([*cells, _ratio(alone and alone.least, together and together.least)])
     return table.markdown(head.split("|"), rows)
@@ -186,10 +193,14 @@ def section(results: Results, tables: Iterable[str], day: str, how: str) -> str:
 
 
 class Runner:
-    """Runs both systems, each with one thread a rank and ranks bound to cores, and tells every command."""
+    """Runs both systems, each with one thread a rank and ranks bound to cores, and tells every command.
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    `save` is called after each case, with the results so far.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, save: Callable[[Results], None]) -> None:
         self._arguments = arguments
+        self._save = save
         self._python = arguments.horovod_python
         self.results = Results()
 
@@ -199,10 +210,12 @@ class Runner:
             for case in arguments.allreduce:
                 print(f"round {number + 1} of {arguments.rounds}: {case}", flush=True)
                 self._reduce(case)
+                self._save(self.results)
             for training in arguments.train:
                 for compression in arguments.compressions:
                     print(f"round {number + 1} of {arguments.rounds}: {training}, {compression}", flush=True)
                     self._train(training, compression)
+                    self._save(self.results)
 
     def _reduce(self, case: Reduction) -> None:
         arguments, wires = self._arguments, ",".join(self._arguments.compressions)
@@ -292,7 +305,7 @@ def _list(kind: type[Reduction] | type[Training]) -> Any:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Ends the program now, and not after an hour, for what could not be done then."""
+    """Ends the program now, and not after the first case, for what could not be done then."""
     try:
         document.replaced(arguments.document.read_text(), "compare", "")
     except (OSError, ValueError) as error:
@@ -303,23 +316,32 @@ def check(arguments: argparse.Namespace) -> None:
                 sys.exit(f"compare: {path} is not an executable file; benchmarks/README.md says how it gets there")
 
 
+def tables(results: Results, arguments: argparse.Namespace) -> list[str]:
+    """The tables of what was asked for, with the cases that have been measured."""
+    texts = []
+    if arguments.allreduce:
+        texts.append(reduction_table(results, arguments.allreduce, arguments.compressions))
+    if arguments.train:
+        texts.append(training_table(results, arguments.train, arguments.compressions, arguments.ranks))
+    return texts
+
+
+def save(arguments: argparse.Namespace, results: Results) -> None:
+    """Writes the results so far into the document, so that they are not lost if the rest is stopped."""
+    systems = "tfdist and Horovod in turn" if results.horovod else "tfdist alone"
+    how = f"{systems}, {arguments.ranks} ranks, each with one thread, bound to cores; `runs` says how many turns."
+    text = section(results, tables(results, arguments), document.today(), how)
+    document.write(arguments.document, "compare", text)
+
+
 def main() -> None:
     arguments = parse()
     check(arguments)
     if not arguments.horovod_python:
         print(f"compare: {SKIPPED}", flush=True)
-    runner = Runner(arguments)
+    runner = Runner(arguments, partial(save, arguments))
     runner.run()
-    tables = []
-    if arguments.allreduce:
-        tables.append(reduction_table(runner.results, arguments.allreduce, arguments.compressions))
-    if arguments.train:
-        tables.append(training_table(runner.results, arguments.train, arguments.compressions, arguments.ranks))
-    systems = "tfdist and Horovod in turn" if runner.results.horovod else "tfdist alone"
-    how = f"Rounds of {systems}: {arguments.rounds}; ranks: {arguments.ranks}, each with one thread, bound to cores."
-    text = section(runner.results, tables, document.today(), how)
-    document.write(arguments.document, "compare", text)
-    print(f"written to {arguments.document}:", *tables, sep="\n\n", flush=True)
+    print(f"written to {arguments.document}:", *tables(runner.results, arguments), sep="\n\n", flush=True)
 
 
 if __name__ == "__main__":

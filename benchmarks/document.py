@@ -25,7 +25,9 @@ def replaced(document: str, section: str, text: str) -> str:
 
 def write(path: Path, section: str, text: str) -> None:
     """Replaces a section of the file at `path`."""
-    path.write_text(replaced(path.read_text(), section, text))
+    complete = path.with_name(path.name + ".new")
+    complete.write_text(replaced(path.read_text(), section, text))
+    complete.replace(path)  # at once: whoever is stopped here loses nothing
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[str]:

@@ -37,17 +37,18 @@ if command -v cmake >/dev/null; then
   cmake -S "$here" -B "$build" -DTFDIST_SANITIZER="$sanitizer" >"$build/configure.log" ||
     { cat "$build/configure.log" >&2; exit 1; }
   cmake --build "$build" --parallel "$jobs"
+  core=("$build/libcore.a")
 else
-  "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "$csrc"/core/*.cc "$csrc"/shm/*.cc "$here"/test_*.cc \
-    "$here"/main.cc "$here"/rank_team.cc "$here"/element.cc -pthread -o "$build/core_test"
+  core=("$csrc"/core/*.cc "$csrc"/shm/*.cc)
+  "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "${core[@]}" "$here"/test_*.cc "$here"/main.cc \
+    "$here"/rank_team.cc "$here"/element.cc -pthread -o "$build/core_test"
 fi
 "$build/core_test" "$filter"
 
 if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
   command -v mpirun >/dev/null; then
   for program in mpi_smoke mpi_failure; do
-    mpicxx "${flags[@]}" -I"$csrc" "$csrc"/core/*.cc "$csrc"/mpi/*.cc "$csrc"/shm/*.cc "$here/$program.cc" \
-      -pthread -o "$build/$program"
+    mpicxx "${flags[@]}" -I"$csrc" "$csrc"/mpi/*.cc "$here/$program.cc" "${core[@]}" -pthread -o "$build/$program"
   done
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   export OMPI_MCA_btl=^ofi OMPI_MCA_mtl=^ofi

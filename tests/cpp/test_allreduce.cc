@@ -105,6 +105,13 @@ TEST(AllreduceLargerThanASegment) {
   }
 }
 
+TEST(CompressedAllreduceWhoseResultsAreWrittenPastTheCaches) {
+  constexpr int64_t kCount = (8 << 20) + 5;  // elements of 4 bytes: over 32 MiB
+  RunRanksOn(FabricsOf(2).back(), TestConfig(), [](const RankContext& self) {
+    CheckAverage(self, DType::kFloat32, Compression::kFp16, kCount);
+  });
+}
+
 TEST(AllreduceAverageIsTheSumDividedByTheRanks) {
   for (int size : kRankCounts) {
     RunRanks(size, [](const RankContext& self) {

@@ -145,6 +145,25 @@ TEST(HalfSpansOfEveryLengthTouchNothingElse) {
   }
 }
 
+// From every place that a float may have within a vector.
+TEST(StreamedSpansOfEveryLengthAndPlaceAreAsTheOthersAndTouchNothingElse) {
+  std::vector<uint16_t> bits(40);
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(0x3c00 + 77 * i);
+  for (int64_t place = 0; place < 8; ++place) {
+    for (int64_t count = 0; count <= 40; ++count) {
+      std::vector<float> cached(56, -1.0f), streamed(56, -1.0f);
+      tfdist::HalfToFloat(bits.data(), count, 0.1f, cached.data() + place);
+      tfdist::HalfToFloat(bits.data(), count, 0.1f, streamed.data() + place,
+                          tfdist::Stores::kStreamed);
+      EXPECT(cached == streamed);
+      tfdist::Bfloat16ToFloat(bits.data(), count, 0.1f, cached.data() + place);
+      tfdist::Bfloat16ToFloat(bits.data(), count, 0.1f, streamed.data() + place,
+                              tfdist::Stores::kStreamed);
+      EXPECT(cached == streamed);
+    }
+  }
+}
+
 TEST(HalfSpansScaleBeforeTheyRoundAndAfterTheyWiden) {
   const std::vector<float> floats(21, 3.0f);
   std::vector<uint16_t> halves(21);

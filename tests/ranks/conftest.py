@@ -4,10 +4,10 @@ A test here is an ordinary function that every rank runs at the same time. `@pyt
 world sizes (default 2 and 3); the fixture `world` is the size. Seen from outside, each test and size is one item: it
 passes if it passed on every rank.
 
-The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up, and the ranks (the
-inner sessions) write what happened to files, which the outer session reads as they grow. A rank that fails leaves its
-peers inside a collective; the check of headers then fails them too, and the barrier after each test brings all of them
-back in step.
+The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up, but for the job of
+one rank: that runs beside the tests before, most of which use one core. The ranks (the inner sessions) write what
+happened to files, which the outer session reads as they grow. A rank that fails leaves its peers inside a collective;
+the check of headers then fails them too, and the barrier after each test brings all of them back in step.
 """
 
 from __future__ import annotations
@@ -222,15 +222,25 @@ if not INNER:
         for place, item in zip(places, sorted(ours, key=world_of), strict=True):
             items[place] = item
 
+    def _start(session: pytest.Session, size: int) -> None:
+        """Starts the job of the tests of a world size, if there are any."""
+        items = [item for item in session.items if HERE in item.path.parents and world_of(item) == size]
+        if items:
+            folder = session.config._tmp_path_factory.mktemp(f"np{size}_")  # type: ignore[attr-defined]
+            _batches[size] = Batch(items, size, folder)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(session: pytest.Session) -> None:
+        if not session.config.option.collectonly:
+            _start(session, 1)
+
     def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if HERE not in item.path.parents:  # the hook is called for every item of the session
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         size = world_of(item)
         if size not in _batches:
-            same = [i for i in item.session.items if HERE in i.path.parents and world_of(i) == size]
-            folder = item.config._tmp_path_factory.mktemp(f"np{size}_")  # type: ignore[attr-defined]
-            _batches[size] = Batch(same, size, folder)
+            _start(item.session, size)
         batch = _batches[size]
         failure = batch.failure(item.nodeid)
         if nextitem is None or HERE not in nextitem.path.parents or world_of(nextitem) != size:
@@ -251,6 +261,6 @@ if not INNER:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish() -> None:
-        """Also after an interrupt: no job outlives the session."""
+        """After the last test, which has waited for its job, or an interrupt: no job outlives the session."""
         for batch in _batches.values():
-            batch.finish()
+            batch.stop()

@@ -44,12 +44,12 @@ def test_allreduce_beside_horovod(compare: Any) -> None:
         results.add_reduction(case, slower(recorded("allreduce"), "us", factor))
     results.add_horovod(case, (SAMPLE / "horovod.txt").read_text())
     lines = compare.reduction_table(results, [case], ["none", "fp16"]).splitlines()
-    assert len(cells(lines[0])) == 10
+    assert len(cells(lines[0])) == 11
     none, fp16 = map(cells, lines[2:])
-    assert none[:4] == ["4KB, 160 tensors", "none", f"{2 * 787.7184998505982:.1f}", "730.1"]
-    assert none[4:8] == ["716.8", "660.2", f"{2 * 787.7184998505982 / 716.8325000748155:.2f}", "1.11"]
-    assert none[8:] == ["7.7", f"{2 * 787.7184998505982 / 7.699001798755489:.2f}"]
-    assert fp16[4:6] == ["713.4", "633.7"]
+    assert none[:5] == ["4KB, 160 tensors", "none", "3", f"{2 * 787.7184998505982:.1f}", "730.1"]
+    assert none[5:9] == ["716.8", "660.2", f"{2 * 787.7184998505982 / 716.8325000748155:.2f}", "1.11"]
+    assert none[9:] == ["7.7", f"{2 * 787.7184998505982 / 7.699001798755489:.2f}"]
+    assert fp16[5:7] == ["713.4", "633.7"]
     assert results.horovod == "0.28.1 on TensorFlow 2.13.1"
 
 
@@ -59,15 +59,15 @@ def test_training_beside_horovod(compare: Any) -> None:
     for ranks, median, least in ((1, 2.0, 1.5), (2, 4.0, 2.0)):
         results.add_horovod(case, HOROVOD_STEP % (ranks, median, least))
     ours, theirs = map(cells, compare.training_table(results, [case], ["fp16"], 2).splitlines()[2:])
-    assert ours == ["digits, 8 px, batch 2", "fp16", "tfdist", "1.1", "0.9", "1.4", "1.1", "0.75", "0.81"]
-    assert theirs == ["digits, 8 px, batch 2", "fp16", "Horovod", "2.0", "1.5", "4.0", "2.0", "0.50", "0.75"]
+    assert ours == ["digits, 8 px, batch 2", "fp16", "1", "tfdist", "1.1", "0.9", "1.4", "1.1", "0.75", "0.81"]
+    assert theirs == ["digits, 8 px, batch 2", "fp16", "1", "Horovod", "2.0", "1.5", "4.0", "2.0", "0.50", "0.75"]
 
 
 def test_without_horovod_its_cells_are_empty_and_the_section_says_why(compare: Any) -> None:
     case, results = compare.Reduction.parse("4KB/160"), compare.Results()
     results.add_reduction(case, recorded("allreduce"))
     row = cells(compare.reduction_table(results, [case], ["none"]).splitlines()[2])
-    assert row[4:8] == ["–"] * 4
+    assert row[5:9] == ["–"] * 4
     text = compare.section(results, ["a table"], "2026-01-02", "how")
     assert compare.SKIPPED in text and "TFDIST_BENCH_HOROVOD_PYTHON" in compare.SKIPPED
 
@@ -106,10 +106,21 @@ def test_defaults_are_the_cases_of_the_document(compare: Any, monkeypatch: pytes
     assert compare.parse(["--train", "none", "--allreduce", "4KB/1"]).train == []
 
 
-def test_runs_alternate_and_every_command_is_told_once(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_alternate_and_every_command_is_told_once(
+    compare: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And after each case the document has what was measured, and nothing yet of what was not."""
     arguments = compare.parse("--horovod-python x/python --allreduce 4KB/160 --train digits/8/2 --rounds 2".split())
-    arguments.compressions = ["fp16"]
-    runner, order = compare.Runner(arguments), list[str]()
+    arguments.compressions, arguments.document = ["fp16"], tmp_path / "performance.md"
+    arguments.document.write_text("<!-- compare: begin -->\n<!-- compare: end -->\n")
+    order, rows = list[str](), list[list[str]]()
+
+    def save(results: Any) -> None:
+        compare.save(arguments, results)
+        lines = arguments.document.read_text().splitlines()
+        rows.append([" ".join(cells(line)[:3]) for line in lines if line.startswith("|") and "fp16" in line])
+
+    runner = compare.Runner(arguments, save)
 
     def output(command: list[str], environment: dict[str, str]) -> str:
         assert "core" in command or "--bind-to core" in command
@@ -133,6 +144,13 @@ def test_runs_alternate_and_every_command_is_told_once(compare: Any, monkeypatch
         ["tfdist train 2", "horovod train 1", "horovod train 2"],
     )
     assert order == [*reduction, *training, *reduction, *training]
+    step = "digits, 8 px, batch 2 fp16"
+    assert rows == [
+        ["4KB, 160 tensors fp16 1"],
+        ["4KB, 160 tensors fp16 1", f"{step} 1", f"{step} 1"],
+        ["4KB, 160 tensors fp16 2", f"{step} 1", f"{step} 1"],
+        ["4KB, 160 tensors fp16 2", f"{step} 2", f"{step} 2"],
+    ]
     assert len(runner.results.commands) == 5
     assert not any(
         str(compare.HERE.parent) in command or sys.executable in command for command in runner.results.commands

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/float_span.h"
-
 namespace tfdist {
 namespace {
 
@@ -26,12 +24,13 @@ void Narrow(const float* source, int64_t count, double scale, DType to, void* ta
   }
 }
 
-void Widen(DType from, const void* source, int64_t count, double scale, float* target) {
+void Widen(DType from, const void* source, int64_t count, double scale, float* target,
+           Stores stores = Stores::kCached) {
   const uint16_t* const bits = static_cast<const uint16_t*>(source);
   if (from == DType::kFloat16) {
-    HalfToFloat(bits, count, static_cast<float>(scale), target);
+    HalfToFloat(bits, count, static_cast<float>(scale), target, stores);
   } else {
-    Bfloat16ToFloat(bits, count, static_cast<float>(scale), target);
+    Bfloat16ToFloat(bits, count, static_cast<float>(scale), target, stores);
   }
 }
 
@@ -59,8 +58,8 @@ void CastByFloat(DType from, const void* source, int64_t count, double scale, DT
 
 }  // namespace
 
-void CastScaled(DType from, const void* source, int64_t count, double scale, DType to,
-                void* target) {
+void CastScaled(DType from, const void* source, int64_t count, double scale, DType to, void* target,
+                Stores stores) {
   if (from == to && scale == 1) {
     if (count > 0) std::memcpy(target, source, static_cast<size_t>(count * SizeOf(from)));
   } else if (from == DType::kFloat64 && to == DType::kFloat64) {
@@ -70,7 +69,7 @@ void CastScaled(DType from, const void* source, int64_t count, double scale, DTy
   } else if (from == DType::kFloat32) {
     Narrow(static_cast<const float*>(source), count, scale, to, target);
   } else if (to == DType::kFloat32) {
-    Widen(from, source, count, scale, static_cast<float*>(target));
+    Widen(from, source, count, scale, static_cast<float*>(target), stores);
   } else {
     CastByFloat(from, source, count, scale, to, target);
   }

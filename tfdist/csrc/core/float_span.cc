@@ -22,6 +22,7 @@ float FloatOf(uint32_t bits) {
 }
 
 constexpr uint32_t kInfinityBits = 0x7f800000;
+constexpr uintptr_t kVectorBytes = 32;
 
 // Magnitudes below 2^-14, where the last place of a half is worth 2^-24.
 uint16_t RoundToSubnormalHalf(uint32_t magnitude) {
@@ -115,14 +116,21 @@ TFDIST_VECTOR int64_t VectorNarrow(const float* source, int64_t count, float sca
   return i;
 }
 
-template <typename Vectors>
+// `target` lies at a multiple of kVectorBytes where the results are streamed.
+template <typename Vectors, Stores stores>
 TFDIST_VECTOR int64_t VectorWiden(const uint16_t* source, int64_t count, float scale,
                                   float* target) {
   const __m256 factor = _mm256_set1_ps(scale);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    _mm256_storeu_ps(target + i, _mm256_mul_ps(Vectors::Load(source + i), factor));
+    const __m256 values = _mm256_mul_ps(Vectors::Load(source + i), factor);
+    if constexpr (stores == Stores::kStreamed) {
+      _mm256_stream_ps(target + i, values);
+    } else {
+      _mm256_storeu_ps(target + i, values);
+    }
   }
+  if constexpr (stores == Stores::kStreamed) _mm_sfence();  // before another thread is told
   return i;
 }
 
@@ -163,7 +171,7 @@ template <typename Vectors>
 int64_t VectorNarrow(const float*, int64_t, float, uint16_t*) {
   return 0;
 }
-template <typename Vectors>
+template <typename Vectors, Stores stores>
 int64_t VectorWiden(const uint16_t*, int64_t, float, float*) {
   return 0;
 }
@@ -181,9 +189,16 @@ void Narrow(const float* source, int64_t count, float scale, uint16_t* target) {
 }
 
 template <typename Format, typename Vectors>
-void Widen(const uint16_t* source, int64_t count, float scale, float* target) {
-  int64_t i = HasVectors() ? VectorWiden<Vectors>(source, count, scale, target) : 0;
-  for (; i < count; ++i) target[i] = Format::Load(source + i) * scale;
+void Widen(const uint16_t* source, int64_t count, float scale, float* target, Stores stores) {
+  const auto one = [&](int64_t i) { target[i] = Format::Load(source + i) * scale; };
+  int64_t i = 0;
+  if (HasVectors() && stores == Stores::kStreamed) {
+    for (; i < count && reinterpret_cast<uintptr_t>(target + i) % kVectorBytes != 0; ++i) one(i);
+    i += VectorWiden<Vectors, Stores::kStreamed>(source + i, count - i, scale, target + i);
+  } else if (HasVectors()) {
+    i = VectorWiden<Vectors, Stores::kCached>(source, count, scale, target);
+  }
+  for (; i < count; ++i) one(i);
 }
 
 template <typename Format, typename Vectors, typename Stored = typename Format::Stored>
@@ -243,16 +258,17 @@ void FloatToHalf(const float* source, int64_t count, float scale, uint16_t* targ
   Narrow<HalfFormat, HalfVectors>(source, count, scale, target);
 }
 
-void HalfToFloat(const uint16_t* source, int64_t count, float scale, float* target) {
-  Widen<HalfFormat, HalfVectors>(source, count, scale, target);
+void HalfToFloat(const uint16_t* source, int64_t count, float scale, float* target, Stores stores) {
+  Widen<HalfFormat, HalfVectors>(source, count, scale, target, stores);
 }
 
 void FloatToBfloat16(const float* source, int64_t count, float scale, uint16_t* target) {
   Narrow<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target);
 }
 
-void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* target) {
-  Widen<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target);
+void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* target,
+                     Stores stores) {
+  Widen<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target, stores);
 }
 
 void SumFloat(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,

@@ -12,6 +12,10 @@
 
 namespace tfdist {
 
+// Results go through the caches, or past them: for more than a cache holds, where a line would be
+// fetched from memory only to be overwritten.
+enum class Stores { kCached, kStreamed };
+
 uint16_t FloatToHalf(float value);
 float HalfToFloat(uint16_t bits);
 uint16_t FloatToBfloat16(float value);
@@ -19,9 +23,11 @@ float Bfloat16ToFloat(uint16_t bits);
 
 // Each element times `scale`, in float32. Source and target must not overlap.
 void FloatToHalf(const float* source, int64_t count, float scale, uint16_t* target);
-void HalfToFloat(const uint16_t* source, int64_t count, float scale, float* target);
+void HalfToFloat(const uint16_t* source, int64_t count, float scale, float* target,
+                 Stores stores = Stores::kCached);
 void FloatToBfloat16(const float* source, int64_t count, float scale, uint16_t* target);
-void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* target);
+void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* target,
+                     Stores stores = Stores::kCached);
 
 // target[i] = the sum of element i of all parts in float32, divided by `divisor`, then times
 // `multiplier`, then rounded. There is a part; `target` may be one of them.

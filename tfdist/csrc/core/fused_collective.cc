@@ -10,6 +10,9 @@ namespace {
 // Smaller tensors are broadcast together; larger ones gain nothing that pays for the copy.
 constexpr int64_t kFusedBroadcastBytes = 1 << 20;
 
+// Results of this size and more are not expected to be in a cache when they are used.
+constexpr int64_t kStreamedBytes = 32 << 20;
+
 // The least power of two that is not less than `size`.
 double PowerOfTwoFor(int size) {
   double power = 1;
@@ -71,11 +74,14 @@ Status FusedCollective::Prepare() {
   const bool broadcast = call_.operation == Operation::kBroadcast;
   std::vector<DType> dtypes;
   std::vector<int64_t> bytes;
+  int64_t result_bytes = 0;
   for (const TensorView& tensor : *call_.tensors) {
+    result_bytes += tensor.bytes();
     const Compression compression = broadcast ? Compression::kNone : call_.compression;
     dtypes.push_back(tensor.dtype);
     bytes.push_back(tensor.count() * SizeOf(WireType(tensor.dtype, compression)));
   }
+  if (result_bytes >= kStreamedBytes) stores_ = Stores::kStreamed;
   // Planned by the tensors' own types: one bucket has one wire type and is scaled in one way.
   const int64_t threshold = call_.fusion_threshold_bytes;
   plan_ =
@@ -130,6 +136,7 @@ FusedCollective::Arithmetic FusedCollective::ArithmeticFor(const Agreement& agre
   Scale& before_rounding = arithmetic.before_rounding;
   conversion.wire = WireType(dtype, call_.compression);
   conversion.pack = call_.prescale;
+  conversion.stores = stores_;
   const int size = communicator_->size();
   const double share = ShareOf(agreement);
   if (share >= 0) {

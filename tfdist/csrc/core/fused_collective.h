@@ -95,6 +95,7 @@ class FusedCollective {
   Collective collective_;
   WindowCollective window_;  // where the host has one
   std::vector<Bucket> plan_;
+  Stores stores_ = Stores::kCached;  // how results are written
 };
 
 // The rows of `rows` that rank `rank` of `size` keeps of a reducescatter: [begin, end). The lower

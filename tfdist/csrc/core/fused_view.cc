@@ -67,7 +67,7 @@ void FusedView::Write(int64_t begin, int64_t count, const char* source) const {
   const int64_t wire_bytes = SizeOf(conversion_.wire);
   ForEachPart(begin, count, [&](char* memory, int64_t elements, int64_t offset) {
     CastScaled(conversion_.wire, source + offset * wire_bytes, elements, conversion_.unpack, dtype_,
-               memory);
+               memory, conversion_.stores);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/float_span.h"
 #include "core/tensor_view.h"
 
 namespace tfdist {
@@ -20,6 +21,7 @@ struct Conversion {
   double pack = 1;               // multiplies what is read
   double unpack = 1;             // multiplies what is written
   bool counts = true;            // false: reads give zeros, whatever the tensors hold
+  Stores stores = Stores::kCached;
 };
 
 class FusedView {

@@ -62,8 +62,9 @@ Status ToDType(tensorflow::DataType dtype, DType* out) {
 
 Status ToTensorView(const tensorflow::Tensor& tensor, TensorView* out) {
   TFDIST_RETURN_IF_ERROR(ToDType(tensor.dtype(), &out->dtype));
-  const auto dims = tensor.shape().dim_sizes();
-  out->shape.assign(dims.begin(), dims.end());
+  const tensorflow::TensorShape& shape = tensor.shape();
+  out->shape.resize(shape.dims());
+  for (int d = 0; d < shape.dims(); ++d) out->shape[d] = shape.dim_size(d);
   out->data = tensor.data();
   return Status::Ok();
 }

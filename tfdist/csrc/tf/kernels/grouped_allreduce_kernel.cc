@@ -1,4 +1,5 @@
 // The CPU kernel of TfdistGroupedAllreduce.
+#include <mutex>
 #include <vector>
 
 #include "tf/conversion.h"
@@ -18,24 +19,25 @@ class GroupedAllreduceKernel : public CollectiveKernel {
 
  protected:
   Status Run(tensorflow::OpKernelContext* context, Engine* engine) override {
+    std::lock_guard<std::mutex> lock(calls_);
     const int tensors = context->num_outputs();
-    AllreduceOptions options = options_;
     int64_t weight = 0;
-    TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors, "prescale_factor", &options.prescale));
+    TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors, "prescale_factor", &options_.prescale));
     TFDIST_RETURN_IF_ERROR(
-        ReadScalar(*context, tensors + 1, "postscale_factor", &options.postscale));
+        ReadScalar(*context, tensors + 1, "postscale_factor", &options_.postscale));
     TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors + 2, "weight", &weight));
-    TFDIST_RETURN_IF_ERROR(ToWeight(label(), weight, &options.weight));
-    std::vector<TensorView> inputs, outputs(tensors);
-    TFDIST_RETURN_IF_ERROR(ViewInputs(*context, tensors, &inputs));
-    for (int i = 0; i < tensors; ++i) {
-      TFDIST_RETURN_IF_ERROR(results_.Give(context, i, &outputs[i]));
-    }
-    return engine->Allreduce(options, inputs, outputs);
+    TFDIST_RETURN_IF_ERROR(ToWeight(label(), weight, &options_.weight));
+    TFDIST_RETURN_IF_ERROR(ViewInputs(*context, tensors, &inputs_));
+    TFDIST_RETURN_IF_ERROR(results_.Give(context, tensors, &outputs_));
+    return engine->Allreduce(options_, inputs_, outputs_);
   }
 
  private:
+  // Calls take turns, as they do in the engine, and use the memory of the call before.
+  std::mutex calls_;
   AllreduceOptions options_;
+  std::vector<TensorView> inputs_;
+  std::vector<TensorView> outputs_;
   ResultMemory results_;
 };
 

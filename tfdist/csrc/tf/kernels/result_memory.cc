@@ -1,6 +1,5 @@
 #include "tf/kernels/result_memory.h"
 
-#include <algorithm>
 #include <atomic>
 #include <memory>
 
@@ -18,7 +17,14 @@ using tensorflow::Tensor;
 
 ResultMemory::~ResultMemory() { bytes_of_all -= kept_bytes_; }
 
-Status ResultMemory::Give(OpKernelContext* context, int index, TensorView* view) {
+Status ResultMemory::Give(OpKernelContext* context, int count, std::vector<TensorView>* views) {
+  views->resize(count);
+  kept_.resize(count);
+  for (int i = 0; i < count; ++i) TFDIST_RETURN_IF_ERROR(GiveOne(context, i, &(*views)[i]));
+  return Status::Ok();
+}
+
+Status ResultMemory::GiveOne(OpKernelContext* context, int index, TensorView* view) {
   const Tensor& input = context->input(index);
   const std::unique_ptr<Tensor> forwarded =
       context->forward_input(index, index, input.dtype(), input.shape(),
@@ -27,14 +33,11 @@ Status ResultMemory::Give(OpKernelContext* context, int index, TensorView* view)
     context->set_output(index, *forwarded);
     return ToTensorView(*forwarded, view);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (static_cast<size_t>(index) < kept_.size()) {
-    const Tensor& kept = kept_[index];
-    // One reference is this one, so nobody else can get another meanwhile.
-    if (kept.RefCountIsOne() && kept.dtype() == input.dtype() && kept.shape() == input.shape()) {
-      context->set_output(index, kept);
-      return ToTensorView(kept, view);
-    }
+  const Tensor& kept = kept_[index];
+  // One reference is this one, so nobody else can get another meanwhile.
+  if (kept.RefCountIsOne() && kept.dtype() == input.dtype() && kept.shape() == input.shape()) {
+    context->set_output(index, kept);
+    return ToTensorView(kept, view);
   }
   Tensor* output = nullptr;
   TFDIST_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, input.shape(), &output)));
@@ -44,7 +47,6 @@ Status ResultMemory::Give(OpKernelContext* context, int index, TensorView* view)
 
 // Keeps `result` in place of what was kept for this output before, if there is room for it.
 void ResultMemory::Keep(int index, const Tensor& result) {
-  kept_.resize(std::max(kept_.size(), static_cast<size_t>(index) + 1));
   const int64_t before = kept_[index].TotalBytes();
   const int64_t more = static_cast<int64_t>(result.TotalBytes()) - before;
   const bool fits = bytes_of_all.fetch_add(more) + more <= kMostBytes;

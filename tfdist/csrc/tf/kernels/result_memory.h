@@ -2,11 +2,10 @@
 //
 // A step that reduces hundreds of small tensors spends more time on allocating and freeing them
 // than on their sums. So what a kernel has given out once it gives out again, as soon as nobody
-// else holds it. Not for results that are forwarded inputs, which cost nothing. Thread safe.
+// else holds it. Not for results that are forwarded inputs, which cost nothing. Calls take turns.
 #ifndef TFDIST_TF_KERNELS_RESULT_MEMORY_H_
 #define TFDIST_TF_KERNELS_RESULT_MEMORY_H_
 
-#include <mutex>
 #include <vector>
 
 #include "core/status.h"
@@ -25,13 +24,14 @@ class ResultMemory {
   ResultMemory(const ResultMemory&) = delete;
   ResultMemory& operator=(const ResultMemory&) = delete;
 
-  // Output `index` has the shape of input `index`, and its memory where nobody else reads it.
-  Status Give(tensorflow::OpKernelContext* context, int index, TensorView* view);
+  // Outputs 0 to `count` - 1, each of the shape of the input of its number, and in its memory where
+  // nobody else reads it.
+  Status Give(tensorflow::OpKernelContext* context, int count, std::vector<TensorView>* views);
 
  private:
+  Status GiveOne(tensorflow::OpKernelContext* context, int index, TensorView* view);
   void Keep(int index, const tensorflow::Tensor& result);
 
-  std::mutex mutex_;
   std::vector<tensorflow::Tensor> kept_;  // by output
   int64_t kept_bytes_ = 0;
 };
