@@ -109,9 +109,14 @@ format: $(VENV)/linters ## lay out Python and C++ sources
 	$(VENV)/bin/clang-format -i $(CPP)
 
 .PHONY: bench
-bench: setup ## time the grouped allreduce and a training step on two processes
+bench: setup ## time allreduce and training steps beside Horovod, or alone where no Horovod is named
+ifdef TFDIST_BENCH_HOROVOD_PYTHON
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python benchmarks/compare.py $(BENCH_ARGUMENTS)
+else
 	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/tfdist bench allreduce --sizes 4KB,1MB,100MB --tensors 1,160
 	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/tfdist bench train --compare-single
+	@echo "for the tables beside Horovod, set TFDIST_BENCH_HOROVOD_PYTHON: see benchmarks/README.md"
+endif
 
 .PHONY: clean
 clean: ## remove both environments, builds and caches
