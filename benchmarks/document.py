@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tfdist.atomic_file import write_atomically
+
 PERFORMANCE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 
 
@@ -25,9 +27,8 @@ def replaced(document: str, section: str, text: str) -> str:
 
 def write(path: Path, section: str, text: str) -> None:
     """Replaces a section of the file at `path`."""
-    complete = path.with_name(path.name + ".new")
-    complete.write_text(replaced(path.read_text(), section, text))
-    complete.replace(path)  # at once: whoever is stopped here loses nothing
+    document = replaced(path.read_text(), section, text)
+    write_atomically(path, lambda temporary: temporary.write_text(document))
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[str]:

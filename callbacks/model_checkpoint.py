@@ -9,7 +9,7 @@ import keras
 
 import tfdist
 from tfdist import errors
-from tfdist.callbacks.atomic_file import write_atomically
+from tfdist.atomic_file import write_atomically
 from tfdist.callbacks.model_hook import ModelHook, need_equal_batches
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tfdist.callbacks.atomic_file import write_atomically
+from tfdist.atomic_file import write_atomically
 
 _MAGIC = b"tfdist snapshot 1"
 _HEADER = re.compile(rb"tfdist snapshot 1 ([0-9a-f]{64}) (\d{1,18})\n")

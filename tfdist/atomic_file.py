@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
+def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Has `write` fill a temporary file, then puts it in place of `path`.
 
     The temporary name ends like `path`, because writers choose a format by the ending. Missing folders are made. File

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tfdist.callbacks.atomic_file import write_atomically
+from tfdist.atomic_file import write_atomically
 
 
 def test_makes_and_replaces(tmp_path):
