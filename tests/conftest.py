@@ -22,7 +22,7 @@ LAUNCHERS = frozenset({"mpirun", "mpiexec", "prterun", "prted", "orted", "tfdist
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.02
 # Folders of tests, fast ones first; one that is not named here comes last.
-ORDER = ("unit", "test_architecture.py", "cpp", "ranks", "launch", "elastic", "data_service", "examples")
+ORDER = ("unit", "test_architecture.py", "cpp", "gpu", "xla", "ranks", "launch", "elastic", "data_service", "examples")
 
 
 def _poll() -> None:

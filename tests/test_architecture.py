@@ -19,7 +19,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"tfdist": "tfdist", "callbacks": "tfdist.callbacks", "data_service": "tfdist.data_service"}
 # What a launcher must not wait for, and what starts MPI when it is imported.
 HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
-LIGHT_ROOMS = ("tfdist.launch", "tfdist.remote", "tfdist.elastic.driver", "tfdist.command", "tfdist.bench.command")
+LIGHT_ROOMS = (
+    "tfdist.launch",
+    "tfdist.remote",
+    "tfdist.elastic.driver",
+    "tfdist.command",
+    "tfdist.bench.command",
+    "tfdist.doctor.command",
+)
 SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "multiprocessing"})
 SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "urllib", "xmlrpc", "ssl"})
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")

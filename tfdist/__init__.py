@@ -1,11 +1,13 @@
 """Distributed training for Keras 3 on TensorFlow: the public names, each loaded on first use.
 
-Importing this package imports neither TensorFlow nor Keras, so that launching stays quick.
+Importing this package imports neither TensorFlow nor Keras, so that launching stays quick. One exception: where there
+is NVIDIA's driver a rank takes its GPU, since a script may make tensors before it calls anything of tfdist.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 __version__ = "0.1.0"
@@ -57,3 +59,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _take_gpu() -> None:
+    from tfdist import gpu
+
+    gpu.take_early()
+
+
+if os.path.exists("/dev/nvidiactl"):
+    _take_gpu()

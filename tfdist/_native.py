@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfdist import config, errors
+from tfdist import config, errors, gpu
 
 LIBRARY = Path(__file__).with_name("libtfdist.so")
 REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation tfdist"
@@ -27,6 +27,7 @@ _ERRORS: dict[int, type[errors.TfdistError]] = {
     14: errors.PeerLostError,
 }
 _MESSAGE_BYTES = 1 << 16
+_REPORT_BYTES = 1 << 20
 
 
 class Settings(ctypes.Structure):
@@ -37,7 +38,25 @@ class Settings(ctypes.Structure):
         ("stall_shutdown_seconds", ctypes.c_double),
         ("fusion_threshold_bytes", ctypes.c_int64),
         ("window_bytes", ctypes.c_int64),
+        ("nccl_libraries", ctypes.c_char_p),
+        ("nvrtc_libraries", ctypes.c_char_p),
+        ("kernel_cache", ctypes.c_char_p),
+        ("hierarchy", ctypes.c_int),
     )
+
+    @classmethod
+    def of(cls, settings: config.Config) -> Settings:
+        """What the engine gets of the settings in force."""
+        return cls(
+            settings.stall_warning_seconds,
+            settings.stall_shutdown_seconds,
+            settings.fusion_threshold,
+            settings.shared_memory,
+            "\n".join(gpu.nccl_libraries(settings)).encode(),
+            "\n".join(gpu.nvrtc_libraries(settings)).encode(),
+            settings.kernel_cache.encode(),
+            config.HIERARCHIES.index(settings.hierarchical_allreduce),
+        )
 
 
 def library_path() -> Path:
@@ -69,6 +88,22 @@ def load_mpi() -> ctypes.CDLL:
     return library
 
 
+def import_tensorflow() -> ModuleType:
+    """TensorFlow.
+
+    Raises:
+        BuildError: If it is missing; names the command that installs it.
+    """
+    try:
+        import tensorflow
+    except ImportError as error:
+        raise errors.BuildError(
+            f"TensorFlow could not be imported: {error}. Install it with tfdist: pip install 'tfdist[cpu]', or "
+            "'tfdist[cuda]' for NVIDIA's GPUs"
+        ) from error
+    return tensorflow
+
+
 @functools.cache
 def ops() -> ModuleType:
     """The generated Python functions of the TensorFlow ops in the library.
@@ -77,7 +112,7 @@ def ops() -> ModuleType:
         BuildError: If TensorFlow, MPI or the library is missing, or they do not fit each other.
     """
     path = library_path()
-    tensorflow = _import_tensorflow()
+    tensorflow = import_tensorflow()
     mpi = _mpi_version(load_mpi())
     built = _recorded_build(path)
     check_build(built, tensorflow.__version__, mpi)
@@ -153,6 +188,30 @@ def plan_buckets(dtypes: Sequence[str], sizes: Sequence[int], threshold: int) ->
     return buckets
 
 
+def describe_gpus(settings: config.Config) -> dict[str, Any]:
+    """What the GPUs can be used with, as the engine finds it: "driver", "gpus", "nccl", "compiler", "kernels".
+
+    Each is as `tfdist/csrc/nccl/gpu_report.h` tells; what failed has an "error". Compiles the kernels where they are
+    not kept yet, which takes seconds.
+
+    Raises:
+        BuildError: As `ops`.
+    """
+    report = ctypes.create_string_buffer(_REPORT_BYTES)
+    call("tfdist_describe_gpus", Settings.of(settings), report, _REPORT_BYTES)
+    described: dict[str, Any] = json.loads(report.value.decode(errors="replace"))
+    return described
+
+
+def mpi_version() -> str:
+    """The make and version of MPI, such as "Open MPI v5.0.11"; loads it and does not start it.
+
+    Raises:
+        BuildError: As `load_mpi`.
+    """
+    return _mpi_version(load_mpi())
+
+
 def mpi_thread_level() -> int:
     """The thread level at which MPI runs, by MPI's own numbers: 3 is MPI_THREAD_MULTIPLE."""
     level = ctypes.c_int()
@@ -186,16 +245,6 @@ def check_build(built: dict[str, str], tensorflow: str, mpi: str) -> None:
 def _make_and_major(version: str) -> str:
     match = re.match(r"(\D+?)\s*v?(\d+)", version)
     return f"{match.group(1).strip()} {match.group(2)}" if match else version
-
-
-def _import_tensorflow() -> ModuleType:
-    try:
-        import tensorflow
-    except ImportError as error:
-        raise errors.BuildError(
-            f"TensorFlow could not be imported: {error}. Install it with tfdist: pip install 'tfdist[cpu]'"
-        ) from error
-    return tensorflow
 
 
 def _recorded_build(path: Path) -> dict[str, str]:
@@ -249,11 +298,12 @@ def _declare(library: ctypes.CDLL) -> None:
         *(ctypes.POINTER(text), ctypes.POINTER(ctypes.c_int64), number, ctypes.c_int64),
         *(numbers, text, number),
     ]
+    library.tfdist_describe_gpus.argtypes = [settings, text, number, text, number]
     library.tfdist_shutdown.argtypes = [number, text, number]
     library.tfdist_barrier.argtypes = [text, text, number]
     for name in (
         *("init", "shutdown", "barrier", "is_initialized", "is_homogeneous"),
-        *("add_process_set", "remove_process_set", "plan_buckets"),
+        *("add_process_set", "remove_process_set", "plan_buckets", "describe_gpus"),
     ):
         getattr(library, f"tfdist_{name}").restype = number
     library.tfdist_communication_seconds.restype = ctypes.c_double

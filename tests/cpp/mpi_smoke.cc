@@ -303,7 +303,11 @@ void Bench(Engine* engine) {
 
 std::string Init(const Ranks& ranks, int mpi_communicator, int expected_code) {
   char message[4096] = "";
-  const tfdist_settings settings = {10, 60, 64 << 20, WindowBytes()};
+  tfdist_settings settings = {};
+  settings.stall_warning_seconds = 10;
+  settings.stall_shutdown_seconds = 60;
+  settings.fusion_threshold_bytes = 64 << 20;
+  settings.window_bytes = WindowBytes();
   const int code = tfdist_init("mpi", ranks.data(), static_cast<int>(ranks.size()),
                                mpi_communicator, &settings, message, sizeof(message));
   Check(code == expected_code, "init", message);

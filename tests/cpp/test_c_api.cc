@@ -10,7 +10,11 @@
 
 namespace {
 
-constexpr tfdist_settings kSettings = {60, 1800, 1 << 20, 1 << 20};
+tfdist_settings Settings(double warning, double shutdown, int64_t threshold, int64_t window) {
+  return {warning, shutdown, threshold, window, nullptr, nullptr, nullptr, 0};
+}
+
+const tfdist_settings kSettings = Settings(60, 1800, 1 << 20, 1 << 20);
 
 int Init(const char* transport, const tfdist_settings& settings, std::string* text) {
   char message[1024] = "old";
@@ -54,13 +58,13 @@ TEST(CApiRefusesWrongSettings) {
   std::string text;
   EXPECT_EQ(Init("carrier pigeon", kSettings, &text), 12);
   EXPECT_CONTAINS(text, "transport 'carrier pigeon' is not in this build, which has 'self'");
-  EXPECT_EQ(Init("self", {60, 0, 1, 0}, &text), 3);
+  EXPECT_EQ(Init("self", Settings(60, 0, 1, 0), &text), 3);
   EXPECT_CONTAINS(text, "stall_shutdown_seconds is 0");
-  EXPECT_EQ(Init("self", {60, INFINITY, 1, 0}, &text), 3);
-  EXPECT_EQ(Init("self", {-1, 1800, 1, 0}, &text), 3);
-  EXPECT_EQ(Init("self", {60, 1800, -1, 0}, &text), 3);
+  EXPECT_EQ(Init("self", Settings(60, INFINITY, 1, 0), &text), 3);
+  EXPECT_EQ(Init("self", Settings(-1, 1800, 1, 0), &text), 3);
+  EXPECT_EQ(Init("self", Settings(60, 1800, -1, 0), &text), 3);
   for (int64_t bytes : {int64_t{-1}, int64_t{65535}, int64_t{1} << 31}) {
-    EXPECT_EQ(Init("self", {60, 1800, 1, bytes}, &text), 3);
+    EXPECT_EQ(Init("self", Settings(60, 1800, 1, bytes), &text), 3);
     EXPECT_CONTAINS(text, "the shared memory of a rank is " + std::to_string(bytes));
   }
   EXPECT_EQ(tfdist_is_initialized(), 0);
@@ -144,4 +148,25 @@ TEST(CApiRefusesToPlanWhatIsNoTensor) {
   EXPECT_EQ(tfdist_plan_buckets(dtypes, bytes, -1, 100, buckets, message, sizeof(message)), 3);
   EXPECT_EQ(tfdist_plan_buckets(dtypes, bytes, 1, -1, buckets, message, sizeof(message)), 3);
   EXPECT_CONTAINS(std::string(message), "a threshold of -1 bytes");
+}
+
+TEST(CApiDescribesGpusWithoutAnEngine) {
+  tfdist_settings settings = kSettings;
+  settings.nccl_libraries = "/nowhere/one.so\n\n/nowhere/two.so\n";
+  settings.nvrtc_libraries = "/nowhere/three.so";
+  settings.kernel_cache = "";
+  std::vector<char> json(1 << 16);
+  char message[256] = "old";
+  const int size = static_cast<int>(json.size());
+  EXPECT_EQ(tfdist_describe_gpus(&settings, json.data(), size, message, sizeof(message)), 0);
+  EXPECT_EQ(std::string(message), "");
+  const std::string text = json.data();
+  EXPECT_EQ(text.front(), '{');
+  EXPECT_EQ(text.back(), '}');
+  EXPECT_EQ(tfdist_is_initialized(), 0);
+  const int needed = static_cast<int>(text.size()) + 1;
+  EXPECT_EQ(tfdist_describe_gpus(&settings, json.data(), needed, nullptr, 0), 0);
+  EXPECT_EQ(tfdist_describe_gpus(&settings, json.data(), needed - 1, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "the report on the GPUs has " + std::to_string(needed));
+  EXPECT_EQ(tfdist_describe_gpus(&settings, nullptr, 1, message, sizeof(message)), 3);
 }

@@ -33,6 +33,9 @@ DEFAULT_SIZES = (2, 3)
 STALL_SECONDS = 120
 SECONDS_FOR_START = 180
 SECONDS_A_TEST = 120
+# These are tests of the CPU; `make test-gpu` lets some of them share a GPU, for which NCCL is 2.30 or newer.
+ON_GPU = {"CUDA_VISIBLE_DEVICES": "0", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+DEVICES = ON_GPU if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICES": ""}
 POLL_SECONDS = 0.05
 SECONDS_FOR_END = 60
 
@@ -126,11 +129,15 @@ class Batch:
         bin_folder = Path(sys.executable).parent
         command = [str(bin_folder / "tfdistrun"), "-np", str(size), str(bin_folder / "pytest")]
         command += ["-q", "--rootdir", str(root), "-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider"]
-        environment = os.environ | {
-            "TFDIST_TEST_RESULTS": str(folder),
-            "TFDIST_STALL_CHECK_SHUTDOWN_TIME": str(STALL_SECONDS),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        }
+        environment = (
+            os.environ
+            | DEVICES
+            | {
+                "TFDIST_TEST_RESULTS": str(folder),
+                "TFDIST_STALL_CHECK_SHUTDOWN_TIME": str(STALL_SECONDS),
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            }
+        )
         self._output = folder / "output"
         self._end = time.monotonic() + SECONDS_FOR_START + SECONDS_A_TEST * len(items)
         with self._output.open("wb") as output:

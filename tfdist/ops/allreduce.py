@@ -108,7 +108,8 @@ def grouped_allreduce(
         process_set: The ranks that take part.
         tensor_names: One name a tensor, for errors; default: the name, numbered.
         weight: With Average, what this rank counts for, such as its number of samples: 0 to 2^32 - 1. Ranks that have
-            joined count for nothing. Default: all ranks count alike.
+            joined count for nothing. Default: all ranks count alike. Inside a function with `jit_compile=True` on a GPU
+            it must not be computed from data; the number of samples of a batch is known by its shape.
 
     Returns:
         List in the order of `tensors`, each of the type that was given.

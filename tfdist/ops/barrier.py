@@ -9,6 +9,8 @@ from tfdist.process_sets import ProcessSet, global_process_set
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
     """Waits until every rank has called it.
 
+    On a GPU it stays outside of functions with `jit_compile=True`.
+
     Args:
         process_set: The ranks that take part.
         name: Same on every rank; errors name the barrier by it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,17 +95,26 @@ def broadcast_variables(
     tfdist.broadcast_variables(model.weights, root_rank=0)
     ```
     """
-    if not variables:
-        return
-    call.run(
-        "tfdist_broadcast_variables",
-        [_resource(variable).handle for variable in variables],
-        root_rank=root_rank,
-        process_set=call.number_of(process_set),
-        label=name or "broadcast_variables",
-        # Only positions travel: Keras numbers names by what a process built before, which may differ by rank.
-        tensor_names=[f"variable {index}" for index in range(len(variables))],
-    )
+    label = name or "broadcast_variables"
+    resources = [_resource(variable) for variable in variables]
+    here = [_lies_with_collectives(resource) for resource in resources]
+    # Only positions travel: Keras numbers names by what a process built before, which may differ by rank.
+    names = [f"variable {index}" for index in range(len(variables))]
+    if any(here):
+        call.run(
+            "tfdist_broadcast_variables",
+            [resource.handle for resource in itertools.compress(resources, here)],
+            root_rank=root_rank,
+            process_set=call.number_of(process_set),
+            label=label,
+            tensor_names=list(itertools.compress(names, here)),
+        )
+    # An op cannot have variables on several devices.
+    elsewhere = [resource for resource, lies_here in zip(resources, here, strict=True) if not lies_here]
+    values = [resource.read_value() for resource in elsewhere]
+    received = grouped_broadcast(values, root_rank, f"{label} elsewhere", process_set)
+    for resource, value in zip(elsewhere, received, strict=True):
+        resource.assign(value)
 
 
 def broadcast_(
@@ -112,6 +122,11 @@ def broadcast_(
 ) -> None:
     """Horovod's name for `broadcast_variables`."""
     broadcast_variables(variables, root_rank, name=name or "broadcast_", process_set=process_set)
+
+
+def _lies_with_collectives(variable: tf.Variable) -> bool:
+    place = tf.DeviceSpec.from_string(variable.device)
+    return place.device_type is None or f"{place.device_type}:{place.device_index or 0}" == call.collective_device()
 
 
 def _resource(variable: Any) -> tf.Variable:

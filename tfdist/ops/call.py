@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _native, errors
+from tfdist import _native, config, errors
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
@@ -93,9 +93,16 @@ def order_resource() -> tf.Tensor:
     Automatic control dependencies order the ops on one resource, through functions, `cond` and `while_loop`. Stateful
     ops without a resource are ordered only among themselves.
     """
-    with tf.init_scope(), tf.device("CPU"):
-        _keep.append(tf.Variable(0, trainable=False, name="tfdist_order"))
+    # TensorFlow runs an op where its resources are. GPUs have no variables of int32.
+    with tf.init_scope(), tf.device(collective_device()):
+        _keep.append(tf.Variable(0, dtype=tf.int64, trainable=False, name="tfdist_order"))
     return _keep[0].handle
+
+
+def collective_device() -> str:
+    """Where this process runs collectives: on its GPU by NCCL where it has one, unless the settings say otherwise."""
+    by_nccl = config.read().gpu_operations == "nccl"
+    return "GPU:0" if by_nccl and tf.config.get_visible_devices("GPU") else "CPU:0"
 
 
 def factor_of(value: Any) -> tf.Tensor:
@@ -173,6 +180,6 @@ def refuse_device(**devices: str) -> None:
     for name, device in devices.items():
         if device:
             raise errors.ConfigError(
-                f"{name}={device!r} cannot be honoured: a collective runs where its tensor lies. Leave {name} empty "
-                "and place the tensor with tf.device."
+                f"{name}={device!r} cannot be honoured: all collectives of a process run on its GPU, or on the CPU "
+                f"with TFDIST_GPU_OPERATIONS=mpi. Leave {name} empty."
             )

@@ -1,4 +1,8 @@
-"""The numbers of this process as tensors that a graph reads when it runs, so that a trace outlives a change of size."""
+"""The numbers of this process as tensors that a graph reads when it runs, so that a trace outlives a change of size.
+
+Inside a function with `jit_compile=True` on a GPU they are those of its compilation: make a new `tf.function` after the
+number of ranks has changed.
+"""
 
 from __future__ import annotations
 

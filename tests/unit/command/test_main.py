@@ -82,7 +82,7 @@ def test_every_command_of_the_table_can_be_called() -> None:
         assert command.summary in overview(COMMANDS)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["bench", "--help"], ["bench", "train", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["bench", "--help"], ["bench", "train", "--help"], ["doctor", "--help"]])
 def test_help_imports_nothing_heavy(tmp_path: Path, words: list[str]) -> None:
     script = (
         f"import sys; sys.argv[1:] = {words!r}\n"

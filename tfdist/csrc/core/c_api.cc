@@ -6,12 +6,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/bucket_plan.h"
 #include "core/communicator_factory.h"
+#include "core/device_report.h"
 #include "core/dtype.h"
 #include "core/engine.h"
 #include "core/world.h"
@@ -69,6 +71,11 @@ Status CheckConfig(const EngineConfig& config) {
                   "fusion_threshold_bytes is " + std::to_string(config.fusion_threshold_bytes) +
                       "; expected a number of bytes, or 0 to send every tensor alone.");
   }
+  if (config.hierarchy < Hierarchy::kNone || config.hierarchy > Hierarchy::kTransport) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the hierarchy of hosts is number " +
+                      std::to_string(static_cast<int>(config.hierarchy)) + "; expected 0 to 2.");
+  }
   if (config.window_bytes != 0 &&
       (config.window_bytes < kLeastWindowBytes || config.window_bytes > kMostWindowBytes)) {
     return Status(StatusCode::kInvalidArgument,
@@ -76,6 +83,40 @@ Status CheckConfig(const EngineConfig& config) {
                       " bytes; expected " + std::to_string(kLeastWindowBytes) + " to " +
                       std::to_string(kMostWindowBytes) + ", or 0 for none.");
   }
+  return Status::Ok();
+}
+
+std::vector<std::string> Lines(const char* text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text != nullptr ? text : "");
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
+EngineConfig ConfigOf(const tfdist_settings& settings) {
+  EngineConfig config;
+  config.stall_warning_seconds = settings.stall_warning_seconds;
+  config.stall_shutdown_seconds = settings.stall_shutdown_seconds;
+  config.fusion_threshold_bytes = settings.fusion_threshold_bytes;
+  config.window_bytes = settings.window_bytes;
+  config.nccl_libraries = Lines(settings.nccl_libraries);
+  config.nvrtc_libraries = Lines(settings.nvrtc_libraries);
+  config.kernel_cache = settings.kernel_cache != nullptr ? settings.kernel_cache : "";
+  config.hierarchy = static_cast<Hierarchy>(settings.hierarchy);
+  return config;
+}
+
+Status DescribeGpus(const EngineConfig& config, char* json, int json_size) {
+  const std::string report = DescribeDevices(config);
+  if (json == nullptr || json_size < 0 || report.size() >= static_cast<size_t>(json_size)) {
+    return Status(StatusCode::kInvalidArgument, "the report on the GPUs has " +
+                                                    std::to_string(report.size() + 1) +
+                                                    " bytes; expected room for them, received " +
+                                                    std::to_string(json_size) + ".");
+  }
+  std::memcpy(json, report.c_str(), report.size() + 1);
   return Status::Ok();
 }
 
@@ -94,6 +135,7 @@ Status Init(const char* transport, const Membership& membership, const EngineCon
 }
 
 Status Shutdown(bool clean) {
+  if (clean) World::FinishProcessSets();
   // Taken out first: whatever happens to the others, this process has no engine any more.
   const std::shared_ptr<Engine> engine = World::Set(nullptr);
   if (engine == nullptr || !clean) return Status::Ok();
@@ -159,15 +201,10 @@ using tfdist::Topology;
 int tfdist_init(const char* transport, const int* ranks, int count, int mpi_communicator,
                 const tfdist_settings* settings, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] {
-    tfdist::EngineConfig config;
-    config.stall_warning_seconds = settings->stall_warning_seconds;
-    config.stall_shutdown_seconds = settings->stall_shutdown_seconds;
-    config.fusion_threshold_bytes = settings->fusion_threshold_bytes;
-    config.window_bytes = settings->window_bytes;
     tfdist::Membership membership;
     if (count > 0) membership.ranks.assign(ranks, ranks + count);
     membership.mpi_communicator = mpi_communicator;
-    return tfdist::Init(transport, membership, config);
+    return tfdist::Init(transport, membership, tfdist::ConfigOf(*settings));
   });
 }
 
@@ -231,6 +268,13 @@ int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int cou
                         int64_t threshold_bytes, int* buckets, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] {
     return tfdist::Plan(dtypes, bytes, count, threshold_bytes, buckets);
+  });
+}
+
+int tfdist_describe_gpus(const tfdist_settings* settings, char* json, int json_size, char* message,
+                         int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    return tfdist::DescribeGpus(tfdist::ConfigOf(*settings), json, json_size);
   });
 }
 

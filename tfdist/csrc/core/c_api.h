@@ -21,6 +21,10 @@ struct tfdist_settings {
   double stall_shutdown_seconds;
   int64_t fusion_threshold_bytes;
   int64_t window_bytes;
+  const char* nccl_libraries;  // a path a line, as nvrtc_libraries; null: none
+  const char* nvrtc_libraries;
+  const char* kernel_cache;  // null: nothing is kept
+  int hierarchy;             // Hierarchy (engine_config.h), as a number
 };
 
 // Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
@@ -62,6 +66,11 @@ TFDIST_EXPORT int tfdist_remove_process_set(int process_set, char* message, int 
 TFDIST_EXPORT int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int count,
                                       int64_t threshold_bytes, int* buckets, char* message,
                                       int message_size);
+
+// What the GPUs of this machine can be used with (device_report.h), as JSON with a terminating
+// zero. Needs no engine. Fails where `json_size` bytes are too few.
+TFDIST_EXPORT int tfdist_describe_gpus(const struct tfdist_settings* settings, char* json,
+                                       int json_size, char* message, int message_size);
 
 // JSON: {"tensorflow": ..., "mpi": ..., "compiler": ...}. Static memory.
 TFDIST_EXPORT const char* tfdist_build_info(void);

@@ -38,6 +38,11 @@ class Hasher {
   uint64_t state_ = 0xcbf29ce484222325ull;
 };
 
+const char* NameOf(Hierarchy hierarchy) {
+  static constexpr const char* kNames[] = {"off", "nccl", "mpi"};
+  return kNames[static_cast<int>(hierarchy)];
+}
+
 size_t FirstFixedDimension(const Call& call) {
   const bool free =
       call.operation == Operation::kAllgather || call.operation == Operation::kAlltoall;
@@ -66,6 +71,8 @@ std::string AgreedShape(const Call& call, const TensorView& tensor) {
 
 void DescribeTensors(const Call& call, std::vector<Field>* fields) {
   if (call.tensors == nullptr) return;
+  fields->push_back({"placement", call.on_gpu ? "GPU" : "CPU"});
+  if (call.on_gpu) fields->push_back({"hierarchy of hosts", NameOf(call.hierarchy)});
   fields->push_back({"number of tensors", std::to_string(call.tensors->size())});
   size_t bytes = 0;
   for (size_t i = 0; i < call.tensors->size(); ++i) {
@@ -120,6 +127,8 @@ uint64_t Hash(const Call& call) {
   hasher.Add(call.postscale);
   hasher.Add(static_cast<uint64_t>(call.weighted));
   hasher.Add(static_cast<uint64_t>(call.root));
+  hasher.Add(static_cast<uint64_t>(call.on_gpu));
+  hasher.Add(static_cast<uint64_t>(call.hierarchy));
   hasher.Add(static_cast<uint64_t>(call.fusion_threshold_bytes));
   if (call.tensors == nullptr) return hasher.value();
   hasher.Add(static_cast<uint64_t>(call.tensors->size()));

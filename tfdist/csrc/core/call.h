@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/engine_config.h"
 #include "core/reduction.h"
 #include "core/tensor_view.h"
 
@@ -41,6 +42,8 @@ struct Call {
   bool weighted = false;  // an average in which the ranks count by their weights
   uint32_t weight = 1;    // of this rank; travels beside the hash, since it may differ by rank
   int root = 0;           // by its number among all ranks
+  bool on_gpu = false;    // where the tensors are
+  Hierarchy hierarchy = Hierarchy::kNone;  // on GPUs
   int64_t fusion_threshold_bytes = 0;  // ranks with unequal thresholds would plan unequal buckets
   const std::vector<std::string>* tensor_names = nullptr;
   const std::vector<TensorView>* tensors = nullptr;

@@ -105,6 +105,7 @@ bool Read(const std::string& body, ReceivedCall* received) {
   call.postscale = reader.Next<double>();
   call.weighted = reader.Next<uint8_t>() != 0;
   call.root = reader.Next<int>();
+  call.on_gpu = reader.Next<uint8_t>() != 0;
   call.fusion_threshold_bytes = reader.Next<int64_t>();
   const bool has_tensors = reader.Next<uint8_t>() != 0;
   const size_t tensors = reader.NextCount(2 * sizeof(uint64_t));
@@ -133,6 +134,7 @@ std::string Encode(const Call& call) {
   writer.Add(call.postscale);
   writer.Add(call.weighted);
   writer.Add(call.root);
+  writer.Add(call.on_gpu);
   writer.Add(call.fusion_threshold_bytes);
   const size_t tensors = call.tensors == nullptr ? 0 : call.tensors->size();
   writer.Add(call.tensors != nullptr);  // a barrier has none, which is not a list without any

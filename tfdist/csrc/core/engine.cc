@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "core/argument.h"
@@ -10,6 +11,11 @@
 
 namespace tfdist {
 namespace {
+
+// Numbers for Communicator::Subset that each process set has: its own first.
+constexpr int kChannels = 4;
+constexpr int kHostChannel = 1;
+constexpr int kDeviceChannel = 2;  // and 3
 
 std::string PlaceOf(const Topology& topology, int process_set) {
   if (process_set == 0) return "";
@@ -29,6 +35,14 @@ bool TakesZeros(const Call& call) {
     default:
       return false;
   }
+}
+
+// Whether all ranks gave equally many rows of each tensor.
+bool AreAlike(const std::vector<int64_t>& rows, size_t size) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] != rows[i - i % size]) return false;
+  }
+  return true;
 }
 
 std::vector<int> JoinedRanks(const Agreement& agreement, const Topology& topology) {
@@ -51,7 +65,8 @@ Engine::Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& c
 Status Engine::Open() {
   std::lock_guard<std::mutex> lock(mutex_);
   Wait wait(config_, communicator_->topology(), [] { return std::string("init"); });
-  return Keep(OpenHost(config_, 2 * process_set_ + 1, communicator_.get(), &wait, &host_));
+  return Keep(OpenHost(config_, kChannels * process_set_ + kHostChannel, communicator_.get(), &wait,
+                       &host_));
 }
 
 // Keeps an error after which the communicator cannot be used.
@@ -61,6 +76,7 @@ Status Engine::Keep(const Status& status) {
       code == StatusCode::kInternal) {
     end_ = status;
     if (host_.window != nullptr) host_.window->GiveUp();
+    if (device_ != nullptr) device_->Abort();
   }
   return status;
 }
@@ -111,40 +127,7 @@ Call Engine::CallOf(Operation operation, const AllreduceOptions& options,
   return call;
 }
 
-Status Engine::Allreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
-                         const std::vector<TensorView>& outputs) {
-  const Stopwatch stopwatch(&busy_ns_);
-  std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
-  Call call = CallOf(Operation::kAllreduce, options, inputs);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
-  call.error = CheckAllreduce(options, inputs, outputs);
-  if (call.error.empty()) call.error = fused.Prepare().message();
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  return Keep(fused.Allreduce(agreement, outputs));
-}
-
-Status Engine::ReduceScatter(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
-                             const std::vector<TensorView>& outputs) {
-  const Stopwatch stopwatch(&busy_ns_);
-  std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
-  Call call = CallOf(Operation::kReduceScatter, options, inputs);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
-  call.error = CheckReduceScatter(options, inputs, outputs, communicator_->topology());
-  if (call.error.empty()) call.error = fused.Prepare().message();
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  return Keep(fused.ReduceScatter(agreement, outputs));
-}
-
-Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors) {
-  const Stopwatch stopwatch(&busy_ns_);
-  std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
+Call Engine::CallOf(const BroadcastOptions& options, const std::vector<TensorView>& tensors) const {
   Call call;
   call.operation = Operation::kBroadcast;
   call.name = options.name;
@@ -152,6 +135,59 @@ Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<Tens
   call.fusion_threshold_bytes = config_.fusion_threshold_bytes;
   call.tensor_names = &options.tensor_names;
   call.tensors = &tensors;
+  return call;
+}
+
+Status Engine::Allreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
+                         const std::vector<TensorView>& outputs, const OnGpu* gpu) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
+  Call call = CallOf(Operation::kAllreduce, options, inputs);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
+  call.error = CheckAllreduce(options, inputs, outputs);
+  if (gpu != nullptr) {
+    call.error = PrepareDevice(*gpu, &call);
+  } else if (call.error.empty()) {
+    call.error = fused.Prepare().message();
+  }
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  if (gpu == nullptr) return Keep(fused.Allreduce(agreement, outputs));
+  const double share = FusedCollective::ShareOf(call, agreement, communicator_->rank());
+  return RunOnDevice(call, *gpu, &wait, [&](Device* device) {
+    return device->Allreduce(call, share, outputs, gpu->stream, &wait);
+  });
+}
+
+Status Engine::ReduceScatter(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
+                             const std::vector<TensorView>& outputs, const OnGpu* gpu) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
+  Call call = CallOf(Operation::kReduceScatter, options, inputs);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
+  call.error = CheckReduceScatter(options, inputs, outputs, communicator_->topology());
+  if (gpu != nullptr) {
+    call.error = PrepareDevice(*gpu, &call);
+  } else if (call.error.empty()) {
+    call.error = fused.Prepare().message();
+  }
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  if (gpu == nullptr) return Keep(fused.ReduceScatter(agreement, outputs));
+  return RunOnDevice(call, *gpu, &wait, [&](Device* device) {
+    return device->ReduceScatter(call, outputs, gpu->stream, &wait);
+  });
+}
+
+Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
+  Call call = CallOf(options, tensors);
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
   FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
   call.error = CheckBroadcast(options, tensors, communicator_->topology());
@@ -161,11 +197,30 @@ Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<Tens
   return Keep(fused.Broadcast());
 }
 
-Status Engine::Allgather(const GatherOptions& options, const std::vector<TensorView>& inputs,
-                         const Allocate& allocate, std::vector<int64_t>* rows) {
+Status Engine::BroadcastOnGpu(const BroadcastOptions& options,
+                              const std::vector<TensorView>& inputs,
+                              const std::vector<TensorView>& outputs, const OnGpu& gpu) {
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
+  Call call = CallOf(options, inputs);
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+  call.error = CheckBroadcast(options, inputs, communicator_->topology());
+  call.error = PrepareDevice(gpu, &call);
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  const std::vector<int>& ranks = communicator_->topology().world_ranks;
+  const auto root = std::find(ranks.begin(), ranks.end(), options.root) - ranks.begin();
+  return RunOnDevice(call, gpu, &wait, [&](Device* device) {
+    return device->Broadcast(call, static_cast<int>(root), outputs, gpu.stream, &wait);
+  });
+}
+
+Status Engine::Allgather(const GatherOptions& options, const std::vector<TensorView>& inputs,
+                         const Allocate& allocate, std::vector<int64_t>* rows, const OnGpu* gpu) {
+  const Stopwatch stopwatch(&busy_ns_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
   std::vector<TensorView> tensors = inputs;
   for (TensorView& tensor : tensors) {
     if (tensor.shape.empty()) tensor.shape = {1};
@@ -176,19 +231,36 @@ Status Engine::Allgather(const GatherOptions& options, const std::vector<TensorV
   call.tensor_names = &options.tensor_names;
   call.tensors = &tensors;
   call.error = CheckAllgather(options, tensors);
+  if (gpu != nullptr) call.error = PrepareDevice(*gpu, &call);
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
   Agreement agreement;
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
   FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
-  return Keep(fused.Allgather(allocate, rows));
+  if (gpu == nullptr) return Keep(fused.Allgather(allocate, rows));
+  TFDIST_RETURN_IF_ERROR(Keep(fused.GatherRows(rows)));
+  const size_t size = static_cast<size_t>(communicator_->size());
+  if (options.equal_rows && !AreAlike(*rows, size)) {
+    return Status(StatusCode::kInvalidArgument,
+                  TitleOf(call) + " received unequal numbers of rows from the ranks.");
+  }
+  std::vector<TensorView> outputs(tensors.size());
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    std::vector<int64_t> shape = tensors[t].shape;
+    shape[0] =
+        std::accumulate(rows->begin() + t * size, rows->begin() + (t + 1) * size, int64_t{0});
+    TFDIST_RETURN_IF_ERROR(KeepMissing(allocate(static_cast<int>(t), shape, &outputs[t])));
+  }
+  return RunOnDevice(call, *gpu, &wait, [&](Device* device) {
+    return device->Allgather(call, *rows, outputs, gpu->stream, &wait);
+  });
 }
 
 Status Engine::Alltoall(const std::string& name, const TensorView& input,
                         const std::vector<int64_t>& splits, const Allocate& allocate,
-                        std::vector<int64_t>* received) {
+                        std::vector<int64_t>* received, const OnGpu* gpu) {
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
   const std::vector<std::string> tensor_names = {name};
   const std::vector<TensorView> tensors = {input};
   Call call;
@@ -198,18 +270,28 @@ Status Engine::Alltoall(const std::string& name, const TensorView& input,
   call.tensors = &tensors;
   const int size = communicator_->size();
   call.error = CheckAlltoall(name, input, splits, size);
+  if (gpu != nullptr) call.error = PrepareDevice(*gpu, &call);
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
   Agreement agreement;
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
   const std::vector<int64_t> equal(static_cast<size_t>(size), input.shape[0] / size);
+  const std::vector<int64_t>& sent = splits.empty() ? equal : splits;
   FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
-  return Keep(fused.Alltoall(splits.empty() ? equal : splits, allocate, received));
+  if (gpu == nullptr) return Keep(fused.Alltoall(sent, allocate, received));
+  TFDIST_RETURN_IF_ERROR(Keep(fused.GatherSplits(sent, received)));
+  TensorView output;
+  std::vector<int64_t> shape = input.shape;
+  shape[0] = std::accumulate(received->begin(), received->end(), int64_t{0});
+  TFDIST_RETURN_IF_ERROR(KeepMissing(allocate(0, shape, &output)));
+  return RunOnDevice(call, *gpu, &wait, [&](Device* device) {
+    return device->Alltoall(call, sent, *received, output, gpu->stream, &wait);
+  });
 }
 
 Status Engine::Barrier(const std::string& name) {
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
   Call call;
   call.operation = Operation::kBarrier;
   call.name = name;
@@ -221,7 +303,7 @@ Status Engine::Barrier(const std::string& name) {
 Status Engine::Join(int* last) {
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
   Call call;
   call.operation = Operation::kJoin;
   call.weight = 0;  // counts what this rank has taken part in, so that the least is who came last
@@ -250,6 +332,7 @@ Status Engine::TakePart(const Agreement& agreement) {
 
 Status Engine::ContributeZeros(ReceivedCall* received, const Agreement& agreement, Wait* wait) {
   const Call& call = received->call;
+  if (call.on_gpu) return ContributeZerosOnGpu(received, agreement, wait);
   FusedCollective fused(call, communicator_.get(), host_, wait, &buffers_);
   if (call.operation == Operation::kAllgather) {
     for (TensorView& tensor : received->tensors) tensor.shape[0] = 0;
@@ -279,11 +362,118 @@ Status Engine::ContributeZeros(ReceivedCall* received, const Agreement& agreemen
   return fused.Allreduce(agreement, received->tensors);
 }
 
+// The others have memory, so that this rank's lack of it is told when they wait for its part.
+Status Engine::ContributeZerosOnGpu(ReceivedCall* received, const Agreement& agreement,
+                                    Wait* wait) {
+  Call& call = received->call;
+  const OnGpu here{-1, nullptr, false, [](const Status&) {}};
+  call.error = PrepareDevice(here, &call);
+  std::vector<int64_t> rows;
+  if (call.operation == Operation::kAllgather) {
+    for (TensorView& tensor : received->tensors) tensor.shape[0] = 0;
+    FusedCollective fused(call, communicator_.get(), host_, wait, &buffers_);
+    TFDIST_RETURN_IF_ERROR(fused.GatherRows(&rows));
+  }
+  const double share = FusedCollective::ShareOf(call, agreement, communicator_->rank());
+  return RunOnDevice(call, here, wait, [&](Device* device) {
+    if (call.operation == Operation::kAllgather) {
+      return device->Allgather(call, rows, {}, here.stream, wait);
+    }
+    return device->Allreduce(call, share, {}, here.stream, wait);
+  });
+}
+
+Status Engine::CheckRanksOfHost() const {
+  if (host_.window == nullptr) return Status::Ok();
+  std::vector<int> ended = host_.window->EndedRanks();
+  for (int rank = 0; rank < host_.window->size() && ended.empty(); ++rank) {
+    if (host_.window->counters(rank).failed.load(std::memory_order_acquire) != 0) {
+      ended.push_back(rank);
+    }
+  }
+  if (ended.empty()) return Status::Ok();
+  return Status(StatusCode::kUnavailable, RankListWithHosts(host_.topology, ended) +
+                                              " ended or gave up before the collective did. Look "
+                                              "at the first error in the output of the job.");
+}
+
+// For the thread of the device: later calls fail too, also where nobody has looked at this one.
+void Engine::Remember(const Status& late) {
+  std::lock_guard<std::mutex> lock(late_mutex_);
+  if (late_.ok()) late_ = late;
+  if (host_.window != nullptr) host_.window->GiveUp();
+}
+
+// Ok while calls can run.
+Status Engine::CheckUsable() {
+  TFDIST_RETURN_IF_ERROR(end_);
+  Status late;
+  {
+    std::lock_guard<std::mutex> lock(late_mutex_);
+    late = late_;
+  }
+  return Keep(late);
+}
+
+// Makes the device ready for `call`, which is on a GPU from now on. Returns an error of its own, or
+// the one that was found before.
+std::string Engine::PrepareDevice(const OnGpu& gpu, Call* call) {
+  call->on_gpu = true;
+  call->hierarchy = config_.hierarchy;
+  if (!call->error.empty()) return call->error;
+  if (device_ == nullptr) {
+    const auto check = [this] { return CheckRanksOfHost(); };
+    const Status made = MakeDevice({config_, communicator_->topology(),
+                                    kChannels * process_set_ + kDeviceChannel, gpu.number, check},
+                                   &device_);
+    if (!made.ok()) return TitleOf(*call) + ": " + made.message();
+  }
+  const int number = device_->number();
+  if (number >= 0 && gpu.number >= 0 && gpu.number != number) {
+    return TitleOf(*call) + " has tensors on GPU " + std::to_string(gpu.number) +
+           "; expected GPU " + std::to_string(number) +
+           ", as in the calls before. A rank uses one GPU: let tfdist.init() choose it.";
+  }
+  const Status prepared = device_->Prepare(*call);
+  return prepared.ok() ? "" : TitleOf(*call) + ": " + prepared.message();
+}
+
+Status Engine::RunOnDevice(const Call& call, const OnGpu& gpu, Wait* wait,
+                           const OnDevice& collective) {
+  if (device_ == nullptr || (device_->joined() && !call.error.empty())) {
+    return Keep(Status(StatusCode::kInternal, call.error));
+  }
+  if (!device_->joined()) {
+    const StatusCode code = call.error.empty() ? StatusCode::kOk : StatusCode::kInvalidArgument;
+    TFDIST_RETURN_IF_ERROR(
+        Keep(device_->Join(Status(code, call.error), communicator_.get(), wait)));
+  }
+  Status status = collective(device_.get());
+  if (status.ok() && gpu.precedes) status = device_->Precede(gpu.stream);
+  // The others are on their way: no error leaves this rank in step with them.
+  if (status.code() != StatusCode::kUnavailable && status.code() != StatusCode::kDeadlineExceeded &&
+      !status.ok()) {
+    status = Status(StatusCode::kInternal, status.message());
+  }
+  TFDIST_RETURN_IF_ERROR(Keep(status));
+  device_->WhenDone(TitleOf(call), [this, done = gpu.done](const Status& late) {
+    if (!late.ok()) Remember(late);
+    done(late);
+  });
+  return Status::Ok();
+}
+
+// The others are on their way to the device's collective already.
+Status Engine::KeepMissing(const Status& allocated) {
+  if (allocated.ok()) return allocated;
+  return Keep(Status(StatusCode::kInternal, "no memory for a result: " + allocated.message()));
+}
+
 Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
                              std::shared_ptr<Engine>* engine) {
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
   Call call;
   call.operation = Operation::kAddProcessSet;
   call.error = CheckRanks(ranks, communicator_->size());
@@ -292,7 +482,7 @@ Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
   std::unique_ptr<Communicator> subset;
   const bool included = std::count(ranks.begin(), ranks.end(), communicator_->rank()) > 0;
   if (call.error.empty() && included) {
-    call.error = communicator_->Subset(ranks, 2 * process_set, &subset).message();
+    call.error = communicator_->Subset(ranks, kChannels * process_set, &subset).message();
   }
   Agreement agreement;
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
@@ -305,7 +495,7 @@ Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
 Status Engine::RemoveProcessSet(int process_set) {
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
   Call call;
   call.operation = Operation::kRemoveProcessSet;
   call.name = std::to_string(process_set);
@@ -314,18 +504,25 @@ Status Engine::RemoveProcessSet(int process_set) {
   return Agree(call, &wait, &agreement);
 }
 
+void Engine::Finish() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (device_ != nullptr) device_->Finish();
+}
+
 Status Engine::Shutdown() {
   const Stopwatch stopwatch(&busy_ns_);
   std::lock_guard<std::mutex> lock(mutex_);
-  TFDIST_RETURN_IF_ERROR(end_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
   Call call;
   call.operation = Operation::kShutdown;
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
   Agreement agreement;
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
+  const Status closed = device_ != nullptr ? device_->Close(&wait) : Status::Ok();
   end_ = Status(StatusCode::kFailedPrecondition,
                 "tfdist has been shut down on this rank. Call init() before further collectives.");
-  return communicator_->Finalize(/*clean=*/true);
+  const Status ended = communicator_->Finalize(/*clean=*/true);
+  return closed.ok() ? ended : closed;
 }
 
 }  // namespace tfdist

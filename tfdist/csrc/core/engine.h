@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,6 +21,7 @@
 #include "core/call.h"
 #include "core/call_record.h"
 #include "core/communicator.h"
+#include "core/device.h"
 #include "core/engine_config.h"
 #include "core/fused_collective.h"
 #include "core/header.h"
@@ -52,6 +54,21 @@ struct BroadcastOptions {
 struct GatherOptions {
   std::string name;
   std::vector<std::string> tensor_names;
+  // On a GPU: refuse, alike on all ranks, unless all give equally many rows of each tensor.
+  bool equal_rows = false;
+};
+
+// Says that the tensors of a call are in the memory of a GPU. The call then puts its work into
+// streams of the GPU and returns.
+struct OnGpu {
+  int number = 0;  // by the GPU's driver; the same in all calls of an engine
+  // What it holds when the call comes makes the inputs.
+  void* stream = nullptr;
+  // Whether what comes into `stream` after the call waits for the results, on the GPU.
+  bool precedes = false;
+  // After a call that has returned Ok: called once, from another thread, when the results are
+  // there, or with an error when they never will be. It must not keep the engine alive.
+  Device::Done done;
 };
 
 class Engine {
@@ -68,31 +85,39 @@ class Engine {
   // Time spent inside calls so far, waiting for peers included. May be read during a call.
   double communication_seconds() const { return static_cast<double>(busy_ns_) * 1e-9; }
 
+  // The tensors of a collective are in the host's memory, or with `gpu` in that of a GPU, alike on
+  // all ranks.
+
   // outputs[i] has dtype and shape of inputs[i] and may be the same memory.
   // kAverage is the sum divided by the number of ranks, with those that have joined; floating
   // dtypes only, as is kAdasum.
   Status Allreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
-                   const std::vector<TensorView>& outputs);
+                   const std::vector<TensorView>& outputs, const OnGpu* gpu = nullptr);
 
   // Reduces as Allreduce, and leaves each rank its rows of the result (OwnRows in
   // fused_collective.h). outputs[i] has that many rows and is not the same memory as inputs[i].
   Status ReduceScatter(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
-                       const std::vector<TensorView>& outputs);
+                       const std::vector<TensorView>& outputs, const OnGpu* gpu = nullptr);
 
   // Overwrites `tensors` with those of rank `options.root`.
   Status Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors);
+
+  // The same on a GPU, into outputs[i], which has the shape of inputs[i] and may be its memory.
+  Status BroadcastOnGpu(const BroadcastOptions& options, const std::vector<TensorView>& inputs,
+                        const std::vector<TensorView>& outputs, const OnGpu& gpu);
 
   // Concatenates each tensor along dimension 0, which may differ by rank; a scalar counts as shape
   // [1]. `allocate` is called once a tensor, when the shape of the result is known.
   // rows[i * size + r] tells what rank r gave of tensor i.
   Status Allgather(const GatherOptions& options, const std::vector<TensorView>& inputs,
-                   const Allocate& allocate, std::vector<int64_t>* rows);
+                   const Allocate& allocate, std::vector<int64_t>* rows,
+                   const OnGpu* gpu = nullptr);
 
   // Sends splits[r] rows of `input` to rank r, which gets them after those of the ranks before this
   // one. No splits: equally many rows for each. received[r] tells how many came from rank r.
   Status Alltoall(const std::string& name, const TensorView& input,
                   const std::vector<int64_t>& splits, const Allocate& allocate,
-                  std::vector<int64_t>* received);
+                  std::vector<int64_t>* received, const OnGpu* gpu = nullptr);
 
   Status Barrier(const std::string& name);
 
@@ -110,6 +135,10 @@ class Engine {
   // Every rank calls it; agrees that they drop the same set, and does nothing else.
   Status RemoveProcessSet(int process_set);
 
+  // Waits until what this rank has on the GPU has come to an end: before the engine of a process
+  // set is let go.
+  void Finish();
+
   // Tells the peers that this rank is done and waits until all are. A peer that is still in
   // another collective gets kFailedPrecondition there, and so does this call. After success the
   // transport is closed and every later call fails.
@@ -118,11 +147,21 @@ class Engine {
  private:
   Call CallOf(Operation operation, const AllreduceOptions& options,
               const std::vector<TensorView>& tensors) const;
+  Call CallOf(const BroadcastOptions& options, const std::vector<TensorView>& tensors) const;
   std::string TitleOf(const Call& call) const;
   Status Agree(const Call& call, Wait* wait, Agreement* agreement);
   Status Keep(const Status& status);
   Status TakePart(const Agreement& agreement);
   Status ContributeZeros(ReceivedCall* received, const Agreement& agreement, Wait* wait);
+  Status ContributeZerosOnGpu(ReceivedCall* received, const Agreement& agreement, Wait* wait);
+
+  using OnDevice = std::function<Status(Device* device)>;
+  std::string PrepareDevice(const OnGpu& gpu, Call* call);
+  Status RunOnDevice(const Call& call, const OnGpu& gpu, Wait* wait, const OnDevice& collective);
+  Status CheckRanksOfHost() const;
+  void Remember(const Status& late);
+  Status CheckUsable();
+  Status KeepMissing(const Status& allocated);
 
   const std::unique_ptr<Communicator> communicator_;
   const EngineConfig config_;
@@ -135,6 +174,9 @@ class Engine {
   HeaderCheck header_check_;
   Buffers buffers_;
   FusionBuffer zeros_;  // what a rank that has joined contributes
+  std::mutex late_mutex_;
+  Status late_;                     // how a call on the GPU ended after it had returned
+  std::unique_ptr<Device> device_;  // from the first call on a GPU; before what it looks at is gone
 };
 
 }  // namespace tfdist

@@ -7,14 +7,25 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace tfdist {
+
+// How an allreduce on GPUs of several hosts goes: over all ranks at once, or within each host and
+// then between hosts, by NCCL or by the transport.
+enum class Hierarchy { kNone, kNccl, kTransport };
 
 struct EngineConfig {
   double stall_warning_seconds = 60;     // a report is written to stderr after this long; 0: never
   double stall_shutdown_seconds = 1800;  // a wait fails after this long; must be positive
   int64_t fusion_threshold_bytes = 8 << 20;
   int64_t window_bytes = 1 << 20;  // of each rank, in memory shared on its host; 0: messages only
+  // Where to look for what a GPU needs, best first; and where compiled kernels are kept, if
+  // anywhere.
+  std::vector<std::string> nccl_libraries;
+  std::vector<std::string> nvrtc_libraries;
+  std::string kernel_cache;
+  Hierarchy hierarchy = Hierarchy::kNone;
   std::function<void(const std::string& report)> on_stall;  // null: write to stderr
 };
 

@@ -110,9 +110,8 @@ Status FusedCollective::Prepare() {
   return buffers_->scratch.Reserve(Collective::ScratchBytes(size));
 }
 
-// The part of a weighted average that is this rank's; negative where all count alike.
-double FusedCollective::ShareOf(const Agreement& agreement) const {
-  if (!call_.weighted || call_.reduction != Reduction::kAverage) return -1;
+double FusedCollective::ShareOf(const Call& call, const Agreement& agreement, int rank) {
+  if (!call.weighted || call.reduction != Reduction::kAverage) return -1;
   double total = 0;
   bool alike = true;
   for (size_t r = 0; r < agreement.weights.size(); ++r) {
@@ -122,7 +121,6 @@ double FusedCollective::ShareOf(const Agreement& agreement) const {
   }
   if (total == 0) return 0;
   if (alike) return -1;
-  const int rank = communicator_->rank();
   return agreement.joined[rank] == 1 ? 0 : agreement.weights[rank] / total;
 }
 
@@ -138,7 +136,7 @@ FusedCollective::Arithmetic FusedCollective::ArithmeticFor(const Agreement& agre
   conversion.pack = call_.prescale;
   conversion.stores = stores_;
   const int size = communicator_->size();
-  const double share = ShareOf(agreement);
+  const double share = ShareOf(call_, agreement, communicator_->rank());
   if (share >= 0) {
     conversion.pack *= share;
     conversion.counts = share > 0;
@@ -330,21 +328,41 @@ Status FusedCollective::ExchangeRows(const std::vector<int64_t>& own) {
                                buffers_->rows.data());
 }
 
+Status FusedCollective::GatherRows(std::vector<int64_t>* rows) {
+  const size_t tensors = call_.tensors->size();
+  const size_t size = static_cast<size_t>(communicator_->size());
+  std::vector<int64_t> own;
+  for (const TensorView& input : *call_.tensors) own.push_back(input.shape[0]);
+  TFDIST_RETURN_IF_ERROR(ExchangeRows(own));
+  rows->resize(tensors * size);
+  for (size_t t = 0; t < tensors; ++t) {
+    for (size_t r = 0; r < size; ++r) (*rows)[t * size + r] = buffers_->rows[r * tensors + t];
+  }
+  return Status::Ok();
+}
+
+Status FusedCollective::GatherSplits(const std::vector<int64_t>& splits,
+                                     std::vector<int64_t>* received) {
+  const int size = communicator_->size();
+  TFDIST_RETURN_IF_ERROR(ExchangeRows(splits));
+  received->clear();
+  for (int r = 0; r < size; ++r) {
+    received->push_back(buffers_->rows[r * size + communicator_->rank()]);
+  }
+  return Status::Ok();
+}
+
 Status FusedCollective::Allgather(const Allocate& allocate, std::vector<int64_t>* rows) {
   const std::vector<TensorView>& inputs = *call_.tensors;
   const int size = communicator_->size();
-  std::vector<int64_t> own;
-  for (const TensorView& input : inputs) own.push_back(input.shape[0]);
-  TFDIST_RETURN_IF_ERROR(ExchangeRows(own));
-  rows->resize(inputs.size() * size);
+  TFDIST_RETURN_IF_ERROR(GatherRows(rows));
   Status allocated;
   for (size_t t = 0; t < inputs.size(); ++t) {
     std::vector<int64_t> shape = inputs[t].shape;
     std::vector<int64_t> bytes;
     shape[0] = 0;
     for (int r = 0; r < size; ++r) {
-      const int64_t count = buffers_->rows[r * inputs.size() + t];
-      (*rows)[t * size + r] = count;
+      const int64_t count = (*rows)[t * size + r];
       shape[0] += count;
       bytes.push_back(count * RowBytes(inputs[t]));
     }
@@ -376,18 +394,15 @@ Status FusedCollective::Alltoall(const std::vector<int64_t>& splits, const Alloc
                                  std::vector<int64_t>* received) {
   const TensorView& input = (*call_.tensors)[0];
   const int size = communicator_->size();
-  TFDIST_RETURN_IF_ERROR(ExchangeRows(splits));
+  TFDIST_RETURN_IF_ERROR(GatherSplits(splits, received));
   std::vector<int64_t> shape = input.shape;
   std::vector<int64_t> send_bytes;
   std::vector<int64_t> receive_bytes;
   shape[0] = 0;
-  received->clear();
   for (int r = 0; r < size; ++r) {
-    const int64_t count = buffers_->rows[r * size + communicator_->rank()];
-    received->push_back(count);
-    shape[0] += count;
+    shape[0] += (*received)[r];
     send_bytes.push_back(splits[r] * RowBytes(input));
-    receive_bytes.push_back(count * RowBytes(input));
+    receive_bytes.push_back((*received)[r] * RowBytes(input));
   }
   TensorView output;
   const Status allocated = allocate(0, shape, &output);

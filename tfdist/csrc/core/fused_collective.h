@@ -43,6 +43,9 @@ class FusedCollective {
   FusedCollective(const Call& call, Communicator* communicator, const Host& host, Wait* wait,
                   Buffers* buffers);
 
+  // The part of a weighted average that is this rank's; negative where all count alike.
+  static double ShareOf(const Call& call, const Agreement& agreement, int rank);
+
   // Plans, and reserves all memory: before the ranks agree, so that a lack of it on one rank
   // becomes everybody's error instead of a wait. For allreduce, reducescatter and broadcast.
   Status Prepare();
@@ -55,6 +58,11 @@ class FusedCollective {
 
   // Overwrites the tensors.
   Status Broadcast();
+
+  // The rows that each rank gives, which is all that Allgather and Alltoall need to know of the
+  // others: rows[i * size + r] of tensor i, and received[r] for this rank.
+  Status GatherRows(std::vector<int64_t>* rows);
+  Status GatherSplits(const std::vector<int64_t>& splits, std::vector<int64_t>* received);
 
   // Concatenates along dimension 0. rows[i * size + r] tells what rank r gave of tensor i.
   Status Allgather(const Allocate& allocate, std::vector<int64_t>* rows);
@@ -72,7 +80,6 @@ class FusedCollective {
 
   bool OnOneHost() const { return host_.window != nullptr && host_.peers == nullptr; }
   Arithmetic ArithmeticFor(const Agreement& agreement, DType dtype) const;
-  double ShareOf(const Agreement& agreement) const;
   Status AllreduceBucket(const Arithmetic& arithmetic, const Bucket& bucket,
                          const std::vector<TensorView>& outputs);
   Status AllreduceMessages(const ReduceSpec& spec, const Bucket& bucket, const FusedView& input,

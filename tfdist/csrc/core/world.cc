@@ -103,9 +103,26 @@ Status World::RemoveProcessSet(int process_set) {
     }
   }
   TFDIST_RETURN_IF_ERROR(whole->RemoveProcessSet(process_set));
-  std::lock_guard<std::mutex> lock(slot.mutex);
-  if (slot.engine == whole) slot.process_sets.erase(process_set);
+  ProcessSet removed;  // let go outside the lock
+  {
+    std::lock_guard<std::mutex> lock(slot.mutex);
+    if (slot.engine != whole) return Status::Ok();
+    std::swap(removed, slot.process_sets[process_set]);
+    slot.process_sets.erase(process_set);
+  }
+  if (removed.engine != nullptr) removed.engine->Finish();
   return Status::Ok();
+}
+
+void World::FinishProcessSets() {
+  std::vector<std::shared_ptr<Engine>> engines;
+  {
+    std::lock_guard<std::mutex> lock(TheSlot().mutex);
+    for (const auto& entry : TheSlot().process_sets) engines.push_back(entry.second.engine);
+  }
+  for (const auto& engine : engines) {
+    if (engine != nullptr) engine->Finish();
+  }
 }
 
 std::shared_ptr<Engine> World::Set(std::shared_ptr<Engine> engine) {

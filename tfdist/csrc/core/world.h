@@ -26,6 +26,9 @@ class World {
   static Status AddProcessSet(const std::vector<int>& ranks, int* process_set);
   static Status RemoveProcessSet(int process_set);
 
+  // Waits until what this rank has on the GPU in process sets has come to an end.
+  static void FinishProcessSets();
+
   // Returns the engine that was there. Forgets all process sets.
   static std::shared_ptr<Engine> Set(std::shared_ptr<Engine> engine);
 };

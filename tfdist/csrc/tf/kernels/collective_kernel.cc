@@ -3,7 +3,10 @@
 #include <memory>
 
 #include "core/world.h"
+#include "tensorflow/core/platform/env.h"
 #include "tf/conversion.h"
+#include "xla/stream_executor/stream.h"
+#include "xla/stream_executor/stream_executor.h"
 
 namespace tfdist {
 
@@ -11,15 +14,57 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-CollectiveKernel::CollectiveKernel(OpKernelConstruction* context) : OpKernel(context) {
-  OP_REQUIRES_OK(context, context->GetAttr("label", &label_));
-  OP_REQUIRES_OK(context, context->GetAttr("process_set", &process_set_));
+namespace {
+
+absl::Status ReadIdentity(OpKernelConstruction* context, Identity* identity) {
+  TF_RETURN_IF_ERROR(context->GetAttr("label", &identity->label));
+  return context->GetAttr("process_set", &identity->process_set);
 }
 
-void CollectiveKernel::Compute(OpKernelContext* context) {
+// The GPU and the stream that the inputs of `context` are made in.
+Status PlaceOf(OpKernelContext* context, OnGpu* gpu) {
+  tensorflow::DeviceContext* const device = context->op_device_context();
+  if (device == nullptr || device->stream() == nullptr) {
+    return Status(
+        StatusCode::kInternal,
+        "TensorFlow gave a collective on a GPU no stream. Set TFDIST_GPU_OPERATIONS=mpi.");
+  }
+  gpu->number = device->stream()->parent()->device_ordinal();
+  gpu->stream = device->stream()->platform_specific_handle().stream;
+  return Status::Ok();
+}
+
+}  // namespace
+
+HostKernel::HostKernel(OpKernelConstruction* context) : OpKernel(context) {
+  OP_REQUIRES_OK(context, ReadIdentity(context, &identity_));
+}
+
+void HostKernel::Compute(OpKernelContext* context) {
   std::shared_ptr<Engine> engine;
-  OP_REQUIRES_OK(context, ToTensorFlow(World::Find(process_set_, &engine)));
-  OP_REQUIRES_OK(context, ToTensorFlow(Run(context, engine.get())));
+  OP_REQUIRES_OK(context, ToTensorFlow(World::Find(identity_.process_set, &engine)));
+  OP_REQUIRES_OK(context, ToTensorFlow(Run(context, engine.get(), nullptr)));
+}
+
+GpuKernel::GpuKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
+  OP_REQUIRES_OK(context, ReadIdentity(context, &identity_));
+}
+
+void GpuKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
+  const Device::Done end = [context, done](const Status& status) {
+    if (!status.ok()) context->SetStatus(ToTensorFlow(status));
+    done();
+  };
+  // Collectives follow each other by their input `order`, so no two of these run at a time.
+  tensorflow::Env::Default()->SchedClosure([this, context, end] {
+    std::shared_ptr<Engine> engine;
+    OnGpu gpu;
+    gpu.done = end;
+    Status status = World::Find(identity_.process_set, &engine);
+    if (status.ok()) status = PlaceOf(context, &gpu);
+    if (status.ok()) status = Run(context, engine.get(), &gpu);
+    if (!status.ok()) end(status);
+  });
 }
 
 Status ViewInputs(const OpKernelContext& context, int count, std::vector<TensorView>* views) {

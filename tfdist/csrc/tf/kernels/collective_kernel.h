@@ -1,5 +1,6 @@
 // What the kernels of all collectives have in common: attributes, the engine, memory for results.
-// Registers nothing and runs no collective.
+// Registers nothing and runs no collective. A kernel is a class template over one of the two here,
+// and so has one Run for tensors of the host and of a GPU.
 #ifndef TFDIST_TF_KERNELS_COLLECTIVE_KERNEL_H_
 #define TFDIST_TF_KERNELS_COLLECTIVE_KERNEL_H_
 
@@ -11,22 +12,54 @@
 
 namespace tfdist {
 
-class CollectiveKernel : public tensorflow::OpKernel {
+// The attributes that all collectives have.
+struct Identity {
+  std::string label;
+  int process_set = 0;
+};
+
+// On the CPU: runs the collective on the thread that TensorFlow gives.
+class HostKernel : public tensorflow::OpKernel {
  public:
-  explicit CollectiveKernel(tensorflow::OpKernelConstruction* context);
+  explicit HostKernel(tensorflow::OpKernelConstruction* context);
 
   // Finds the engine of the process set and hands over to Run; an error of Run becomes the op's.
   void Compute(tensorflow::OpKernelContext* context) final;
 
  protected:
-  virtual Status Run(tensorflow::OpKernelContext* context, Engine* engine) = 0;
+  // `gpu` is null here.
+  virtual Status Run(tensorflow::OpKernelContext* context, Engine* engine, OnGpu* gpu) = 0;
 
-  const std::string& label() const { return label_; }
+  const std::string& label() const { return identity_.label; }
 
  private:
-  std::string label_;
-  int process_set_ = 0;
+  Identity identity_;
 };
+
+// On a GPU: waits for the other ranks on a thread of its own, since TensorFlow's are needed for the
+// rest of the step, and is done when the results are there. No stream of TensorFlow waits.
+class GpuKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit GpuKernel(tensorflow::OpKernelConstruction* context);
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
+
+ protected:
+  // May put more before gpu->done, which ends the op.
+  virtual Status Run(tensorflow::OpKernelContext* context, Engine* engine, OnGpu* gpu) = 0;
+
+  const std::string& label() const { return identity_.label; }
+
+ private:
+  Identity identity_;
+};
+
+// Registers the class template `kernel` for an op on both devices. What follows are the arguments
+// that a GPU's kernel takes in the host's memory: .HostMemory("order")...
+#define TFDIST_REGISTER_COLLECTIVE(op, kernel, host_memory)                                        \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU), kernel<HostKernel>);            \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_GPU) host_memory.HostMemory("order"), \
+                          kernel<GpuKernel>)
 
 // Views of the inputs from 0 to `count` - 1.
 Status ViewInputs(const tensorflow::OpKernelContext& context, int count,

@@ -1,4 +1,5 @@
-// The CPU kernel of TfdistGroupedAllreduce.
+// The kernels of TfdistGroupedAllreduce.
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -9,40 +10,47 @@
 namespace tfdist {
 namespace {
 
-class GroupedAllreduceKernel : public CollectiveKernel {
+template <typename Kernel>
+class GroupedAllreduceKernel : public Kernel {
  public:
-  explicit GroupedAllreduceKernel(tensorflow::OpKernelConstruction* context)
-      : CollectiveKernel(context) {
-    OP_REQUIRES_OK(context, ReadReduction(context, &options_));
-    OP_REQUIRES_OK(context, context->GetAttr("weighted", &options_.weighted));
+  explicit GroupedAllreduceKernel(tensorflow::OpKernelConstruction* context) : Kernel(context) {
+    OP_REQUIRES_OK(context, ReadReduction(context, &state_->options));
+    OP_REQUIRES_OK(context, context->GetAttr("weighted", &state_->options.weighted));
   }
 
  protected:
-  Status Run(tensorflow::OpKernelContext* context, Engine* engine) override {
-    std::lock_guard<std::mutex> lock(calls_);
+  Status Run(tensorflow::OpKernelContext* context, Engine* engine, OnGpu* gpu) override {
+    const std::shared_ptr<State> state = state_;
+    std::lock_guard<std::mutex> lock(state->calls);
+    AllreduceOptions& options = state->options;
     const int tensors = context->num_outputs();
     int64_t weight = 0;
-    TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors, "prescale_factor", &options_.prescale));
+    TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors, "prescale_factor", &options.prescale));
     TFDIST_RETURN_IF_ERROR(
-        ReadScalar(*context, tensors + 1, "postscale_factor", &options_.postscale));
+        ReadScalar(*context, tensors + 1, "postscale_factor", &options.postscale));
     TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors + 2, "weight", &weight));
-    TFDIST_RETURN_IF_ERROR(ToWeight(label(), weight, &options_.weight));
-    TFDIST_RETURN_IF_ERROR(ViewInputs(*context, tensors, &inputs_));
-    TFDIST_RETURN_IF_ERROR(results_.Give(context, tensors, &outputs_));
-    return engine->Allreduce(options_, inputs_, outputs_);
+    TFDIST_RETURN_IF_ERROR(ToWeight(this->label(), weight, &options.weight));
+    TFDIST_RETURN_IF_ERROR(ViewInputs(*context, tensors, &state->inputs));
+    TFDIST_RETURN_IF_ERROR(state->results.Give(context, tensors, &state->outputs));
+    return engine->Allreduce(options, state->inputs, state->outputs, gpu);
   }
 
  private:
-  // Calls take turns, as they do in the engine, and use the memory of the call before.
-  std::mutex calls_;
-  AllreduceOptions options_;
-  std::vector<TensorView> inputs_;
-  std::vector<TensorView> outputs_;
-  ResultMemory results_;
+  // Calls take turns, as they do in the engine, and use the memory of the call before. On a GPU the
+  // op, and with it the kernel, may end before its last call returns: so it is held by that too.
+  struct State {
+    std::mutex calls;
+    AllreduceOptions options;
+    std::vector<TensorView> inputs;
+    std::vector<TensorView> outputs;
+    ResultMemory results;
+  };
+
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfdistGroupedAllreduce").Device(tensorflow::DEVICE_CPU),
-                        GroupedAllreduceKernel);
+TFDIST_REGISTER_COLLECTIVE("TfdistGroupedAllreduce", GroupedAllreduceKernel,
+                           .HostMemory("prescale").HostMemory("postscale").HostMemory("weight"));
 
 }  // namespace
 }  // namespace tfdist

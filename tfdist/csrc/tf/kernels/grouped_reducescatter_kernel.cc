@@ -1,4 +1,4 @@
-// The CPU kernel of TfdistGroupedReducescatter.
+// The kernels of TfdistGroupedReducescatter.
 #include <vector>
 
 #include "tf/conversion.h"
@@ -7,15 +7,15 @@
 namespace tfdist {
 namespace {
 
-class GroupedReducescatterKernel : public CollectiveKernel {
+template <typename Kernel>
+class GroupedReducescatterKernel : public Kernel {
  public:
-  explicit GroupedReducescatterKernel(tensorflow::OpKernelConstruction* context)
-      : CollectiveKernel(context) {
+  explicit GroupedReducescatterKernel(tensorflow::OpKernelConstruction* context) : Kernel(context) {
     OP_REQUIRES_OK(context, ReadReduction(context, &options_));
   }
 
  protected:
-  Status Run(tensorflow::OpKernelContext* context, Engine* engine) override {
+  Status Run(tensorflow::OpKernelContext* context, Engine* engine, OnGpu* gpu) override {
     const int tensors = context->num_outputs();
     AllreduceOptions options = options_;
     TFDIST_RETURN_IF_ERROR(ReadScalar(*context, tensors, "prescale_factor", &options.prescale));
@@ -32,15 +32,15 @@ class GroupedReducescatterKernel : public CollectiveKernel {
       }
       TFDIST_RETURN_IF_ERROR(AllocateOutput(context, i, shape, &outputs[i]));
     }
-    return engine->ReduceScatter(options, inputs, outputs);
+    return engine->ReduceScatter(options, inputs, outputs, gpu);
   }
 
  private:
   AllreduceOptions options_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfdistGroupedReducescatter").Device(tensorflow::DEVICE_CPU),
-                        GroupedReducescatterKernel);
+TFDIST_REGISTER_COLLECTIVE("TfdistGroupedReducescatter", GroupedReducescatterKernel,
+                           .HostMemory("prescale").HostMemory("postscale"));
 
 }  // namespace
 }  // namespace tfdist

@@ -1,4 +1,4 @@
-// The CPU kernel of TfdistJoin.
+// The kernel of TfdistJoin, which on a GPU runs on the host too.
 #include <memory>
 
 #include "core/world.h"
@@ -22,6 +22,9 @@ class JoinKernel : public tensorflow::OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfdistJoin").Device(tensorflow::DEVICE_CPU), JoinKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("TfdistJoin").Device(tensorflow::DEVICE_GPU).HostMemory("order").HostMemory("last"),
+    JoinKernel);
 
 }  // namespace
 }  // namespace tfdist

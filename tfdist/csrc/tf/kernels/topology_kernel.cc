@@ -1,4 +1,4 @@
-// The CPU kernel of TfdistTopology.
+// The kernel of TfdistTopology, whose value is in the host's memory on every device.
 #include <memory>
 #include <string>
 
@@ -30,6 +30,8 @@ class TopologyKernel : public tensorflow::OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfdistTopology").Device(tensorflow::DEVICE_CPU), TopologyKernel);
+REGISTER_KERNEL_BUILDER(Name("TfdistTopology").Device(tensorflow::DEVICE_GPU).HostMemory("value"),
+                        TopologyKernel);
 
 }  // namespace
 }  // namespace tfdist

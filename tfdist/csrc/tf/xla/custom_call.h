@@ -1,7 +1,11 @@
 // What the two halves of a custom call agree on: the names of its attributes. Calls nothing.
 //
-// A call gets the op's tensors and scalars as operands, and after them the token; its results are
-// the op's, and after them the token. The token orders the calls (see collective_call.cc).
+// A call gets the op's tensors as operands, and after them the token; its results are the op's, and
+// after them the token. The token orders the calls (see collective_call.h).
+//
+// On the CPU the op's scalars are operands too, between tensors and token. On a GPU a handler could
+// not read those without waiting for the GPU, so they are attributes, and the token comes out in
+// the memory it came in with.
 #ifndef TFDIST_TF_XLA_CUSTOM_CALL_H_
 #define TFDIST_TF_XLA_CUSTOM_CALL_H_
 
@@ -22,6 +26,10 @@ constexpr char kCompression[] = "compression";
 constexpr char kWeighted[] = "weighted";
 constexpr char kRootRank[] = "root_rank";
 constexpr char kWhat[] = "what";
+// Of the calls on a GPU: two f64 and an i64.
+constexpr char kPrescale[] = "prescale";
+constexpr char kPostscale[] = "postscale";
+constexpr char kWeight[] = "weight";
 
 constexpr char kSeparator = '\0';
 

@@ -1,6 +1,5 @@
-// For TensorFlow releases whose XLA cannot call the CPU through the typed FFI: every op says so
-// when it is compiled. Takes the place of collective_call.cc and collective_handler.cc in such a
-// build.
+// For TensorFlow releases whose XLA cannot call tfdist through the typed FFI: every op says so when
+// it is compiled. Takes the place of all other sources of this folder in such a build.
 #include <string>
 
 #include "tf/xla/refused_call.h"

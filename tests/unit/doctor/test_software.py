@@ -1,0 +1,30 @@
+"""Versions, and whether the library fits them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tfdist.doctor import software
+from tfdist.doctor.finding import BROKEN, OK
+
+
+def test_all_is_well(probe: dict[str, Any]) -> None:
+    findings = software.findings(probe)
+    assert {one.state for one in findings} == {OK}
+    assert [one.name for one in findings] == ["tfdist", "Python", "TensorFlow", "Keras", "MPI", "library"]
+    assert findings[-1].text == "built for TensorFlow 2.21.0 and Open MPI 5.0.11: loads"
+
+
+@pytest.mark.parametrize(("part", "name"), [("tensorflow", "TensorFlow"), ("keras", "Keras"), ("mpi", "MPI")])
+def test_what_is_missing_is_broken(probe: dict[str, Any], part: str, name: str) -> None:
+    probe[part] = {"error": "it is not installed"}
+    (one,) = (one for one in software.findings(probe) if one.state == BROKEN)
+    assert one.name == name and one.text == "it is not installed" and "pip install" in one.remedy
+
+
+def test_a_library_that_does_not_fit_is_broken(probe: dict[str, Any]) -> None:
+    probe["library"] = {"error": "tfdist was built for TensorFlow 2.20.0. Build tfdist again: pip install ..."}
+    one = software.findings(probe)[-1]
+    assert (one.name, one.state) == ("library", BROKEN) and "2.20.0" in one.text

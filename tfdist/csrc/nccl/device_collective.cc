@@ -1,0 +1,325 @@
+#include "nccl/device_collective.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/fused_collective.h"
+#include "nccl/wire_type.h"
+
+namespace tfdist {
+namespace {
+
+// The least power of two that is not less than `size`.
+double PowerOfTwoFor(int size) {
+  double power = 1;
+  while (power < size) power *= 2;
+  return power;
+}
+
+// Factors around NCCL's reduction.
+struct Factors {
+  double pack;
+  double unpack;
+};
+
+// NCCL's sum rounds to the type that travels after every addition. One of 16 bits is divided by a
+// power of two before it, which costs no bits of normal numbers, so that it cannot overflow where
+// its average does not.
+Factors FactorsOf(const DeviceReduce& reduce, DType wire, int size) {
+  Factors factors{reduce.prescale, reduce.postscale};
+  if (reduce.share >= 0) {
+    factors.pack *= reduce.share;
+    return factors;
+  }
+  const bool averages = reduce.reduction == Reduction::kAverage;
+  const bool sums = averages || reduce.reduction == Reduction::kSum;
+  const bool narrow = SizeOf(wire) == 2 && IsFloating(wire);
+  const double power = narrow && sums ? PowerOfTwoFor(size) : 1;
+  factors.pack /= power;
+  factors.unpack *= averages ? power / size : power;
+  return factors;
+}
+
+// One tensor that NCCL can reduce where it lies.
+bool ReducesAsItIs(const DeviceReduce& reduce, const std::vector<TensorView>& inputs, DType wire) {
+  const bool narrow = SizeOf(wire) == 2 && IsFloating(wire);
+  return inputs.size() == 1 && inputs[0].dtype == wire && !narrow && reduce.share < 0 &&
+         reduce.prescale == 1 && reduce.postscale == 1;
+}
+
+int64_t RowCount(const TensorView& tensor) {
+  return std::accumulate(tensor.shape.begin() + 1, tensor.shape.end(), int64_t{1},
+                         [](int64_t product, int64_t dim) { return product * dim; });
+}
+
+int64_t RowBytes(const TensorView& tensor) { return RowCount(tensor) * SizeOf(tensor.dtype); }
+
+// What rank `rank` keeps of each tensor in a reducescatter.
+std::vector<TensorView> RowsOf(const std::vector<TensorView>& tensors, int rank, int size) {
+  std::vector<TensorView> parts = tensors;
+  for (TensorView& part : parts) {
+    const RowRange range = OwnRows(part.shape[0], rank, size);
+    part.data = static_cast<char*>(part.data) + range.begin * RowBytes(part);
+    part.shape[0] = range.end - range.begin;
+  }
+  return parts;
+}
+
+std::vector<TensorView> Those(const std::vector<TensorView>& tensors, const Bucket& bucket) {
+  std::vector<TensorView> those;
+  for (int index : bucket) those.push_back(tensors[index]);
+  return those;
+}
+
+}  // namespace
+
+DeviceCollective::DeviceCollective(CudaDriver* driver, const Topology& topology)
+    : driver_(driver), topology_(topology), buffer_(driver) {}
+
+Status DeviceCollective::Open(CudaDriver* driver, const DeviceFacts& device, KernelCache* kernels,
+                              const Topology& topology,
+                              std::unique_ptr<DeviceCollective>* collective) {
+  std::unique_ptr<DeviceCollective> made(new DeviceCollective(driver, topology));
+  TFDIST_RETURN_IF_ERROR(Packer::Open(driver, device, kernels, &made->packer_));
+  TFDIST_RETURN_IF_ERROR(driver->NewStream(/*urgent=*/true, &made->stream_));
+  TFDIST_RETURN_IF_ERROR(driver->NewEvent(&made->ready_));
+  *collective = std::move(made);
+  return Status::Ok();
+}
+
+// What cannot be given back now is the driver's when the process ends.
+DeviceCollective::~DeviceCollective() {
+  for (CudaEvent event : events_) static_cast<void>(driver_->DeleteEvent(event));
+  if (ready_ != nullptr) static_cast<void>(driver_->DeleteEvent(ready_));
+  if (stream_ != nullptr) static_cast<void>(driver_->DeleteStream(stream_));
+}
+
+Status DeviceCollective::OpenAdasum(const DeviceFacts& device, KernelCache* kernels) {
+  if (adasum_ != nullptr) return Status::Ok();
+  return DeviceAdasum::Open({driver_, packer_.get(), ranks_}, device, topology_, kernels, &adasum_);
+}
+
+void DeviceCollective::Connect(NcclRanks* ranks, HostHierarchy* hierarchy) {
+  ranks_ = ranks;
+  hierarchy_ = hierarchy;
+  if (adasum_ != nullptr) adasum_->Connect(ranks);
+}
+
+Status DeviceCollective::Plan(const DeviceReduce& reduce, const std::vector<TensorView>& inputs) {
+  std::vector<DType> dtypes;
+  std::vector<int64_t> bytes;
+  for (const TensorView& input : inputs) {
+    dtypes.push_back(input.dtype);
+    bytes.push_back(input.count() * SizeOf(NcclWire(input.dtype, reduce.compression)));
+  }
+  plan_ = PlanBuckets(dtypes, bytes, reduce.fusion_threshold_bytes);
+  return Status::Ok();
+}
+
+Status DeviceCollective::PrepareAllreduce(const DeviceReduce& reduce,
+                                          const std::vector<TensorView>& inputs) {
+  TFDIST_RETURN_IF_ERROR(Plan(reduce, inputs));
+  if (reduce.reduction == Reduction::kAdasum) return Status::Ok();  // it has memory of its own
+  int64_t bytes = 0;
+  for (const Bucket& bucket : plan_) {
+    const std::vector<TensorView> tensors = Those(inputs, bucket);
+    const DType wire = NcclWire(tensors[0].dtype, reduce.compression);
+    const bool needs_none = tensors[0].data != nullptr && ReducesAsItIs(reduce, tensors, wire);
+    const int64_t count = Packer::BufferCount(tensors);
+    const int64_t room = by_hosts_ ? HostHierarchy::Padded(count, topology_) : count;
+    if (by_hosts_ || !needs_none) bytes = std::max(bytes, room * SizeOf(wire));
+  }
+  return buffer_.Reserve(bytes, stream_);
+}
+
+Status DeviceCollective::PrepareReduceScatter(const DeviceReduce& reduce,
+                                              const std::vector<TensorView>& inputs) {
+  TFDIST_RETURN_IF_ERROR(Plan(reduce, inputs));
+  int64_t bytes = 0;
+  for (const Bucket& bucket : plan_) {
+    const std::vector<TensorView> tensors = Those(inputs, bucket);
+    const DType wire = NcclWire(tensors[0].dtype, reduce.compression);
+    const int64_t most = Packer::BufferCount(RowsOf(tensors, 0, topology_.size));
+    bytes = std::max(bytes, most * topology_.size * SizeOf(wire));
+  }
+  return buffer_.Reserve(bytes, stream_);
+}
+
+Status DeviceCollective::Run(const Step& step, const std::function<Status()>& body) {
+  if (step.compute != nullptr) {
+    TFDIST_RETURN_IF_ERROR(driver_->Record(ready_, step.compute));
+    TFDIST_RETURN_IF_ERROR(driver_->WaitFor(stream_, ready_));
+  }
+  TFDIST_RETURN_IF_ERROR(body());
+  TFDIST_RETURN_IF_ERROR(TakeEvent(step.done));
+  return driver_->Record(*step.done, stream_);
+}
+
+Status DeviceCollective::Allreduce(const DeviceReduce& reduce,
+                                   const std::vector<TensorView>& inputs,
+                                   const std::vector<TensorView>& outputs, const Step& step) {
+  return Run(step, [&] {
+    for (const Bucket& bucket : plan_) {
+      const std::vector<TensorView> to = outputs.empty() ? outputs : Those(outputs, bucket);
+      const std::vector<TensorView> from = Those(inputs, bucket);
+      TFDIST_RETURN_IF_ERROR(reduce.reduction == Reduction::kAdasum
+                                 ? AdasumBucket(reduce, from, to, step.wait)
+                                 : AllreduceBucket(reduce, from, to, step.wait));
+    }
+    return Status::Ok();
+  });
+}
+
+Status DeviceCollective::AdasumBucket(const DeviceReduce& reduce,
+                                      const std::vector<TensorView>& inputs,
+                                      const std::vector<TensorView>& outputs, Wait* wait) {
+  const AdasumCall call{reduce.compression, reduce.prescale, reduce.postscale};
+  return adasum_->Allreduce(call, inputs, outputs, stream_, wait);
+}
+
+Status DeviceCollective::AllreduceBucket(const DeviceReduce& reduce,
+                                         const std::vector<TensorView>& inputs,
+                                         const std::vector<TensorView>& outputs, Wait* wait) {
+  const DType wire = NcclWire(inputs[0].dtype, reduce.compression);
+  const NcclType type = ToNcclType(wire);
+  const int64_t count = Packer::BufferCount(inputs);
+  if (count == 0) return Status::Ok();
+  NcclOperator op = ToNcclOperator(reduce.reduction, inputs[0].dtype);
+  const bool zeros = outputs.empty();
+  if (!by_hosts_ && ReducesAsItIs(reduce, inputs, wire)) {
+    if (reduce.reduction == Reduction::kAverage) op = NcclOperator::kAverage;
+    if (zeros) TFDIST_RETURN_IF_ERROR(driver_->Clear(buffer_.data(), inputs[0].bytes(), stream_));
+    return ranks_->AllReduce(zeros ? buffer_.data() : inputs[0].data,
+                             zeros ? buffer_.data() : outputs[0].data,
+                             static_cast<size_t>(inputs[0].count()), type, op, stream_, wait);
+  }
+  const Factors factors = FactorsOf(reduce, wire, topology_.size);
+  if (zeros || reduce.share == 0) {
+    TFDIST_RETURN_IF_ERROR(driver_->Clear(buffer_.data(), count * SizeOf(wire), stream_));
+  } else {
+    TFDIST_RETURN_IF_ERROR(packer_->Pack(inputs, wire, factors.pack, buffer_.data(), stream_));
+  }
+  TFDIST_RETURN_IF_ERROR(
+      by_hosts_ ? hierarchy_->Allreduce(buffer_.data(), count, wire, op, stream_, wait)
+                : ranks_->AllReduce(buffer_.data(), buffer_.data(), static_cast<size_t>(count),
+                                    type, op, stream_, wait));
+  return packer_->Unpack(outputs, wire, factors.unpack, buffer_.data(), stream_);
+}
+
+Status DeviceCollective::ReduceScatter(const DeviceReduce& reduce,
+                                       const std::vector<TensorView>& inputs,
+                                       const std::vector<TensorView>& outputs, const Step& step) {
+  return Run(step, [&] {
+    for (const Bucket& bucket : plan_) {
+      TFDIST_RETURN_IF_ERROR(
+          ReduceScatterBucket(reduce, Those(inputs, bucket), Those(outputs, bucket), step.wait));
+    }
+    return Status::Ok();
+  });
+}
+
+// Rank by rank, so that what one rank keeps of all tensors lies side by side. All have as much room
+// as rank 0, which has the most rows; what is behind the rows of a rank has no meaning.
+Status DeviceCollective::ReduceScatterBucket(const DeviceReduce& reduce,
+                                             const std::vector<TensorView>& inputs,
+                                             const std::vector<TensorView>& outputs, Wait* wait) {
+  const DType wire = NcclWire(inputs[0].dtype, reduce.compression);
+  const NcclType type = ToNcclType(wire);
+  const int size = topology_.size;
+  const int64_t count = Packer::BufferCount(RowsOf(inputs, 0, size));
+  if (count == 0) return Status::Ok();
+  const Factors factors = FactorsOf(reduce, wire, size);
+  const auto part = [&](int rank) { return buffer_.data() + rank * count * SizeOf(wire); };
+  for (int rank = 0; rank < size; ++rank) {
+    TFDIST_RETURN_IF_ERROR(
+        packer_->Pack(RowsOf(inputs, rank, size), wire, factors.pack, part(rank), stream_));
+  }
+  char* const own = part(topology_.rank);
+  TFDIST_RETURN_IF_ERROR(
+      ranks_->ReduceScatter(buffer_.data(), own, static_cast<size_t>(count), type,
+                            ToNcclOperator(reduce.reduction, inputs[0].dtype), stream_, wait));
+  return packer_->Unpack(outputs, wire, factors.unpack, own, stream_);
+}
+
+Status DeviceCollective::Broadcast(int root, const std::vector<TensorView>& inputs,
+                                   const std::vector<TensorView>& outputs, const Step& step) {
+  return Run(step, [&] {
+    for (size_t t = 0; t < inputs.size(); ++t) {
+      if (inputs[t].bytes() == 0) continue;
+      TFDIST_RETURN_IF_ERROR(ranks_->Broadcast(inputs[t].data, outputs[t].data,
+                                               static_cast<size_t>(inputs[t].bytes()),
+                                               NcclType::kUint8, root, stream_, step.wait));
+    }
+    return Status::Ok();
+  });
+}
+
+Status DeviceCollective::Allgather(const std::vector<TensorView>& inputs,
+                                   const std::vector<int64_t>& rows,
+                                   const std::vector<TensorView>& outputs, const Step& step) {
+  const size_t size = static_cast<size_t>(topology_.size);
+  return Run(step, [&] {
+    for (size_t t = 0; t < inputs.size(); ++t) {
+      std::vector<int64_t> bytes(rows.begin() + t * size, rows.begin() + (t + 1) * size);
+      for (int64_t& of_rank : bytes) of_rank *= RowBytes(inputs[t]);
+      const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+      if (outputs.empty()) TFDIST_RETURN_IF_ERROR(buffer_.Reserve(all, stream_));
+      void* const output = outputs.empty() ? buffer_.data() : outputs[t].data;
+      TFDIST_RETURN_IF_ERROR(AllgatherTensor(inputs[t], bytes, output, step.wait));
+    }
+    return Status::Ok();
+  });
+}
+
+// Rank r gives bytes[r].
+Status DeviceCollective::AllgatherTensor(const TensorView& input, const std::vector<int64_t>& bytes,
+                                         void* output, Wait* wait) {
+  const bool alike = std::count(bytes.begin(), bytes.end(), bytes[0]) == topology_.size;
+  if (alike && bytes[0] == 0) return Status::Ok();
+  if (alike) {
+    return ranks_->AllGather(input.data, output, static_cast<size_t>(bytes[0]), NcclType::kUint8,
+                             stream_, wait);
+  }
+  std::vector<Transfer> sends, receives;
+  char* next = static_cast<char*>(output);
+  for (int r = 0; r < topology_.size; ++r) {
+    sends.push_back({r, input.data, bytes[topology_.rank]});
+    receives.push_back({r, next, bytes[r]});
+    next += bytes[r];
+  }
+  return ranks_->Exchange(sends, receives, stream_, wait);
+}
+
+Status DeviceCollective::Alltoall(const TensorView& input, const std::vector<int64_t>& sent,
+                                  const std::vector<int64_t>& received, const TensorView& output,
+                                  const Step& step) {
+  std::vector<Transfer> sends, receives;
+  char* from = static_cast<char*>(input.data);
+  char* to = static_cast<char*>(output.data);
+  for (int r = 0; r < topology_.size; ++r) {
+    sends.push_back({r, from, sent[r] * RowBytes(input)});
+    receives.push_back({r, to, received[r] * RowBytes(input)});
+    from += sends.back().bytes;
+    to += receives.back().bytes;
+  }
+  return Run(step, [&] { return ranks_->Exchange(sends, receives, stream_, step.wait); });
+}
+
+void DeviceCollective::Release(CudaEvent done) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_events_.push_back(done);
+}
+
+Status DeviceCollective::TakeEvent(CudaEvent* event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (free_events_.empty()) {
+    TFDIST_RETURN_IF_ERROR(driver_->NewEvent(event));
+    events_.push_back(*event);
+    return Status::Ok();
+  }
+  *event = free_events_.back();
+  free_events_.pop_back();
+  return Status::Ok();
+}
+
+}  // namespace tfdist

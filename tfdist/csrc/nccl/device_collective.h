@@ -1,0 +1,134 @@
+// Collectives of tensors on a GPU, in a stream of its own beside the computation. Reductions are
+// fused: packed by one kernel, reduced by NCCL, unpacked by one kernel, bucket after bucket.
+//
+// Nothing waits here for the device, and the stream of the computation waits for nothing: what it
+// holds when a call comes is waited for by the collectives' stream, on the device, and the caller
+// learns from an event when the results are there. Owns its stream, buffers and events; not what
+// it is given. For one thread at a time, with its device current.
+#ifndef TFDIST_NCCL_DEVICE_COLLECTIVE_H_
+#define TFDIST_NCCL_DEVICE_COLLECTIVE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/bucket_plan.h"
+#include "core/reduction.h"
+#include "core/status.h"
+#include "core/tensor_view.h"
+#include "core/wait.h"
+#include "cuda/cuda_driver.h"
+#include "cuda/kernel_cache.h"
+#include "cuda/packer.h"
+#include "cuda/stream_memory.h"
+#include "nccl/device_adasum.h"
+#include "nccl/host_hierarchy.h"
+#include "nccl/nccl_ranks.h"
+
+namespace tfdist {
+
+struct DeviceReduce {
+  Reduction reduction = Reduction::kSum;  // kAdasum for Allreduce only
+  Compression compression = Compression::kNone;
+  double prescale = 1;   // multiplies each input, before it is rounded to the type that travels
+  double postscale = 1;  // multiplies the result
+  // With kAverage, below 0: all ranks count alike. Else the result is the sum of the inputs times
+  // each rank's share; a rank of share 0 gives zeros, whatever its inputs are.
+  double share = -1;
+  int64_t fusion_threshold_bytes = 8 << 20;
+};
+
+class DeviceCollective {
+ public:
+  // `device` is current; `kernels` is needed here only.
+  static Status Open(CudaDriver* driver, const DeviceFacts& device, KernelCache* kernels,
+                     const Topology& topology, std::unique_ptr<DeviceCollective>* collective);
+
+  // Everything that was put into its stream must have happened, or its ranks be aborted.
+  ~DeviceCollective();
+  DeviceCollective(const DeviceCollective&) = delete;
+  DeviceCollective& operator=(const DeviceCollective&) = delete;
+
+  // Allreduces go host by host; before anything is prepared.
+  void ReduceByHosts() { by_hosts_ = true; }
+
+  // Compiles what Adasum needs, where that has not been done; before it is prepared.
+  Status OpenAdasum(const DeviceFacts& device, KernelCache* kernels);
+
+  // Before the first collective: the ranks of `topology`, on the same device; and how they reduce
+  // by hosts, if they do.
+  void Connect(NcclRanks* ranks, HostHierarchy* hierarchy);
+
+  // Plans one of the two reductions and reserves its memory. Talks to nobody; the reduction of the
+  // same tensors follows.
+  Status PrepareAllreduce(const DeviceReduce& reduce, const std::vector<TensorView>& inputs);
+  Status PrepareReduceScatter(const DeviceReduce& reduce, const std::vector<TensorView>& inputs);
+
+  // A collective takes what `compute`, where it is not null, holds now as what makes the inputs.
+  // `done` happens when all outputs are written; until then nobody may write inputs or read
+  // outputs. The caller gives it back by Release.
+  struct Step {
+    CudaStream compute;
+    Wait* wait;
+    CudaEvent* done;
+  };
+
+  // outputs[i] has the shape of inputs[i] and may be the same memory. Without outputs, inputs are
+  // zeros and have no memory.
+  Status Allreduce(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
+                   const std::vector<TensorView>& outputs, const Step& step);
+
+  // outputs[i] has this rank's rows (OwnRows in core/fused_collective.h).
+  Status ReduceScatter(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
+                       const std::vector<TensorView>& outputs, const Step& step);
+
+  Status Broadcast(int root, const std::vector<TensorView>& inputs,
+                   const std::vector<TensorView>& outputs, const Step& step);
+
+  // rows[i * size + r] is what rank r gives of tensor i. Without outputs the result is dropped.
+  Status Allgather(const std::vector<TensorView>& inputs, const std::vector<int64_t>& rows,
+                   const std::vector<TensorView>& outputs, const Step& step);
+
+  // sent[r] rows of `input` go to rank r, received[r] come from there.
+  Status Alltoall(const TensorView& input, const std::vector<int64_t>& sent,
+                  const std::vector<int64_t>& received, const TensorView& output, const Step& step);
+
+  // An event of a collective that has happened. Thread safe.
+  void Release(CudaEvent done);
+
+ private:
+  DeviceCollective(CudaDriver* driver, const Topology& topology);
+
+  Status Run(const Step& step, const std::function<Status()>& body);
+  Status Plan(const DeviceReduce& reduce, const std::vector<TensorView>& inputs);
+  Status AdasumBucket(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
+                      const std::vector<TensorView>& outputs, Wait* wait);
+  Status AllreduceBucket(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
+                         const std::vector<TensorView>& outputs, Wait* wait);
+  Status ReduceScatterBucket(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
+                             const std::vector<TensorView>& outputs, Wait* wait);
+  Status AllgatherTensor(const TensorView& input, const std::vector<int64_t>& bytes, void* output,
+                         Wait* wait);
+  Status TakeEvent(CudaEvent* event);
+
+  CudaDriver* const driver_;
+  const Topology topology_;
+  bool by_hosts_ = false;
+  NcclRanks* ranks_ = nullptr;
+  HostHierarchy* hierarchy_ = nullptr;
+  std::unique_ptr<Packer> packer_;
+  CudaStream stream_ = nullptr;
+  CudaEvent ready_ = nullptr;             // the inputs are; recorded anew by each call
+  std::vector<Bucket> plan_;              // of the reduction that was prepared
+  std::unique_ptr<DeviceAdasum> adasum_;  // from the first call that needs it
+  StreamMemory buffer_;
+  std::mutex mutex_;               // guards the two lists below
+  std::vector<CudaEvent> events_;  // all that were made for `done`
+  std::vector<CudaEvent> free_events_;
+};
+
+}  // namespace tfdist
+
+#endif  // TFDIST_NCCL_DEVICE_COLLECTIVE_H_

@@ -1,0 +1,23 @@
+// Collectives between tensors whose shapes XLA has fixed, on any platform: what is checked there on
+// top of what the engine checks. Reads nothing that only one platform has.
+#ifndef TFDIST_TF_XLA_COMPILED_COLLECTIVE_H_
+#define TFDIST_TF_XLA_COMPILED_COLLECTIVE_H_
+
+#include "core/engine.h"
+#include "core/status.h"
+#include "tf/xla/invocation.h"
+
+namespace tfdist {
+
+// With `gpu` the tensors are in the memory of that GPU.
+
+// `options` as read, with the factors.
+Status CompiledReducescatter(const Invocation& invocation, const AllreduceOptions& options,
+                             Engine* engine, const OnGpu* gpu = nullptr);
+
+// Every rank must give the rows that this one was compiled for.
+Status CompiledAllgather(const Invocation& invocation, Engine* engine, const OnGpu* gpu = nullptr);
+
+}  // namespace tfdist
+
+#endif  // TFDIST_TF_XLA_COMPILED_COLLECTIVE_H_

@@ -1,0 +1,103 @@
+// Runs the collectives of code that XLA compiled for a GPU of NVIDIA: the typed FFI handlers behind
+// the custom calls that gpu_collective_call.cc makes. Compiles nothing.
+//
+// Handlers run while XLA puts its program into a stream of the GPU. They wait, on the host, for the
+// ranks to agree; the collective itself goes into a stream of the engine, which waits for XLA's,
+// and what XLA puts into its stream afterwards waits for the collective. So an error of the
+// agreement is the call's own, and what fails on the GPU later is returned by the next collective.
+//
+// A replayed CUDA graph would leave out the agreement, so the handlers are not registered as fit
+// for one: XLA ends a graph before them and begins another one after them.
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/engine.h"
+#include "tf/conversion.h"
+#include "tf/xla/compiled_collective.h"
+#include "tf/xla/custom_call.h"
+#include "tf/xla/invocation.h"
+
+namespace tfdist {
+namespace {
+
+namespace ffi = xla::ffi;
+
+Status ReadReduction(const Invocation& invocation, AllreduceOptions* options) {
+  TFDIST_RETURN_IF_ERROR(ReadOptions(invocation, options));
+  TFDIST_RETURN_IF_ERROR(invocation.Factor(kPrescale, &options->prescale));
+  return invocation.Factor(kPostscale, &options->postscale);
+}
+
+Status Allreduce(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
+  AllreduceOptions options;
+  TFDIST_RETURN_IF_ERROR(ReadReduction(invocation, &options));
+  int64_t weighted = 0, weight = 0;
+  TFDIST_RETURN_IF_ERROR(invocation.Number(kWeighted, &weighted));
+  TFDIST_RETURN_IF_ERROR(invocation.Number(kWeight, &weight));
+  TFDIST_RETURN_IF_ERROR(ToWeight(options.name, weight, &options.weight));
+  options.weighted = weighted != 0;
+  std::vector<TensorView> inputs, outputs;
+  TFDIST_RETURN_IF_ERROR(invocation.Tensors(&inputs, &outputs));
+  return engine->Allreduce(options, inputs, outputs, &gpu);
+}
+
+Status Reducescatter(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
+  AllreduceOptions options;
+  TFDIST_RETURN_IF_ERROR(ReadReduction(invocation, &options));
+  return CompiledReducescatter(invocation, options, engine, &gpu);
+}
+
+Status Allgather(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
+  return CompiledAllgather(invocation, engine, &gpu);
+}
+
+Status Broadcast(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
+  BroadcastOptions options;
+  TFDIST_RETURN_IF_ERROR(ReadOptions(invocation, &options));
+  std::vector<TensorView> inputs, outputs;
+  TFDIST_RETURN_IF_ERROR(invocation.Tensors(&inputs, &outputs));
+  return engine->BroadcastOnGpu(options, inputs, outputs, gpu);
+}
+
+using Collective = Status (*)(const Invocation& invocation, const OnGpu& gpu, Engine* engine);
+
+// The token needs no work: it comes out in the memory it came in with.
+template <Collective collective>
+ffi::Error Run(void* stream, int32_t ordinal, ffi::RemainingArgs operands,
+               ffi::RemainingRets results, ffi::Dictionary attributes) {
+  const Invocation invocation(operands, results, attributes);
+  OnGpu gpu;
+  gpu.number = ordinal;
+  gpu.stream = stream;
+  gpu.precedes = true;
+  gpu.done = [](const Status&) {};  // XLA asks no call for it
+  std::shared_ptr<Engine> engine;
+  Status status = invocation.FindEngine(&engine);
+  if (status.ok()) status = collective(invocation, gpu, engine.get());
+  return ToXla(status);
+}
+
+#define TFDIST_HANDLER(name, collective)                        \
+  XLA_FFI_DEFINE_HANDLER(name, Run<collective>,                 \
+                         ffi::Ffi::Bind()                       \
+                             .Ctx<ffi::PlatformStream<void*>>() \
+                             .Ctx<ffi::DeviceOrdinal>()         \
+                             .RemainingArgs()                   \
+                             .RemainingRets()                   \
+                             .Attrs())
+
+TFDIST_HANDLER(kAllreduce, Allreduce);
+TFDIST_HANDLER(kReducescatter, Reducescatter);
+TFDIST_HANDLER(kAllgather, Allgather);
+TFDIST_HANDLER(kBroadcast, Broadcast);
+
+constexpr char kCuda[] = "CUDA";
+
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kAllreduceTarget, kCuda, kAllreduce);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kReducescatterTarget, kCuda, kReducescatter);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kAllgatherTarget, kCuda, kAllgather);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kBroadcastTarget, kCuda, kBroadcast);
+
+}  // namespace
+}  // namespace tfdist
