@@ -76,14 +76,17 @@ $(VENV)/linters: pyproject.toml | $(VENV)/installed
 demo: setup ## train a small network on real digits with two processes
 	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/python examples/digits.py
 
+# As many processes as cores: most tests wait for others. tests/conftest.py tells which tests one process runs.
+SIDE_BY_SIDE := -n logical --dist loadscope
+
 # One run, fast tests first (tests/conftest.py orders them), so that its last line is the verdict on everything.
 .PHONY: test
 test: setup ## run every test against the installed package
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(PYTEST_ARGUMENTS)
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
 .PHONY: soak
 soak: setup ## run the tests of the ranks with every combination of parameters at every world size (an hour)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/ranks
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) tests/ranks
 
 # The oldest TensorFlow that is supported, with the Keras of the newest, and tensorflow-io, whose last release is for it.
 # Two ranks tell what the build can do; `make test` has the other world sizes.
@@ -91,6 +94,10 @@ soak: setup ## run the tests of the ranks with every combination of parameters a
 test-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
 	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
 	-k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
+
+# -j2 makes the two environments of the matrix side by side.
+.PHONY: environments
+environments: $(VENV_TF216)/installed $(VENV_GPU)/installed ## make what test-matrix, test-tfio and test-gpu-build need
 
 $(VENV_TF216)/bin/python:
 	$(call create,$(VENV_TF216),$(PYTHON),12)

@@ -1,28 +1,34 @@
 """What holds for every test: the order (fast first), a working folder outside the source tree, and no process left.
 
 A session that a test starts inside this one (the ranks of tests/ranks) inherits its tag and leaves all three to it.
+With `-n 2` of pytest-xdist each of the two worker processes is such a session.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 # Every process started by this session has it in its environment, whoever its parent is by then.
 TAG = "PYTEST_TFDIST_SESSION"
 INNER = TAG in os.environ
+LEFT = "processes left"
 LAUNCHERS = frozenset({"mpirun", "mpiexec", "prterun", "prted", "orted", "tfdistrun"})
 # A process that was told to end may need this long to go.
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.02
 # Folders of tests, fast ones first; one that is not named here comes last.
 ORDER = ("unit", "test_architecture.py", "cpp", "gpu", "xla", "ranks", "launch", "elastic", "data_service", "examples")
+# Of a test of tests/ranks: its world size.
+WORLD = re.compile(r"[\[-]np(\d+)[-\]]")
 
 
 def _poll() -> None:
@@ -54,6 +60,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return ranks.get(parts[0], len(ORDER))
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """What one process of xdist runs as a whole."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope(nodeid)
+
+    config.option.loadscopereorder = False  # the order is ours
+    return Scheduling(config, log)
+
+
+def scope(nodeid: str) -> str:
+    """The tests of a world size are one job, those of a file share fixtures; each C++ build is long."""
+    file, _, test = nodeid.partition("::")
+    room = file.rpartition("tests/")[2].partition("/")[0]
+    if room == "cpp":
+        return nodeid
+    size = WORLD.search(test) if room == "ranks" else None
+    return f"ranks {size[1]}" if size else file
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -90,17 +119,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             _kill(pid)
         listed = "\n".join(f"  {pid}: {command}" for pid, command in left.items())
         text = f"{len(left)} processes of these tests still ran {GRACE_SECONDS} s after them (killed now):\n{listed}"
-        report = pytest.TestReport(
-            nodeid="tests/conftest.py::no_process_is_left",
-            location=("tests/conftest.py", 0, "no_process_is_left"),
-            keywords={},
-            outcome="failed",
-            longrepr=text,
-            when="call",
-        )
-        session.config.hook.pytest_runtest_logreport(report=report)
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if hasattr(session.config, "workeroutput"):  # of xdist: what its workers tell at their end
+            session.config.workeroutput[LEFT] = text
+        else:
+            _fail(session.config, text)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
     del os.environ[TAG]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if text := getattr(node, "workeroutput", {}).get(LEFT):
+        _fail(node.config, text)
+
+
+def _fail(config: pytest.Config, text: str) -> None:
+    report = pytest.TestReport(
+        nodeid="tests/conftest.py::no_process_is_left",
+        location=("tests/conftest.py", 0, "no_process_is_left"),
+        keywords={},
+        outcome="failed",
+        longrepr=text,
+        when="call",
+    )
+    config.hook.pytest_runtest_logreport(report=report)
 
 
 def left_processes(tag: str) -> dict[int, str]:

@@ -16,8 +16,8 @@ flags=(-std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 case "$sanitizer" in
   none) flags+=(-O3) ;;
-  thread) flags+=(-g -O1 -fsanitize=thread) ;;
-  address) flags+=(-g -O1 '-fsanitize=address,undefined' -fno-sanitize-recover=all) ;;
+  thread) flags+=(-g1 -O1 -fsanitize=thread) ;;
+  address) flags+=(-g1 -O1 '-fsanitize=address,undefined' -fno-sanitize-recover=all) ;;
   *)
     echo "run.sh: received sanitizer '$sanitizer'; expected none, thread or address" >&2
     exit 2

@@ -5,10 +5,10 @@ world sizes (default 2 and 3); the fixture `world` is the size. Seen from outsid
 passes if it passed on every rank. Of the combinations of parameters `make test` runs a sample at sizes other than 2,
 and `make soak` all.
 
-The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up, but for the job of
-one rank: that runs beside the tests before, most of which use one core. The ranks (the inner sessions) write what
-happened to files, which the outer session reads as they grow. A rank that fails leaves its peers inside a collective;
-the check of headers then fails them too, and the barrier after each test brings all of them back in step.
+The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up. The ranks (the
+inner sessions) write what happened to files, which the outer session reads as they grow. A rank that fails leaves its
+peers inside a collective; the check of headers then fails them too, and the barrier after each test brings all of them
+back in step.
 """
 
 from __future__ import annotations
@@ -255,16 +255,10 @@ if not INNER:
             items[place] = item
 
     def _start(session: pytest.Session, size: int) -> None:
-        """Starts the job of the tests of a world size, if there are any."""
+        """Starts the job of the tests of a world size."""
         items = [item for item in session.items if HERE in item.path.parents and world_of(item) == size]
-        if items:
-            folder = session.config._tmp_path_factory.mktemp(f"np{size}_")  # type: ignore[attr-defined]
-            _batches[size] = Batch(items, size, folder)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(session: pytest.Session) -> None:
-        if not session.config.option.collectonly:
-            _start(session, 1)
+        folder = session.config._tmp_path_factory.mktemp(f"np{size}_")  # type: ignore[attr-defined]
+        _batches[size] = Batch(items, size, folder)
 
     def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if HERE not in item.path.parents:  # the hook is called for every item of the session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,18 +30,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_session(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != TAG} | variables
-    command = [str(Path(sys.executable).parent / "pytest"), "-v", "tests"]
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadscope")
+
+
+def run_session(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    ours = (TAG, "PYTEST_XDIST")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | variables
+    command = [str(Path(sys.executable).parent / "pytest"), "-v", *options, "tests"]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
 
 
-def test_left_process_fails_the_session_and_is_ended(folder: Path) -> None:
+@pytest.mark.parametrize("options", [(), SIDE_BY_SIDE])
+def test_left_process_fails_the_session_and_is_ended(folder: Path, options: tuple[str, ...]) -> None:
     script = "import signal; signal.pause()"
     (folder / "tests" / "unit" / "test_a.py").write_text(LEAVE.format(script=script))
-    done = run_session(folder)
+    done = run_session(folder, *options)
     assert done.returncode == 1, done.stdout
     assert "1 processes of these tests still ran" in done.stdout
     assert script in done.stdout
@@ -93,6 +99,30 @@ def test_fast_tests_run_first_and_outside_the_checkout(folder: Path) -> None:
         "examples",
         "zebra",
     ]
+
+
+def test_side_by_side_a_world_size_is_one_job_and_a_file_is_one_part(folder: Path) -> None:
+    text = """
+import pytest
+@pytest.mark.parametrize("world", ["np1", "np2", "np3"])
+@pytest.mark.parametrize("other", ["x", "y"])
+def test_a(other, world): pass
+"""
+    (folder / "tests" / "ranks").mkdir()
+    for name in "abcdef":
+        (folder / "tests" / "ranks" / f"test_{name}.py").write_text(text)
+        (folder / "tests" / "unit" / f"test_{name}.py").write_text(text)
+    (folder / "tests" / "cpp").mkdir()
+    (folder / "tests" / "cpp" / "test_cpp.py").write_text(text)
+    done = run_session(folder, *SIDE_BY_SIDE)
+    assert done.returncode == 0, done.stdout
+    places: dict[str, set[str]] = {}
+    for worker, file, test in re.findall(r"^\[(gw\d)\] .* PASSED tests/(\S+)::(\S+)", done.stdout, re.MULTILINE):
+        part = test.split("-")[-1] if file.startswith("ranks") else file
+        places.setdefault(part, set()).add(worker)
+    for part in ("np1]", "np2]", "np3]", *(f"unit/test_{name}.py" for name in "abcdef")):
+        assert len(places[part]) == 1, places
+    assert len(set().union(*places.values())) == 2
 
 
 def test_wait_until_returns_on_the_condition_and_fails_after_its_deadline(
