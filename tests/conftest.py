@@ -26,7 +26,10 @@ LAUNCHERS = frozenset({"mpirun", "mpiexec", "prterun", "prted", "orted", "tfdist
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.02
 # Folders of tests, fast ones first; one that is not named here comes last.
-ORDER = ("unit", "test_architecture.py", "cpp", "gpu", "xla", "ranks", "launch", "elastic", "data_service", "examples")
+ORDER = (
+    *("unit", "test_architecture.py", "kubernetes", "compose", "cpp", "gpu", "xla", "ranks"),
+    *("launch", "elastic", "data_service", "examples"),
+)
 # Of a test of tests/ranks: its world size.
 WORLD = re.compile(r"[\[-]np(\d+)[-\]]")
 
@@ -76,11 +79,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def scope(nodeid: str) -> str:
-    """The tests of a world size are one job, those of a file share fixtures; each C++ build is long."""
+    """Tests of a world size are one job, those of compose share an engine, those of a file its fixtures."""
     file, _, test = nodeid.partition("::")
     room = file.rpartition("tests/")[2].partition("/")[0]
+    if room == "compose":
+        return room
     if room == "cpp":
-        return nodeid
+        return nodeid  # a build, minutes long
     size = WORLD.search(test) if room == "ranks" else None
     return f"ranks {size[1]}" if size else file
 

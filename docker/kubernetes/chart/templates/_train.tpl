@@ -1,0 +1,139 @@
+{{/* The two kinds of pods of a job, the same for Kubernetes' own objects and for Kubeflow's operator. */}}
+
+{{- define "tfdist.workerPod" -}}
+{{- include "tfdist.podSettings" . }}
+terminationGracePeriodSeconds: 30
+containers:
+  - name: worker
+    image: {{ .Values.image }}
+    {{- include "tfdist.containerSettings" . | nindent 4 }}
+    args: [tfdist-worker]
+    env:
+      {{- if .Values.train.operator }}
+      - name: HOST_KEY
+        value: /run/tfdist/keys/id_rsa
+      - name: LAUNCHER_KEY
+        value: /run/tfdist/keys/authorized_keys
+      {{- else }}
+      - name: HOST_KEY
+        value: /run/tfdist/keys/host_key
+      - name: LAUNCHER_KEY
+        value: /run/tfdist/keys/launcher_key.pub
+      {{- end }}
+    ports:
+      - name: ssh
+        containerPort: 2222
+    # sshd writes it when it listens; a probe of the port would be logged as an attack.
+    readinessProbe:
+      exec:
+        command: [test, -s, /run/tfdist/own/sshd.pid]
+      periodSeconds: 2
+    resources:
+      {{- toYaml .Values.train.worker.resources | nindent 6 }}
+    volumeMounts:
+      - name: job
+        mountPath: /job
+        readOnly: true
+      - name: data
+        mountPath: /data
+      - name: checkpoints
+        mountPath: /checkpoints
+      {{- if not .Values.train.operator }}
+      - name: keys
+        mountPath: /run/tfdist/keys
+        readOnly: true
+      {{- end }}
+      - name: own
+        mountPath: /run/tfdist/own
+      - name: shared-memory
+        mountPath: /dev/shm
+      - name: temporary
+        mountPath: /tmp
+volumes:
+  {{- include "tfdist.jobVolume" . | nindent 2 }}
+  {{- include "tfdist.volume" (list "data" .Values.volumes.data) | nindent 2 }}
+  {{- include "tfdist.volume" (list "checkpoints" .Values.volumes.checkpoints) | nindent 2 }}
+  {{- if not .Values.train.operator }}
+  {{- include "tfdist.keysVolume" (list . "host_key" "launcher_key.pub") | nindent 2 }}
+  {{- end }}
+  {{- include "tfdist.memory" (list "own" "1Mi") | nindent 2 }}
+  {{- include "tfdist.memory" (list "shared-memory" .Values.train.worker.sharedMemory) | nindent 2 }}
+  - name: temporary
+    emptyDir:
+      sizeLimit: {{ .Values.train.worker.temporary }}
+{{- with .Values.train.worker.pod }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "tfdist.launcherPod" -}}
+{{- include "tfdist.podSettings" . }}
+# tfdistrun gives the ranks 20 s to save what they have.
+terminationGracePeriodSeconds: 30
+containers:
+  - name: launcher
+    image: {{ .Values.image }}
+    {{- include "tfdist.containerSettings" . | nindent 4 }}
+    args: {{ prepend .Values.train.command "tfdist-launcher" | toJson }}
+    env:
+      {{- if .Values.train.operator }}
+      - name: LAUNCHER_KEY
+        value: /run/tfdist/keys/id_rsa
+      - name: HOST_KEY
+        value: /run/tfdist/keys/id_rsa.pub
+      - name: HOSTFILE
+        value: /etc/mpi/hostfile
+      {{- else }}
+      - name: LAUNCHER_KEY
+        value: /run/tfdist/keys/launcher_key
+      - name: HOST_KEY
+        value: /run/tfdist/keys/host_key.pub
+      - name: WORKER_SERVICE
+        value: {{ .Release.Name }}-worker
+      - name: WORKERS
+        value: {{ int64 .Values.train.workers | quote }}
+      - name: SLOTS
+        value: {{ int64 .Values.train.slots | quote }}
+      {{- end }}
+      - name: WORKER_TIMEOUT
+        value: {{ int64 .Values.train.workerTimeout | quote }}
+      {{- with .Values.train.launchOptions }}
+      - name: LAUNCH_OPTIONS
+        value: {{ . | quote }}
+      {{- end }}
+      {{- if .Values.dataService.enabled }}
+      - name: TFDIST_DATA_SERVICE
+        value: {{ .Release.Name }}-dispatcher:5050
+      {{- end }}
+      {{- range $name, $value := .Values.train.environment }}
+      - name: {{ $name }}
+        value: {{ $value | quote }}
+      {{- end }}
+    resources:
+      {{- toYaml .Values.train.launcher.resources | nindent 6 }}
+    volumeMounts:
+      - name: job
+        mountPath: /job
+        readOnly: true
+      {{- if not .Values.train.operator }}
+      - name: keys
+        mountPath: /run/tfdist/keys
+        readOnly: true
+      {{- end }}
+      - name: own
+        mountPath: /var/lib/tfdist/.ssh
+      - name: temporary
+        mountPath: /tmp
+volumes:
+  {{- include "tfdist.jobVolume" . | nindent 2 }}
+  {{- if not .Values.train.operator }}
+  {{- include "tfdist.keysVolume" (list . "launcher_key" "host_key.pub") | nindent 2 }}
+  {{- end }}
+  {{- include "tfdist.memory" (list "own" "1Mi") | nindent 2 }}
+  - name: temporary
+    emptyDir:
+      sizeLimit: 1Gi
+{{- with .Values.train.launcher.pod }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,287 @@
+"""The pods of docker/kubernetes as containers, with keys and names as Kubernetes gives them. It is no cluster: what
+schedules, restarts and resolves there is not in it.
+"""
+
+import base64
+import uuid
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docker" / "kubernetes"
+USER = "1000"
+# As kubelet's writer does it: links into a folder, and modes that say that everybody may write to the outer one.
+MOUNT_SECRET = """
+cd /secret && mkdir ..now && ln -s ..now ..data
+for pair in "$@"; do
+  base64 -d <<< "${pair#*=}" > "..now/${pair%%=*}"
+  ln -s "..data/${pair%%=*}" "${pair%%=*}"
+done
+chown -R 0:1000 . && chmod 0440 ..now/* && chmod 2777 .
+"""
+# As the operator makes its pair.
+OPERATOR_KEYS = """
+ssh-keygen -q -t ecdsa -b 521 -m PEM -N '' -f /tmp/key && cd /tmp
+for pair in id_rsa=key id_rsa.pub=key.pub authorized_keys=key.pub; do
+  echo "${pair%%=*}: $(base64 -w 0 "${pair#*=}")"
+done
+"""
+# What the operator sets for the launcher where mpiImplementation is OpenMPI.
+OPERATOR_VARIABLES = {
+    "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+    "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
+    "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
+    "OMPI_MCA_orte_set_default_slots": "2",
+}
+PLACES = """
+import socket, tfdist
+tfdist.init()
+total = tfdist.allgather_object((tfdist.rank(), socket.gethostname()))
+print("here", tfdist.rank(), tfdist.local_rank(), socket.gethostname(), len(total), flush=True)
+"""
+READS = """
+import sys, tensorflow as tf, tfdist
+dataset = tf.data.Dataset.range(100).map(lambda x: x * 3)
+read = tfdist.data_service.distribute(dataset, sys.argv[1], sharding="dynamic")
+print("sum", sum(int(each) for each in read))
+"""
+
+
+class Cluster:
+    """Containers made from the pods of a manifest, on one network, and what they mount."""
+
+    def __init__(self, docker, images, folder):
+        self.docker, self.images, self.folder = docker, images, folder
+        self.name = f"tfdist-test-{uuid.uuid4().hex[:8]}"
+        self.containers, self.volumes = [], []
+        docker("network", "create", self.name)
+
+    def delete(self):
+        if self.containers:
+            self.docker("rm", "--force", *self.containers)
+        if self.volumes:
+            self.docker("volume", "rm", *self.volumes)
+        self.docker("network", "rm", self.name)
+
+    def secret(self, name, data):
+        """A volume with files from base64, as a pod sees a secret."""
+        volume = f"{self.name}-{name}"
+        self.volumes.append(volume)
+        self.docker("volume", "create", volume)
+        words = [f"{file}={text}" for file, text in data.items()]
+        mount = ("--user", "0", "--volume", f"{volume}:/secret")
+        self.docker.run(self.images["cpu"], "bash", "-ec", MOUNT_SECRET, "bash", *words, options=mount)
+        return volume
+
+    def options(self, template, secrets, variables):
+        """The words of `docker run` for a pod's container."""
+        (container,) = template["spec"]["containers"]
+        volumes = {each["name"]: each for each in template["spec"]["volumes"]}
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] and security["capabilities"]["drop"] == ["ALL"]
+        words = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{USER}:{USER}"]
+        for mount in container["volumeMounts"]:
+            source, place = volumes[mount["name"]], mount["mountPath"]
+            if "emptyDir" in source:
+                words += ["--tmpfs", f"{place}:mode=2777,gid={USER}"]
+            elif "secret" in source:
+                words += ["--volume", f"{secrets[source['secret']['secretName']]}:{place}:ro"]
+            else:
+                words += ["--volume", f"{self.folder}:{place}:ro"]
+        given = {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
+        for name, value in (given | variables).items():
+            words += ["--env", f"{name}={value}"]
+        return words
+
+    def start(self, template, hostname, names, secrets=None, variables=None, options=()):
+        """A pod that stays; `names` are those by which the network knows it, the first is also the container's."""
+        container = f"{names[0]}"
+        self.containers.append(container)
+        aliases = [word for name in names[1:] for word in ("--network-alias", name)]
+        place = ["--detach", "--name", container, "--hostname", hostname, "--network", self.name, *aliases, *options]
+        image = self.image(template)
+        args = [word.replace("$(POD_NAME)", hostname) for word in template["spec"]["containers"][0]["args"]]
+        self.docker("run", *place, *self.options(template, secrets or {}, variables or {}), image, *args)
+        return container
+
+    def run(self, template, secrets, variables=None, options=()):
+        """A pod that ends: its exit status and what it said."""
+        place = ["--rm", "--network", self.name, "--hostname", "train-launcher-x7k2p", *options]
+        words = self.options(template, secrets, variables or {})
+        args = template["spec"]["containers"][0]["args"]
+        done = self.docker("run", *place, *words, self.image(template), *args, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def image(self, template):
+        return self.images[template["spec"]["containers"][0]["image"].partition(":")[2]]
+
+
+@pytest.fixture
+def cluster(docker, images, tmp_path):
+    tmp_path.chmod(0o755)
+    made = Cluster(docker, images, tmp_path)
+    yield made
+    made.delete()
+
+
+def pods(file):
+    """The templates of the pods in a manifest, by role."""
+    found = {}
+    for document in yaml.safe_load_all((FOLDER / file).read_text()):
+        for each in document["spec"].get("mpiReplicaSpecs", {"": document["spec"]}).values():
+            if "template" in each:
+                found[each["template"]["metadata"]["labels"]["app.kubernetes.io/component"]] = each["template"]
+    return found
+
+
+def made_keys(docker, images):
+    """The data of a Secret that keys.sh prints."""
+    told = docker.run(images["cpu"], "/k/keys.sh", "train-keys", options=("--volume", f"{FOLDER}:/k:ro"))
+    return yaml.safe_load(told)["data"]
+
+
+def start_workers(cluster, wait_until, template, secrets, number=2):
+    """Workers that are ready, as `train-worker-0.SERVICE`: of the name alone the network knows nothing."""
+    service = f"s{cluster.name[-8:]}"
+    for index in range(number):
+        host = f"train-worker-{index}"
+        names = (f"{host}.{service}", service, f"{host}.{service}.default.svc")
+        container = cluster.start(template, host, names, secrets)
+        wait_until(lambda at=container: is_ready(cluster, template, at), seconds=60, what=f"the worker {container}")
+    return service
+
+
+def is_ready(cluster, template, container):
+    probe = template["spec"]["containers"][0]["readinessProbe"]["exec"]["command"]
+    return cluster.docker("exec", container, *probe, check=False).returncode == 0
+
+
+def items(template, secret, data):
+    """What a pod mounts of a secret."""
+    (volume,) = (each["secret"] for each in template["spec"]["volumes"] if "secret" in each)
+    assert volume["secretName"] == secret
+    return {each["path"]: data[each["key"]] for each in volume["items"]}
+
+
+def train(cluster, wait_until, script, keys, other=None, **variables):
+    """Runs the job of train.yaml; `other` are keys of the launcher that differ."""
+    made = pods("train.yaml")
+    (cluster.folder / "train.py").write_text(script)
+    (container,) = made["launcher"]["spec"]["containers"]
+    container["args"] = ["tfdist-launcher", "python", "train.py"]
+    worker = cluster.secret("worker", items(made["worker"], "train-keys", keys))
+    launcher = cluster.secret("launcher", items(made["launcher"], "train-keys", keys | (other or {})))
+    service = start_workers(cluster, wait_until, made["worker"], {"train-keys": worker})
+    return service, *cluster.run(made["launcher"], {"train-keys": launcher}, {"WORKER_SERVICE": service, **variables})
+
+
+def test_the_plain_job_runs_with_keys_from_a_secret(cluster, docker, images, wait_until):
+    keys = made_keys(docker, images)
+    service, status, log = train(cluster, wait_until, PLACES, keys, SLOTS="2")
+    assert status == 0, log
+    assert f"tfdist-launcher: 4 ranks on train-worker-0.{service}:2,train-worker-1.{service}:2\n" in log
+    for rank in range(4):
+        assert f"[{rank}] here {rank} {rank % 2} train-worker-{rank // 2} 4\n" in log
+    told = docker("logs", f"train-worker-0.{service}")
+    assert told.stdout + told.stderr == ""
+
+
+def test_the_launcher_waits_for_a_worker_that_is_not_ready(cluster, docker, images, wait_until):
+    _, status, log = train(cluster, wait_until, PLACES, made_keys(docker, images), WORKERS="3", WORKER_TIMEOUT="3")
+    assert status == 1
+    assert "fewer than 3 workers have an address" in log
+    assert "here" not in log
+
+
+@pytest.mark.parametrize(
+    ("stolen", "message"),
+    [
+        ("launcher_key", "Permission denied (publickey)"),
+        ("host_key.pub", "Host key verification failed"),
+    ],
+)
+def test_keys_of_another_job_open_nothing(cluster, docker, images, wait_until, stolen, message):
+    keys, other = made_keys(docker, images), made_keys(docker, images)
+    _, status, log = train(
+        cluster, wait_until, PLACES, keys, other={stolen: other[stolen]}, WORKERS="2", WORKER_TIMEOUT="4"
+    )
+    assert status == 1
+    assert "cannot be reached by ssh within 4 s (WORKER_TIMEOUT)" in log
+    assert message in log
+    assert "here" not in log
+
+
+def test_no_side_sees_the_private_key_of_the_other(cluster, docker, images):
+    made, keys = pods("train.yaml"), made_keys(docker, images)
+    for role, hidden in (("worker", "launcher_key"), ("launcher", "host_key")):
+        mounted = items(made[role], "train-keys", keys)
+        assert hidden not in mounted
+        volume = cluster.secret(role, mounted)
+        words = cluster.options(made[role], {"train-keys": volume}, {})
+        script = "cat /run/tfdist/keys/*; touch /run/tfdist/keys/new; id -u"
+        done = docker("run", "--rm", *words, images["cpu"], "bash", "-c", script)
+        assert done.stdout.count("PRIVATE KEY-----") == 2  # begin and end of its own
+        assert base64.b64decode(keys[hidden]).decode().splitlines()[2] not in done.stdout
+        assert "Read-only file system" in done.stderr
+
+
+def test_the_pods_of_an_mpijob_run_with_keys_and_hostfile_of_the_operator(cluster, docker, images, wait_until):
+    made = pods("mpijob.yaml")
+    (cluster.folder / "train.py").write_text(PLACES)
+    keys = yaml.safe_load(docker.run(images["cpu"], "bash", "-ec", OPERATOR_KEYS))
+    volume = cluster.secret("auth", keys)
+    for template in made.values():  # what the operator adds to them
+        (container,) = template["spec"]["containers"]
+        container["volumeMounts"].append({"name": "ssh-auth", "mountPath": "/run/tfdist/keys"})
+        template["spec"]["volumes"].append({"name": "ssh-auth", "secret": {"secretName": "train-ssh"}})
+    made["launcher"]["spec"]["containers"][0]["args"] = ["tfdist-launcher", "python", "train.py"]
+    service = start_workers(cluster, wait_until, made["worker"], {"train-ssh": volume})
+    hosts = [f"train-worker-{index}.{service}.default.svc" for index in range(2)]
+    (cluster.folder / "hostfile").write_text("".join(f"{host} slots=2\n" for host in hosts))
+    mount = ("--volume", f"{cluster.folder / 'hostfile'}:/etc/mpi/hostfile:ro")
+    status, log = cluster.run(made["launcher"], {"train-ssh": volume}, OPERATOR_VARIABLES, mount)
+    assert status == 0, log
+    assert f"4 ranks on {hosts[0]}:2,{hosts[1]}:2\n" in log
+    for rank in range(4):
+        assert f"[{rank}] here {rank} {rank % 2} train-worker-{rank // 2} 4\n" in log
+
+
+def test_a_worker_with_half_of_the_keys_says_so(docker, images):
+    done = docker("run", "--rm", "--env", "HOST_KEY=/etc/hostname", images["cpu"], "tfdist-worker", check=False)
+    assert done.returncode == 1
+    assert "LAUNCHER_KEY is '', which is no file with a key; HOST_KEY and LAUNCHER_KEY go together" in done.stderr
+
+
+def test_the_pods_of_the_data_service_find_each_other(cluster, docker, images, wait_until):
+    made = pods("data-service.yaml")
+    # The address of a Service is none of the pod's own: the dispatcher must not need it.
+    nowhere = ("--add-host", "train-dispatcher:203.0.113.7")
+    tag = cluster.name[-8:]
+    dispatcher = cluster.start(
+        made["dispatcher"], "train-dispatcher-a1", (f"dispatcher-{tag}", "train-dispatcher"), options=nowhere
+    )
+    names = [f"train-preprocessor-{index}" for index in range(2)]
+    workers = [
+        cluster.start(made["preprocessor"], name, (f"{name}-{tag}", f"{name}.train-preprocessor")) for name in names
+    ]
+
+    def answer(container, path):
+        ask = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:5051{path}', timeout=4).read().decode())"
+        return docker("exec", container, "python", "-c", ask, check=False)
+
+    for container in (dispatcher, *workers):
+        (only,) = made["dispatcher" if container == dispatcher else "preprocessor"]["spec"]["containers"]
+        for probe in ("startupProbe", "readinessProbe"):
+            path = only[probe]["httpGet"]["path"]
+            wait_until(lambda at=container, asked=path: answer(at, asked).returncode == 0, 90, f"{path} of {container}")
+    (cluster.folder / "reads.py").write_text(READS)
+    place = ("--network", cluster.name, "--volume", f"{cluster.folder}:/job:ro")
+    told = docker.run(images["cpu"], "python", "reads.py", "train-dispatcher:5050", options=place)
+    assert f"sum {sum(range(100)) * 3}" in told
+    for name in names:
+        assert f"{name}.train-preprocessor:5050" in answer(dispatcher, "/status").stdout
+    docker("stop", "--time", str(made["preprocessor"]["spec"]["terminationGracePeriodSeconds"]), workers[0])
+    (state,) = docker("inspect", "--format", "{{.State.ExitCode}}", workers[0]).stdout.split()
+    assert state == "0"  # it drained

@@ -1,0 +1,281 @@
+"""What the manifests mean: names that fit each other, and our images, scripts and variables as they are."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+SSHD = dict(line.split(" ", 1) for line in (DOCKER / "sshd_config").read_text().splitlines() if line[0] != "#")
+# What Kubeflow's operator adds to the pods of an MPIJob.
+OPERATOR_MOUNTS = {
+    "worker": {"/run/tfdist/keys"},
+    "launcher": {"/run/tfdist/keys", "/etc/mpi"},
+}
+FILES = ("train.yaml", "mpijob.yaml", "data-service.yaml")
+
+
+def header_variables(script):
+    """The variables that the header of a script explains."""
+    return set(re.findall(r"^#   ([A-Z_]+)  ", (DOCKER / script).read_text(), re.MULTILINE))
+
+
+def matches(selector, labels):
+    """Whether a LabelSelector, or a Service's map, takes these labels."""
+    wanted = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        rule["operator"] == "In" and labels.get(rule["key"]) in rule["values"]
+        for rule in selector.get("matchExpressions", ())
+    )
+
+
+def container(template):
+    (only,) = template["spec"]["containers"]
+    return only
+
+
+def pod(templates, documents, role):
+    (template,) = (template for each, template in templates(documents) if each == role)
+    return template
+
+
+def environment(template):
+    return {each["name"]: each.get("value") for each in container(template).get("env", ())}
+
+
+def test_selectors_take_the_pods_they_are_for_and_no_others(manifest, templates):
+    pods = [(role, template["metadata"]["labels"]) for role, template in templates(manifest)]
+    for document in manifest:
+        spec = document["spec"]
+        if document["kind"] in ("StatefulSet", "Deployment"):
+            own = spec["template"]["metadata"]["labels"]
+            assert [labels for _, labels in pods if matches(spec["selector"], labels)] == [own]
+        if document["kind"] == "Service":
+            taken = {role for role, labels in pods if matches(spec["selector"], labels)}
+            assert taken == {document["metadata"]["name"].rpartition("-")[2]}
+
+
+def test_the_service_of_a_statefulset_gives_its_pods_names(manifest):
+    headless = {
+        document["metadata"]["name"]
+        for document in manifest
+        if document["kind"] == "Service" and document["spec"].get("clusterIP") == "None"
+    }
+    named = {document["spec"]["serviceName"] for document in manifest if document["kind"] == "StatefulSet"}
+    assert named == headless
+
+
+def test_no_two_objects_have_one_name_and_all_are_of_one_release(manifest):
+    names = [(document["kind"], document["metadata"]["name"]) for document in manifest]
+    assert len(names) == len(set(names))
+    for document in manifest:
+        assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == "train"
+        assert "namespace" not in document["metadata"]
+
+
+def test_every_pod_is_covered_by_a_policy_that_lets_in_its_release_alone(objects, templates):
+    for file in FILES:
+        documents = objects(file)
+        policies = [document["spec"] for document in documents if document["kind"] == "NetworkPolicy"]
+        for role, template in templates(documents):
+            labels = template["metadata"]["labels"]
+            (policy,) = (each for each in policies if matches(each["podSelector"], labels))
+            assert policy["policyTypes"] == ["Ingress"]
+            (rule,) = policy["ingress"]
+            (peer,) = rule["from"]
+            assert matches(peer["podSelector"], labels), role
+            assert not matches(peer["podSelector"], labels | {"app.kubernetes.io/instance": "another"})
+            assert not matches(peer["podSelector"], {"app": "stranger"})
+            assert set(peer) == {"podSelector"}  # no other namespace
+
+
+def test_the_jobs_pods_reach_the_data_service_and_not_the_other_way_round(objects, templates):
+    (service,) = (each["spec"] for each in objects("data-service.yaml") if each["kind"] == "NetworkPolicy")
+    (job,) = (each["spec"] for each in objects("train.yaml") if each["kind"] == "NetworkPolicy")
+    worker = pod(templates, objects("train.yaml"), "worker")["metadata"]["labels"]
+    preprocessor = pod(templates, objects("data-service.yaml"), "preprocessor")["metadata"]["labels"]
+    assert matches(service["ingress"][0]["from"][0]["podSelector"], worker)
+    assert not matches(job["ingress"][0]["from"][0]["podSelector"], preprocessor)
+    assert {each["port"] for each in service["ingress"][0]["ports"]} == {5050, 5051}
+
+
+def test_mounts_have_volumes_and_volumes_are_mounted(manifest, templates):
+    for role, template in templates(manifest):
+        mounts = container(template)["volumeMounts"]
+        volumes = {each["name"]: each for each in template["spec"]["volumes"]}
+        assert {each["name"] for each in mounts} == set(volumes), role
+        assert len({each["mountPath"] for each in mounts}) == len(mounts)
+        for mount in mounts:
+            if {"secret", "configMap"} & volumes[mount["name"]].keys():
+                assert mount["readOnly"], role
+
+
+def test_a_container_is_as_the_restricted_pod_security_standard_wants_it(manifest, templates):
+    for role, template in templates(manifest):
+        spec, settings = template["spec"], container(template)["securityContext"]
+        assert spec["securityContext"]["runAsNonRoot"], role
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert settings["capabilities"] == {"drop": ["ALL"]}
+        assert settings["allowPrivilegeEscalation"] is False
+        assert settings["readOnlyRootFilesystem"] is True
+        assert spec["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert all({"emptyDir", "secret", "configMap"} & volume.keys() for volume in spec["volumes"])
+        assert not any("hostPort" in port for port in container(template).get("ports", ()))
+
+
+def test_every_container_says_what_it_needs(manifest, templates):
+    for role, template in templates(manifest):
+        resources = container(template)["resources"]
+        assert {"cpu", "memory"} <= resources["requests"].keys(), role
+        assert "memory" in resources["limits"]
+
+
+def test_probes_ask_ports_that_there_are(manifest, templates):
+    for _, template in templates(manifest):
+        ports = {each["name"]: each["containerPort"] for each in container(template).get("ports", ())}
+        for name, probe in container(template).items():
+            if name.endswith("Probe") and "httpGet" in probe:
+                assert ports[probe["httpGet"]["port"]] == 5051
+                assert probe["httpGet"]["path"] in ("/healthz", "/readyz")
+    for document in manifest:
+        if document["kind"] == "Service":
+            template = pod(templates, manifest, document["metadata"]["name"].rpartition("-")[2])
+            named = {each["name"]: each["containerPort"] for each in container(template)["ports"]}
+            assert all(named[each["targetPort"]] == each["port"] for each in document["spec"]["ports"])
+
+
+def test_user_image_and_program_are_those_of_the_dockerfile(manifest, templates):
+    (uid,) = re.findall(r"useradd --uid (\d+)", DOCKERFILE)
+    targets = re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.MULTILINE)
+    programs = re.findall(r"/usr/local/bin/(\S+)", DOCKERFILE)
+    for role, template in templates(manifest):
+        assert template["spec"]["securityContext"]["runAsUser"] == int(uid)
+        assert template["spec"]["securityContext"]["fsGroup"] == int(uid)
+        name, _, target = container(template)["image"].partition(":")
+        assert name == "tfdist" and target in targets
+        # The entry point, tini, is the image's own.
+        assert "command" not in container(template)
+        if role in ("worker", "launcher"):
+            assert container(template)["args"][0] in programs
+
+
+@pytest.mark.parametrize("file", ["train.yaml", "mpijob.yaml"])
+def test_the_scripts_get_variables_they_read_and_files_that_are_mounted(objects, templates, file):
+    for role in ("worker", "launcher"):
+        template = pod(templates, objects(file), role)
+        given = environment(template)
+        assert given.keys() <= header_variables(f"{role}.sh"), role
+        assert {"HOST_KEY", "LAUNCHER_KEY"} <= given.keys()
+        mounted = {each["mountPath"] for each in container(template)["volumeMounts"]}
+        if file == "mpijob.yaml":
+            mounted |= OPERATOR_MOUNTS[role]
+        for name in given.keys() & {"HOST_KEY", "LAUNCHER_KEY", "HOSTFILE"}:
+            assert str(Path(given[name]).parent) in mounted, name
+
+
+def test_each_side_gets_its_own_private_key_and_the_public_one_of_the_other(objects, templates):
+    documents = objects("train.yaml")
+    expected = {"worker": ["host_key", "launcher_key.pub"], "launcher": ["launcher_key", "host_key.pub"]}
+    for role, keys in expected.items():
+        template = pod(templates, documents, role)
+        (volume,) = (each["secret"] for each in template["spec"]["volumes"] if each["name"] == "keys")
+        assert [item["key"] for item in volume["items"]] == keys
+        assert volume["secretName"] == "train-keys"
+        assert volume["defaultMode"] == 0o440
+        given = environment(template)
+        assert {Path(given["HOST_KEY"]).name, Path(given["LAUNCHER_KEY"]).name} == {
+            item["path"] for item in volume["items"]
+        }
+
+
+def test_the_operator_mounts_its_keys_where_the_scripts_look(objects, templates):
+    documents = objects("mpijob.yaml")
+    (job,) = (each["spec"] for each in documents if each["kind"] == "MPIJob")
+    place = job["sshAuthMountPath"]
+    assert environment(pod(templates, documents, "worker")) == {
+        "HOST_KEY": f"{place}/id_rsa",
+        "LAUNCHER_KEY": f"{place}/authorized_keys",
+    }
+    launcher = environment(pod(templates, documents, "launcher"))
+    assert launcher["HOST_KEY"] == f"{place}/id_rsa.pub"
+    assert launcher["LAUNCHER_KEY"] == f"{place}/id_rsa"
+    assert launcher["HOSTFILE"] == "/etc/mpi/hostfile"
+    # A hostfile has all of them, so the launcher need not count.
+    assert not {"WORKERS", "SLOTS", "WORKER_SERVICE"} & launcher.keys()
+
+
+def test_the_launcher_knows_its_workers(objects, templates):
+    documents = objects("train.yaml")
+    (workers,) = (each for each in documents if each["kind"] == "StatefulSet")
+    given = environment(pod(templates, documents, "launcher"))
+    assert given["WORKER_SERVICE"] == workers["spec"]["serviceName"]
+    assert int(given["WORKERS"]) == workers["spec"]["replicas"]
+    (service,) = (each for each in documents if each["kind"] == "Service")
+    # Only workers that are ready may be found, so that none is left out of the count.
+    assert "publishNotReadyAddresses" not in service["spec"]
+
+
+def test_a_failed_job_is_not_started_again(objects):
+    (launcher,) = (each["spec"] for each in objects("train.yaml") if each["kind"] == "Job")
+    assert (launcher["backoffLimit"], launcher["template"]["spec"]["restartPolicy"]) == (0, "Never")
+    (job,) = (each["spec"] for each in objects("mpijob.yaml") if each["kind"] == "MPIJob")
+    assert job["runPolicy"]["backoffLimit"] == 0
+    assert {each["restartPolicy"] for each in job["mpiReplicaSpecs"].values()} == {"Never"}
+
+
+@pytest.mark.parametrize("file", ["train.yaml", "mpijob.yaml"])
+def test_the_folders_of_the_scripts_can_be_written(objects, templates, file):
+    worker = pod(templates, objects(file), "worker")
+    mounts = {each["mountPath"]: each["name"] for each in container(worker)["volumeMounts"]}
+    own = str(Path(SSHD["HostKey"]).parent)
+    volumes = {each["name"]: each for each in worker["spec"]["volumes"]}
+    assert volumes[mounts[own]]["emptyDir"]["medium"] == "Memory"
+    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+    assert container(worker)["readinessProbe"]["exec"]["command"] == ["test", "-s", SSHD["PidFile"]]
+    assert container(worker)["ports"] == [{"name": "ssh", "containerPort": int(SSHD["Port"])}]
+    launcher = pod(templates, objects(file), "launcher")
+    mounts = {each["mountPath"]: each["name"] for each in container(launcher)["volumeMounts"]}
+    (home,) = re.findall(r"--home-dir (\S+)", DOCKERFILE)
+    volumes = {each["name"]: each for each in launcher["spec"]["volumes"]}
+    assert volumes[mounts[f"{home}/.ssh"]]["emptyDir"]["medium"] == "Memory"
+
+
+def test_both_kinds_of_job_run_the_same_pods(objects, templates):
+    """Apart from keys and from how the workers are found."""
+    for role in ("worker", "launcher"):
+        pods = [pod(templates, objects(file), role) for file in ("train.yaml", "mpijob.yaml")]
+        for each in pods:
+            each["spec"].pop("restartPolicy", None)
+            container(each)["env"] = None
+            container(each)["volumeMounts"] = [m for m in container(each)["volumeMounts"] if m["name"] != "keys"]
+            each["spec"]["volumes"] = [volume for volume in each["spec"]["volumes"] if volume["name"] != "keys"]
+        assert pods[0] == pods[1]
+
+
+def test_the_data_service_is_started_with_options_that_it_has(objects, templates):
+    from tfdist.data_service.command import _parser
+
+    documents = objects("data-service.yaml")
+    services = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "Service"}
+    dispatcher = _parser().parse_args(container(pod(templates, documents, "dispatcher"))["args"])
+    template = pod(templates, documents, "preprocessor")
+    words = [word.replace("$(POD_NAME)", "train-preprocessor-0") for word in container(template)["args"]]
+    worker = _parser().parse_args(words)
+    assert dispatcher.host in services
+    assert worker.dispatcher == f"{dispatcher.host}:{dispatcher.port}"
+    assert worker.host == "train-preprocessor-0.train-preprocessor"
+    assert services["train-preprocessor"]["publishNotReadyAddresses"] is True
+    assert worker.port == dispatcher.port == 5050 and worker.insecure and dispatcher.insecure
+    assert template["spec"]["terminationGracePeriodSeconds"] > worker.drain_timeout
+    assert (template["spec"]["containers"][0]["env"][0]["valueFrom"]) == {"fieldRef": {"fieldPath": "metadata.name"}}
+
+
+def test_there_is_no_secret_in_the_manifests(manifest):
+    assert not [document for document in manifest if document["kind"] == "Secret"]
+    assert not re.search(
+        r"PRIVATE KEY|ssh-(ed25519|rsa) |ecdsa-|LS0tLS1C|password", json.dumps(manifest), re.IGNORECASE
+    )
