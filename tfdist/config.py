@@ -114,6 +114,14 @@ SETTINGS = (
         "seconds of waiting for the other ranks after which a collective fails",
     ),
     Setting(
+        "host_timeout_seconds",
+        "TFDIST_HOST_TIMEOUT",
+        None,
+        _positive_seconds,
+        30.0,
+        "seconds after which tfdistrun gives up a host that does not answer, and a host gives up tfdistrun's",
+    ),
+    Setting(
         "gpu_operations",
         "TFDIST_GPU_OPERATIONS",
         "HOROVOD_GPU_OPERATIONS",
@@ -216,6 +224,7 @@ class Config:
     shared_memory: int
     stall_warning_seconds: float
     stall_shutdown_seconds: float
+    host_timeout_seconds: float
     gpu_operations: str
     compression: str
     log_level: str

@@ -53,10 +53,15 @@ class Launch:
         return name
 
     def start(
-        self, *words: str, variables: Mapping[str, str] | None = None, program: Sequence[str] = ("-m", "tfdist.launch")
+        self,
+        *words: str,
+        variables: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "tfdist.launch"),
+        inside: Sequence[str] = (),
     ) -> subprocess.Popen[str]:
+        """`inside` are words that run a command in other surroundings, as `ip netns exec`."""
         started = subprocess.Popen(
-            [sys.executable, *program, *words],
+            [*inside, sys.executable, *program, *words],
             cwd=self.folder,
             env={**os.environ, MARK: self.mark, **(variables or {})},
             stdin=subprocess.DEVNULL,

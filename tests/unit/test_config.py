@@ -55,6 +55,7 @@ def test_own_name_wins_over_horovods_and_empty_is_unset():
         ("TFDIST_STALL_CHECK_WARNING_TIME", "nan"),
         ("TFDIST_STALL_CHECK_SHUTDOWN_TIME", "0"),
         ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "inf"),
+        ("TFDIST_HOST_TIMEOUT", "0"),
         ("TFDIST_COMPRESSION", "zip"),
         ("TFDIST_LOG_LEVEL", "loud"),
         ("TFDIST_LAUNCHED", "yes"),

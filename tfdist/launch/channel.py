@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdist.launch.line import Piece
+from tfdist.launch.pulse import Pulse
 from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
+from tfdist.launch.tcp import keep_alive
 from tfdist.launch.ticket import Ticket
 
 SEND_TIMEOUT_S = 5.0
@@ -26,17 +28,19 @@ _READ_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Received:
-    """An event: a message of a rank, other than output."""
+    """An event: a message of a rank, other than output. `address` is that of its host."""
 
     rank: int
     message: Message
+    address: str
 
 
 @dataclass(frozen=True)
 class Lost:
-    """An event: a rank's connection ended."""
+    """An event: a rank's connection ended. `how` goes on after "host x", as in "host x closed its connection"."""
 
     rank: int
+    how: str
 
 
 @dataclass(frozen=True)
@@ -46,21 +50,9 @@ class Broken:
     error: Exception
 
 
-def keep_alive(connection: socket.socket) -> None:
-    """Has the kernel notice within half a minute that the other host is gone, however quiet the ranks are."""
-    for level, option, value in (
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    ):
-        connection.setsockopt(level, option, value)
-
-
 class _Connection:
-    def __init__(self, connection: socket.socket, peer: str) -> None:
-        self.socket, self.peer = connection, peer
+    def __init__(self, connection: socket.socket, address: str, port: int) -> None:
+        self.socket, self.address, self.peer = connection, address, f"{address}:{port}"
         self.rank: int | None = None
         self.since = time.monotonic()
         self.buffer = FrameBuffer(STRANGER_LIMIT_BYTES)
@@ -105,9 +97,12 @@ class Channel:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
+        self._pulse = Pulse(float("inf"))
         self._thread = threading.Thread(target=self._run, name="tfdistrun-channel", daemon=True)
 
-    def start(self) -> None:
+    def start(self, silence_limit_s: float) -> None:
+        """Begins to read. A rank that has started is lost after a silence of `silence_limit_s`."""
+        self._pulse = Pulse(silence_limit_s)
         self._thread.start()
 
     def send(self, rank: int, kind: str, **fields: Any) -> None:
@@ -133,13 +128,17 @@ class Channel:
 
     def _run(self) -> None:
         try:
+            before = time.monotonic()
             while not self._closing:
-                for key, _ in self._selector.select(timeout=1.0):
+                for key, _ in self._selector.select(timeout=self._pulse.step_s):
                     if key.fileobj is self._listener:
                         self._accept()
                     elif isinstance(key.data, _Connection):
                         self._read(key.data)
                 self._drop_old_strangers()
+                now = time.monotonic()
+                self._drop_silent_ranks(now - before)
+                before = now
         except Exception as error:  # noqa: BLE001  (whatever it is, the launcher has to end the job)
             self._events.put(Broken(error))
 
@@ -150,7 +149,7 @@ class Channel:
         except OSError:
             return  # it has gone again, or no descriptor is free: the next round tries again
         accepted.settimeout(SEND_TIMEOUT_S)
-        connection = _Connection(accepted, f"{address[0]}:{address[1]}")
+        connection = _Connection(accepted, *address)
         self._strangers.append(connection)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
         if len(self._strangers) > self._size + _STRANGERS:
@@ -159,11 +158,16 @@ class Channel:
     def _read(self, connection: _Connection) -> None:
         try:
             data = connection.socket.recv(_READ_BYTES)
-        except OSError:
+        except ConnectionResetError:
             data = b""
-        if not data:
-            self._drop(connection)
+        except OSError as error:
+            self._drop(connection, f"cannot be reached any more: {error.strerror}")
             return
+        if not data:
+            self._drop(connection, "closed its connection without a record")
+            return
+        if connection.rank is not None:
+            self._pulse.hear(connection.rank)
         connection.buffer.feed(data)
         try:
             while (frame := connection.buffer.take()) is not None:
@@ -180,6 +184,10 @@ class Channel:
             self._ranks[rank] = connection
         elif rank != connection.rank or message.kind == "hello":
             raise RefusedFrameError(f"the connection of rank {connection.rank} speaks for another")
+        if message.kind == "alive":
+            return
+        if message.kind == "started":
+            self._pulse.watch(rank)  # until then the time is that of the start
         if message.kind == "output":
             fields = message.fields
             if fields["stream"] not in ("stdout", "stderr"):
@@ -190,15 +198,15 @@ class Channel:
                 raise RefusedFrameError("a result that nobody asked for")
             self._keep(rank, message.fields["data"])
         else:
-            self._events.put(Received(rank, message))
+            self._events.put(Received(rank, message, connection.address))
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         if not self._warned:
             self._warned = True
             self._warn(f"refused a connection from {connection.peer}: {reason}; further ones are not reported")
-        self._drop(connection)
+        self._drop(connection, f"sent what is refused: {reason}")
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _Connection, how: str) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.socket)
         connection.socket.close()
@@ -206,7 +214,13 @@ class Channel:
             self._strangers.remove(connection)
         if connection.rank is not None and self._ranks.get(connection.rank) is connection:
             del self._ranks[connection.rank]
-            self._events.put(Lost(connection.rank))
+            self._pulse.forget(connection.rank)
+            self._events.put(Lost(connection.rank, how))
+
+    def _drop_silent_ranks(self, elapsed_s: float) -> None:
+        for rank in self._pulse.advance(elapsed_s):
+            how = f"has not answered for {self._pulse.limit_s:g} s (TFDIST_HOST_TIMEOUT)"
+            self._drop(self._ranks[rank], how)
 
     def _drop_old_strangers(self) -> None:
         limit = time.monotonic() - STRANGER_TIMEOUT_S

@@ -63,9 +63,9 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     environment |= option.variables(known)
     settings = config.read(environment)
     hosts = _hosts(known)
-    local = {item.name: host.is_local(item.name) for item in hosts}
-    everywhere = program.resolve(command, check_files=any(local.values()))
-    if known.data_workers and not all(local.values()):
+    elsewhere = {item.name: host.address(item.name) for item in hosts if not host.is_local(item.name)}
+    everywhere = program.resolve(command, check_files=len(elsewhere) < len(hosts))
+    if known.data_workers and elsewhere:
         raise ConfigError(
             "--data-workers serves ranks of this machine, and others are to run elsewhere. Start a service of its own "
             "(tfdist data-service --help) and name it by TFDIST_DATA_SERVICE=HOST:PORT"
@@ -74,7 +74,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     call = mpirun.Mpirun(
         path=mpirun.find(settings.mpi_home, environment),
         hosts=hosts,
-        local=all(local.values()),
+        local=not elsewhere,
         cores=cores,
         interfaces=known.network_interfaces,
         fabric=mpirun.has_fabric(),
@@ -84,7 +84,17 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     )
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     remarks = option.notes(known) + [line for line in warnings if line is not None]
-    plan = Plan(call, everywhere, environment, known.start_timeout, known.verbose, known.data_workers, known.autoscale)
+    plan = Plan(
+        call,
+        everywhere,
+        environment,
+        known.start_timeout,
+        settings.host_timeout_seconds,
+        elsewhere,
+        known.verbose,
+        known.data_workers,
+        known.autoscale,
+    )
     return plan, remarks
 
 

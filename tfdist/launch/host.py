@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tfdist.errors import ConfigError
@@ -89,6 +89,25 @@ def used(hosts: tuple[Host, ...], processes: int) -> tuple[Host, ...]:
 def placement(hosts: tuple[Host, ...]) -> tuple[str, ...]:
     """The host name of each rank."""
     return tuple(host.name for host in hosts for _ in range(host.slots))
+
+
+def known_as(node: str, numeric: str, elsewhere: Mapping[str, str]) -> str:
+    """The name that the user gave to a host, or `node` where it cannot be told.
+
+    A container's own name is a number that nobody knows, so the address counts first.
+
+    Args:
+        node: What the host calls itself.
+        numeric: The address it was seen with.
+        elsewhere: The addresses of the hosts given, by name.
+    """
+    for named in (
+        [name for name, known in elsewhere.items() if known == numeric],
+        [name for name, known in elsewhere.items() if name != known and name.split(".")[0] == node.split(".")[0]],
+    ):
+        if len(named) == 1:
+            return named[0]
+    return node
 
 
 def is_local(name: str) -> bool:

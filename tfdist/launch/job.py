@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass
 
 # From the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; together below 10 s.
@@ -19,7 +21,10 @@ PREEMPTION_S = 20.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one rank ended. `code` and `signum` are both None if its supervisor vanished without a record."""
+    """How one rank ended. `code` and `signum` are both None if its supervisor vanished without a record.
+
+    `lost` then says how, as what the other side did: "has not answered for 30 s".
+    """
 
     rank: int
     host: str
@@ -27,6 +32,7 @@ class Outcome:
     signum: int | None = None
     told: bool = False
     tail: tuple[str, ...] = ()
+    lost: str = ""
 
     @property
     def recorded(self) -> bool:
@@ -42,6 +48,15 @@ class Outcome:
         if self.signum is not None:
             return 128 + self.signum
         return 1 if self.code is None else self.code
+
+
+@dataclass(frozen=True)
+class LostHost:
+    """Another machine whose ranks vanished together. `how` goes on after its name."""
+
+    name: str
+    ranks: tuple[int, ...]
+    how: str
 
 
 class Do(enum.Enum):
@@ -73,15 +88,26 @@ class Phase(enum.IntEnum):
 
 
 class Job:
-    """Follows `len(hosts)` ranks from start to end; every method takes the time and returns what to do."""
+    """Follows `len(hosts)` ranks from start to end; every method takes the time and returns what to do.
 
-    def __init__(self, hosts: tuple[str, ...], start_timeout_s: float, now: float) -> None:
+    Args:
+        hosts: The host of each rank.
+        start_timeout_s: When all ranks have to have started.
+        now: The time.
+        elsewhere: Those of the hosts that are other machines than the launcher's, which can be lost.
+    """
+
+    def __init__(
+        self, hosts: tuple[str, ...], start_timeout_s: float, now: float, elsewhere: Collection[str] = ()
+    ) -> None:
         self.hosts = list(hosts)
+        self.elsewhere = frozenset(elsewhere)
         self.phase = Phase.RUNNING
         self.outcomes: dict[int, Outcome] = {}
         self.interrupt: int | None = None
         self.mpirun_status: int | None = None
         self.never_started: tuple[int, ...] = ()
+        self._interrupted = False
         self._failed: list[int] = []
         self._connected: set[int] = set()
         self._started: set[int] = set()
@@ -110,6 +136,19 @@ class Job:
     def first_to_fail(self) -> int | None:
         """The rank whose failure, not its end, was reported first; None if all others were only told to end."""
         return self._failed[0] if self._failed else None
+
+    @property
+    def lost_hosts(self) -> tuple[LostHost, ...]:
+        """The hosts that are lost: since the first of its ranks vanished, no other rank there has answered."""
+        silent = {rank: outcome for rank, outcome in self.outcomes.items() if outcome.lost and not outcome.told}
+        found = []
+        for name in dict.fromkeys(self.hosts[rank] for rank in silent):
+            here = [outcome for rank, outcome in self.outcomes.items() if self.hosts[rank] == name]
+            since = list(itertools.dropwhile(lambda outcome: outcome.rank not in silent, here))
+            running = any(self.hosts[rank] == name for rank in self._connected - self.outcomes.keys())
+            if name in self.elsewhere and not running and all(outcome.rank in silent for outcome in since):
+                found.append(LostHost(name, tuple(sorted(outcome.rank for outcome in since)), since[0].lost))
+        return tuple(found)
 
     @property
     def complete(self) -> bool:
@@ -179,15 +218,15 @@ class Job:
         """SIGINT or SIGTERM came to the launcher."""
         if self.phase >= Phase.KILL:
             return []
-        again = self.interrupt is not None
-        if self.interrupt is None:
+        again, self._interrupted = self._interrupted, True
+        if self.phase == Phase.RUNNING:  # else something else has begun the end before, and this only hastens it
             self.interrupt = signum
         if again and signum == signal.SIGINT:
             return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
         if not self._connected:
             return self._release(now)
         phase = max(self.phase, Phase.INTERRUPTED)
-        patience = INTERRUPT_S if self.interrupt == signal.SIGINT else PREEMPTION_S
+        patience = INTERRUPT_S if signum == signal.SIGINT else PREEMPTION_S
         deadline = self._deadline if again or phase != Phase.INTERRUPTED else now + patience
         return self._signal(phase, signum, deadline)
 
@@ -203,6 +242,8 @@ class Job:
         if self.phase == Phase.TERM:
             return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
         if self.phase == Phase.KILL:
+            for rank in sorted(self._connected - self.outcomes.keys()):
+                self.outcomes[rank] = Outcome(rank, self.hosts[rank], told=True, lost="did not answer any more")
             return self._release(now)
         self._enter(Phase.OVER, None)
         return [Action(Do.ABANDON)]

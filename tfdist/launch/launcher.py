@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is known before anything is started."""
+    """All that is known before anything is started; `elsewhere` has the addresses of other machines, by name."""
 
     mpirun: Mpirun
     command: tuple[str, ...]
     environment: dict[str, str] = field(repr=False)
     start_timeout_s: float
+    host_timeout_s: float
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
     data_workers: int = 0
     data_autoscale: tuple[int, int] | None = None
@@ -158,8 +160,9 @@ class Launcher:
     @property
     def heard(self) -> list[str]:
         """After `run`: what mpirun said, where it may matter."""
-        # Of ranks that left no record, mpirun or their supervisor may have said something there.
-        silent = self._plan.verbose or self._job.complete or not self.explanation
+        # Of ranks that left no record, mpirun or their supervisor may have said something there; of hosts that are
+        # lost it only says so once more.
+        silent = self._plan.verbose or self._job.complete or self._job.lost_hosts or not self.explanation
         return [] if silent else [f"[mpirun] {line}" for line in self._held]
 
     def report(self) -> dict[str, Any]:
@@ -174,7 +177,8 @@ class Launcher:
         }
 
     def _new_job(self) -> Job:
-        return Job(host.placement(self._plan.mpirun.hosts), self._plan.start_timeout_s, time.monotonic())
+        placement = host.placement(self._plan.mpirun.hosts)
+        return Job(placement, self._plan.start_timeout_s, time.monotonic(), self._plan.elsewhere)
 
     def _say(self, text: str) -> None:
         self._console.say(f"tfdistrun: {text}")
@@ -236,7 +240,7 @@ class Launcher:
             preexec_fn=before_exec(signal.SIGHUP, own_session=True),  # noqa: PLW1509  (threads start later)
         )
         threading.Thread(target=self._watch_mpirun, name="tfdistrun-mpirun", daemon=True).start()
-        self._channel.start()
+        self._channel.start(plan.host_timeout_s)
 
     def _watch_mpirun(self) -> None:
         assert self._mpirun is not None
@@ -268,7 +272,7 @@ class Launcher:
         if isinstance(event, Received):
             return self._on_message(event, now)
         if isinstance(event, Lost):
-            return self._job.finish(Outcome(event.rank, self._job.hosts[event.rank]), now)
+            return self._job.finish(Outcome(event.rank, self._job.hosts[event.rank], lost=event.how), now)
         if isinstance(event, _Interrupted):
             return self._job.interrupted(event.signum, now)
         if isinstance(event, _MpirunEnded):
@@ -284,10 +288,11 @@ class Launcher:
     def _on_message(self, event: Received, now: float) -> list[Action]:
         rank, fields = event.rank, event.message.fields
         if event.message.kind == "hello":
-            if self._job.connect(rank, fields["host"]):
+            if self._job.connect(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere)):
                 if self._call is not None:
                     self._channel.send(rank, "call", **self._call.offer(rank))
-                self._channel.send(rank, "run", command=list(self._plan.command))
+                limit = self._plan.host_timeout_s
+                self._channel.send(rank, "run", command=list(self._plan.command), silence_limit=limit)
             else:
                 self._channel.send(rank, "release")
         elif event.message.kind == "started":

@@ -148,6 +148,12 @@ def _add_placement(group: Any) -> None:
         metavar="SECONDS",
         help="end the job if not all ranks have started by then (default: %(default)g)",
     )
+    group.add_argument(
+        "--host-timeout",
+        metavar="SECONDS",
+        help="end the job if a host has not answered for so long: it is off, frozen or cut off from the network "
+        "(TFDIST_HOST_TIMEOUT; default: 30)",
+    )
 
 
 def _add_data(group: Any) -> None:
@@ -269,6 +275,7 @@ def variables(known: argparse.Namespace) -> dict[str, str]:
         "TFDIST_COMPRESSION": known.compression,
         "TFDIST_STALL_CHECK_WARNING_TIME": known.stall_check_warning_time_seconds,
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME": known.stall_check_shutdown_time_seconds,
+        "TFDIST_HOST_TIMEOUT": known.host_timeout,
         "TFDIST_LOG_LEVEL": None if level is None else _LOG_LEVELS[level],
     }
     return {name: value for name, value in values.items() if value is not None}

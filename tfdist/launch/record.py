@@ -22,12 +22,14 @@ TO_RANK = "to-rank"
 
 # kind -> the fields it must have, with their JSON types; nothing else is accepted.
 _NUMBER = (int,)
+_SECONDS = (int, float)
 _TEXT = (str,)
 _MAYBE_NUMBER = (int, type(None))
 SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "hello": {"host": _TEXT, "pid": _NUMBER},
-    "run": {"command": (list,)},
+    "run": {"command": (list,), "silence_limit": _SECONDS},
     "started": {"pid": _NUMBER},
+    "alive": {},
     "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},
     "finished": {"code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "told": (bool,), "tail": (list,)},
     "signal": {"number": _NUMBER},
@@ -39,7 +41,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "result": {"data": _TEXT},
     "failing": {},
 }
-_FROM_RANK = frozenset({"hello", "started", "output", "finished", "fetch", "result", "failing"})
+_FROM_RANK = frozenset({"hello", "started", "alive", "output", "finished", "fetch", "result", "failing"})
 
 
 class RefusedFrameError(Exception):

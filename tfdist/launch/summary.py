@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from tfdist.launch.job import Job, Outcome
+from tfdist.launch.job import Job, LostHost, Outcome
 
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
@@ -35,7 +35,7 @@ def outcome_text(outcome: Outcome | None, culprit: str) -> str:
     if outcome.code == 0:
         return "finished"
     if not outcome.recorded:
-        return "vanished without a record"
+        return f"{outcome.lost} after {culprit}" if outcome.told else "vanished without a record"
     if outcome.signum is not None:
         if outcome.told and outcome.signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             by_force = " (by SIGKILL)" if outcome.signum == signal.SIGKILL else ""
@@ -62,10 +62,31 @@ def last_lines(tail: Sequence[str]) -> list[str]:
     return shown if len(shown) <= _TAIL_LINES else [_TRACEBACK, "  ...", *shown[2 - _TAIL_LINES :]]
 
 
+def ranks_text(ranks: Sequence[int]) -> str:
+    """As in "rank 3", "ranks 0, 1 and 2" or "ranks 0 to 7"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 3 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _lost_text(lost: LostHost) -> str:
+    return f"host {lost.name} with {ranks_text(lost.ranks)} was lost: it {lost.how}"
+
+
+def _all_are_silent(job: Job) -> bool:
+    """Whether it is rather this machine that is lost."""
+    return len(job.lost_hosts) > 1 and {lost.name for lost in job.lost_hosts} == job.elsewhere
+
+
 def _headline(job: Job) -> str:
     cause = job.cause
+    lost = [_lost_text(each) for each in job.lost_hosts]
     if job.interrupt is not None:
-        return f"interrupted by {name_of(job.interrupt)}"
+        return "\n".join([f"interrupted by {name_of(job.interrupt)}", *lost])
+    if lost:
+        return "\n".join(lost)
     if job.never_started:
         return "not all ranks started in time"
     if cause is None or cause.told:
@@ -76,6 +97,9 @@ def _headline(job: Job) -> str:
 def _culprit(job: Job) -> str:
     if job.interrupt is not None:
         return name_of(job.interrupt)
+    if job.lost_hosts:
+        others = len(job.lost_hosts) - 1
+        return f"host {job.lost_hosts[0].name}{f' and {others} more' if others else ''} was lost"
     if job.never_started:
         return "others did not start"
     if job.cause is None or job.cause.told:
@@ -86,6 +110,8 @@ def _culprit(job: Job) -> str:
 def advice(job: Job) -> str:
     """The next step, in a line."""
     cause = job.cause
+    if job.lost_hosts:
+        return _advice_on_lost_hosts(job)
     if job.never_started:
         hosts = sorted({job.hosts[rank] for rank in job.never_started})
         return (
@@ -102,17 +128,29 @@ def advice(job: Job) -> str:
     return f"{where}: mend the error above; --output-filename DIR keeps each rank's full output"
 
 
+def _advice_on_lost_hosts(job: Job) -> str:
+    names = ", ".join(lost.name for lost in job.lost_hosts)
+    if _all_are_silent(job):
+        return "all other hosts were lost together: check the network of this machine, on which tfdistrun ran"
+    return (
+        f"check whether {names} is up and on the network, and its log for what ended it (out of memory: dmesg); "
+        "where a host may be silent for longer, raise TFDIST_HOST_TIMEOUT"
+    )
+
+
 def render(job: Job) -> str:
     """The text for the end of a job; empty where there is nothing to explain."""
     if job.status == 0:
         return ""
     parts = [_headline(job)]
     rows: list[tuple[str, ...]] = [("rank", "host", "outcome")]
+    lost = {rank for each in job.lost_hosts for rank in each.ranks}
     for rank, host in enumerate(job.hosts):
-        rows.append((str(rank), host, outcome_text(job.outcomes.get(rank), _culprit(job))))
+        text = "lost with its host" if rank in lost else outcome_text(job.outcomes.get(rank), _culprit(job))
+        rows.append((str(rank), host, text))
     parts.append(table(rows))
-    if job.interrupt is None:
-        if job.cause is not None and not job.cause.told and (lines := last_lines(job.cause.tail)):
-            parts.append(f"last lines of rank {job.cause.rank}:\n" + "\n".join(f"  | {line}" for line in lines))
+    if job.interrupt is None and job.cause is not None and not job.cause.told and (lines := last_lines(job.cause.tail)):
+        parts.append(f"last lines of rank {job.cause.rank}:\n" + "\n".join(f"  | {line}" for line in lines))
+    if job.interrupt is None or job.lost_hosts:
         parts.append(f"next: {advice(job)}")
     return "\n".join(parts)

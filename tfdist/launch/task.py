@@ -22,11 +22,12 @@ if not __package__:
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from tfdist.launch.call import Errand
-from tfdist.launch.channel import keep_alive
 from tfdist.launch.core import available, thread_defaults
 from tfdist.launch.line import LineSplitter, Piece
 from tfdist.launch.process import adopt_orphans, before_exec, descendants, die_with_parent, end_descendants, send
+from tfdist.launch.pulse import Pulse
 from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
+from tfdist.launch.tcp import is_unanswered, keep_alive
 from tfdist.launch.ticket import KEY_VARIABLE, Ticket
 
 CONNECT_TIMEOUT_S = 10.0
@@ -44,6 +45,8 @@ _PATIENCE_S = 1.0
 _TERM_S = 0.4
 # The launcher is gone; the guard waits a little longer before it ends us too.
 _ABANDONED_S = 1.0
+# How often a rank shows that it is there within the silence that the launcher bears.
+_SIGNS_OF_LIFE = 5
 
 
 class Supervisor:
@@ -64,6 +67,8 @@ class Supervisor:
         self._told = False
         self._kill_at: float | None = None
         self._drain_until: float | None = None
+        self._pulse: Pulse | None = None
+        self._looked_at = self._shown_at = 0.0
         self._throttled = self._reported = self._tidied = self._over = self._abandoned = False
         self._parent = os.getppid()
         self._selector = selectors.DefaultSelector()
@@ -99,6 +104,8 @@ class Supervisor:
         splitters = () if self._throttled else self._splitters.values()
         times = [due for splitter in splitters if (due := splitter.due()) is not None]
         times += [at for at in (self._kill_at, None if self._reported else self._drain_until) if at is not None]
+        if self._pulse is not None:
+            times.append(self._looked_at + self._pulse.step_s)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _on_signals(self, numbers: bytes) -> None:
@@ -114,6 +121,7 @@ class Supervisor:
 
     def _on_time(self) -> None:
         now = time.monotonic()
+        self._stay_in_touch(now)
         for stream, splitter in self._splitters.items():
             if (due := splitter.due()) is not None and due <= now and not self._has_more(stream):
                 self._send_pieces(stream, splitter.flush(now))
@@ -280,6 +288,7 @@ class Supervisor:
     def _obey(self, message: Message) -> None:
         if message.kind == "run" and self._command is None:
             self._command = tuple(message.fields["command"])
+            self._watch(message.fields["silence_limit"])
         elif message.kind == "call" and self._errand is None:
             self._errand = Errand(message.fields, self._send)
         elif message.kind == "part" and self._errand is not None:
@@ -289,6 +298,27 @@ class Supervisor:
         elif message.kind == "release":
             self._over = True
         self._start_when_ready()
+
+    def _watch(self, limit_s: float) -> None:
+        self._looked_at = self._shown_at = time.monotonic()
+        self._pulse = Pulse(limit_s)
+        self._pulse.watch(self._rank)
+
+    def _stay_in_touch(self, now: float) -> None:
+        """Shows the launcher that this host is there, and looks whether the launcher's host still is."""
+        pulse = self._pulse
+        if pulse is None or now < self._looked_at + pulse.step_s:
+            return
+        if not is_unanswered(self._socket, pulse.step_s):
+            pulse.hear(self._rank)
+        lost = pulse.advance(now - self._looked_at)
+        self._looked_at = now
+        if lost:
+            self._abandon()
+        # What waits to be sent is a sign of life itself, and more would pile up behind it.
+        elif now - self._shown_at >= pulse.limit_s / _SIGNS_OF_LIFE and not self._unsent:
+            self._shown_at = now
+            self._send("alive")
 
     def _abandon(self) -> None:
         """The launcher is gone: nobody wants this rank any more."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,16 +22,15 @@ from tfdist.launch.ticket import Ticket
 class End:
     """Both sides: the channel and what it delivers, and connections of ranks."""
 
-    def __init__(self, keep: Any = None) -> None:
+    def __init__(self, keep: Any = None, silence_limit_s: float = 60.0, write: Any = None) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.ticket = Ticket.issue(*listener.getsockname())
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.output: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        write = write or (lambda *words: self.output.put(words))
         self.warnings: list[str] = []
-        self.channel = Channel(
-            listener, self.ticket, 3, self.events, lambda *words: self.output.put(words), self.warnings.append, keep
-        )
-        self.channel.start()
+        self.channel = Channel(listener, self.ticket, 3, self.events, write, self.warnings.append, keep)
+        self.channel.start(silence_limit_s)
 
     def connect(self) -> socket.socket:
         return socket.create_connection((self.ticket.host, self.ticket.port), 5)
@@ -68,16 +70,16 @@ def test_conversation(end: End) -> None:
         connection.sendall(sealer.seal("hello", host="h", pid=3))
         event = end.events.get(timeout=5)
         assert isinstance(event, Received)
-        assert (event.rank, event.message.fields) == (1, {"host": "h", "pid": 3})
-        end.channel.send(1, "run", command=["x"])
+        assert (event.rank, event.message.fields, event.address) == (1, {"host": "h", "pid": 3}, "127.0.0.1")
+        end.channel.send(1, "run", command=["x"], silence_limit=3)
         buffer = FrameBuffer()
         while (frame := buffer.take()) is None:
             buffer.feed(connection.recv(4096))
         opened = Opener(end.ticket.job, end.ticket.key, TO_RANK, range(1, 2)).open(*frame)[1]
-        assert opened.fields == {"command": ["x"]}
+        assert opened.fields == {"command": ["x"], "silence_limit": 3}
         connection.sendall(sealer.seal("output", stream="stderr", text="é\udc80" * 9000, end="line"))
         assert end.output.get(timeout=5) == (1, "stderr", Piece(b"\xc3\xa9\x80" * 9000, "line"))
-    assert end.events.get(timeout=5) == Lost(1)
+    assert end.events.get(timeout=5) == Lost(1, "closed its connection without a record")
     end.channel.send(1, "release")
     assert end.warnings == []
 
@@ -111,7 +113,7 @@ def test_rank_cannot_speak_for_another(end: End) -> None:
     with end.connect() as connection:
         connection.sendall(end.sealer(0).seal("hello", host="h", pid=1) + end.sealer(1).seal("hello", host="h", pid=1))
         assert isinstance(end.events.get(timeout=5), Received)
-        assert end.events.get(timeout=5) == Lost(0)
+        assert end.events.get(timeout=5).how.startswith("sent what is refused: the connection of rank 0 speaks")
     assert "speaks for another" in end.warnings[0]
 
 
@@ -127,7 +129,7 @@ def test_result_is_kept_or_refused() -> None:
         assert kept == [(1, "eA==")]
         connection.sendall(sealer.seal("result", data=""))
         assert _refused(connection)
-    assert made.events.get(timeout=5) == Lost(1)
+    assert made.events.get(timeout=5) == Lost(1, "sent what is refused: an empty part")
     made.channel.close()
     assert "an empty part" in made.warnings[0]
 
@@ -148,7 +150,7 @@ def test_forged_result_is_refused(forged: str) -> None:
     with made.connect() as connection:
         connection.sendall(hello + part + frame)
         assert made.events.get(timeout=5).message.kind == "hello"
-        assert made.events.get(timeout=5) == Lost(1)
+        assert made.events.get(timeout=5).rank == 1
         assert _refused(connection)
     made.channel.close()
     assert kept == [(1, "eA==")]
@@ -181,3 +183,45 @@ def test_close_ends_connections() -> None:
         made.events.get(timeout=5)
         made.channel.close()
         assert _refused(connection)
+
+
+def test_silent_rank_is_lost_and_one_that_shows_itself_is_not() -> None:
+    """Ranks 0 and 2 have started, rank 1 has not yet: how long that may take is not a matter of the channel."""
+    made = End(silence_limit_s=1.0)
+    sealers = [made.sealer(rank) for rank in range(3)]
+    with made.connect() as silent, made.connect() as starting, made.connect() as alive:
+        for sealer, connection in zip(sealers, (silent, starting, alive), strict=True):
+            connection.sendall(sealer.seal("hello", host="h", pid=1))
+        for sealer, connection in ((sealers[0], silent), (sealers[2], alive)):
+            connection.sendall(sealer.seal("started", pid=2))
+        seen: list[Any] = []
+        deadline = time.monotonic() + 10
+        while not any(isinstance(event, Lost) for event in seen) and time.monotonic() < deadline:
+            alive.sendall(sealers[2].seal("alive"))
+            with contextlib.suppress(queue.Empty):
+                seen.append(made.events.get(timeout=0.1))
+        assert seen[-1] == Lost(0, "has not answered for 1 s (TFDIST_HOST_TIMEOUT)")
+        assert sorted(event.message.kind for event in seen[:-1]) == ["hello"] * 3 + ["started"] * 2
+        assert _refused(silent)
+        alive.sendall(sealers[2].seal("failing"))
+        assert made.events.get(timeout=5).message.kind == "failing"
+    made.channel.close()
+
+
+def test_time_in_which_output_waits_to_be_read_is_no_silence() -> None:
+    opened = threading.Event()
+    made = End(silence_limit_s=0.5, write=lambda *words: opened.wait(10))
+    with made.connect() as chatty, made.connect() as other:
+        for rank, connection in ((0, chatty), (1, other)):
+            sealer = made.sealer(rank)
+            connection.sendall(sealer.seal("hello", host="h", pid=1) + sealer.seal("started", pid=2))
+            assert made.events.get(timeout=5).message.kind == "hello"
+            assert made.events.get(timeout=5).message.kind == "started"
+            if rank == 0:
+                blocked = sealer.seal("output", stream="stdout", text="x", end="line")
+        chatty.sendall(blocked)
+        with pytest.raises(queue.Empty):
+            made.events.get(timeout=1.5)
+        opened.set()
+        assert isinstance(made.events.get(timeout=5), Lost)
+    made.channel.close()

@@ -21,20 +21,26 @@ def test_local_plan() -> None:
     plan, _ = _plan("-np", "64", "sh", "-c", "true")
     assert plan.mpirun.local
     assert plan.mpirun.hosts == (Host("localhost", 64),)
-    assert plan.start_timeout_s == option.START_TIMEOUT_S
+    assert (plan.start_timeout_s, plan.host_timeout_s) == (option.START_TIMEOUT_S, 30.0)
+    assert plan.elsewhere == {}
 
 
 def test_option_wins_over_environment() -> None:
-    plan, _ = _plan("-np", "1", "--compression", "fp16", "sh", TFDIST_COMPRESSION="bf16")
+    variables = {"TFDIST_COMPRESSION": "bf16", "TFDIST_HOST_TIMEOUT": "7"}
+    plan, _ = _plan("-np", "1", "--compression", "fp16", "sh", **variables)
     assert plan.environment["TFDIST_COMPRESSION"] == "fp16"
+    assert plan.host_timeout_s == 7
+    assert _plan("-np", "1", "--host-timeout", "0.5", "sh", **variables)[0].host_timeout_s == 0.5
 
 
 def test_hostfile_and_remarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "is_local", lambda name: False)
+    monkeypatch.setattr(host, "address", {"a": "192.0.2.1", "b": "192.0.2.2"}.__getitem__)
     (tmp_path / "hosts").write_text("a slots=2\nb:2\n")
     plan, remarks = _plan("-np", "3", "--hostfile", str(tmp_path / "hosts"), "-p", "22", "--gloo", "only-there")
     assert plan.mpirun.hosts == (Host("a", 2), Host("b", 1))
     assert not plan.mpirun.local
+    assert plan.elsewhere == {"a": "192.0.2.1", "b": "192.0.2.2"}
     assert plan.mpirun.ssh.port == 22
     assert plan.command == ("only-there",)
     assert [remark.partition(" ")[0] for remark in remarks] == ["--gloo"]
@@ -46,6 +52,7 @@ def test_hostfile_and_remarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("-np 1 --hostfile /no/such sh", "tfdistrun: --hostfile /no/such cannot be read"),
         ("-np 1 --stall-check-warning-time-seconds x sh", "tfdistrun: TFDIST_STALL_CHECK_WARNING_TIME='x' cannot"),
         ("-np 1 --stall-check-shutdown-time-seconds 0 sh", "must be more than 0"),
+        ("-np 1 --host-timeout never sh", "tfdistrun: TFDIST_HOST_TIMEOUT='never' cannot be used"),
     ],
 )
 def test_usage_error(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,29 @@ def test_used_fills_in_order() -> None:
         host.used(hosts, 8)
 
 
+@pytest.mark.parametrize(
+    ("node", "address", "name"),
+    [
+        ("3f2a9c", "10.0.0.2", "worker-2"),
+        ("worker-1", "10.0.0.2", "worker-2"),
+        ("worker-1", "10.9.9.9", "worker-1"),
+        ("node7.example.com", "10.9.9.9", "node7"),
+        ("twin", "10.0.0.5", "twin.west"),
+        ("twin", "10.9.9.9", "twin"),
+        ("10", "10.9.9.9", "10"),
+        ("elsewhere", "10.9.9.9", "elsewhere"),
+    ],
+)
+def test_known_as(node: str, address: str, name: str) -> None:
+    given = {"worker-1": "10.0.0.1", "worker-2": "10.0.0.2", "node7": "10.0.0.3", "10.0.0.4": "10.0.0.4"}
+    assert host.known_as(node, address, given | {"twin.west": "10.0.0.5", "twin.east": "10.0.0.6"}) == name
+
+
+def test_known_as_where_all_hosts_have_one_address() -> None:
+    given = {"a": "127.0.0.1", "b": "127.0.0.1"}
+    assert [host.known_as(node, "127.0.0.1", given) for node in ("b", "a", "c")] == ["b", "a", "c"]
+
+
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.0.0.9"])
 def test_local(name: str) -> None:
     assert host.is_local(name)

@@ -15,6 +15,7 @@ from tfdist.launch.job import (
     Action,
     Do,
     Job,
+    LostHost,
     Outcome,
     Phase,
 )
@@ -211,3 +212,83 @@ def test_interrupt_before_any_rank_is_there() -> None:
     assert job.deadline is not None
     assert job.tick(job.deadline) == [ABANDON]
     assert job.status == 130
+
+
+def test_interrupt_of_a_job_that_ends_by_itself_is_not_its_cause() -> None:
+    """As when compose stops all containers because one has ended."""
+    job = _job(2)
+    job.finish(_ended(1, 7), 10)
+    assert job.interrupted(signal.SIGTERM, 10.1) == [TERM]
+    assert job.deadline == 10 + GRACE_S
+    assert job.interrupted(signal.SIGINT, 10.2) == [KILL]
+    job.finish(_ended(0, None, signal.SIGKILL, told=True), 10.3)
+    assert (job.interrupt, job.status) == (None, 7)
+
+
+def test_rank_that_does_not_answer_the_end_is_told_from_one_that_never_started() -> None:
+    job = _job(3, connected=2)
+    job.finish(_ended(0, 5), 10)
+    while job.deadline is not None:
+        job.tick(job.deadline)
+    assert job.outcomes[1] == Outcome(1, "h1", told=True, lost="did not answer any more")
+    assert 2 not in job.outcomes
+    assert (job.status, job.lost_hosts) == (5, ())
+
+
+HOW = "has not answered for 30 s"
+
+
+def _hosts(*names: str, elsewhere: str = "ab") -> Job:
+    job = Job(names, 30.0, 0.0, elsewhere)
+    for rank, name in enumerate(names):
+        job.connect(rank, name)
+        job.start(rank)
+    return job
+
+
+def _lost(job: Job, rank: int, how: str = HOW) -> None:
+    job.finish(Outcome(rank, job.hosts[rank], lost=how), 50.0)
+
+
+def test_host_is_lost_with_the_last_of_its_ranks() -> None:
+    job = _hosts("a", "b", "b", "a")
+    _lost(job, 2)
+    assert job.lost_hosts == ()
+    _lost(job, 1, "closed")
+    assert job.lost_hosts == (LostHost("b", (1, 2), HOW),)
+    assert (job.phase, job.first_to_fail, job.status) == (Phase.GRACE, 2, 1)
+    job.finish(Outcome(0, "a", 1), 51.0)
+    job.finish(Outcome(3, "a", None, signal.SIGTERM, told=True), 52.0)
+    assert job.lost_hosts == (LostHost("b", (1, 2), HOW),)
+
+
+def test_ranks_that_ended_before_are_not_lost_with_their_host() -> None:
+    job = _hosts("a", "b", "b")
+    job.finish(Outcome(1, "b", 0), 40.0)
+    _lost(job, 2)
+    assert job.lost_hosts == (LostHost("b", (2,), HOW),)
+
+
+def test_host_of_which_a_rank_answers_is_not_lost() -> None:
+    """Only the supervisor of the other one was killed."""
+    job = _hosts("a", "b", "b")
+    _lost(job, 1)
+    job.finish(Outcome(2, "b", None, signal.SIGTERM, told=True), 54.0)
+    assert job.lost_hosts == ()
+
+
+def test_the_launchers_own_machine_is_never_lost() -> None:
+    job = _hosts("a", "b", elsewhere="b")
+    _lost(job, 0)
+    assert job.lost_hosts == ()
+    _lost(job, 1)
+    assert [lost.name for lost in job.lost_hosts] == ["b"]
+
+
+def test_ranks_told_to_end_that_do_not_answer_lose_no_host() -> None:
+    job = _hosts("a", "b")
+    job.finish(Outcome(0, "a", 3), 10.0)
+    while job.deadline is not None:
+        job.tick(job.deadline)
+    assert job.outcomes[1].lost
+    assert job.lost_hosts == ()

@@ -62,12 +62,14 @@ def test_bounds_of_the_data_workers(workers: str, text: str, bounds: tuple[int, 
 
 def test_variables() -> None:
     words = "-np 1 --fusion-threshold-mb 32 --log-level trace --compression fp16 --stall-check-warning-time-seconds 5"
-    known, _ = option.parse([*words.split(), "--stall-check-shutdown-time-seconds", "9", "x"])
+    more = "--stall-check-shutdown-time-seconds 9 --host-timeout 12.5 x"
+    known, _ = option.parse([*words.split(), *more.split()])
     assert option.variables(known) == {
         "TFDIST_FUSION_THRESHOLD": str(32 << 20),
         "TFDIST_COMPRESSION": "fp16",
         "TFDIST_STALL_CHECK_WARNING_TIME": "5",
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "9",
+        "TFDIST_HOST_TIMEOUT": "12.5",
         "TFDIST_LOG_LEVEL": "debug",
     }
     assert option.variables(option.parse(["-np", "1", "x"])[0]) == {}

@@ -53,6 +53,7 @@ def test_exception() -> None:
         (Outcome(0, "h", None, 11), "killed by SIGSEGV"),
         (Outcome(0, "h", None, 11, told=True), "killed by SIGSEGV"),
         (Outcome(0, "h", None, 99), "killed by signal 99"),
+        (Outcome(0, "h", lost="did not answer any more", told=True), "did not answer any more after X"),
         (Outcome(0, "h", None, 9, told=True), "ended by tfdistrun after X (by SIGKILL)"),
     ],
 )
@@ -91,3 +92,78 @@ def test_long_traceback_is_shortened() -> None:
     assert len(shown) == 25
     assert (shown[1], shown[-1]) == ("  ...", "  59")
     assert len(summary.last_lines([str(number) for number in range(60)])) == 10
+
+
+HOW = "has not answered for 30 s (TFDIST_HOST_TIMEOUT)"
+
+
+def _lost(hosts: str, *lost: int) -> Job:
+    job = Job(tuple(hosts), 30.0, 0.0, set(hosts))
+    for rank, host in enumerate(hosts):
+        job.connect(rank, host)
+    for rank in lost:
+        job.finish(Outcome(rank, hosts[rank], lost=HOW), 1.0)
+    for rank in set(range(len(hosts))) - set(lost):
+        job.finish(Outcome(rank, hosts[rank], None, signal.SIGTERM, told=True), 5.0)
+    return job
+
+
+def test_lost_host() -> None:
+    assert summary.render(_lost("abb", 2, 1)) == (
+        "host b with ranks 1 and 2 was lost: it has not answered for 30 s (TFDIST_HOST_TIMEOUT)\n"
+        "  rank  host  outcome\n"
+        "  0     a     ended by tfdistrun after host b was lost\n"
+        "  1     b     lost with its host\n"
+        "  2     b     lost with its host\n"
+        "next: check whether b is up and on the network, and its log for what ended it (out of memory: dmesg); where a "
+        "host may be silent for longer, raise TFDIST_HOST_TIMEOUT"
+    )
+
+
+def test_host_lost_while_the_job_is_interrupted() -> None:
+    job = Job(("a", "b"), 30.0, 0.0, {"a", "b"})
+    for rank, host in enumerate("ab"):
+        job.connect(rank, host)
+        job.start(rank)
+    job.interrupted(signal.SIGTERM, 1.0)
+    job.finish(Outcome(1, "b", lost=HOW), 2.0)
+    job.finish(Outcome(0, "a", None, signal.SIGTERM, told=True), 3.0)
+    text = summary.render(job)
+    assert text.startswith(f"interrupted by SIGTERM\nhost b with rank 1 was lost: it {HOW}\n")
+    assert "0     a     ended by tfdistrun after SIGTERM\n  1     b     lost with its host\nnext: check" in text
+
+
+def test_several_lost_hosts() -> None:
+    text = summary.render(_lost("abc", 1, 2))
+    assert text.startswith(f"host b with rank 1 was lost: it {HOW}\nhost c with rank 2 was lost: it {HOW}\n")
+    assert "ended by tfdistrun after host b and 1 more was lost" in text
+    assert "check whether b, c is up" in text
+
+
+def test_all_hosts_lost_is_rather_the_launchers_own_loss() -> None:
+    assert "check the network of this machine, on which tfdistrun ran" in summary.render(_lost("ab", 0, 1))
+    assert "check whether a is up" in summary.render(_lost("aa", 0, 1))
+
+
+def test_error_of_a_rank_that_missed_the_lost_host_first_is_shown_too() -> None:
+    job = Job(("a", "b"), 30.0, 0.0, {"a", "b"})
+    for rank, host in enumerate("ab"):
+        job.connect(rank, host)
+    job.finish(Outcome(0, "a", 1, tail=("StallError: rank 1 is missing",)), 1.0)
+    job.finish(Outcome(1, "b", lost=HOW), 2.0)
+    text = summary.render(job)
+    assert text.startswith("host b with rank 1 was lost")
+    assert "last lines of rank 0:\n  | StallError: rank 1 is missing" in text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ((3,), "rank 3"),
+        ((0, 1, 2), "ranks 0, 1 and 2"),
+        ((4, 5, 6, 7), "ranks 4 to 7"),
+        ((0, 2, 4, 6), "ranks 0, 2, 4 and 6"),
+    ],
+)
+def test_ranks_text(ranks: tuple[int, ...], text: str) -> None:
+    assert summary.ranks_text(ranks) == text

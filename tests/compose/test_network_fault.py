@@ -1,0 +1,167 @@
+"""Containers of compose/train.yaml that are killed, stopped, paused or cut off: the job ends in time and says why."""
+
+import re
+
+import pytest
+
+TRAINS = """
+import numpy as np, tfdist
+tfdist.init()
+gradient = np.full(1 << 18, tfdist.rank() + 1, np.float32)
+tfdist.allreduce(gradient)
+print("the first step is done", flush=True)
+while True:
+    tfdist.allreduce(gradient)
+"""
+HOST_TIMEOUT_S = 6
+START_TIMEOUT_S = 15
+# From the fault: the silence that is borne, 8 s for the other ranks, and the slowness of engine and machine.
+BOUND_S = HOST_TIMEOUT_S + 8 + 40
+# What a worker runs between two jobs.
+IDLE = {"tini", "sshd"}
+NEXT = "next: check whether "
+
+
+class Fault:
+    """What is done to a container, by name, and what undoes it."""
+
+    def __init__(self, docker, job):
+        self.docker, self.job = docker, job
+
+    def container(self, service):
+        return f"{self.job.name}-{service}"
+
+    def kill(self, service):
+        self.docker("kill", self.container(service))
+
+    def stop(self, service):
+        self.docker("stop", self.container(service))
+
+    def pause(self, service):
+        self.docker("pause", self.container(service))
+
+    def unpause(self, service):
+        self.docker("unpause", self.container(service))
+
+    def disconnect(self, service):
+        self.docker("network", "disconnect", f"{self.job.name}_default", self.container(service))
+
+    def programs(self, service):
+        """The names of what runs in a container."""
+        listed = self.docker("top", self.container(service), "-eo", "pid,comm").stdout.splitlines()[1:]
+        return {line.split()[1] for line in listed}
+
+
+@pytest.fixture
+def faulty(project, code, docker):
+    """Makes a job that trains on two workers, and what can be done to it."""
+
+    def make(**variables):
+        job = project(
+            "train.yaml",
+            CODE=code(TRAINS),
+            COMMAND="python train.py",
+            TFDIST_HOST_TIMEOUT=str(HOST_TIMEOUT_S),
+            LAUNCH_OPTIONS=f"--start-timeout {START_TIMEOUT_S}",
+            **variables,
+        )
+        return job, Fault(docker, job)
+
+    return make
+
+
+def said(docker, job):
+    """All that the launcher has said."""
+    done = docker("logs", f"{job.name}-launcher-1")
+    return done.stdout + done.stderr
+
+
+def ended(docker, job):
+    """The launcher's status, when it has ended by itself; the containers do not end each other here."""
+    return int(docker("wait", f"{job.name}-launcher-1", timeout=BOUND_S).stdout)
+
+
+def start(docker, job, wait_until, sign):
+    job("up", "--no-build", "--detach", check=True)
+    wait_until(lambda: sign in said(docker, job), seconds=120, what=f"{sign!r} of the launcher")
+
+
+def summary(text):
+    """The launcher's last words, from its headline on, without what comes before each line."""
+    found = re.search(r"^tfdistrun: .*\nnext: .*", text, re.DOTALL | re.MULTILINE)
+    assert found, text[-6000:]
+    return found[0]
+
+
+def lost(job, worker, how, other):
+    """The summary of a job that has lost one of its two workers."""
+    hosts = [f"{job.name}-worker-{number}" for number in (1, 2)]
+    name = hosts[worker - 1]
+    outcomes = {worker: "lost with its host", 3 - worker: other.format(host=f"host {name}")}
+    rows = "".join(f"  {number - 1}     {hosts[number - 1]}  {outcomes[number]}\n" for number in (1, 2))
+    return (
+        f"tfdistrun: host {name} with rank {worker - 1} was lost: it {how}\n"
+        f"  rank  host{' ' * (len(name) - 4)}  outcome\n{rows}{NEXT}{name} is up"
+    )
+
+
+SILENT = f"has not answered for {HOST_TIMEOUT_S} s (TFDIST_HOST_TIMEOUT)"
+CLOSED = "closed its connection without a record"
+ENDED = "ended by tfdistrun after {host} was lost"
+
+
+@pytest.mark.parametrize("worker", [1, 2])
+@pytest.mark.parametrize(
+    ("fault", "how"), [("kill", CLOSED), ("stop", CLOSED), ("pause", SILENT), ("disconnect", SILENT)]
+)
+def test_the_launcher_tells_of_a_lost_worker(faulty, docker, wait_until, fault, how, worker):
+    job, faults = faulty()
+    start(docker, job, wait_until, "[0] the first step is done")
+    getattr(faults, fault)(f"worker-{worker}")
+    assert ended(docker, job) == 1
+    assert lost(job, worker, how, ENDED) in said(docker, job)
+    others = [f"worker-{3 - worker}"]
+    if fault == "pause":
+        faults.unpause(f"worker-{worker}")
+    if fault in ("pause", "disconnect"):
+        others.append(f"worker-{worker}")
+    for other in others:
+        wait_until(lambda name=other: faults.programs(name) <= IDLE, seconds=BOUND_S, what=f"no rank on {other}")
+
+
+def test_the_launcher_tells_that_it_has_lost_its_own_network(faulty, docker, wait_until):
+    job, faults = faulty()
+    start(docker, job, wait_until, "[0] the first step is done")
+    faults.disconnect("launcher-1")
+    assert ended(docker, job) == 1
+    told = summary(said(docker, job))
+    for number in (1, 2):
+        assert f"host {job.name}-worker-{number} with rank {number - 1} was lost: it {SILENT}" in told
+        wait_until(
+            lambda name=f"worker-{number}": faults.programs(name) <= IDLE, seconds=BOUND_S, what=f"no rank on {number}"
+        )
+    assert "next: all other hosts were lost together: check the network of this machine" in told
+
+
+@pytest.mark.parametrize("fault", ["kill", "disconnect"])
+def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, fault):
+    job, faults = faulty()
+    start(docker, job, wait_until, "tfdist-launcher: 2 ranks on")
+    getattr(faults, fault)("worker-2")
+    assert ended(docker, job) == 1
+    assert f"{job.name}-worker-2" in summary(said(docker, job))
+    wait_until(lambda: faults.programs("worker-1") <= IDLE, seconds=BOUND_S, what="no rank on worker-1")
+
+
+@pytest.mark.parametrize(("fault", "how"), [("kill", CLOSED), ("pause", SILENT), ("disconnect", SILENT)])
+def test_the_documented_command_shows_it_too(faulty, wait_until, tmp_path, fault, how):
+    job, faults = faulty()
+    log = tmp_path / "log"
+    with job.started(log, "--exit-code-from", "launcher") as process:
+        wait_until(lambda: "[0] the first step is done" in log.read_text(), seconds=120, what="the ranks")
+        getattr(faults, fault)("worker-2")
+        assert process.wait(BOUND_S) == 1
+    told = re.sub(r"^launcher-1 +\| ", "", log.read_text(), flags=re.MULTILINE)
+    assert lost(job, 2, how, ENDED) in told
+    states = job("ps", "--all", "--format", "{{.State}}", check=True).stdout.split()
+    assert states == ["exited"] * 3
