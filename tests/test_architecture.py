@@ -43,6 +43,7 @@ LIGHT_ROOMS = (
     "tfdist.command",
     "tfdist.bench.command",
     "tfdist.doctor.command",
+    "tfdist.image",
     "tfdist.data_service.command",
     "tfdist.data_service.process.manager",
     "tfdist.data_service.inspection.survey",
@@ -238,7 +239,7 @@ def check_callbacks(modules: list[Module]) -> list[str]:
 
 def check_direction(modules: list[Module]) -> list[str]:
     """Nothing looks up to callbacks, bench or examples, but an __init__ lazily, `tfdist.keras`, and bench itself."""
-    upper = ("tfdist.callbacks", "tfdist.bench", "callbacks", "examples", "benchmarks", "tests", "tools", "docker")
+    upper = ("tfdist.callbacks", "tfdist.bench", "callbacks", "examples", "benchmarks", "tests", "tools")
     return [
         f"{module.name}:{imported.line} imports {imported.target}; only an __init__ may, inside a function"
         for module in modules
@@ -498,6 +499,7 @@ def test_cpp_environment_check_finds() -> None:
         "tfdist.launch.command",
         "tfdist.command.main",
         "tfdist.bench.command",
+        "tfdist.image.command",
         "tfdist.remote.function_job",
         "tfdist.config",
     ],

@@ -60,9 +60,13 @@ def test_requirements_take_the_file_and_then_the_environment(versions):
     code, listed, _ = lines("cuda", TENSORFLOW_VERSION="2.20.0", KERAS_VERSION="3.12.0")
     assert code == 0
     assert {"tensorflow[and-cuda]==2.20.0", "keras==3.12.0"} <= set(listed)
+    assert not [line for line in listed if line.startswith("cuda-toolkit")]
+    code, listed, _ = lines("cuda", CUDA_TOOLKIT_VERSION="12.8.1")
+    assert code == 0
+    assert [line.partition("==")[2] for line in listed if line.startswith("cuda-toolkit[cublas,")] == ["12.8.1"]
     code, _, message = lines("rocm")
     assert code == 2
-    assert "got 'rocm', expected one of: cpu, cuda, build" in message
+    assert "got 'rocm', expected one of: cpu, cuda\n" in message
 
 
 def test_versions_are_those_of_the_file(docker, images, versions):

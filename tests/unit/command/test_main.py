@@ -82,14 +82,24 @@ def test_every_command_of_the_table_can_be_called() -> None:
         assert command.summary in overview(COMMANDS)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["bench", "--help"], ["bench", "train", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["bench", "--help"],
+        ["bench", "train", "--help"],
+        ["doctor", "--help"],
+        ["image", "--help"],
+        ["image", "build", "--help"],
+    ],
+)
 def test_help_imports_nothing_heavy(tmp_path: Path, words: list[str]) -> None:
     script = (
         f"import sys; sys.argv[1:] = {words!r}\n"
         "from tfdist.command.main import main\n"
         "try: status = main()\n"
         "except SystemExit as end: status = end.code\n"
-        "heavy = {'tensorflow', 'keras', 'numpy', 'mpi4py', 'matplotlib'} & set(sys.modules)\n"
+        "heavy = {'tensorflow', 'keras', 'numpy', 'mpi4py', 'matplotlib', 'docker'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else status)\n"
     )
     command = [sys.executable, "-c", script]
