@@ -95,8 +95,9 @@ test: setup $(HELM) ## run every test against the installed package
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
 .PHONY: soak
-soak: setup ## run the tests of the ranks with every combination of parameters at every world size (an hour)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) tests/ranks
+soak: setup ## run what make test samples as a whole: every combination of parameters at every world size (an hour)
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) tests/ranks \
+	tests/launch/test_communicator.py
 
 # The oldest TensorFlow that is supported, with the Keras of the newest, and tensorflow-io, whose last release is for it.
 # Two ranks tell what the build can do; `make test` has the other world sizes.

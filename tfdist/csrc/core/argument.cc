@@ -8,8 +8,6 @@
 namespace tfdist {
 namespace {
 
-std::string Quoted(const std::string& text) { return "'" + text + "'"; }
-
 std::string CheckNames(const std::string& call, size_t names, size_t tensors) {
   if (names == tensors) return "";
   return call + " received " + std::to_string(names) + " tensor names for " +

@@ -55,8 +55,6 @@ std::string Number(double value) {
   return text;
 }
 
-std::string Quoted(const std::string& text) { return "'" + text + "'"; }
-
 std::string TensorName(const Call& call, size_t i) {
   return i < call.tensor_names->size() ? (*call.tensor_names)[i] : std::to_string(i);
 }

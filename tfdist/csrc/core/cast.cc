@@ -6,7 +6,7 @@
 namespace tfdist {
 namespace {
 
-constexpr int64_t kChunkElements = 2048;  // the float32 copy in between stays in cache
+constexpr int64_t kCastElements = 2048;  // the float32 copy in between stays in cache
 
 template <typename From, typename To>
 void Multiply(const From* __restrict__ source, int64_t count, double scale,
@@ -37,9 +37,9 @@ void Widen(DType from, const void* source, int64_t count, double scale, float* t
 // Between two types of which none is float32.
 void CastByFloat(DType from, const void* source, int64_t count, double scale, DType to,
                  void* target) {
-  alignas(64) float chunk[kChunkElements];
-  for (int64_t begin = 0; begin < count; begin += kChunkElements) {
-    const int64_t elements = std::min(kChunkElements, count - begin);
+  alignas(64) float chunk[kCastElements];
+  for (int64_t begin = 0; begin < count; begin += kCastElements) {
+    const int64_t elements = std::min(kCastElements, count - begin);
     const void* const part = static_cast<const char*>(source) + begin * SizeOf(from);
     void* const result = static_cast<char*>(target) + begin * SizeOf(to);
     if (from == DType::kFloat64) {  // scaled before its range gets smaller

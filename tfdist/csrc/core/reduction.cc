@@ -11,7 +11,7 @@ namespace tfdist {
 namespace {
 
 // Accumulator and operand stay in the first-level cache together.
-constexpr int64_t kChunkElements = 2048;
+constexpr int64_t kSumElements = 2048;
 
 // How a type is stored, what it is summed in, and how to get from one to the other.
 template <typename T>
@@ -129,10 +129,10 @@ void ReduceChunks(const Scale& scale, const std::vector<const void*>& parts, int
                   void* output) {
   using Stored = typename Type::Stored;
   using Sum = typename Type::Sum;
-  alignas(64) Sum sums[kChunkElements];
-  alignas(64) Sum buffer[kChunkElements];
-  for (int64_t begin = 0; begin < count; begin += kChunkElements) {
-    const int64_t chunk = std::min(kChunkElements, count - begin);
+  alignas(64) Sum sums[kSumElements];
+  alignas(64) Sum buffer[kSumElements];
+  for (int64_t begin = 0; begin < count; begin += kSumElements) {
+    const int64_t chunk = std::min(kSumElements, count - begin);
     const auto operand = [&](size_t p, Sum* room) {
       return Type::Operand(static_cast<const Stored*>(parts[p]) + begin, chunk, room);
     };

@@ -11,4 +11,6 @@ std::string ShapeString(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
+std::string Quoted(const std::string& name) { return "'" + name + "'"; }
+
 }  // namespace tfdist

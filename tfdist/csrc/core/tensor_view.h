@@ -34,6 +34,9 @@ struct TensorView {
 // "[3,4]"
 std::string ShapeString(const std::vector<int64_t>& shape);
 
+// A name as messages show it.
+std::string Quoted(const std::string& name);
+
 }  // namespace tfdist
 
 #endif  // TFDIST_CORE_TENSOR_VIEW_H_

@@ -25,6 +25,9 @@ inline void Relax() { __builtin_ia32_pause(); }
 inline void Relax() {}
 #endif
 
+// What is missing, of a transport that cannot tell.
+inline std::vector<int> Nobody() { return {}; }
+
 class Wait {
  public:
   // `describe` says what is being waited in, such as "allreduce 'grads'"; called only for messages.

@@ -24,7 +24,7 @@ using Address = unsigned long long;  // NOLINT: the driver's own type for device
 using Context = struct CUctx_st*;
 
 // The C functions, by name; each returns 0 for success.
-struct Functions {
+struct DriverFunctions {
   int (*cuInit)(unsigned);
   int (*cuDriverGetVersion)(int*);
   int (*cuGetErrorName)(int, const char**);
@@ -56,7 +56,7 @@ struct Functions {
   int (*cuMemcpyAsync)(Address, Address, size_t, CudaStream);
 };
 
-void FindAll(SharedLibrary* library, Functions* functions) {
+void FindAll(SharedLibrary* library, DriverFunctions* functions) {
 #define TFDIST_FIND(name) library->Find(#name, &functions->name)
   TFDIST_FIND(cuInit);
   TFDIST_FIND(cuDriverGetVersion);
@@ -94,7 +94,7 @@ Address AddressOf(const void* memory) { return reinterpret_cast<Address>(memory)
 // Primary contexts are retained for good: the process needs them until it ends.
 class LoadedCudaDriver : public CudaDriver {
  public:
-  explicit LoadedCudaDriver(const Functions& functions) : call_(functions) {
+  explicit LoadedCudaDriver(const DriverFunctions& functions) : call_(functions) {
     if (call_.cuDriverGetVersion(&version_) != 0) version_ = 0;
   }
 
@@ -222,7 +222,7 @@ class LoadedCudaDriver : public CudaDriver {
                             (text != nullptr ? std::string(" (") + text + ")" : ""));
   }
 
-  const Functions call_;
+  const DriverFunctions call_;
   int version_ = 0;
   std::mutex mutex_;
   std::map<int, Context> contexts_;  // by device
@@ -238,7 +238,7 @@ Status LoadCudaDriver(std::unique_ptr<CudaDriver>* driver) {
                       ". Install it on the host; in a container, start that with its GPUs "
                       "(docker run --gpus all).");
   }
-  Functions functions;
+  DriverFunctions functions;
   FindAll(&library, &functions);
   if (!library.missing().empty()) {
     return Status(StatusCode::kUnimplemented, "the NVIDIA driver is too old: it lacks " +

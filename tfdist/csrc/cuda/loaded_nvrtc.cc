@@ -14,7 +14,7 @@ constexpr const char* kSonames[] = {"libnvrtc.so.12", "libnvrtc.so.13"};
 using Program = struct _nvrtcProgram*;
 
 // The C functions, by name; each returns 0 for success.
-struct Functions {
+struct NvrtcFunctions {
   int (*nvrtcVersion)(int* major, int* minor);
   const char* (*nvrtcGetErrorString)(int result);
   int (*nvrtcCreateProgram)(Program*, const char* source, const char* name, int headers,
@@ -27,7 +27,7 @@ struct Functions {
   int (*nvrtcGetCUBIN)(Program, char*);
 };
 
-void FindAll(SharedLibrary* library, Functions* functions) {
+void FindAll(SharedLibrary* library, NvrtcFunctions* functions) {
 #define TFDIST_FIND(name) library->Find(#name, &functions->name)
   TFDIST_FIND(nvrtcVersion);
   TFDIST_FIND(nvrtcGetErrorString);
@@ -43,7 +43,7 @@ void FindAll(SharedLibrary* library, Functions* functions) {
 
 class LoadedNvrtc : public KernelCompiler {
  public:
-  LoadedNvrtc(const Functions& functions, int major, int minor, const std::string& path)
+  LoadedNvrtc(const NvrtcFunctions& functions, int major, int minor, const std::string& path)
       : call_(functions),
         version_(1000 * major + minor),
         description_("NVRTC " + std::to_string(major) + "." + std::to_string(minor) + " (" + path +
@@ -87,7 +87,7 @@ class LoadedNvrtc : public KernelCompiler {
     return log.substr(0, bytes - 1);  // without its terminating zero
   }
 
-  const Functions call_;
+  const NvrtcFunctions call_;
   const int version_;
   const std::string description_;
 };
@@ -102,7 +102,7 @@ Status LoadNvrtc(const std::vector<std::string>& paths, std::unique_ptr<KernelCo
                   "name a library with TFDIST_NVRTC_LIBRARY. Tried:" +
                       library.tried());
   }
-  Functions functions;
+  NvrtcFunctions functions;
   FindAll(&library, &functions);
   int major = 0, minor = 0;
   if (!library.missing().empty() || functions.nvrtcVersion(&major, &minor) != 0) {

@@ -14,8 +14,6 @@ constexpr std::chrono::seconds kTimeToEmpty(2);
 // Looks at an event between two looks at the ranks.
 constexpr int kLooksPerCheck = 64;
 
-std::vector<int> Nobody() { return {}; }
-
 }  // namespace
 
 CompletionThread::CompletionThread(CudaDriver* driver, int device, const EngineConfig& config,

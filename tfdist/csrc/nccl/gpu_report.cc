@@ -15,7 +15,7 @@
 namespace tfdist {
 namespace {
 
-std::string Quoted(const std::string& text) {
+std::string JsonText(const std::string& text) {
   std::string quoted = "\"";
   for (const char one : text) {
     if (one == '"' || one == '\\') quoted += '\\';
@@ -30,7 +30,9 @@ std::string Quoted(const std::string& text) {
   return quoted + '"';
 }
 
-std::string Failed(const Status& status) { return "{\"error\": " + Quoted(status.message()) + "}"; }
+std::string Failed(const Status& status) {
+  return "{\"error\": " + JsonText(status.message()) + "}";
+}
 
 std::string Joined(const std::vector<std::string>& items) {
   std::string text = "[";
@@ -45,11 +47,12 @@ std::string Library(const std::function<Status(std::unique_ptr<Part>*)>& find,
   const Status found = find(part);
   if (!found.ok()) return Failed(found);
   return "{\"version\": " + std::to_string((*part)->version()) +
-         ", \"text\": " + Quoted((*part)->Describe()) + "}";
+         ", \"text\": " + JsonText((*part)->Describe()) + "}";
 }
 
 std::string Gpu(const DeviceFacts& facts) {
-  return "{\"name\": " + Quoted(facts.name) + ", \"architecture\": " + Quoted(facts.architecture) +
+  return "{\"name\": " + JsonText(facts.name) +
+         ", \"architecture\": " + JsonText(facts.architecture) +
          ", \"memory_bytes\": " + std::to_string(facts.memory_bytes) +
          ", \"multiprocessors\": " + std::to_string(facts.multiprocessors) + "}";
 }
@@ -74,8 +77,8 @@ std::string Kernels(KernelCompiler* compiler, const std::string& folder,
   std::string image;
   Status compiled = cache.Image(PackKernels(), architecture, &image);
   if (compiled.ok()) compiled = cache.Image(AdasumKernels(), architecture, &image);
-  return "{\"architecture\": " + Quoted(architecture) +
-         (compiled.ok() ? "" : ", \"error\": " + Quoted(compiled.message())) + "}";
+  return "{\"architecture\": " + JsonText(architecture) +
+         (compiled.ok() ? "" : ", \"error\": " + JsonText(compiled.message())) + "}";
 }
 
 std::string Report(const EngineConfig& config) {

@@ -10,8 +10,6 @@
 namespace tfdist {
 namespace {
 
-std::vector<int> Nobody() { return {}; }
-
 // The ranks whose number in `of_ranks` is that of this rank.
 std::vector<int> ThoseLike(const std::vector<int>& of_ranks, int rank) {
   std::vector<int> ranks;

@@ -31,7 +31,7 @@ std::string VersionText(int version) {
 }
 
 // The C functions, by name.
-struct Functions {
+struct NcclFunctions {
   NcclResult (*ncclGetVersion)(int*);
   const char* (*ncclGetErrorString)(NcclResult);
   const char* (*ncclGetLastError)(NcclHandle);
@@ -53,7 +53,7 @@ struct Functions {
   NcclResult (*ncclGroupEnd)();
 };
 
-void FindAll(SharedLibrary* library, Functions* functions) {
+void FindAll(SharedLibrary* library, NcclFunctions* functions) {
 #define TFDIST_FIND(name) library->Find(#name, &functions->name)
   TFDIST_FIND(ncclGetVersion);
   TFDIST_FIND(ncclGetErrorString);
@@ -77,7 +77,7 @@ void FindAll(SharedLibrary* library, Functions* functions) {
 
 class LoadedNccl : public NcclApi {
  public:
-  LoadedNccl(const Functions& functions, int version, std::string path)
+  LoadedNccl(const NcclFunctions& functions, int version, std::string path)
       : call_(functions), version_(version), path_(std::move(path)) {}
 
   int version() const override { return version_; }
@@ -137,7 +137,7 @@ class LoadedNccl : public NcclApi {
   NcclResult GroupEnd() override { return call_.ncclGroupEnd(); }
 
  private:
-  const Functions call_;
+  const NcclFunctions call_;
   const int version_;
   const std::string path_;
 };
@@ -152,7 +152,7 @@ Status LoadNccl(const std::vector<std::string>& paths, std::unique_ptr<NcclApi>*
                   "library with TFDIST_NCCL_LIBRARY. Tried:" +
                       library.tried());
   }
-  Functions functions;
+  NcclFunctions functions;
   FindAll(&library, &functions);
   const std::string& missing = library.missing();
   int version = 0;

@@ -17,8 +17,6 @@ struct Report {
   char text[1008];
 };
 
-std::vector<int> Nobody() { return {}; }
-
 // The same status on every rank: that of the first rank whose failure says most.
 Status AgreeOn(int64_t failure, const Status& status, Communicator* transport, Wait* wait) {
   Report own = {failure, static_cast<int64_t>(status.code()), {}};
