@@ -21,6 +21,7 @@ from tfdist.image.failure import ImageError
 # A step that compiles or installs says something more often than that.
 SILENCE_S = 1800.0
 _END_S = 20.0
+_STEP_CHARACTERS = 100
 # What a line of a step that failed means, the most telling first.
 _ADVICE = (
     (
@@ -97,7 +98,8 @@ class Output:
     def verdict(self) -> str:
         """Where it failed and what to do."""
         name = self.names.get(self.failed, self.failed)
-        where = f" in the step {name}\n{self.reason}" if self.failed else f": {self.last}"
+        step = f"{_beginning(name)}\n{_end_of(self.reason)}"
+        where = f" in the step {step}" if self.failed else f": {self.last}"
         return f"{where}\nWhat to do: {self._what_to_do(name)}."
 
     def _what_to_do(self, name: str) -> str:
@@ -106,6 +108,15 @@ class Output:
             return _ADVICE[place][1]
         found = ((re.match(pattern, name), advice) for pattern, advice in _STAGES)
         return next((match.expand(advice) for match, advice in found if match), "see the lines above")
+
+
+def _beginning(text: str) -> str:
+    """A step's name has its whole command, and so has the error of one that failed."""
+    return text if len(text) <= _STEP_CHARACTERS else f"{text[:_STEP_CHARACTERS]}..."
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= _STEP_CHARACTERS else f"...{text[-_STEP_CHARACTERS:]}"
 
 
 def find() -> str:

@@ -8,8 +8,9 @@ Found on 2026-11-22 by asking the package index with pip, for x86-64:
 
 The report of the second has the requirements of the wheel: NumPy, Keras, and by `and-cuda` NVIDIA's packages; where
 there is no build for that Python it fails. Each row was then resolved as a whole, with all that the image has, for each
-of its Pythons, and for each of its CUDAs. tensorflow-cpu has no build for arm64. docker/README.md shows this table:
-`tfdist image versions --markdown docker/README.md` brings a change there.
+of its Pythons and of its CUDAs, and with Python 3.11 it trained a small model. tensorflow-cpu has no build for arm64.
+
+docker/README.md shows this table; `tfdist image versions --markdown docker/README.md` brings a change there.
 """
 
 from __future__ import annotations

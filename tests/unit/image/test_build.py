@@ -90,6 +90,13 @@ def test_the_step_that_failed_and_what_it_needs(said: str, advice: str) -> None:
     assert told[2].startswith("What to do: ") and advice in told[2]
 
 
+def test_a_long_command_is_shortened() -> None:
+    told = verdict(f"#3 [wheel 1/2] RUN {'a' * 500}\n#3 ERROR: running [{'a' * 500}]: exit code: 7\n").splitlines()
+    assert told[0].startswith(" in the step [wheel 1/2] RUN aaa") and told[0].endswith("a...")
+    assert told[1].startswith("...aaa") and told[1].endswith("]: exit code: 7")
+    assert max(map(len, told[:2])) < 130
+
+
 @pytest.mark.parametrize(
     ("step", "advice"),
     [
