@@ -106,6 +106,13 @@ def test_what_it_takes_besides_tensorflow(docker, images):
     assert whole - sum(sizes.values()) <= SIZE_LIMIT_MIB, sizes
 
 
+def test_a_script_can_check_whom_it_downloads_from(docker, images):
+    count = docker.run(
+        images["cpu"], "python", "-c", "import ssl; print(ssl.create_default_context().cert_store_stats())"
+    )
+    assert json.loads(count.replace("'", '"'))["x509_ca"] > 50
+
+
 def test_doctor_finds_nothing_missing(docker, images):
     told = docker.run(images["cpu"], "tfdist", "doctor")
     assert "Open MPI" in told
