@@ -44,7 +44,7 @@ endef
 
 .PHONY: help
 help: ## list these words
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/installed ## build tfdist and install it in .venv (PYTHON=python3.x chooses the Python)
@@ -161,6 +161,10 @@ $(VENV)/bin/docker-compose: | $(VENV)/installed
 .PHONY: manifests
 manifests: $(HELM) ## write docker/kubernetes/*.yaml anew from the chart
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docker/kubernetes/render.sh
+
+.PHONY: release-images
+release-images: setup ## build, test and publish the images of the tag that is checked out: IMAGES=REGISTRY/NAME, DRY_RUN=1
+	docker/release.sh $(if $(DRY_RUN),--dry-run) '$(IMAGES)'
 
 # tests/gpu/run needs no TensorFlow; the parity of `fit` takes the GPU build of it in .venv: pip install '.[cuda]'.
 .PHONY: test-gpu
