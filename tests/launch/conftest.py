@@ -63,7 +63,7 @@ class Launch:
         started = subprocess.Popen(
             [*inside, sys.executable, *program, *words],
             cwd=self.folder,
-            env={**os.environ, MARK: self.mark, **(variables or {})},
+            env={**self.environment(), **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -71,6 +71,10 @@ class Launch:
         )
         self.started.append(started)
         return started
+
+    def environment(self) -> dict[str, str]:
+        """Whatever is started with it is found by `processes`."""
+        return {**os.environ, MARK: self.mark}
 
     def run(self, *words: str, variables: Mapping[str, str] | None = None) -> Finished:
         return self.end(self.start(*words, variables=variables))

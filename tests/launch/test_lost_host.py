@@ -9,19 +9,24 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-# In the place of ssh. A rank's environment keeps the mark by which the tests find what is left.
+# In the place of ssh and of sshd: what runs on a host is no descendant of the launcher, which would end it by itself.
 AGENT = """\
 #!/bin/sh
 while [ "${1#-}" != "$1" ]; do case $1 in -o|-p|-i) shift ;; esac; shift; done
 host=$1; shift
-exec ip netns exec "$NAMESPACE-$host" unshare --uts sh -c "hostname node-${host##*.}; $*"
+echo "$*" >"$(dirname "$0")/$host"
+"""
+SERVER = """\
+hostname "node-${1##*.}"
+exec 3<>"$1"
+while read -r command <&3; do sh -c "$command" 3>&- </dev/null >/dev/null 2>&1 & done
 """
 LINK = "tfdist0"
 LAUNCHER, FIRST, SECOND = "10.77.0.1", "10.77.0.2", "10.77.0.3"
@@ -43,6 +48,7 @@ class Machines:
 
     prefix: str
     agent: Path
+    servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def namespace(self, address: str) -> str:
         return f"{self.prefix}-{address}"
@@ -61,20 +67,29 @@ class Machines:
             os.kill(pid, signum)
 
     def processes(self, address: str) -> list[int]:
-        return [int(pid) for pid in _run("ip", "netns", "pids", self.namespace(address)).split()]
+        """All but the server."""
+        found = map(int, _run("ip", "netns", "pids", self.namespace(address)).split())
+        return [pid for pid in found if address not in self.servers or pid != self.servers[address].pid]
+
+    def serve(self, address: str, environment: Mapping[str, str]) -> None:
+        os.mkfifo(self.agent.parent / address)
+        self.servers[address] = subprocess.Popen(
+            ["ip", "netns", "exec", self.namespace(address), "unshare", "--uts", "sh", "-c", SERVER, "sh", address],
+            cwd=self.agent.parent,
+            env=environment,
+        )
 
     def start(self, launch: Any, *words: str, ranks: int = 2, slots: int = 1) -> Any:
         return launch.start(
             *("-np", str(ranks), "-H", f"{FIRST}:{slots},{SECOND}:{slots}", "--network-interfaces", LINK),
             *("--mpi-args", f"--prtemca plm_ssh_agent {self.agent}", "--host-timeout", str(HOST_TIMEOUT_S)),
             *(*words, "python", "rank.py"),
-            variables={"NAMESPACE": self.prefix},
             inside=("ip", "netns", "exec", self.namespace(LAUNCHER)),
         )
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
+def machines(tmp_path: Path, launch: Any) -> Iterator[Machines]:
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
         pytest.skip("needs root, ip and unshare to play other machines")
     agent = tmp_path / "agent.sh"
@@ -85,7 +100,8 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
     if subprocess.run(["ip", "netns", "add", home], capture_output=True).returncode != 0:
         pytest.skip("no network namespace can be made here")
     try:
-        _run(*f"ip -n {home} link add {LINK} type bridge".split())
+        # With an address of its own: else it would take another one when a link is cut, and nobody would reach it.
+        _run(*f"ip -n {home} link add {LINK} address 02:00:00:00:00:01 type bridge".split())
         for address in (FIRST, SECOND):
             other = made.namespace(address)
             _run("ip", "netns", "add", other)
@@ -95,8 +111,13 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
             _run(*f"ip -n {made.namespace(address)} address add {address}/24 dev {LINK}".split())
             _run(*f"ip -n {made.namespace(address)} link set {LINK} up".split())
             _run(*f"ip -n {made.namespace(address)} link set lo up".split())
+        for address in (FIRST, SECOND):
+            made.serve(address, launch.environment())
         yield made
     finally:
+        for server in made.servers.values():
+            server.kill()
+            server.wait()
         for address in (FIRST, SECOND, LAUNCHER):
             subprocess.run(["ip", "netns", "delete", made.namespace(address)], capture_output=True)
 
@@ -173,9 +194,10 @@ def test_only_a_supervisor_is_killed(machines: Machines, launch: Any, wait_until
     launch.script(STAYS)
     job = machines.start(launch, ranks=4, slots=2)
     wait_until(lambda: len(launch.files("up*")) == 4, what="the ranks")
-    found = {pid: launch.processes()[pid] for pid in machines.processes(SECOND)}
-    supervisor = min(pid for pid, words in found.items() if words.split()[-3].endswith("task.py"))
-    os.kill(supervisor, signal.SIGKILL)
+    here = machines.processes(SECOND)
+    supervisors = [pid for pid, words in launch.processes().items() if pid in here and words.endswith("task.py ")]
+    assert len(supervisors) == 2
+    os.kill(supervisors[0], signal.SIGKILL)
     done = launch.end(job)
     assert done.code == 1, done.stderr
     assert f"on {SECOND} failed first: vanished without a record" in done.stderr

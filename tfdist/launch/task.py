@@ -69,7 +69,7 @@ class Supervisor:
         self._drain_until: float | None = None
         self._pulse: Pulse | None = None
         self._looked_at = self._shown_at = 0.0
-        self._throttled = self._reported = self._tidied = self._over = self._abandoned = False
+        self._throttled = self._reported = self._tidied = self._over = self._abandoned = self._cut_off = False
         self._parent = os.getppid()
         self._selector = selectors.DefaultSelector()
 
@@ -89,6 +89,9 @@ class Supervisor:
                     self._on_output(key.data)
             self._on_time()
         end_descendants(os.getpid(), _ABANDONED_S if self._abandoned else _PATIENCE_S)
+        if self._cut_off and os.getppid() == self._parent:
+            # mpirun's daemon, which would try to reach mpirun for a quarter of an hour.
+            os.kill(self._parent, signal.SIGTERM)
         return 1 if self._abandoned else 0
 
     def _catch_signals(self) -> int:
@@ -314,6 +317,7 @@ class Supervisor:
         lost = pulse.advance(now - self._looked_at)
         self._looked_at = now
         if lost:
+            self._cut_off = True
             self._abandon()
         # What waits to be sent is a sign of life itself, and more would pile up behind it.
         elif now - self._shown_at >= pulse.limit_s / _SIGNS_OF_LIFE and not self._unsent:
