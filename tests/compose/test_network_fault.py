@@ -19,7 +19,7 @@ START_TIMEOUT_S = 15
 BOUND_S = HOST_TIMEOUT_S + 8 + 40
 # What a worker runs between two jobs.
 IDLE = {"tini", "sshd"}
-NEXT = "next: check whether "
+NEXT = "next: check whether host "
 
 
 class Fault:

@@ -18,12 +18,16 @@ MARK = "LAUNCH_TEST_MARK"
 DEADLINE_S = 60.0
 AGENT = """\
 #!/bin/sh
+# In the place of ssh, for mpirun and for whoever asks whether a host is there.
 # Called as: agent OPTIONS HOST COMMAND...; a host is a UTS name, and remote shells start without our variables.
 while [ "${1#-}" != "$1" ]; do case $1 in -o|-p|-i) shift ;; esac; shift; done
 host=$1; shift
 echo "$host" >>"$AGENT_LOG"
 case $host in
-  lost) exec sleep 1000 ;;
+  lost)
+    [ "$*" != true ] || { echo "ssh: connect to host lost port 22: No route to host" >&2; exit 255; }
+    exec sleep 1000 ;;
+  refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255 ;;
 esac
 exec unshare --uts env -u TFDIST_RUN_KEY -u KERAS_MARK sh -c "hostname $host; $*"
 """
@@ -129,5 +133,7 @@ def agent(tmp_path: Path) -> Agent:
     # Where the agent itself is to be found, and that names need not resolve, is said to mpirun alone.
     extra = f"--prtemca plm_ssh_agent {program} --prtemca prte_keep_fqdn_hostnames 1"
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *sys.path]))
-    log = str(tmp_path / "agent.log")
-    return Agent(extra, {"AGENT_LOG": log, "KERAS_MARK": "kept", "PYTHONPATH": path})
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").symlink_to(program)
+    found = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    return Agent(extra, found | {"AGENT_LOG": str(tmp_path / "agent.log"), "KERAS_MARK": "kept", "PYTHONPATH": path})

@@ -51,6 +51,20 @@ def test_host_that_does_not_answer(launch: Any, agent: Any) -> None:
         _start(launch, agent, "-np", "2", "--start-timeout", "2", "-H", "nodea:1,lost:1", "python", "rank.py")
     )
     assert done.code == 1
-    assert "not all ranks started in time" in done.stderr
-    assert "lost   never started" in done.stderr
-    assert "ssh lost true" in done.stderr
+    assert (
+        "tfdistrun: not all ranks started in time: host lost cannot be reached\n"
+        "  rank  host   outcome\n"
+        "  0     nodea  never started\n"
+        "  1     lost   never started\n"
+        "next: check that host lost is up and on the network: `ssh lost true` ends with: "
+        "ssh: connect to host lost port 22: No route to host\n"
+    ) in done.stderr
+
+
+def test_host_that_refuses(launch: Any, agent: Any) -> None:
+    """mpirun gives up at once, and its own words are many."""
+    launch.script("pass")
+    done = launch.end(_start(launch, agent, "-np", "3", "-H", "nodea:2,refused:1", "python", "rank.py"))
+    assert done.code == 1
+    assert "tfdistrun: mpirun ended before all ranks did: host refused cannot be reached\n" in done.stderr
+    assert done.stderr.endswith("ends with: ssh: connect to host refused port 22: Connection refused\n")

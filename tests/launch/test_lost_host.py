@@ -5,6 +5,7 @@ The three are network namespaces on one bridge, each with a host name of its own
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -64,7 +65,8 @@ class Machines:
     def signal(self, address: str, signum: int) -> None:
         """To every process of the host, as `docker kill` and `docker pause` do."""
         for pid in self.processes(address):
-            os.kill(pid, signum)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
 
     def processes(self, address: str) -> list[int]:
         """All but the server."""
@@ -147,7 +149,7 @@ def test_host_without_network(machines: Machines, launch: Any, running: Any, wai
         "  rank  host       outcome\n"
         f"  0     {FIRST}  ended by tfdistrun after host {SECOND} was lost\n"
         f"  1     {SECOND}  lost with its host\n"
-        f"next: check whether {SECOND} is up and on the network"
+        f"next: check whether host {SECOND} is up and on the network"
     ) in done.stderr
     _nothing_runs(machines, wait_until, FIRST, SECOND)
 

@@ -151,6 +151,11 @@ class Job:
         return tuple(found)
 
     @property
+    def unreached(self) -> tuple[str, ...]:
+        """The other machines of which no rank has ever reported."""
+        return tuple(sorted(self.elsewhere - {self.hosts[rank] for rank in self._connected}))
+
+    @property
     def complete(self) -> bool:
         """Whether every rank has left a record."""
         recorded = [rank for rank, outcome in self.outcomes.items() if outcome.recorded]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.errors import ConfigError
-from tfdist.launch import guard, host, task
+from tfdist.launch import guard, host, probe, task
 from tfdist.launch.call import Call
 from tfdist.launch.channel import Broken, Channel, Lost, Received
 from tfdist.launch.console import Console
@@ -132,6 +132,7 @@ class Launcher:
         self._data_cluster: DataCluster | None = None
         self._data_service: dict[str, str] = {}
         self._not_started = ""
+        self._unreachable: dict[str, str] = {}
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._held: list[str] = []
 
@@ -150,12 +151,13 @@ class Launcher:
                     self._act(self._next())
             finally:
                 self._end()
+            self._find_unreachable_hosts()
         return self._job.status
 
     @property
     def explanation(self) -> str:
         """After `run`: why the job did not end well; empty if it did."""
-        return self._not_started or render(self._job)
+        return self._not_started or render(self._job, self._unreachable)
 
     @property
     def heard(self) -> list[str]:
@@ -179,6 +181,11 @@ class Launcher:
     def _new_job(self) -> Job:
         placement = host.placement(self._plan.mpirun.hosts)
         return Job(placement, self._plan.start_timeout_s, time.monotonic(), self._plan.elsewhere)
+
+    def _find_unreachable_hosts(self) -> None:
+        # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.
+        if self._job.interrupt is None and self._job.status != 0:
+            self._unreachable = probe.unreachable(self._job.unreached, self._plan.mpirun.ssh.words())
 
     def _say(self, text: str) -> None:
         self._console.say(f"tfdistrun: {text}")

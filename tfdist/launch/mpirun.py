@@ -59,14 +59,14 @@ class Ssh:
     port: int | None = None
     identity_file: str | None = None
 
-    def arguments(self) -> str:
+    def words(self) -> list[str]:
         # Nobody is there to type a password; host keys stay checked.
         words = ["-o", "BatchMode=yes"]
         if self.port is not None:
             words += ["-p", str(self.port)]
         if self.identity_file is not None:
             words += ["-i", self.identity_file]
-        return shlex.join(words)
+        return words
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Mpirun:
         words = [self.path, "-np", str(self.processes), "--host", hosts]
         words += self._placement() if self.binding is None else self.binding
         if not self.local:
-            words += ["--prtemca", "plm_ssh_args", self.ssh.arguments()]
+            words += ["--prtemca", "plm_ssh_args", shlex.join(self.ssh.words())]
             for name in sorted(environment):
                 if name in _NAMES or name.startswith(_PREFIXES):
                     words += ["-x", name]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from tfdist.launch.job import Job, LostHost, Outcome
 
@@ -80,17 +81,23 @@ def _all_are_silent(job: Job) -> bool:
     return len(job.lost_hosts) > 1 and {lost.name for lost in job.lost_hosts} == job.elsewhere
 
 
-def _headline(job: Job) -> str:
+def _names(names: Collection[str]) -> str:
+    """As in "host a" or "hosts a, b"."""
+    return f"host{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+def _headline(job: Job, unreachable: Collection[str]) -> str:
     cause = job.cause
     lost = [_lost_text(each) for each in job.lost_hosts]
     if job.interrupt is not None:
         return "\n".join([f"interrupted by {name_of(job.interrupt)}", *lost])
     if lost:
         return "\n".join(lost)
+    missing = f": {_names(unreachable)} cannot be reached" if unreachable else ""
     if job.never_started:
-        return "not all ranks started in time"
+        return f"not all ranks started in time{missing}"
     if cause is None or cause.told:
-        return "mpirun ended before all ranks did"
+        return f"mpirun ended before all ranks did{missing}"
     return f"rank {cause.rank} on {cause.host} failed first: {outcome_text(cause, '')}"
 
 
@@ -107,11 +114,15 @@ def _culprit(job: Job) -> str:
     return f"rank {job.cause.rank} failed"
 
 
-def advice(job: Job) -> str:
+def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
     """The next step, in a line."""
     cause = job.cause
     if job.lost_hosts:
         return _advice_on_lost_hosts(job)
+    if unreachable:
+        name, said = next(iter(unreachable.items()))
+        verb = "is" if len(unreachable) == 1 else "are"
+        return f"check that {_names(unreachable)} {verb} up and on the network: `ssh {name} true` ends with: {said}"
     if job.never_started:
         hosts = sorted({job.hosts[rank] for rank in job.never_started})
         return (
@@ -129,20 +140,25 @@ def advice(job: Job) -> str:
 
 
 def _advice_on_lost_hosts(job: Job) -> str:
-    names = ", ".join(lost.name for lost in job.lost_hosts)
+    names = [lost.name for lost in job.lost_hosts]
     if _all_are_silent(job):
         return "all other hosts were lost together: check the network of this machine, on which tfdistrun ran"
     return (
-        f"check whether {names} is up and on the network, and its log for what ended it (out of memory: dmesg); "
-        "where a host may be silent for longer, raise TFDIST_HOST_TIMEOUT"
+        f"check whether {_names(names)} {'is' if len(names) == 1 else 'are'} up and on the network, and the log there "
+        "for what ended it (out of memory: dmesg); where a host may be silent for longer, raise TFDIST_HOST_TIMEOUT"
     )
 
 
-def render(job: Job) -> str:
-    """The text for the end of a job; empty where there is nothing to explain."""
+def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The text for the end of a job; empty where there is nothing to explain.
+
+    Args:
+        job: The job.
+        unreachable: Hosts that ssh does not reach, with what it says of them.
+    """
     if job.status == 0:
         return ""
-    parts = [_headline(job)]
+    parts = [_headline(job, unreachable)]
     rows: list[tuple[str, ...]] = [("rank", "host", "outcome")]
     lost = {rank for each in job.lost_hosts for rank in each.ranks}
     for rank, host in enumerate(job.hosts):
@@ -152,5 +168,5 @@ def render(job: Job) -> str:
     if job.interrupt is None and job.cause is not None and not job.cause.told and (lines := last_lines(job.cause.tail)):
         parts.append(f"last lines of rank {job.cause.rank}:\n" + "\n".join(f"  | {line}" for line in lines))
     if job.interrupt is None or job.lost_hosts:
-        parts.append(f"next: {advice(job)}")
+        parts.append(f"next: {advice(job, unreachable)}")
     return "\n".join(parts)

@@ -47,7 +47,9 @@ def test_remote() -> None:
 
 
 def test_ssh_options() -> None:
-    assert Ssh(2222, "/k/my key").arguments() == "-o BatchMode=yes -p 2222 -i '/k/my key'"
+    call = dataclasses.replace(REMOTE, ssh=Ssh(2222, "/k/my key"))
+    words = call.command(["task"], {})
+    assert words[words.index("plm_ssh_args") + 1] == "-o BatchMode=yes -p 2222 -i '/k/my key'"
 
 
 def test_user_words_win() -> None:

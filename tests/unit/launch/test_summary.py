@@ -115,9 +115,25 @@ def test_lost_host() -> None:
         "  0     a     ended by tfdistrun after host b was lost\n"
         "  1     b     lost with its host\n"
         "  2     b     lost with its host\n"
-        "next: check whether b is up and on the network, and its log for what ended it (out of memory: dmesg); where a "
-        "host may be silent for longer, raise TFDIST_HOST_TIMEOUT"
+        "next: check whether host b is up and on the network, and the log there for what ended it (out of memory: "
+        "dmesg); where a host may be silent for longer, raise TFDIST_HOST_TIMEOUT"
     )
+
+
+def test_hosts_that_cannot_be_reached_are_named() -> None:
+    job = Job(("a", "b", "c"), 30.0, 0.0, {"a", "b", "c"})
+    assert job.unreached == ("a", "b", "c")
+    job.tick(30.0)
+    text = summary.render(job, {"b": "no route", "c": "refused"})
+    assert text.startswith("not all ranks started in time: hosts b, c cannot be reached\n")
+    assert text.endswith("next: check that hosts b, c are up and on the network: `ssh b true` ends with: no route")
+    ended = Job(("a", "b"), 30.0, 0.0, {"a", "b"})
+    ended.connect(0, "a")
+    assert ended.unreached == ("b",)
+    ended.end_mpirun(255, 1.0)
+    ended.finish(Outcome(0, "a", None, signal.SIGTERM, told=True), 2.0)
+    text = summary.render(ended, {"b": "no route"})
+    assert text.startswith("mpirun ended before all ranks did: host b cannot be reached\n")
 
 
 def test_host_lost_while_the_job_is_interrupted() -> None:
@@ -137,12 +153,12 @@ def test_several_lost_hosts() -> None:
     text = summary.render(_lost("abc", 1, 2))
     assert text.startswith(f"host b with rank 1 was lost: it {HOW}\nhost c with rank 2 was lost: it {HOW}\n")
     assert "ended by tfdistrun after host b and 1 more was lost" in text
-    assert "check whether b, c is up" in text
+    assert "check whether hosts b, c are up" in text
 
 
 def test_all_hosts_lost_is_rather_the_launchers_own_loss() -> None:
     assert "check the network of this machine, on which tfdistrun ran" in summary.render(_lost("ab", 0, 1))
-    assert "check whether a is up" in summary.render(_lost("aa", 0, 1))
+    assert "check whether host a is up" in summary.render(_lost("aa", 0, 1))
 
 
 def test_error_of_a_rank_that_missed_the_lost_host_first_is_shown_too() -> None:

@@ -1,0 +1,53 @@
+"""Asks hosts by ssh whether they are there, after a job that could not start on them. It mends nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+
+CONNECT_TIMEOUT_S = 5
+_PATIENCE_S = CONNECT_TIMEOUT_S + 3.0
+
+
+def unreachable(hosts: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:
+    """Those of `hosts` on which `ssh HOST true` fails, each with the last line that ssh said.
+
+    All are asked at the same time; the answer comes within 8 s. Nobody is accused where there is no ssh to ask with.
+
+    Args:
+        hosts: Their names, as ssh is to get them.
+        arguments: Words for ssh before the name.
+    """
+    ssh = shutil.which("ssh")
+    if ssh is None:
+        return {}
+    words = [ssh, "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", *arguments]
+    asked = {
+        name: subprocess.Popen(
+            [*words, name, "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        for name in hosts
+    }
+    deadline = time.monotonic() + _PATIENCE_S
+    for process in asked.values():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    said = {name: _failure(process) for name, process in asked.items()}
+    return {name: text for name, text in said.items() if text}
+
+
+def _failure(process: subprocess.Popen[bytes]) -> str:
+    """Why ssh did not succeed until now; empty if it did."""
+    late = process.poll() is None
+    if late:
+        process.kill()
+    _, text = process.communicate()
+    if late:
+        return f"no answer within {_PATIENCE_S:g} s"
+    if process.returncode == 0:
+        return ""
+    lines = text.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else f"exit status {process.returncode}"
