@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import selectors
 import socket
@@ -97,7 +98,7 @@ class Channel:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._pulse = Pulse(float("inf"))
+        self._pulse = Pulse(math.inf)
         self._thread = threading.Thread(target=self._run, name="tfdistrun-channel", daemon=True)
 
     def start(self, silence_limit_s: float) -> None:
@@ -145,7 +146,7 @@ class Channel:
     def _accept(self) -> None:
         try:
             accepted, address = self._listener.accept()
-            keep_alive(accepted)
+            keep_alive(accepted, self._pulse.limit_s)
         except OSError:
             return  # it has gone again, or no descriptor is free: the next round tries again
         accepted.settimeout(SEND_TIMEOUT_S)

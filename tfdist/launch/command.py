@@ -81,6 +81,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         ssh=mpirun.Ssh(known.ssh_port, known.ssh_identity_file),
         binding=known.binding_args,
         extra=known.mpi_args,
+        host_timeout_s=settings.host_timeout_seconds,
     )
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     remarks = option.notes(known) + [line for line in warnings if line is not None]
@@ -89,7 +90,6 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         everywhere,
         environment,
         known.start_timeout,
-        settings.host_timeout_seconds,
         elsewhere,
         known.verbose,
         known.data_workers,

@@ -166,9 +166,12 @@ class Job:
         """The launcher's exit status: 0 only if every rank has said that it ended well."""
         if self.interrupt is not None:
             return 128 + self.interrupt
-        if len(self.outcomes) == len(self.hosts) and self.cause is None:
-            return 0
-        return self.cause.status if self.cause is not None else 1
+        cause = self.cause
+        if cause is None:
+            return 0 if len(self.outcomes) == len(self.hosts) else 1
+        # Where all were only told to end, no rank is the cause, and the signal was ours.
+        told = cause.told and cause.signum is not None and cause.rank not in self._failed
+        return 1 if told else cause.status
 
     def connect(self, rank: int, host: str) -> bool:
         """A supervisor reported; returns whether it may start its rank."""

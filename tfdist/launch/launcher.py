@@ -47,7 +47,6 @@ class Plan:
     command: tuple[str, ...]
     environment: dict[str, str] = field(repr=False)
     start_timeout_s: float
-    host_timeout_s: float
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
     data_workers: int = 0
@@ -247,7 +246,7 @@ class Launcher:
             preexec_fn=before_exec(signal.SIGHUP, own_session=True),  # noqa: PLW1509  (threads start later)
         )
         threading.Thread(target=self._watch_mpirun, name="tfdistrun-mpirun", daemon=True).start()
-        self._channel.start(plan.host_timeout_s)
+        self._channel.start(plan.mpirun.host_timeout_s)
 
     def _watch_mpirun(self) -> None:
         assert self._mpirun is not None
@@ -298,7 +297,7 @@ class Launcher:
             if self._job.connect(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere)):
                 if self._call is not None:
                     self._channel.send(rank, "call", **self._call.offer(rank))
-                limit = self._plan.host_timeout_s
+                limit = self._plan.mpirun.host_timeout_s
                 self._channel.send(rank, "run", command=list(self._plan.command), silence_limit=limit)
             else:
                 self._channel.send(rank, "release")

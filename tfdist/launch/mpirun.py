@@ -13,6 +13,7 @@ from pathlib import Path
 from tfdist.errors import ConfigError
 from tfdist.launch.core import Cores
 from tfdist.launch.host import Host
+from tfdist.launch.tcp import keepalive_times
 
 # What a rank on another host needs of the launcher's environment. Only names go on command lines, never values.
 _PREFIXES = ("TFDIST_", "HOROVOD_", "KERAS_", "TF_", "PYTHON", "XLA_", "NCCL_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_")
@@ -83,6 +84,7 @@ class Mpirun:
         ssh: How to reach other hosts.
         binding: Words that replace our choice of mapping and binding; None to choose.
         extra: Words of the user for mpirun, after ours, so that they win.
+        host_timeout_s: The silence after which mpirun and its daemons give each other up.
     """
 
     path: str
@@ -94,6 +96,7 @@ class Mpirun:
     ssh: Ssh = Ssh()
     binding: tuple[str, ...] | None = None
     extra: tuple[str, ...] = ()
+    host_timeout_s: float = 30.0
 
     @property
     def processes(self) -> int:
@@ -133,6 +136,9 @@ class Mpirun:
         if self.local and self.processes > self.cores.count:
             # We declare as many slots as ranks, so Open MPI would not see by itself that cores are shared.
             wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        if not self.local:
+            names = ("PRTE_MCA_oob_tcp_keepalive_" + name for name in ("time", "intvl", "probes"))
+            wanted |= dict(zip(names, map(str, keepalive_times(self.host_timeout_s)), strict=True))
         interfaces = self.interfaces or (("lo",) if self.local else ())
         if interfaces:
             wanted["OMPI_MCA_btl_tcp_if_include"] = ",".join(interfaces)

@@ -145,7 +145,7 @@ def _advice_on_lost_hosts(job: Job) -> str:
         return "all other hosts were lost together: check the network of this machine, on which tfdistrun ran"
     return (
         f"check whether {_names(names)} {'is' if len(names) == 1 else 'are'} up and on the network, and the log there "
-        "for what ended it (out of memory: dmesg); where a host may be silent for longer, raise TFDIST_HOST_TIMEOUT"
+        "for what ended it (out of memory: dmesg)"
     )
 
 

@@ -31,6 +31,8 @@ from tfdist.launch.tcp import is_unanswered, keep_alive
 from tfdist.launch.ticket import KEY_VARIABLE, Ticket
 
 CONNECT_TIMEOUT_S = 10.0
+# Until the launcher has told how long a silence it bears.
+_FIRST_SILENCE_LIMIT_S = 30.0
 TAIL_LINES = 40
 # The name of the pipe through which the rank of a `tfdist.run` answers, beside "stdout" and "stderr".
 RESULT = "result"
@@ -303,6 +305,7 @@ class Supervisor:
         self._start_when_ready()
 
     def _watch(self, limit_s: float) -> None:
+        keep_alive(self._socket, limit_s)
         self._looked_at = self._shown_at = time.monotonic()
         self._pulse = Pulse(limit_s)
         self._pulse.watch(self._rank)
@@ -357,7 +360,7 @@ def main() -> int:
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMIX_RANK"])
     try:
         connection = socket.create_connection((ticket.host, ticket.port), CONNECT_TIMEOUT_S)
-        keep_alive(connection)
+        keep_alive(connection, _FIRST_SILENCE_LIMIT_S)
     except OSError as error:
         print(
             f"rank {rank} on {os.uname().nodename} cannot reach tfdistrun at {ticket.host}:{ticket.port}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 
@@ -10,15 +11,26 @@ _INFO = struct.Struct("=8B24I")
 _PROBES = 3
 _UNACKNOWLEDGED = 8 + 4
 _LAST_ACKNOWLEDGED_MS = 8 + 12
+# Of the kernel's times.
+_LONGEST_S = 32767
 
 
-def keep_alive(connection: socket.socket) -> None:
-    """Has the kernel notice within half a minute that the other host is gone, where nothing is under way to it."""
+def keepalive_times(limit_s: float) -> tuple[int, int, int]:
+    """Seconds of quiet before the first probe, seconds between probes, and how many may stay without an answer.
+
+    Together a little more than `limit_s`, so that whoever counts the silence to that limit has the first word.
+    """
+    return min(math.ceil(limit_s / 2), _LONGEST_S), min(math.ceil(limit_s / 6), _LONGEST_S), 4
+
+
+def keep_alive(connection: socket.socket, limit_s: float) -> None:
+    """Has the kernel notice that the other host is gone, where nothing is under way to it."""
+    quiet_s, between_s, probes = keepalive_times(limit_s)
     for level, option, value in (
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, quiet_s),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, between_s),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes),
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     ):
         connection.setsockopt(level, option, value)

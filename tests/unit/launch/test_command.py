@@ -21,7 +21,7 @@ def test_local_plan() -> None:
     plan, _ = _plan("-np", "64", "sh", "-c", "true")
     assert plan.mpirun.local
     assert plan.mpirun.hosts == (Host("localhost", 64),)
-    assert (plan.start_timeout_s, plan.host_timeout_s) == (option.START_TIMEOUT_S, 30.0)
+    assert (plan.start_timeout_s, plan.mpirun.host_timeout_s) == (option.START_TIMEOUT_S, 30.0)
     assert plan.elsewhere == {}
 
 
@@ -29,8 +29,8 @@ def test_option_wins_over_environment() -> None:
     variables = {"TFDIST_COMPRESSION": "bf16", "TFDIST_HOST_TIMEOUT": "7"}
     plan, _ = _plan("-np", "1", "--compression", "fp16", "sh", **variables)
     assert plan.environment["TFDIST_COMPRESSION"] == "fp16"
-    assert plan.host_timeout_s == 7
-    assert _plan("-np", "1", "--host-timeout", "0.5", "sh", **variables)[0].host_timeout_s == 0.5
+    assert plan.mpirun.host_timeout_s == 7
+    assert _plan("-np", "1", "--host-timeout", "0.5", "sh", **variables)[0].mpirun.host_timeout_s == 0.5
 
 
 def test_hostfile_and_remarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

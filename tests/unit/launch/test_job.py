@@ -52,6 +52,14 @@ def test_mpirun_success_without_records_is_failure() -> None:
     assert (job.phase, job.status) == (Phase.OVER, 1)
 
 
+def test_ranks_that_were_only_told_to_end_give_no_status() -> None:
+    job = _job(2)
+    assert job.end_mpirun(0, 1) == [TERM]
+    for rank in range(2):
+        job.finish(_ended(rank, None, signal.SIGTERM, told=True), 2)
+    assert job.status == 1
+
+
 def test_mpirun_ends_while_ranks_run() -> None:
     job = _job(2)
     assert job.end_mpirun(0, 1) == [TERM]
@@ -149,7 +157,7 @@ def test_start_timeout() -> None:
     assert job.tick(30.0) == [KILL]
     assert job.never_started == (1, 2)
     assert job.finish(_ended(0, None, signal.SIGKILL, told=True), 30.1) == [RELEASE]
-    assert job.status != 0
+    assert job.status == 1
 
 
 def test_lost_supervisor() -> None:

@@ -16,7 +16,7 @@ from tfdist.launch.mpirun import Mpirun
 
 def _address(**call: Any) -> str:
     mpirun = Mpirun("m", (Host("127.0.0.1", 2), Host("192.0.2.1", 1)), cores=Cores(2, bindable=True), **call)
-    with launcher.listen(Plan(mpirun, ("x",), {}, 30.0, 30.0)) as listener:
+    with launcher.listen(Plan(mpirun, ("x",), {}, 30.0)) as listener:
         return str(listener.getsockname()[0])
 
 
@@ -40,4 +40,4 @@ def test_interface_towards_the_first_remote_host(monkeypatch: pytest.MonkeyPatch
 
 def test_plan_does_not_show_the_environment() -> None:
     mpirun = Mpirun("m", (Host("a", 1),), local=True, cores=Cores(1, bindable=True))
-    assert "secret" not in repr(Plan(mpirun, ("x",), {"TOKEN": "secret"}, 30.0, 30.0))
+    assert "secret" not in repr(Plan(mpirun, ("x",), {"TOKEN": "secret"}, 30.0))

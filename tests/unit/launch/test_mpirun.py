@@ -15,6 +15,7 @@ from tfdist.launch.host import Host
 from tfdist.launch.mpirun import Mpirun, Ssh
 
 LOCAL = Mpirun("/m/mpirun", (Host("localhost", 2),), local=True, cores=Cores(8, bindable=True))
+KEEPALIVE = {"time": "30", "intvl": "10", "probes": "4"}
 REMOTE = dataclasses.replace(LOCAL, hosts=(Host("a", 2), Host("b", 4)), local=False)
 
 
@@ -67,13 +68,16 @@ def test_settings_of_a_local_job() -> None:
 
 
 def test_settings_elsewhere() -> None:
-    call = dataclasses.replace(REMOTE, fabric=True, interfaces=("eth0", "eth1"))
-    assert call.settings({}, root=False) == {
+    patience = {"PRTE_MCA_oob_tcp_keepalive_" + name: value for name, value in KEEPALIVE.items()}
+    call = dataclasses.replace(REMOTE, fabric=True, interfaces=("eth0", "eth1"), host_timeout_s=60.0)
+    assert call.settings({}, root=False) == patience | {
         "OMPI_MCA_btl_tcp_if_include": "eth0,eth1",
         "PRTE_MCA_prte_if_include": "eth0,eth1",
         "NCCL_SOCKET_IFNAME": "eth0,eth1",
     }
-    assert dataclasses.replace(REMOTE, fabric=True).settings({}, root=False) == {}
+    call = dataclasses.replace(call, interfaces=())
+    assert call.settings({}, root=False) == patience
+    assert call.settings(patience, root=False) == {}
 
 
 def test_shared_cores_are_yielded() -> None:
