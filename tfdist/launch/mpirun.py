@@ -136,6 +136,11 @@ class Mpirun:
         if self.local and self.processes > self.cores.count:
             # We declare as many slots as ranks, so Open MPI would not see by itself that cores are shared.
             wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        wanted |= self._network()
+        return {name: value for name, value in wanted.items() if name not in environment}
+
+    def _network(self) -> dict[str, str]:
+        wanted: dict[str, str] = {}
         if not self.local:
             names = ("PRTE_MCA_oob_tcp_keepalive_" + name for name in ("time", "intvl", "probes"))
             wanted |= dict(zip(names, map(str, keepalive_times(self.host_timeout_s)), strict=True))
@@ -147,4 +152,4 @@ class Mpirun:
         # mpirun's own connections refuse to be restricted to loopback, which they use anyway where nothing else is.
         if outward := [name for name in self.interfaces if name != "lo"]:
             wanted["PRTE_MCA_prte_if_include"] = ",".join(outward)
-        return {name: value for name, value in wanted.items() if name not in environment}
+        return wanted
