@@ -167,3 +167,13 @@ def test_the_documented_command_shows_it_too(faulty, wait_until, tmp_path, fault
     assert lost(job, 2, how, ENDED) in told
     states = job("ps", "--all", "--format", "{{.State}}", check=True).stdout.split()
     assert states == ["exited"] * 3
+
+
+def test_workers_that_are_left_serve_the_next_start(faulty, docker, wait_until):
+    job, faults = faulty()
+    start(docker, job, wait_until, "[0] the first step is done")
+    faults.kill("worker-2")
+    assert ended(docker, job) == 1
+    job("up", "--no-build", "--detach", check=True)
+    done = "[0] the first step is done\n"
+    wait_until(lambda: said(docker, job).count(done) == 2, seconds=120, what="a job that trains again")
