@@ -52,7 +52,7 @@ def test_host_that_does_not_answer(launch: Any, agent: Any) -> None:
     )
     assert done.code == 1
     assert (
-        "tfdistrun: not all ranks started in time: host lost cannot be reached\n"
+        "tfdistrun: not all ranks started in time: host lost cannot be reached by ssh\n"
         "  rank  host   outcome\n"
         "  0     nodea  never started\n"
         "  1     lost   never started\n"
@@ -66,5 +66,5 @@ def test_host_that_refuses(launch: Any, agent: Any) -> None:
     launch.script("pass")
     done = launch.end(_start(launch, agent, "-np", "3", "-H", "nodea:2,refused:1", "python", "rank.py"))
     assert done.code == 1
-    assert "tfdistrun: mpirun ended before all ranks did: host refused cannot be reached\n" in done.stderr
+    assert "tfdistrun: mpirun ended before all ranks did: host refused cannot be reached by ssh\n" in done.stderr
     assert done.stderr.endswith("ends with: ssh: connect to host refused port 22: Connection refused\n")

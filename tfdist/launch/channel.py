@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tfdist.launch.job import CLOSED
 from tfdist.launch.line import Piece
 from tfdist.launch.pulse import Pulse
 from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
@@ -165,7 +166,7 @@ class Channel:
             self._drop(connection, f"cannot be reached any more: {error.strerror}")
             return
         if not data:
-            self._drop(connection, "closed its connection without a record")
+            self._drop(connection, CLOSED)
             return
         if connection.rank is not None:
             self._pulse.hear(connection.rank)

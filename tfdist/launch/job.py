@@ -17,6 +17,8 @@ RELEASE_AFTER_KILL_S = 1.5
 # A signal from the user or a scheduler: a checkpoint may be written. Kubernetes kills after 30 s by default.
 INTERRUPT_S = 10.0
 PREEMPTION_S = 20.0
+# How a supervisor is lost whose host, or who itself, was killed.
+CLOSED = "closed its connection without a record"
 
 
 @dataclass(frozen=True)

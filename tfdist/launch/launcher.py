@@ -183,7 +183,7 @@ class Launcher:
 
     def _find_unreachable_hosts(self) -> None:
         # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.
-        if self._job.interrupt is None and self._job.status != 0:
+        if self._job.status != 0 and self._job.interrupt is None and self._job.first_to_fail is None:
             self._unreachable = probe.unreachable(self._job.unreached, self._plan.mpirun.ssh.words())
 
     def _say(self, text: str) -> None:

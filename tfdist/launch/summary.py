@@ -6,7 +6,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from tfdist.launch.job import Job, LostHost, Outcome
+from tfdist.launch.job import CLOSED, Job, LostHost, Outcome
 
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
@@ -78,7 +78,8 @@ def _lost_text(lost: LostHost) -> str:
 
 def _all_are_silent(job: Job) -> bool:
     """Whether it is rather this machine that is lost."""
-    return len(job.lost_hosts) > 1 and {lost.name for lost in job.lost_hosts} == job.elsewhere
+    silent = {lost.name for lost in job.lost_hosts if lost.how != CLOSED}
+    return len(silent) > 1 and silent == job.elsewhere
 
 
 def _names(names: Collection[str]) -> str:
@@ -93,7 +94,7 @@ def _headline(job: Job, unreachable: Collection[str]) -> str:
         return "\n".join([f"interrupted by {name_of(job.interrupt)}", *lost])
     if lost:
         return "\n".join(lost)
-    missing = f": {_names(unreachable)} cannot be reached" if unreachable else ""
+    missing = f": {_names(unreachable)} cannot be reached by ssh" if unreachable else ""
     if job.never_started:
         return f"not all ranks started in time{missing}"
     if cause is None or cause.told:

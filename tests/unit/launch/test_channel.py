@@ -14,6 +14,7 @@ import pytest
 
 from tfdist.launch import record
 from tfdist.launch.channel import STRANGER_LIMIT_BYTES, Channel, Lost, Received
+from tfdist.launch.job import CLOSED
 from tfdist.launch.line import Piece
 from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Opener, RefusedFrameError, Sealer
 from tfdist.launch.ticket import Ticket
@@ -79,7 +80,7 @@ def test_conversation(end: End) -> None:
         assert opened.fields == {"command": ["x"], "silence_limit": 3}
         connection.sendall(sealer.seal("output", stream="stderr", text="é\udc80" * 9000, end="line"))
         assert end.output.get(timeout=5) == (1, "stderr", Piece(b"\xc3\xa9\x80" * 9000, "line"))
-    assert end.events.get(timeout=5) == Lost(1, "closed its connection without a record")
+    assert end.events.get(timeout=5) == Lost(1, CLOSED)
     end.channel.send(1, "release")
     assert end.warnings == []
 
@@ -210,7 +211,7 @@ def test_silent_rank_is_lost_and_one_that_shows_itself_is_not() -> None:
 
 def test_time_in_which_output_waits_to_be_read_is_no_silence() -> None:
     opened = threading.Event()
-    made = End(silence_limit_s=0.5, write=lambda *words: opened.wait(10))
+    made = End(silence_limit_s=1.0, write=lambda *words: opened.wait(10))
     with made.connect() as chatty, made.connect() as other:
         for rank, connection in ((0, chatty), (1, other)):
             sealer = made.sealer(rank)
@@ -221,7 +222,7 @@ def test_time_in_which_output_waits_to_be_read_is_no_silence() -> None:
                 blocked = sealer.seal("output", stream="stdout", text="x", end="line")
         chatty.sendall(blocked)
         with pytest.raises(queue.Empty):
-            made.events.get(timeout=1.5)
+            made.events.get(timeout=2.5)
         opened.set()
         assert isinstance(made.events.get(timeout=5), Lost)
     made.channel.close()

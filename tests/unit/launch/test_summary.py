@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tfdist.launch import summary
-from tfdist.launch.job import Job, Outcome
+from tfdist.launch.job import CLOSED, Job, Outcome
 
 
 def _job(*outcomes: Outcome, ranks: int = 3) -> Job:
@@ -97,12 +97,12 @@ def test_long_traceback_is_shortened() -> None:
 HOW = "has not answered for 30 s (TFDIST_HOST_TIMEOUT)"
 
 
-def _lost(hosts: str, *lost: int) -> Job:
+def _lost(hosts: str, *lost: int, how: str = HOW) -> Job:
     job = Job(tuple(hosts), 30.0, 0.0, set(hosts))
     for rank, host in enumerate(hosts):
         job.connect(rank, host)
     for rank in lost:
-        job.finish(Outcome(rank, hosts[rank], lost=HOW), 1.0)
+        job.finish(Outcome(rank, hosts[rank], lost=how), 1.0)
     for rank in set(range(len(hosts))) - set(lost):
         job.finish(Outcome(rank, hosts[rank], None, signal.SIGTERM, told=True), 5.0)
     return job
@@ -125,7 +125,7 @@ def test_hosts_that_cannot_be_reached_are_named() -> None:
     assert job.unreached == ("a", "b", "c")
     job.tick(30.0)
     text = summary.render(job, {"b": "no route", "c": "refused"})
-    assert text.startswith("not all ranks started in time: hosts b, c cannot be reached\n")
+    assert text.startswith("not all ranks started in time: hosts b, c cannot be reached by ssh\n")
     assert text.endswith("next: check that hosts b, c are up and on the network: `ssh b true` ends with: no route")
     ended = Job(("a", "b"), 30.0, 0.0, {"a", "b"})
     ended.connect(0, "a")
@@ -133,7 +133,7 @@ def test_hosts_that_cannot_be_reached_are_named() -> None:
     ended.end_mpirun(255, 1.0)
     ended.finish(Outcome(0, "a", None, signal.SIGTERM, told=True), 2.0)
     text = summary.render(ended, {"b": "no route"})
-    assert text.startswith("mpirun ended before all ranks did: host b cannot be reached\n")
+    assert text.startswith("mpirun ended before all ranks did: host b cannot be reached by ssh\n")
 
 
 def test_host_lost_while_the_job_is_interrupted() -> None:
@@ -159,6 +159,7 @@ def test_several_lost_hosts() -> None:
 def test_all_hosts_lost_is_rather_the_launchers_own_loss() -> None:
     assert "check the network of this machine, on which tfdistrun ran" in summary.render(_lost("ab", 0, 1))
     assert "check whether host a is up" in summary.render(_lost("aa", 0, 1))
+    assert "check whether hosts a, b are up" in summary.render(_lost("ab", 0, 1, how=CLOSED))
 
 
 def test_error_of_a_rank_that_missed_the_lost_host_first_is_shown_too() -> None:
