@@ -53,6 +53,7 @@ class Status:
         trainers: Of a dispatcher: the trainers that read, and the share of the time that each waits for data.
         jobs: Of a dispatcher with a journal: for the number of each pass the name of its job, and its number in that
             job.
+        fixed_workers: Of a dispatcher: whether it was told its workers beforehand, so that each can have a fixed part.
     """
 
     role: str
@@ -70,6 +71,7 @@ class Status:
     leaving: tuple[str, ...] = ()
     trainers: tuple[TrainerWait, ...] = ()
     jobs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    fixed_workers: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON has them, with the number of the schema."""
@@ -97,6 +99,8 @@ def parse(text: bytes) -> Status:
         raise ValueError(f"counters is {found['counters']!r}")
     found["trainers"] = tuple(_trainer(item) for item in found["trainers"])
     found["jobs"] = _jobs(found.get("jobs", {}))  # a server of another version is known by it, and may have none
+    if not isinstance(found.setdefault("fixed_workers", False), bool):
+        raise ValueError(f"fixed_workers is {found['fixed_workers']!r}")
     return Status(**{item.name: found[item.name] for item in fields(Status)})
 
 

@@ -110,6 +110,7 @@ class _Server:
             leaving=self._leaving(),
             trainers=self._trainers(),
             jobs=self._jobs(),
+            fixed_workers=self._has_fixed_workers(),
         )
 
     def _only_name(self) -> str:
@@ -133,6 +134,9 @@ class _Server:
 
     def _jobs(self) -> dict[str, tuple[str, int]]:
         return {}
+
+    def _has_fixed_workers(self) -> bool:
+        return False
 
     def join(self) -> None:
         """Blocks until the server has ended."""
@@ -180,6 +184,7 @@ class Dispatcher(_Server):
         self._work_dir_token = work_dir.provide_token(config.work_dir) if config.work_dir else None
         self._caretaker: Caretaker | None = None
         self._waits = WaitBook()
+        self._fixed_workers = bool(config.worker_addresses)
         self._ledger = Ledger(config.work_dir) if config.work_dir and config.fault_tolerant else None
         super().__init__(DISPATCHER, config)
         made = service_config_pb2.DispatcherConfig(
@@ -228,6 +233,9 @@ class Dispatcher(_Server):
             return {}
         _, passes = self._ledger.look()
         return {str(number): passes[number] for number in sorted(passes)[-_MOST_PASSES:]}
+
+    def _has_fixed_workers(self) -> bool:
+        return self._fixed_workers
 
     def _leaving(self) -> tuple[str, ...]:
         return self._caretaker.leaving if self._caretaker is not None else ()

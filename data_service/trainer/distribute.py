@@ -100,6 +100,7 @@ def distribute(
     )
     prepared = _prepare(dataset, reading.sharding, compression, element_id)
     found = _meet(service)
+    _check_workers(found, reading)
     address = ServiceAddress.parse(found.service)
     # Not by an id: trainers that share a job would each register a dataset, and so have a job of their own.
     transformation = tf.data.experimental.service.distribute(
@@ -200,6 +201,7 @@ def from_id(
         expected=expected,
     )
     found = _meet(service)
+    _check_workers(found, reading)
     address = ServiceAddress.parse(found.service)
     cardinality = _cardinality(address, dataset_id)
     dataset = tf.data.experimental.service.from_dataset_id(
@@ -220,6 +222,22 @@ def _meet(service: str | None) -> Survey:
     found = shake_hands(named)
     outlook.keep(ServiceAddress.parse(named))
     return found
+
+
+def _check_workers(found: Survey, reading: Reading) -> None:
+    """Refuses fixed parts where the dispatcher has no list of its workers.
+
+    TensorFlow's would take the job, and then fail for every worker that asks it for tasks, now and after a restart.
+    """
+    if not reading.fixed:
+        return
+    told = found.dispatcher.status
+    if told is None or not told.fixed_workers:
+        reason = "was started without" if told is not None else f"does not tell: {found.dispatcher.detail}"
+        raise ConfigError(
+            f"sharding={reading.sharding!r} needs a dispatcher that knows its workers: `dispatcher --workers "
+            f"HOST:PORT,...` or `Cluster(..., fixed_workers=True)`; the one at {found.dispatcher.address} {reason}."
+        )
 
 
 @contextlib.contextmanager

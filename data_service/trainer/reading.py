@@ -66,6 +66,11 @@ class Reading:
         return self.job_name is not None
 
     @property
+    def fixed(self) -> bool:
+        """Whether each worker has a fixed part, for which the dispatcher must know the workers beforehand."""
+        return self.sharding not in ("off", "dynamic")
+
+    @property
     def repeats(self) -> bool:
         """Whether an element may rightly come more than once: from every worker."""
         return self.sharding == "off"

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import _native, data_service
+from tfdist.data_service.inspection import passes
 from tfdist.data_service.server import port
 from tfdist.errors import ConfigError
 
@@ -83,15 +84,13 @@ def fixed_workers():
     for pair in pairs:
         pair.listener.close()
         pair.close()
-    service = tf.data.experimental.service
     addresses = [f"localhost:{pair.port}" for pair in pairs]
-    dispatcher = service.DispatchServer(service.DispatcherConfig(worker_addresses=addresses))
-    address = dispatcher.target.rpartition("/")[2]
-    with contextlib.ExitStack() as workers:
+    with contextlib.ExitStack() as servers:
+        config = data_service.DispatcherConfig(worker_addresses=addresses)
+        dispatcher = servers.enter_context(data_service.Dispatcher(config))
         for pair in pairs:
-            workers.enter_context(data_service.Worker(data_service.WorkerConfig(address, port=pair.port)))
-        yield address
-    dispatcher._stop()
+            servers.enter_context(data_service.Worker(data_service.WorkerConfig(dispatcher.address, port=pair.port)))
+        yield dispatcher.address
 
 
 @pytest.mark.parametrize("sharding", ["file", "file_or_data", "data", "hint", "dynamic"])
@@ -105,6 +104,34 @@ def test_each_worker_has_its_part(sharding, texts, fixed_workers):
     assert (result.lost, result.doubled, result.exact) == (0, 0, True)
     made = {"file": 0, "file_or_data": 0, "data": 2 * ELEMENTS}.get(sharding, ELEMENTS)
     assert _native.read_serving().elements - served == made
+
+
+@pytest.mark.parametrize("sharding", ["file", "file_or_data", "data", "hint"])
+def test_fixed_parts_want_a_dispatcher_that_knows_its_workers(sharding, texts, dispatcher, worker_of):
+    """And the refused reads leave the service as it was: a worker joins, and one pass reads from both."""
+    first = worker_of(dispatcher)
+    text = f"sharding='{sharding}' needs .* --workers .*fixed_workers=True.* {dispatcher.address} was started without"
+    with pytest.raises(ConfigError, match=text):
+        data_service.distribute(texts, dispatcher.address, sharding)
+    dataset_id = data_service.register(texts, dispatcher.address)
+    with pytest.raises(ConfigError, match=text):
+        data_service.from_id(dataset_id, dispatcher.address, sharding)
+    second = worker_of(dispatcher)
+    found = data_service.survey(dispatcher.address)
+    assert {each.address: each.state for each in found.workers} == {first.address: "ready", second.address: "ready"}
+    assert len(passes.read(found, dispatcher.service, 5).silent) == 0
+    everywhere = data_service.distribute(tf.data.Dataset.range(ELEMENTS), dispatcher.address, "off")
+    assert sorted(int(element) for element in everywhere) == sorted([*range(ELEMENTS)] * 2)
+
+
+def test_a_dispatcher_that_does_not_tell_its_workers_gets_no_fixed_parts(texts):
+    """One of tf.data's own, which has no control port, and may know its workers or not."""
+    service = tf.data.experimental.service
+    plain = service.DispatchServer(service.DispatcherConfig())
+    address = plain.target.rpartition("/")[2]
+    with pytest.raises(ConfigError, match=r"knows its workers.* does not tell"):
+        data_service.distribute(texts, address, "data")
+    plain._stop()
 
 
 def test_sharding_by_file_finds_no_files_behind_our_op(texts, fixed_workers):

@@ -48,6 +48,7 @@ def test_a_pass_has_as_many_elements_as_the_dataset_where_that_holds(settings, e
     assert Reading(**settings).expected_elements(10) == expected
 
 
-def test_a_named_job_is_shared_and_off_repeats():
+def test_a_named_job_is_shared_off_repeats_and_parts_are_fixed():
     assert (Reading().shared, Reading().repeats) == (False, False)
     assert (Reading(job_name="job").shared, Reading("off").repeats) == (True, True)
+    assert [Reading(sharding).fixed for sharding in ("off", "dynamic", "file", "hint")] == [False, False, True, True]
