@@ -19,8 +19,8 @@ def cache(dataset: tf.data.Dataset, where: str | os.PathLike[str] = "memory") ->
     """Keeps the elements of the first pass over a dataset for the passes that follow.
 
     You need it where producing the elements takes longer than training on them and they fit somewhere. Behind
-    `distribute` it is the trainer that keeps what the cluster produced; before it, each worker keeps its own part,
-    for which dynamic sharding does not fit: it deals out other parts in each pass.
+    `distribute` it is the trainer that keeps what the cluster produced. Before it each worker would keep its own part:
+    `distribute` takes that in memory only, and not under dynamic sharding, which deals out other parts in each pass.
 
     What it will take is said before the first pass, through the logger `tfdist`: a warning where it is more than half
     of what is free or where the number of elements is not known. See `footprint` for when that reads an element.

@@ -14,6 +14,7 @@ from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection.handshake import shake_hands
 from tfdist.data_service.inspection.survey import DRAINED, Survey
 from tfdist.data_service.trainer import outlook, watch
+from tfdist.data_service.trainer.fitness import check_fit
 from tfdist.data_service.trainer.position import check_dynamic
 from tfdist.data_service.trainer.reading import Reading
 from tfdist.errors import ConfigError
@@ -261,6 +262,7 @@ def _prepare(dataset: Any, sharding: str, compression: str | None, element_id: C
         raise ConfigError(f'compression must be "AUTO", "SNAPPY" or None; received {compression!r}.')
     if sharding == "dynamic":
         check_dynamic(dataset)
+    check_fit(dataset, sharding)
     if element_id is not None:
         dataset = watch.add_ids(dataset, element_id)
     watch.check_size(dataset.element_spec)

@@ -58,6 +58,8 @@ def test_addresses_name_the_host_that_was_given():
         (lambda: data_service.distribute(tf.data.Dataset.range(1), "h"), "HOST:PORT"),
         (lambda: data_service.register(tf.data.Dataset.range(1), "h:1", sharding="some"), "off, dynamic"),
         (lambda: data_service.from_id("1000", "h"), "HOST:PORT"),
+        (lambda: data_service.distribute(tf.data.Dataset.range(1).cache(), "h:1"), "a cache in memory"),
+        (lambda: data_service.register(tf.data.Dataset.range(1), "h:1", sharding="file"), "begins with files"),
     ],
 )
 def test_bad_setting_says_what_is_expected(make, text):
