@@ -199,13 +199,13 @@ def test_advice_is_of_what_happens_between_two_looks(monkeypatch, capsys):
 
 
 UNREAD = """
-import sys
+import sys, types
 from tfdist.data_service import command
-command.survey = lambda *_: command.describe
+worker = types.SimpleNamespace(state=sys.argv[1])
+command.survey = lambda *_: types.SimpleNamespace(workers=[worker])
 command.passes.read = lambda *_: None
 command.table.render = lambda *_: "w" * 200_000
 command.table.render_passes = lambda *_: "no dataset"
-command.describe.workers = [type("Worker", (), {"state": sys.argv[1]})]
 sys.exit(command.main(["status", "localhost:1"]))
 """
 
