@@ -52,7 +52,8 @@ class Status:
         leaving: Of a dispatcher: the workers that drain or have drained.
         trainers: Of a dispatcher: the trainers that read, and the share of the time that each waits for data.
         jobs: Of a dispatcher with a journal: for the number of each pass the name of its job, and its number in that
-            job.
+            job, from 1 on.
+        ended: Of a dispatcher with a journal: which of these passes have been read to their end.
         fixed_workers: Of a dispatcher: whether it was told its workers beforehand, so that each can have a fixed part.
     """
 
@@ -71,6 +72,7 @@ class Status:
     leaving: tuple[str, ...] = ()
     trainers: tuple[TrainerWait, ...] = ()
     jobs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    ended: tuple[int, ...] = ()
     fixed_workers: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -99,6 +101,7 @@ def parse(text: bytes) -> Status:
         raise ValueError(f"counters is {found['counters']!r}")
     found["trainers"] = tuple(_trainer(item) for item in found["trainers"])
     found["jobs"] = _jobs(found.get("jobs", {}))  # a server of another version is known by it, and may have none
+    found["ended"] = _numbers(found.get("ended", []))
     if not isinstance(found.setdefault("fixed_workers", False), bool):
         raise ValueError(f"fixed_workers is {found['fixed_workers']!r}")
     return Status(**{item.name: found[item.name] for item in fields(Status)})
@@ -115,6 +118,12 @@ def _trainer(item: Any) -> TrainerWait:
         return wait_report.check(item, item.get("age_s") if isinstance(item, dict) else None)
     except ValueError as error:
         raise ValueError(f"trainers has {item!r}: {error}") from None
+
+
+def _numbers(told: Any) -> tuple[int, ...]:
+    if not isinstance(told, list) or not all(type(number) is int for number in told):
+        raise ValueError(f"ended is {told!r}")
+    return tuple(told)
 
 
 def _jobs(told: Any) -> dict[str, tuple[str, int]]:

@@ -1,5 +1,5 @@
 """What a dispatcher's journal tells that the dispatcher itself tells nobody: how many datasets there are, and the names
-of the jobs that passes belong to. It reads what TensorFlow has written, and writes nothing.
+of the jobs that passes belong to, and which have been read. It reads what TensorFlow has written, and writes nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tfdist.data_service.server import journal
 
 _LOG = logging.getLogger("tfdist")
 # The kinds of records that matter here, by the number of their field in tf.data's message Update.
-_DATASET, _PASS, _FORGOTTEN, _JOB = 1, 2, 12, 14
-_KINDS = frozenset({_DATASET, _PASS, _FORGOTTEN, _JOB})
+_DATASET, _PASS, _TASK, _TASK_ENDED, _FORGOTTEN, _JOB = 1, 2, 3, 4, 12, 14
+_KINDS = frozenset({_DATASET, _PASS, _TASK, _TASK_ENDED, _FORGOTTEN, _JOB})
 
 
 class Ledger:
@@ -33,6 +33,8 @@ class Ledger:
         self._datasets: set[bytes] = set()
         self._jobs: dict[int, str] = {}
         self._passes: dict[int, tuple[str, int]] = {}
+        self._tasks: dict[int, int] = {}  # the pass of each task that has not ended
+        self._left: dict[int, int] = {}  # for each pass that had a task, how many have not ended
 
     def look(self) -> tuple[int, Mapping[int, tuple[str, int]]]:
         """The number of registered datasets; and, by the number of each pass that is not forgotten, the name of its job
@@ -49,6 +51,12 @@ class Ledger:
                     _LOG.warning("data service: the journal cannot be read, so new jobs have no name: %s", error)
                 self._complaint = str(error)
             return len(self._datasets), dict(self._passes)
+
+    @property
+    def ended(self) -> frozenset[int]:
+        """The numbers of the passes, as of the last look, whose tasks have all ended: who joins one gets nothing."""
+        with self._lock:
+            return frozenset(number for number, left in self._left.items() if left == 0)
 
     @property
     def size_bytes(self) -> int:
@@ -78,5 +86,16 @@ class Ledger:
         elif kind == _PASS:
             job, repetition = (value if isinstance(value := update.get(number, 0), int) else 0 for number in (2, 3))
             self._passes[first] = (self._jobs.get(job, ""), repetition)
+        elif kind == _TASK:
+            self._add_task(first, update.get(2, 0))
+        elif kind == _TASK_ENDED and first in self._tasks:
+            self._left[self._tasks.pop(first)] -= 1
         elif kind == _FORGOTTEN:
             self._passes.pop(first, None)
+            self._left.pop(first, None)
+            self._tasks = {task: number for task, number in self._tasks.items() if number != first}
+
+    def _add_task(self, number: int, of: int | bytes) -> None:
+        if isinstance(of, int):
+            self._tasks[number] = of
+            self._left[of] = self._left.get(of, 0) + 1

@@ -110,6 +110,7 @@ class _Server:
             leaving=self._leaving(),
             trainers=self._trainers(),
             jobs=self._jobs(),
+            ended=self._ended(),
             fixed_workers=self._has_fixed_workers(),
         )
 
@@ -134,6 +135,9 @@ class _Server:
 
     def _jobs(self) -> dict[str, tuple[str, int]]:
         return {}
+
+    def _ended(self) -> tuple[int, ...]:
+        return ()
 
     def _has_fixed_workers(self) -> bool:
         return False
@@ -233,6 +237,9 @@ class Dispatcher(_Server):
             return {}
         _, passes = self._ledger.look()
         return {str(number): passes[number] for number in sorted(passes)[-_MOST_PASSES:]}
+
+    def _ended(self) -> tuple[int, ...]:
+        return tuple(sorted(self._ledger.ended)[-_MOST_PASSES:]) if self._ledger is not None else ()
 
     def _has_fixed_workers(self) -> bool:
         return self._fixed_workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,11 @@ from tfdist.data_service.trainer.position import check_dynamic
 from tfdist.data_service.trainer.reading import Reading
 from tfdist.errors import ConfigError
 
+_LOG = logging.getLogger("tfdist")
+READ = (
+    "tfdist: passes of job %r at %s have been read to their end: %d. A trainer that begins anew gets no element of "
+    "them, also where it brings other data or code; for a new run take another job_name."
+)
 _PROTOCOL = "grpc"
 _COMPRESSIONS = ("AUTO", "SNAPPY", None)
 # Sharding by file looks for the source of the files from the end of the graph, and knows TensorFlow's own ops only.
@@ -56,7 +62,9 @@ def distribute(
             each worker has a fixed part, by files, by every n-th element, or as `shard(SHARD_HINT, ...)` says; the
             dispatcher must know the workers' addresses beforehand, and a worker that is restarted begins its part
             again. Under "file" and "file_or_data" a worker neither drains nor counts.
-        job_name: Trainers that give the same name share one pass over the data; None gives each trainer its own.
+        job_name: Trainers that give the same name share one pass over the data; None gives each trainer its own. A
+            service that stays up keeps what a name has read: passes that were read bring nothing, and later ones the
+            data and code of whoever used the name first. So each run takes a name of its own.
         compression: "AUTO" and "SNAPPY" compress elements on their way, None does not.
         max_outstanding_requests: Elements that may be asked for at a time, and so kept in the trainer's memory; None
             leaves it to TensorFlow. Where workers come and go, leave it: TensorFlow also asks those that drain later,
@@ -102,6 +110,7 @@ def distribute(
     prepared = _prepare(dataset, reading.sharding, compression, element_id)
     found = _meet(service)
     _check_workers(found, reading)
+    _warn_of_read_passes(found, reading)
     address = ServiceAddress.parse(found.service)
     # Not by an id: trainers that share a job would each register a dataset, and so have a job of their own.
     transformation = tf.data.experimental.service.distribute(
@@ -203,6 +212,7 @@ def from_id(
     )
     found = _meet(service)
     _check_workers(found, reading)
+    _warn_of_read_passes(found, reading)
     address = ServiceAddress.parse(found.service)
     cardinality = _cardinality(address, dataset_id)
     dataset = tf.data.experimental.service.from_dataset_id(
@@ -239,6 +249,17 @@ def _check_workers(found: Survey, reading: Reading) -> None:
             f"sharding={reading.sharding!r} needs a dispatcher that knows its workers: `dispatcher --workers "
             f"HOST:PORT,...` or `Cluster(..., fixed_workers=True)`; the one at {found.dispatcher.address} {reason}."
         )
+
+
+def _warn_of_read_passes(found: Survey, reading: Reading) -> None:
+    """Says where a job's first pass has been read already: this trainer may have come late, or have an old name."""
+    told = found.dispatcher.status
+    if told is None or reading.job_name is None:
+        return
+    of_job = (told.jobs.get(str(number), ("", 0)) for number in told.ended)
+    read = {repetition for name, repetition in of_job if name == reading.job_name}
+    if 1 in read:
+        _LOG.warning(READ, reading.job_name, found.dispatcher.address, len(read))
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ STATUS = Status(
     leaving=(),
     trainers=(TrainerWait("a:1:ff", 0.25, "input", 2.0),),
     jobs={"2000": ("train", 1)},
+    ended=(2000,),
     fixed_workers=True,
 )
 
@@ -35,11 +36,11 @@ def test_an_unknown_field_of_a_newer_server_is_passed_over():
     assert parse(json.dumps(STATUS.to_json() | {"more": 1}).encode()) == STATUS
 
 
-def test_a_server_that_knows_no_jobs_and_no_list_is_read():
+def test_a_server_that_knows_less_is_read():
     told = STATUS.to_json()
-    del told["jobs"], told["fixed_workers"]
+    del told["jobs"], told["ended"], told["fixed_workers"]
     read = parse(json.dumps(told).encode())
-    assert (read.jobs, read.fixed_workers) == ({}, False)
+    assert (read.jobs, read.ended, read.fixed_workers) == ({}, (), False)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,8 @@ def test_a_server_that_knows_no_jobs_and_no_list_is_read():
         {"trainers": [{"trainer": "a", "share": 2, "measured_at": "input", "age_s": 1}]},
         {"trainers": [{"trainer": "a", "share": 1, "measured_at": "input"}]},
         {"jobs": ["train"]},
+        {"ended": [True]},
+        {"ended": "2000"},
         {"fixed_workers": 1},
         {"jobs": {"2000": "train"}},
         {"jobs": {"2000": ["train", True]}},

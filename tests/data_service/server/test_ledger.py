@@ -34,6 +34,14 @@ def forgotten(number):
     return encode_bytes(12, numbers(number))
 
 
+def task(number, of):
+    return encode_bytes(3, numbers(number, of))
+
+
+def ended(number):
+    return encode_bytes(4, numbers(number))
+
+
 SPLIT = encode_bytes(8, numbers(2000, 0, 0))
 
 
@@ -64,6 +72,22 @@ def test_datasets_and_jobs_are_followed(tmp_path, write):
     write(1, dataset(b"1001"), job(5001, b"valid"), begun(2002, 5001, 0), forgotten(2000))
     assert ledger.look() == (2, {2001: ("train", 2), 2002: ("valid", 0)})
     assert ledger.size_bytes == sum(path.stat().st_size for path in journal.files(str(tmp_path)))
+
+
+def test_a_pass_has_ended_when_its_tasks_have(tmp_path, write):
+    ledger = Ledger(str(tmp_path))
+
+    def look(*records):
+        write(0, *records)
+        ledger.look()
+        return ledger.ended
+
+    assert look(job(5000, b"train"), begun(2000, 5000, 1), begun(2001, 5000, 2)) == set()
+    assert look(task(4000, 2000), task(4001, 2000), task(4002, 2001), ended(4001)) == set()
+    assert look(ended(4000)) == {2000}
+    assert look(ended(4000), ended(9999), ended(4002)) == {2000, 2001}
+    assert look(forgotten(2000)) == {2001}
+    assert look(begun(2002, 5000, 1), task(4003, 2002), forgotten(2002), ended(4003)) == {2001}
 
 
 def test_a_record_that_is_being_written_is_read_when_it_is_whole(tmp_path, write):
@@ -108,10 +132,13 @@ def test_what_tensorflow_writes(tmp_path, worker_of):
         seen = []
         for _ in range(2):
             assert sorted(int(number) for number in read) == [0, 1, 2]
-            seen.append(max(fetch(dispatcher.service, 5).jobs.items(), key=lambda item: int(item[0]))[1])
+            told = fetch(dispatcher.service, 5)
+            seen.append(max(told.jobs.items(), key=lambda item: int(item[0]))[1])
+            assert [str(number) for number in told.ended] == list(told.jobs)
         endless = iter(data_service.distribute(tf.data.Dataset.range(1 << 40), service, job_name="valid"))
         next(endless)
-        assert [name for name, _ in seen] == ["train", "train"] and seen[1][1] == seen[0][1] + 1
+        assert seen == [("train", 1), ("train", 2)]
+        assert len(fetch(dispatcher.service, 5).ended) == len(seen)
         found = survey(dispatcher.service)
         assert found.dispatcher.status.counters["datasets"] == 2
         jobs = {one.job for one in passes.read(found, dispatcher.service, 5).passes}

@@ -158,6 +158,32 @@ def test_an_unknown_id_is_told(service):
         data_service.from_id("nothing", service)
 
 
+def test_a_job_whose_passes_have_been_read_is_told(tmp_path, worker_of, caplog):
+    """A run with an old name gets nothing, and hears so; a first one, one without a name, one in mid-pass do not."""
+    config = data_service.DispatcherConfig(host="127.0.0.1", work_dir=str(tmp_path), fault_tolerant=True)
+    with data_service.Dispatcher(config) as dispatcher:
+        worker_of(dispatcher, work_dir=str(tmp_path))
+        caplog.clear()
+
+        def begin(job_name, elements=3):
+            return data_service.distribute(tf.data.Dataset.range(elements), dispatcher.address, job_name=job_name)
+
+        first, unnamed, other = begin("train"), begin(None), iter(begin("valid", 1 << 40))
+        next(other)
+        assert [len(list(read)) for read in (first, first, unnamed)] == [3, 3, 3]
+        begin("valid")
+        begin(None)
+        assert caplog.messages == []
+        second = begin("train", 5)
+        (text,) = caplog.messages
+        assert f"passes of job 'train' at {dispatcher.address} have been read to their end: 2" in text
+        assert "take another job_name" in text
+        assert [len(list(second)) for _ in range(2)] == [0, 0]
+        dataset_id = data_service.register(tf.data.Dataset.range(3), dispatcher.address)
+        data_service.from_id(dataset_id, dispatcher.address, job_name="train")
+        assert caplog.messages == [text, text]
+
+
 def test_coordinated_reads_take_turns(service):
     """Each trainer gets every second element, in the order of the data."""
     endless = tf.data.Dataset.range(10).repeat()
