@@ -16,7 +16,7 @@ from tfdist.data_service.inspection.handshake import shake_hands
 from tfdist.data_service.inspection.survey import DRAINED, Survey
 from tfdist.data_service.trainer import outlook, watch
 from tfdist.data_service.trainer.fitness import check_fit
-from tfdist.data_service.trainer.position import check_dynamic
+from tfdist.data_service.trainer.position import check_dynamic, gathers
 from tfdist.data_service.trainer.reading import Reading
 from tfdist.errors import ConfigError
 
@@ -77,11 +77,12 @@ def distribute(
         wait_seconds: Seconds that one element may take, after which reading fails with
             `tf.errors.DeadlineExceededError`. Raise it where a worker fills a large shuffle buffer first.
         element_id: Takes an element, as the function of `map` does, and returns an integer that no other element has,
-            or a vector of such integers for a batch. It runs on the workers, and `visitation` then tells exactly what
+            or a vector of such integers for a batch; then give `expected` too. It runs on the workers, and `visitation` then tells exactly what
             was lost and doubled. The ids cost the trainer 1 bit each where they are close together, about 130 bytes
             each where they are spread over all 64 bits.
-        expected: Elements of one pass over all the data, ids where there is an `element_id`. Needed for the
-            visitation report where `dataset.cardinality()` does not tell, as after `filter`.
+        expected: Elements of one pass over all the data, ids where there is an `element_id`. The visitation report
+            needs it to tell what was lost where `dataset.cardinality()` does not tell their number: after `filter`,
+            and where `element_id` gives a vector of ids for a batch.
 
     Returns:
         A `tf.data.Dataset` of the same element type.
@@ -119,7 +120,7 @@ def distribute(
     cardinality = int(dataset.cardinality())
     with _handing_over(address):
         distributed = prepared.apply(transformation)
-    return _watch(distributed, address, job_name or "", reading, cardinality)
+    return _watch(distributed, address, job_name or "", reading, cardinality, gathered=gathers(dataset))
 
 
 def register(
@@ -218,7 +219,8 @@ def from_id(
     dataset = tf.data.experimental.service.from_dataset_id(
         service=_target(address), dataset_id=dataset_id, **_arguments(reading, found)
     )
-    return _watch(dataset, address, dataset_id, reading, cardinality)
+    # Of a registered dataset the steps are not told, so it may have any.
+    return _watch(dataset, address, dataset_id, reading, cardinality, gathered=True)
 
 
 def _meet(service: str | None) -> Survey:
@@ -290,7 +292,9 @@ def _prepare(dataset: Any, sharding: str, compression: str | None, element_id: C
     return dataset if sharding in _NOT_SERVED else watch.serve(dataset)
 
 
-def _watch(dataset: Any, service: ServiceAddress, name: str, reading: Reading, cardinality: int) -> Any:
+def _watch(
+    dataset: Any, service: ServiceAddress, name: str, reading: Reading, cardinality: int, *, gathered: bool
+) -> Any:
     """What the trainer reads; a negative cardinality is unknown or without end."""
     by_id = watch.has_ids(dataset.element_spec)
     tells = cardinality >= 0 and (not by_id or watch.has_one_id(dataset.element_spec))
@@ -302,6 +306,7 @@ def _watch(dataset: Any, service: ServiceAddress, name: str, reading: Reading, c
         by_id=by_id,
         repeats=reading.repeats,
         endless=cardinality == tf.data.INFINITE_CARDINALITY,
+        gathered=gathered and reading.parts_the_source,
     )
     return watch.watch(dataset, watched, reading.wait_seconds)
 

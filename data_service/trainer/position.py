@@ -1,4 +1,4 @@
-"""Which steps of a pipeline go by the position of an element, and so mean something else on each worker. Pure.
+"""Which steps of a pipeline mean something else on each worker, because they go by position or number. Pure.
 
 Dynamic sharding deals out the source. A step behind it sees what its worker got: with three workers `take(10)` brings
 30 elements, `skip(10)` loses 30, and `zip` of two sources pairs what does not belong together (1,141 of 3,000 pairs on
@@ -7,10 +7,13 @@ three workers), all without an error.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tfdist.errors import ConfigError
 
+# Steps that put elements together, and make a short last one of what is left.
+_GATHERING = re.compile(r"_(\w*Batch\w*|Window|GroupByWindow)Dataset")
 # By the class of tf.data's that makes it.
 _STEPS = {
     "_TakeDataset": "take",
@@ -43,6 +46,15 @@ def check_dynamic(dataset: Any) -> None:
         f"dataset has a `{step}`, which goes by the position of an element; under dynamic sharding every worker counts "
         f'for itself, so elements would be lost, doubled or wrongly paired. {advice}; or use sharding="data" or "off".'
     )
+
+
+def gathers(dataset: Any) -> bool:
+    """Whether a dataset puts elements together, as `batch` does.
+
+    Where each worker runs such a step on a part of the data, each makes a short last batch of its own, or leaves one
+    out under `drop_remainder`: 100 elements in batches of 10 may come as 11 batches from two workers, or as 9.
+    """
+    return bool(_GATHERING.fullmatch(type(dataset).__name__)) or any(map(gathers, dataset._inputs()))
 
 
 def _find(dataset: Any) -> str | None:

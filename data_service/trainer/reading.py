@@ -75,6 +75,11 @@ class Reading:
         """Whether an element may rightly come more than once: from every worker."""
         return self.sharding == "off"
 
+    @property
+    def parts_the_source(self) -> bool:
+        """Whether a worker runs all steps on a part of the data, rather than keeps every n-th of what they make."""
+        return self.sharding in ("dynamic", "file", "file_or_data", "hint")
+
     def expected_elements(self, cardinality: int | None) -> int | None:
         """Elements of one pass of all trainers together, as far as the arguments and the dataset tell."""
         if self.expected is not None:

@@ -19,7 +19,9 @@ class Visitation:
     """The visitation report of one pass over the data.
 
     With an `element_id` the figures count ids, and `lost` and `doubled` are exact. Without one they are what counting
-    tells: an element that is lost and another one that comes twice cancel out.
+    tells: an element that is lost and another one that comes twice cancel out. Batches are elements here: where each
+    worker makes batches of its part of the data, each has a short last one of its own, so that a few more may come than
+    expected and nothing is doubled (`short_batches`).
 
     Attributes:
         name: The name of the dataset in this process: address, id and number.
@@ -28,11 +30,14 @@ class Visitation:
         expected: How many the data has; None: unknown.
         seen: How many came.
         lost: How many did not come; None: unknown, as before the end, and for a part of a shared pass.
-        doubled: How many came that had come before; None: unknown.
+        doubled: How many came that had come before; None: unknown, as where more batches came than expected and some
+            may be short ones.
         exact: Whether it was counted by id.
         shared: Whether other trainers may have read parts of this pass.
         repeats: Whether elements rightly come more than once, from every worker.
         id_bytes: Memory that the ids took, in bytes.
+        short_batches: Whether it was counted in batches of which each worker may have made a short last one, or have
+            left one out under `drop_remainder`.
     """
 
     name: str
@@ -46,6 +51,7 @@ class Visitation:
     shared: bool = False
     repeats: bool = False
     id_bytes: int = 0
+    short_batches: bool = False
 
     @property
     def is_clean(self) -> bool:
@@ -56,6 +62,8 @@ class Visitation:
         figures = ((self.expected, "expected"), (self.seen, "seen"), (self.lost, "lost"), (self.doubled, "doubled"))
         text = ", ".join(f"{'unknown' if number is None else f'{number:,}'} {what}" for number, what in figures)
         how = "counted by id" if self.exact else "counted without ids"
+        if self.short_batches and self.expected not in (None, self.seen):
+            how += "; each worker makes or drops a short last batch of its own"
         state = "" if self.complete else ", not read to its end"
         part = ", a part of a shared pass" if self.shared else ""
         return f"{self.name}, pass {self.pass_number}: {text} ({how}{state}{part})"
@@ -105,7 +113,7 @@ def report(watched: watch.Watch, reading: _native.Pass) -> Visitation:
         lost = max(0, watched.expected - reading.distinct_ids) if judged and watched.expected is not None else None
     elif judged and watched.expected is not None:
         lost = 0 if watched.repeats else max(0, watched.expected - seen)
-        doubled = max(0, seen - watched.expected)
+        doubled = _surplus(watched.expected, seen, watched.gathered)
     return Visitation(
         name=watched.name,
         pass_number=reading.number,
@@ -118,7 +126,16 @@ def report(watched: watch.Watch, reading: _native.Pass) -> Visitation:
         shared=watched.shared,
         repeats=watched.repeats,
         id_bytes=reading.id_bytes,
+        short_batches=watched.gathered and not watched.by_id,
     )
+
+
+def _surplus(expected: int, seen: int, short_batches: bool) -> int | None:
+    """How many came twice by their number alone; None where what is too many may be short batches.
+
+    Their number has no bound that a trainer knows: a worker that joins or starts again in mid-pass makes one more.
+    """
+    return None if short_batches and seen > expected else max(0, seen - expected)
 
 
 def combine(reports: Iterable[Visitation]) -> Visitation:
@@ -152,11 +169,14 @@ def combine(reports: Iterable[Visitation]) -> Visitation:
     seen = sum(part.seen for part in parts)
     complete = all(part.complete for part in parts)
     within = sum(part.doubled or 0 for part in parts)
+    short_batches = any(part.short_batches for part in parts)
     lost = doubled = None
     if complete and first.expected is not None:
         lost = max(0, first.expected - (seen - within))
-        doubled = max(within, seen - first.expected)
-    return Visitation(first.name, first.pass_number, complete, first.expected, seen, lost, doubled, exact=False)
+        surplus = _surplus(first.expected, seen, short_batches)
+        doubled = None if surplus is None else max(within, surplus)
+    figures = (first.name, first.pass_number, complete, first.expected, seen, lost, doubled)
+    return Visitation(*figures, exact=False, short_batches=short_batches)
 
 
 def newest_passes() -> dict[str, int]:

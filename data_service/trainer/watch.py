@@ -39,6 +39,7 @@ class Watch:
         by_id: Whether each element comes with its ids.
         repeats: Whether an element may rightly come more than once in a pass.
         endless: Whether a pass has no end.
+        gathered: Whether workers may each have made a short last batch of their own, or have left one out.
         made_of: The services whose elements these are made of, where `service` is empty.
     """
 
@@ -49,6 +50,7 @@ class Watch:
     by_id: bool = False
     repeats: bool = False
     endless: bool = False
+    gathered: bool = False
     made_of: tuple[str, ...] = ()
 
 

@@ -64,6 +64,13 @@ def service() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def service_of_two() -> Iterator[str]:
+    """A dispatcher with two workers."""
+    with servers(2) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
 def lonely_dispatcher() -> Iterator[str]:
     """A dispatcher without workers."""
     with servers(0) as address:

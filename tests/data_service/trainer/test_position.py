@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.data_service.trainer.position import check_dynamic
+from tfdist.data_service.trainer.position import check_dynamic, gathers
 from tfdist.errors import ConfigError
 
 NUMBERS = tf.data.Dataset.range(30)
@@ -41,3 +41,20 @@ def test_the_advice_fits_the_step():
         check_dynamic(REFUSED["shard"])
     with pytest.raises(ConfigError, match="Put `take` behind `distribute`"):
         check_dynamic(REFUSED["take"])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        (NUMBERS.map(lambda x: x + 1).shuffle(3).repeat(2), False),
+        (NUMBERS.interleave(lambda x: tf.data.Dataset.from_tensors(x).repeat(3).batch(2)), False),
+        (NUMBERS.batch(4), True),
+        (NUMBERS.batch(4, num_parallel_calls=2).map(lambda x: x + 1).prefetch(1), True),
+        (NUMBERS.padded_batch(4), True),
+        (NUMBERS.ragged_batch(4), True),
+        (NUMBERS.batch(4).rebatch(3), True),
+        (NUMBERS.window(4), True),
+    ],
+)
+def test_steps_that_put_elements_together_are_found(dataset, expected):
+    assert gathers(dataset) == expected

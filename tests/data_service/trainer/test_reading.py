@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.data_service.trainer.reading import Reading
+from tfdist.data_service.trainer.reading import POLICIES, Reading
 from tfdist.errors import ConfigError
 
 
@@ -52,3 +52,8 @@ def test_a_named_job_is_shared_off_repeats_and_parts_are_fixed():
     assert (Reading().shared, Reading().repeats) == (False, False)
     assert (Reading(job_name="job").shared, Reading("off").repeats) == (True, True)
     assert [Reading(sharding).fixed for sharding in ("off", "dynamic", "file", "hint")] == [False, False, True, True]
+
+
+def test_only_under_some_shardings_a_worker_runs_all_steps_on_a_part():
+    parted = {sharding for sharding in POLICIES if Reading(sharding).parts_the_source}
+    assert parted == {"dynamic", "file", "file_or_data", "hint"}

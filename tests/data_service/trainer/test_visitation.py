@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import _native, data_service
-from tfdist.data_service import combine, distribute, visitation
+from tfdist.data_service import combine, distribute, from_id, register, visitation
 from tfdist.data_service.trainer import watch
 from tfdist.data_service.trainer.visitation import log_since, newest_passes, report
 from tfdist.data_service.trainer.watch import Watch
@@ -33,6 +33,10 @@ def read(elements, distinct=None, ended=True, number=1):
         (Watch("w", "s:1", by_id=True), read(10, distinct=8), None, 2),
         (Watch("w", "s:1", expected=10, by_id=True, shared=True), read(5, distinct=4), None, 1),
         (Watch("w", "s:1", expected=10, by_id=True, repeats=True), read(20, distinct=9), 1, 11),
+        (Watch("w", "s:1", expected=10, gathered=True), read(10), 0, 0),
+        (Watch("w", "s:1", expected=10, gathered=True), read(11), 0, None),
+        (Watch("w", "s:1", expected=10, gathered=True), read(7), 3, 0),
+        (Watch("w", "s:1", expected=10, gathered=True, by_id=True), read(11, distinct=10), 0, 1),
     ],
 )
 def test_lost_and_doubled(watched, reading, lost, doubled):
@@ -81,6 +85,43 @@ def test_rows_of_batches_are_counted_by_their_ids(service):
     assert (visitation(unknown).expected, visitation(unknown).lost) == (None, None)
 
 
+SHORT = "each worker makes or drops a short last batch of its own"
+
+
+def test_short_batches_of_each_worker_are_not_doubled(service_of_two, caplog):
+    before = newest_passes()
+    whole = tf.data.Dataset.range(100)
+    for batched in (whole.batch(10), whole.padded_batch(10), whole.batch(10, num_parallel_calls=2)):
+        distributed = distribute(batched, service_of_two)
+        rows = [int(row) for batch in distributed for row in batch]
+        assert sorted(rows) == list(range(100))
+        found = visitation(distributed)
+        assert found.expected == 10 and found.lost == 0 and found.is_clean and found.short_batches
+        assert found.doubled == (0 if found.seen == 10 else None)
+        assert (SHORT in str(found)) == (found.seen != 10)
+    with caplog.at_level(logging.WARNING, "tfdist"):
+        assert log_since(before) == []
+
+
+def test_a_batch_that_does_not_come_is_lost_and_the_report_says_what_else_it_may_be():
+    few = report(Watch("w", "s:1", expected=10, gathered=True), read(9))
+    assert few.lost == 1 and not few.is_clean
+    assert str(few).endswith(f"10 expected, 9 seen, 1 lost, 0 doubled (counted without ids; {SHORT})")
+    assert SHORT not in str(report(Watch("w", "s:1", expected=10), read(9)))
+
+
+def test_what_a_trainer_knows_of_batches(service):
+    numbers = tf.data.Dataset.range(9)
+    datasets = [
+        (distribute(numbers, service), False),
+        (distribute(numbers.batch(4), service), True),
+        (distribute(numbers.batch(4), service, element_id=lambda rows: rows, expected=9), False),
+        (from_id(register(numbers, service), service), True),  # of which it does not know the steps
+    ]
+    for distributed, expected in datasets:
+        assert visitation(distributed).short_batches == expected
+
+
 def test_trainers_of_one_job_add_their_reports(service):
     parts = [distribute(tf.data.Dataset.range(30), service, job_name="parts") for _ in range(2)]
     first, second = (iter(part) for part in parts)
@@ -97,6 +138,14 @@ def test_trainers_of_one_job_add_their_reports(service):
         combine([reports[0], dataclasses.replace(reports[1], expected=3)])
     with pytest.raises(ConfigError, match="one or more"):
         combine([])
+
+
+def test_short_batches_of_a_shared_pass_are_not_doubled():
+    parts = [report(Watch("w", "s:1", expected=10, shared=True, gathered=True), read(seen)) for seen in (5, 6)]
+    together = combine(parts)
+    assert (together.seen, together.lost, together.doubled) == (11, 0, None) and together.is_clean
+    without = [dataclasses.replace(part, short_batches=False) for part in parts]
+    assert combine(without).doubled == 1
 
 
 def test_a_dataset_from_elsewhere_has_no_report():
