@@ -68,6 +68,7 @@ class Node:
         return status
 
     def _drain(self, server: Any) -> int:
+        self._asked.set()  # by a request, if not by SIGTERM: the next one is the second
         self._report({"draining": server.address})
         outcome: list[str] = []
         draining = threading.Thread(

@@ -17,8 +17,8 @@ FAILURE = 1
 def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeout_s: float) -> int:
     """Runs a server in a process of its own until it is told to end.
 
-    SIGTERM and Ctrl-C end a dispatcher and drain a worker; the second one ends it at once. However this process ends,
-    the server's ends too.
+    SIGTERM and Ctrl-C end a dispatcher and drain a worker; the second one ends it at once, and so does the first one
+    on a worker that drains by a request already. However this process ends, the server's ends too.
 
     Args:
         role: "dispatcher" or "worker".
@@ -29,7 +29,7 @@ def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeou
     Returns:
         0 if it ended as it was told to, 1 if it could not start, failed too often, or lost elements in a drain.
     """
-    supervisor = Supervisor(policy, drain_timeout_s, _show)
+    supervisor = Supervisor(policy, drain_timeout_s, _show, end_key="Ctrl-C")
     wakeup, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -84,6 +84,7 @@ class Supervisor:
         drain_timeout_s: Seconds a worker may take to drain.
         show: Takes a line of a member's log, or of ours, without its end.
         program: The words that start a `node`.
+        end_key: What a person presses to end a member that drains; empty where nobody can.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class Supervisor:
         drain_timeout_s: float,
         show: Callable[[str], None],
         program: Sequence[str] = NODE,
+        end_key: str = "",
     ) -> None:
         self._policy, self._drain_timeout_s, self._show, self._program = policy, drain_timeout_s, show, program
+        self._end_key = end_key
         self._selector = selectors.DefaultSelector()
         self.members: list[Member] = []
 
@@ -209,7 +212,7 @@ class Supervisor:
                 self.terminate(member)
         elif "draining" in fields:
             member.state = DRAINING
-            self._say(member, "drains: takes no new work and delivers what it holds")
+            self._say(member, f"drains: takes no new work and delivers what it holds{self._limits(member)}")
         else:
             member.detail = fields.get("error") or fields["left"]
             self._say(member, member.detail)
@@ -255,6 +258,12 @@ class Supervisor:
                         self.ignore(pipe.fileno())
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+
+    def _limits(self, member: Member) -> str:
+        """How long it drains, and what ends it earlier; a drain that was asked for by key is the first word too."""
+        longest = f", for {self._drain_timeout_s:g} s at most"
+        again = " again" if member.leaving else ""
+        return f"{longest}; {self._end_key}{again} ends it at once" if self._end_key else longest
 
     def _say(self, member: Member, text: str) -> None:
         self._show(f"[{member.name}] {text}")

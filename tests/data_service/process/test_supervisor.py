@@ -33,13 +33,14 @@ if "crash" in config:
 sys.stdin.read()
 os._exit(0)
 """
+PLAYED = (sys.executable, "-I", "-c", PLAYER)
 POLICY = RestartPolicy(limit=2, window_s=60, first_s=0.01, longest_s=0.02)
 
 
 @pytest.fixture
 def made():
     lines = []
-    supervisor = Supervisor(POLICY, 5.0, lines.append, (sys.executable, "-I", "-c", PLAYER))
+    supervisor = Supervisor(POLICY, 5.0, lines.append, PLAYED)
     supervisor.lines = lines
     yield supervisor
     supervisor.end()
@@ -106,6 +107,20 @@ def test_one_that_drains_is_not_started_again(made, status):
     assert (member.state, member.code, member.restarts) == (ENDED, status, 0)
 
 
+@pytest.mark.parametrize(("end_key", "end"), [("", ""), ("Ctrl-C", "; Ctrl-C again ends it at once")])
+def test_the_line_of_a_drain_says_how_long_it_may_take_and_what_ends_it(end_key, end):
+    lines = []
+    supervisor = Supervisor(POLICY, 5.0, lines.append, PLAYED, end_key)
+    supervisor.lines = lines
+    member = supervisor.add("worker-0", "worker", {"number": 0})
+    run(supervisor, lambda: member.state == READY)
+    supervisor.terminate(member)
+    run(supervisor, lambda: member.over)
+    supervisor.end()
+    text = "[worker-0] drains: takes no new work and delivers what it holds, for 5 s at most"
+    assert f"{text}{end}" in supervisor.lines
+
+
 def test_one_that_dies_while_it_drains_comes_back_and_drains(made, tmp_path):
     member = made.add("worker-0", "worker", {"number": 0, "dies": str(tmp_path / "died")})
     run(made, lambda: member.state == READY)
@@ -126,7 +141,7 @@ def test_a_dispatcher_that_dies_while_it_ends_has_ended(made, tmp_path):
 def test_one_that_waits_for_its_restart_can_be_ended():
     lines = []
     slow = RestartPolicy(limit=2, window_s=60, first_s=50, longest_s=50)
-    supervisor = Supervisor(slow, 5.0, lines.append, (sys.executable, "-I", "-c", PLAYER))
+    supervisor = Supervisor(slow, 5.0, lines.append, PLAYED)
     supervisor.lines = lines
     member = supervisor.add("worker-0", "worker", {"number": 0, "crash": 1})
     run(supervisor, lambda: member.state == "waiting")
@@ -152,7 +167,7 @@ def test_watched_descriptors(made):
 
 
 def test_the_end_leaves_nobody():
-    supervisor = Supervisor(POLICY, 5.0, print, (sys.executable, "-I", "-c", PLAYER))
+    supervisor = Supervisor(POLICY, 5.0, print, PLAYED)
     supervisor.lines = []
     members = [supervisor.add(f"worker-{number}", "worker", {"number": number}) for number in range(2)]
     run(supervisor, lambda: all(member.state == READY for member in members))
