@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfdist.data_service.inspection.survey import DEAD, READY, Server, Survey
-from tfdist.data_service.inspection.wait_report import SERVICE, TrainerWait
+from tfdist.data_service.inspection.wait_report import LATE_S, SERVICE, TrainerWait
 
 INPUT_BOUND, ELSEWHERE, UNEVEN, CALM, UNKNOWN = "input-bound", "slow elsewhere", "uneven", "not input-bound", "unknown"
 # Shares of the time: waits above the first are worth a change, and below the second nothing; a worker that works more
@@ -92,15 +92,17 @@ def advise(trainers: Sequence[TrainerWait], found: Sequence[Load]) -> Advice:
     """Whether training is input-bound, and what to do; the formulas stand at the head of this file.
 
     Args:
-        trainers: What they told.
+        trainers: What they told; one that has told nothing for `LATE_S` reads no more, and is only shown.
         found: How much the workers work.
     """
     ready = [load for load in found if load.state == READY]
     busy = [load.busy for load in ready if load.busy is not None]
-    share = max((wait.share for wait in trainers), default=0.0)
+    now = [wait for wait in trainers if wait.age_s < LATE_S]
+    share = max((wait.share for wait in now), default=0.0)
     wanted, at_least = None, False
-    if not trainers or not busy:
-        verdict, text = UNKNOWN, _why_unknown(trainers, ready)
+    text = _why_unknown(trainers, now, ready)
+    if text:
+        verdict = UNKNOWN
     elif share <= _WAITS:
         verdict = CALM
         wanted, text = _fewer(share, sum(busy) / len(busy), len(ready))
@@ -116,7 +118,7 @@ def advise(trainers: Sequence[TrainerWait], found: Sequence[Load]) -> Advice:
     else:
         verdict = UNEVEN if max(busy) >= _BUSY else ELSEWHERE
         text = (_not_the_number(verdict, share),)
-    notes = _notes(trainers, found, share)
+    notes = _notes(now, found, share)
     return Advice(verdict, len(ready), wanted, at_least, text + notes, tuple(trainers), tuple(found))
 
 
@@ -143,15 +145,32 @@ def _not_the_number(verdict: str, share: float) -> str:
     )
 
 
-def _why_unknown(trainers: Sequence[TrainerWait], ready: Sequence[Load]) -> tuple[str, ...]:
+def _why_unknown(trainers: Sequence[TrainerWait], now: Sequence[TrainerWait], ready: Sequence[Load]) -> tuple[str, ...]:
+    """Why nothing can be said; empty where something can."""
+    busy = [load.busy for load in ready if load.busy is not None]
     if not ready:
         return ("No worker is ready, so nothing can be said.",)
     if not trainers:
         return (
             "No trainer has told how long it waits. One that reads by tfdist.data_service.distribute tells it every "
-            "few seconds, from 10 s on after its first element.",
+            "few seconds, from 10 s on after its first element; ask while training runs.",
         )
-    return ("No worker has told how much it works; they were started a moment ago, or not by tfdist's commands.",)
+    if not now:
+        last = min(trainers, key=lambda wait: wait.age_s)
+        return (
+            f"No trainer reads now: the last one told {last.age_s:.0f} s ago that it waited {last.share:.1%} of the "
+            "time. Ask while training runs.",
+        )
+    if not busy:
+        return ("No worker has told how much it works; they were started a moment ago, or not by tfdist's commands.",)
+    share = max(wait.share for wait in now)
+    if share <= _WAITS or any(busy):
+        return ()
+    return (
+        "No worker worked at all while this looked, so it seems that no trainer reads now: a pass has just ended, or "
+        f"the model is evaluated. The last that was told is that the slowest waits {share:.1%} of the time. If "
+        "training goes on, look longer: --seconds 20.",
+    )
 
 
 def _notes(trainers: Sequence[TrainerWait], found: Sequence[Load], share: float) -> tuple[str, ...]:

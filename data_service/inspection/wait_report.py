@@ -10,6 +10,9 @@ from typing import Any
 PATH = "/wait"
 LARGEST_BODY_BYTES = 512
 _LONGEST_S = 1e9
+# How often a trainer that reads tells, and after how long without a word it reads no more.
+PERIOD_S = 5.0
+LATE_S = 2 * PERIOD_S
 # Where a wait was measured: at the end of the input (`measure_wait`), or where elements leave `distribute`. There a
 # thread of a `prefetch` behind may wait while the model computes, so that the share is an upper bound.
 INPUT, SERVICE = "input", "service"

@@ -25,7 +25,6 @@ from tfdist.data_service.trainer.wait_meter import WINDOW_S, WaitMeter
 from tfdist.errors import ConfigError, PeerLostError
 
 _LOG = logging.getLogger("tfdist")
-_PERIOD_S = 5.0
 _WINDOW_S = WINDOW_S
 _ANSWER_S = 2.0
 _watched: set[str] = set()
@@ -38,7 +37,7 @@ def keep(service: ServiceAddress) -> None:
         if service.grpc in _watched:
             return
         _watched.add(service.grpc)
-    threading.Thread(target=_run, args=(service, _PERIOD_S), name="tfdist-outlook", daemon=True).start()
+    threading.Thread(target=_run, args=(service, wait_report.PERIOD_S), name="tfdist-outlook", daemon=True).start()
 
 
 def _run(service: ServiceAddress, period_s: float) -> None:

@@ -77,6 +77,30 @@ def test_a_share_of_the_services_end_is_an_upper_bound():
     assert "measure_wait" not in " ".join(advise(waits(0.0, at="service"), working(1.0)).text)
 
 
+def told_before(seconds, share=0.523):
+    return dataclasses.replace(waits(share)[0], age_s=seconds)
+
+
+def test_a_trainer_that_has_ended_is_not_advised():
+    found = advise([told_before(10.0), told_before(14.2, 0.9)], working(1.0, 1.0))
+    assert (found.verdict, found.wanted, len(found.trainers)) == ("unknown", None, 2)
+    assert found.text == (
+        "No trainer reads now: the last one told 10 s ago that it waited 52.3% of the time. Ask while training runs.",
+    )
+    assert advise([told_before(9.9)], working(1.0, 1.0)).verdict == "input-bound"
+
+
+def test_one_that_reads_is_not_judged_by_one_that_has_ended():
+    found = advise([told_before(12.0, 0.9), *waits(0.5)], working(1.0, 1.0))
+    assert (found.verdict, found.wanted) == ("input-bound", 4)
+
+
+def test_workers_that_do_nothing_at_all_mean_that_nobody_reads():
+    found = advise(waits(0.5), working(0.0, 0.0))
+    assert found.verdict == "unknown" and "no trainer reads now" in found.text[0]
+    assert advise(waits(0.5), working(0.0, 0.01)).verdict == "slow elsewhere"
+
+
 def test_workers_that_are_not_ready_do_not_count_and_dead_ones_are_named():
     found = advise(waits(0.5), [*working(1.0), Load("gone:1", "dead", None), Load("left:1", "drained", None)])
     assert (found.workers, found.wanted) == (1, 2)
