@@ -49,6 +49,11 @@ class ServiceAddress:
         return f"{self.host}:{self.port}"
 
     @property
+    def elsewhere(self) -> str:
+        """What to write where the control port tells nothing, because it is another one."""
+        return f"if its --metrics-port is another one than {self.control_port}, write {self.grpc}/CONTROL"
+
+    @property
     def control(self) -> str:
         """Host and port of health, metrics and status."""
         return f"{self.host}:{self.control_port}"

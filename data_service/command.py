@@ -32,6 +32,7 @@ _PORT = 5050
 _ANSWER_S = 5.0
 _LOOK_S = 5.0
 _COLOCATED = "COLOCATED"
+_OTHERWISE = "; HOST:PORT/CONTROL where its --metrics-port is not PORT + 1 (default: TFDIST_DATA_SERVICE)"
 _INTERFACES = Path("/sys/class/net")
 
 _DESCRIPTION = """\
@@ -60,16 +61,19 @@ Starts a worker and stays in the foreground. When it dies it is started again at
 data ends; elements that it held are lost (at most once) under dynamic sharding.
 
 SIGTERM and Ctrl-C drain it: it takes no new work, delivers what it holds, and ends with status 0; a second one, or the
-end of --drain-timeout, ends it at once. With --key-file it also drains by `tfdist data-service drain`.
+end of --drain-timeout, ends it at once. With --key-file it also drains by `tfdist data-service drain`, which counts as
+the first one.
 """
 
 _STATUS_HELP = """\
 Shows the dispatcher, all workers that ever registered, what each tells about itself, and the passes over datasets that
-are being read. Exit status 0 if all is well, 1 if the dispatcher does not answer or a worker is dead or unknown.
+are being read. Exit status 0 if all is well, 1 if the dispatcher does not answer or is unknown, or if a worker is dead
+or unknown.
 
   ready     works                              draining  delivers what it holds
   drained   has left as it was told to         dead      nothing listens at its address
-  unknown   something listens, but nothing answers on its port + 1
+  unknown   something listens, but nothing answers on its port + 1; a dispatcher with another --metrics-port is written
+            HOST:PORT/CONTROL, a worker with another one always looks like this
 
 Of the last ten seconds, for each worker:
   elements/s, MB/s  what it made, before compression
@@ -83,7 +87,8 @@ A pass is one time through a dataset, by one trainer or those that share a job n
 _ADVISE_HELP = """\
 Answers "am I input-bound?": looks at the service twice, --seconds apart, and shows which share of the time each trainer
 waits for its data, how much each worker works, and how many workers would end the waiting. Trainers tell how long they
-wait once they have read by tfdist.data_service.distribute for 10 s; after a change of the workers ask 20 s later.
+wait once they have read by tfdist.data_service.distribute for 10 s, so ask while training runs; after a change of the
+workers ask 20 s later.
 
 n workers that are busy while the trainers wait a share w of the time should be n / (1 - w). Workers that are not busy
 are not what is waited for, and it says what else may be.
@@ -159,7 +164,7 @@ def _add_dispatcher(part: argparse.ArgumentParser) -> None:
 
 
 def _add_worker(part: argparse.ArgumentParser) -> None:
-    part.add_argument("--dispatcher", metavar="HOST:PORT", help="the dispatcher (default: TFDIST_DATA_SERVICE)")
+    part.add_argument("--dispatcher", metavar="HOST:PORT", help=f"the dispatcher{_OTHERWISE}")
     _add_server(part, 0)
     part.add_argument("--work-dir", metavar="DIR", help="the dispatcher's work dir; checked to be the same folder")
     part.add_argument("--key-file", metavar="FILE", help="key of requests to drain, mode 0600 (default: no requests)")
@@ -197,7 +202,8 @@ def _add_server(part: argparse.ArgumentParser, usual: int) -> None:
         "--metrics-port",
         type=_number("a port", LARGEST_PORT, "1 to 65535, or 0 for a free one"),
         metavar="PORT",
-        help="TCP port of health, metrics, status (default: port + 1)",
+        help="TCP port of health, metrics, status (default: port + 1); with another one a dispatcher is written "
+        "HOST:PORT/CONTROL everywhere, and a worker is unknown to `status`",
     )
     part.add_argument(
         "--insecure", action="store_true", help="listen for other machines, all of which can run code in this process"
@@ -221,14 +227,14 @@ def _add_restarts(part: argparse.ArgumentParser) -> None:
 
 
 def _add_status(part: argparse.ArgumentParser) -> None:
-    part.add_argument("service", nargs="?", metavar="HOST:PORT", help="dispatcher (default: TFDIST_DATA_SERVICE)")
+    part.add_argument("service", nargs="?", metavar="HOST:PORT", help=f"dispatcher{_OTHERWISE}")
     part.add_argument("--json", action="store_true", help="JSON instead of a table")
     _add_seconds(part, "--timeout", _ANSWER_S, "seconds for each answer")
     part.set_defaults(run=_status)
 
 
 def _add_advise(part: argparse.ArgumentParser) -> None:
-    part.add_argument("service", nargs="?", metavar="HOST:PORT", help="dispatcher (default: TFDIST_DATA_SERVICE)")
+    part.add_argument("service", nargs="?", metavar="HOST:PORT", help=f"dispatcher{_OTHERWISE}")
     part.add_argument("--json", action="store_true", help="JSON instead of text")
     _add_seconds(part, "--seconds", _LOOK_S, "seconds in which the workers' load is measured")
     _add_seconds(part, "--timeout", _ANSWER_S, "seconds for each answer")
@@ -236,7 +242,11 @@ def _add_advise(part: argparse.ArgumentParser) -> None:
 
 
 def _add_drain(part: argparse.ArgumentParser) -> None:
-    part.add_argument("worker", metavar="HOST:PORT", help="the worker, as `status` shows it")
+    part.add_argument(
+        "worker",
+        metavar="HOST:PORT",
+        help="the worker, as `status` shows it; HOST:PORT/CONTROL where its --metrics-port is not PORT + 1",
+    )
     part.add_argument("--key-file", required=True, metavar="FILE", help="the worker's key, mode 0600")
     _add_seconds(part, "--timeout", _ANSWER_S, "seconds for the answer")
     part.set_defaults(run=_drain)
@@ -286,7 +296,7 @@ def _status(options: argparse.Namespace) -> int:
         _say(json.dumps(describe(found) | passes.describe(reading), indent=2))
     else:
         _say(f"{table.render(found, time.time())}\n\n{table.render_passes(reading)}")
-    return FAILURE if any(worker.state in (DEAD, UNKNOWN) for worker in found.workers) else 0
+    return FAILURE if any(server.state in (DEAD, UNKNOWN) for server in (found.dispatcher, *found.workers)) else 0
 
 
 def _advise(options: argparse.Namespace) -> int:
@@ -310,7 +320,7 @@ def _drain(options: argparse.Namespace) -> int:
     try:
         code, text = request(worker, "POST", "/drain", options.timeout, body, **headers)
     except OSError as error:
-        raise PeerLostError(f"{worker.grpc} was not asked to drain: {error}") from None
+        raise PeerLostError(f"{worker.grpc} was not asked to drain: {error}; {worker.elsewhere}") from None
     if code != _ACCEPTED:
         raise PeerLostError(f"{worker.grpc} does not drain: {plain(text.decode(errors='replace').strip())}")
     _say(f"{worker.grpc} drains; `tfdist data-service status` shows it as drained when it has left")

@@ -32,7 +32,7 @@ class Server:
         state: "ready", "draining", "drained" (it holds nothing, and leaves or has left), "dead" (nothing listens),
             "unknown" (something listens, but its control port tells nothing) or "starting".
         status: What it told; None if it told nothing.
-        detail: Why it told nothing; empty if it did.
+        detail: Why it told nothing, and of a dispatcher what to write instead; empty if it did.
     """
 
     address: str
@@ -80,6 +80,7 @@ def survey(service: str | ServiceAddress, timeout_s: float = 5.0) -> Survey:
         names = client.workers()
     end = time.monotonic() + timeout_s
     dispatcher, *workers = at_once(lambda name: _look_at(name, end), [str(address), *names])
+    dispatcher = _named_otherwise(dispatcher, address)
     leaving = dispatcher.status.leaving if dispatcher.status is not None else ()
     drained = dict.fromkeys(leaving, DRAINED)
     found = (replace(each, state=drained.get(each.address, DEAD)) if each.state == DEAD else each for each in workers)
@@ -95,7 +96,12 @@ def meet(address: ServiceAddress, timeout_s: float) -> Server:
     """
     with DispatcherClient(address.grpc, timeout_s) as client:
         client.workers()
-    return look(address, timeout_s)
+    return _named_otherwise(look(address, timeout_s), address)
+
+
+def _named_otherwise(found: Server, address: ServiceAddress) -> Server:
+    """A server that told nothing, with the remedy: whoever named it may have meant another control port."""
+    return replace(found, detail=f"{found.detail}; {address.elsewhere}") if found.state == UNKNOWN else found
 
 
 def _look_at(name: str, end: float) -> Server:

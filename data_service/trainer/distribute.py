@@ -77,9 +77,9 @@ def distribute(
         wait_seconds: Seconds that one element may take, after which reading fails with
             `tf.errors.DeadlineExceededError`. Raise it where a worker fills a large shuffle buffer first.
         element_id: Takes an element, as the function of `map` does, and returns an integer that no other element has,
-            or a vector of such integers for a batch; then give `expected` too. It runs on the workers, and `visitation` then tells exactly what
-            was lost and doubled. The ids cost the trainer 1 bit each where they are close together, about 130 bytes
-            each where they are spread over all 64 bits.
+            or a vector of such integers for a batch; then give `expected` too. It runs on the workers, and `visitation`
+            then tells exactly what was lost and doubled. The ids cost the trainer 1 bit each where they are close
+            together, about 130 bytes each where they are spread over all 64 bits.
         expected: Elements of one pass over all the data, ids where there is an `element_id`. The visitation report
             needs it to tell what was lost where `dataset.cardinality()` does not tell their number: after `filter`,
             and where `element_id` gives a vector of ids for a batch.

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tfdist import data_service
 from tfdist.command.main import main as tfdist
 from tfdist.data_service import command
 from tfdist.data_service.inspection.status import Status
@@ -228,6 +229,22 @@ def test_a_dispatcher_that_tells_nothing_gives_no_advice(monkeypatch, capsys):
     assert "does not tell who waits: no answer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["status"], ["advise", "--seconds", "0.001"]])
+def test_a_dispatcher_that_is_asked_at_another_port_is_no_success(words, capsys):
+    with data_service.Dispatcher(data_service.DispatcherConfig(control_port=0)) as dispatcher:
+        assert tfdist(["data-service", *words, dispatcher.address]) == 1
+        said = capsys.readouterr()
+        assert f"write {dispatcher.address}/CONTROL" in said.out + said.err
+        assert tfdist(["data-service", *words, str(dispatcher.service)]) == 0
+
+
+@pytest.mark.parametrize("part", ["dispatcher", "worker", "status", "advise", "drain"])
+def test_help_tells_how_another_control_port_is_written(part, capsys):
+    with pytest.raises(SystemExit):
+        command.main([part, "--help"])
+    assert "HOST:PORT/CONTROL" in " ".join(capsys.readouterr().out.split())
+
+
 def surveys(busy, share):
     made = Status("dispatcher", "node:5050", 5051, "1", "2", "3", 4, 5.0, "ready")
     dispatcher = dataclasses.replace(made, trainers=(TrainerWait("node:7:ab", share, "input"),))
@@ -241,4 +258,5 @@ def test_a_drain_of_nobody_is_named(key_file, capsys):
     pair.close()
     pair.listener.close()
     assert command.main(["drain", f"127.0.0.1:{pair.port}", "--key-file", str(key_file)]) == 1
-    assert "was not asked to drain" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "was not asked to drain" in said and f"write 127.0.0.1:{pair.port}/CONTROL" in said

@@ -8,11 +8,12 @@ import time
 
 import pytest
 
+from tfdist import data_service
 from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection import survey as module
 from tfdist.data_service.inspection.control_client import plain, request
 from tfdist.data_service.inspection.status import Status
-from tfdist.data_service.inspection.survey import at_once, describe, look, survey
+from tfdist.data_service.inspection.survey import at_once, describe, look, meet, survey
 from tfdist.data_service.server.port import take
 from tfdist.errors import ConfigError, PeerLostError
 
@@ -29,6 +30,15 @@ def test_a_service_with_its_workers(dispatcher, worker_of):
     assert found.dispatcher.status.counters["workers"] == 3
     (told,) = [worker.status for worker in found.workers if worker.address == ready.address]
     assert (told.role, told.counters) == ("worker", {"tasks": 0})
+
+
+def test_a_dispatcher_of_another_control_port_is_unknown_and_the_remedy_is_told():
+    with data_service.Dispatcher(data_service.DispatcherConfig(host="127.0.0.1", control_port=0)) as dispatcher:
+        found = survey(dispatcher.address, 5).dispatcher
+        assert found.state == "unknown" and found.detail.endswith(f", write {dispatcher.address}/CONTROL")
+        assert meet(ServiceAddress.parse(dispatcher.address), 5).detail.endswith("/CONTROL")
+        assert survey(str(dispatcher.service), 5).dispatcher.state == "ready"
+        assert meet(dispatcher.service, 5).detail == ""
 
 
 def test_it_can_be_written_as_json(dispatcher, worker_of):

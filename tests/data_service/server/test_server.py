@@ -133,6 +133,16 @@ def test_a_dispatcher_without_work_dir_is_named(dispatcher, worker_of, tmp_path)
         worker_of(dispatcher, work_dir=str(tmp_path))
 
 
+def test_a_dispatcher_with_another_control_port_is_written_with_it(tmp_path):
+    config = data_service.DispatcherConfig(control_port=0, work_dir=str(tmp_path))
+    with data_service.Dispatcher(config) as made:
+        remedy = f"tells nothing: .*does not answer.*; if its --metrics-port .* write {made.address}/CONTROL"
+        with pytest.raises(ConfigError, match=remedy):
+            data_service.Worker(data_service.WorkerConfig(made.address, work_dir=str(tmp_path)))
+        with data_service.Worker(data_service.WorkerConfig(str(made.service), work_dir=str(tmp_path))) as worker:
+            assert worker.status().state == "ready"
+
+
 def test_another_version_is_refused(monkeypatch, dispatcher, worker_of):
     monkeypatch.setattr(server_module, "__version__", "0.0.1")
     with pytest.raises(ConfigError, match=r"the dispatcher at .* has tfdist 0\.0\.1"):
