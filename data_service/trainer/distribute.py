@@ -95,7 +95,8 @@ def distribute(
     Example:
 
     ```python
-    dataset = tfdist.data_service.distribute(dataset, "dispatcher:5050", job_name="train").prefetch(2)
+    job = tfdist.broadcast_object(uuid.uuid4().hex)  # the same on all ranks, and never used before
+    dataset = tfdist.data_service.distribute(dataset, "dispatcher:5050", job_name=job).prefetch(2)
     ```
     """
     reading = Reading(
@@ -198,7 +199,8 @@ def from_id(
     Example:
 
     ```python
-    dataset = tfdist.data_service.from_id(dataset_id, "dispatcher:5050", job_name="train").prefetch(2)
+    job = tfdist.broadcast_object(uuid.uuid4().hex)  # the same on all ranks, and never used before
+    dataset = tfdist.data_service.from_id(dataset_id, "dispatcher:5050", job_name=job).prefetch(2)
     ```
     """
     reading = Reading(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import gc
 import http.server
 import os
+import re
 import resource
 import shutil
 import signal
@@ -328,3 +330,19 @@ def test_a_program_that_took_the_dispatchers_place_is_told_apart():
         text = refusal(tf.errors.UnavailableError, lambda: iter(distributed))
         server.shutdown()
     assert "it is another program" in text
+
+
+def test_a_dispatcher_that_starts_again_without_a_journal_knows_no_pass(worker_of):
+    """The messages are TensorFlow's; the page on operation says what they mean."""
+    first = data_service.Dispatcher(data_service.DispatcherConfig(host="127.0.0.1"))
+    worker_of(first)
+    dataset = tf.data.Dataset.range(1_000_000).map(lambda number: (number, tf.zeros([1000])))
+    elements = iter(data_service.distribute(dataset, str(first.service), max_outstanding_requests=1, wait_seconds=15))
+    next(elements)
+    place = first.service
+    first.stop()
+    again = data_service.DispatcherConfig(host="127.0.0.1", port=place.port, control_port=place.control_port)
+    with data_service.Dispatcher(again):
+        said = outcome(lambda: collections.deque(elements, maxlen=0), 60)
+    assert isinstance(said, tf.errors.NotFoundError)
+    assert re.search(r"Unknown iteration client id|Iteration id \d+ not found", str(said))

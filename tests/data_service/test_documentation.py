@@ -1,0 +1,161 @@
+"""The lines of docs/data-service.md run: each block of Python as it stands, with a service, and data to its taste."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from pyarrow import parquet
+
+import tfdist
+
+PAGES = ("data-service.md", "data-service-operation.md")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROWS = 40
+
+
+def blocks() -> list[tuple[str, str]]:
+    """Section and text of each block of Python."""
+    found = []
+    for section in re.split(r"^## ", (DOCS / PAGES[0]).read_text(), flags=re.MULTILINE)[1:]:
+        title = section.partition("\n")[0]
+        found += [(title, block) for block in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)]
+    return found
+
+
+BLOCKS = blocks()
+
+
+class Reader:
+    """Plays a model for elements that no layer takes: it reads some of them."""
+
+    def fit(self, dataset: Any, steps_per_epoch: int, callbacks: Any = ()) -> None:
+        assert len(list(dataset.take(min(steps_per_epoch, 6)))) == min(steps_per_epoch, 6)
+
+
+def regression() -> keras.Model:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def pairs() -> tf.data.Dataset:
+    values = np.arange(ROWS, dtype=np.float32)[:, np.newaxis]
+    return tf.data.Dataset.from_tensor_slices((values / ROWS, values))
+
+
+def sentences() -> tf.data.Dataset:
+    return tf.data.Dataset.range(1 << 20).map(lambda number: tf.range(1 + number * 7 % 90))
+
+
+def write_files(folder: Path) -> None:
+    """A few of each kind that the page reads, under the names that it has."""
+    for label in ("rose", "tulip"):
+        (folder / "flowers" / label).mkdir(parents=True)
+        for number in range(2):
+            image = tf.fill([8, 8, 3], tf.cast(60 * number + 10, tf.uint8))
+            (folder / "flowers" / label / f"{number}.png").write_bytes(tf.io.encode_png(image).numpy())
+    (folder / "houses").mkdir()
+    table = pa.table({"rooms": list(range(ROWS)), "price": [2.0 * row for row in range(ROWS)], "town": ["x"] * ROWS})
+    parquet.write_table(table, folder / "houses" / "0.parquet", row_group_size=10)
+    (folder / "texts").mkdir()
+    with tf.io.TFRecordWriter(str(folder / "texts" / "0.tfrecord")) as writer:
+        for number in range(3):
+            text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"text %d" % number]))
+            label = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
+            features = tf.train.Features(feature={"text": text, "label": label})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+
+
+def names_for(title: str, text: str) -> dict[str, Any]:
+    """What stood in the script before such a block."""
+    names = {"tfdist": tfdist, "tf": tf, "keras": keras, "uuid": uuid, "job": uuid.uuid4().hex}
+    if title == "Trainers that read together":
+        return names | {"dataset": sentences(), "model": Reader()}
+    batched = "steps_per_epoch" in text or "measure_wait" in text
+    return names | {"dataset": pairs().batch(8) if batched else pairs(), "model": regression()}
+
+
+def run(title: str, text: str, service: str, folder: Path) -> dict[str, Any]:
+    names = names_for(title, text)
+    exec(text.replace("data-0:5050", service).replace("/shared", str(folder)), names)
+    return names
+
+
+@pytest.fixture
+def named(service_of_two: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TFDIST_DATA_SERVICE", service_of_two)
+    return service_of_two
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)), ids=[f"{title}-{n}" for n, (title, _) in enumerate(BLOCKS)])
+def test_a_block_runs(number: int, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    title, text = BLOCKS[number]
+    write_files(tmp_path)
+    names = run(title, text, named, tmp_path)
+    said = capsys.readouterr().out
+    if "flowers" in names:
+        assert names["flowers"].class_names == ["rose", "tulip"] and len(list(names["flowers"])) == 1
+        assert sorted(int(label) for label in next(iter(names["texts"]))["label"]) == [0, 1, 2]
+        (rooms, price) = next(iter(names["dataset"]))
+        assert sorted(rooms.numpy()) == list(range(ROWS)) or len(rooms) < ROWS
+        assert (price == 2 * tf.cast(rooms, price.dtype)).numpy().all()
+    elif "saved" in names:
+        for kept in ("saved", "dealt", "kept"):
+            assert sorted(float(y) for _, (y,) in names[kept]) == list(range(ROWS))
+        assert f"{ROWS} elements of 8 bytes (by their type)" in said
+    elif "three" in names:
+        assert len(list(names["two"])) == 4
+        assert len(list(names["three"])) <= 4
+        assert len(next(iter(names["one"]))[0]) == 10
+    elif "batches" in names:
+        assert "4,000 expected, 4,000 seen, 0 lost, 0 doubled (counted by id)" in said
+        assert len(list(names["batches"])) >= 125
+        report = tfdist.data_service.visitation(names["batches"])
+        assert (report.expected, report.lost, report.doubled) == (4000, 0, 0)
+    elif "dataset_id" in names:
+        assert sorted(float(y) for _, (y,) in names["dataset"]) == list(range(ROWS))
+
+
+def test_a_job_name_that_was_read_brings_nothing(named: str) -> None:
+    """As the page says."""
+    job = uuid.uuid4().hex
+    lengths = [len(list(tfdist.data_service.distribute(pairs(), job_name=job))) for _ in range(2)]
+    assert lengths == [ROWS, 0]
+
+
+def test_there_are_blocks() -> None:
+    """What is run above would be nothing if the page were read wrongly."""
+    assert len(BLOCKS) >= 9
+    assert all("tfdist." in text for _, text in BLOCKS)
+
+
+def anchors(page: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", (DOCS / page).read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_the_pages_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", (DOCS / page).read_text())
+    assert links
+    for other, anchor in links:
+        assert not other or (DOCS / other).is_file(), other
+        if anchor:
+            assert anchor in anchors(other or page), (other, anchor)
+
+
+def test_every_public_name_stands_on_a_page() -> None:
+    """Apart from those of a server in one's own process, which the room's own text is about."""
+    text = "".join((DOCS / page).read_text() for page in PAGES)
+    own = {"Dispatcher", "DispatcherConfig", "Worker", "WorkerConfig", "Survey", "survey"}
+    results = {"Footprint", "Visitation", "Waited"}
+    absent = [name for name in tfdist.data_service.__all__ if not re.search(rf"\b{name}\b", text)]
+    assert set(absent) <= own | results
