@@ -322,6 +322,22 @@ def test_a_pass_ends_when_its_dispatcher_freezes_and_so_does_its_iterator(cluste
         assert outcome(lambda: len(list(data_service.distribute(numbers(), cluster.address))), 30) == 20
 
 
+@pytest.mark.parametrize("sharding", ["dynamic", "off"])
+def test_a_dispatcher_that_begins_anew_in_mid_pass_says_what_would_keep_its_place(sharding):
+    """It has no journal, so it knows nothing of the pass: the worker that asks for data hears so, or the trainer."""
+    config = data_service.DispatcherConfig()
+    with contextlib.ExitStack() as servers:
+        before = servers.enter_context(data_service.Dispatcher(config))
+        servers.enter_context(data_service.Worker(data_service.WorkerConfig(str(before.service))))
+        endless = iter(data_service.distribute(numbers().repeat(), str(before.service), sharding))
+        next(endless)
+        before.stop()
+        servers.enter_context(data_service.Dispatcher(dataclasses.replace(config, port=before.service.port)))
+        text = refusal(tf.errors.NotFoundError, lambda: list(endless), within_s=30)
+    assert "Unknown iteration client id" in text or "Iteration id" in text
+    assert "--work-dir and --fault-tolerant" in text and "start training again" in text
+
+
 def test_a_program_that_took_the_dispatchers_place_is_told_apart():
     with data_service.Dispatcher(data_service.DispatcherConfig()) as dispatcher:
         distributed = data_service.distribute(numbers(), dispatcher.address, wait_seconds=1)

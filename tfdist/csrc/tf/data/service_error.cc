@@ -10,6 +10,10 @@ struct Advice {
   std::string_view advice;
 };
 
+constexpr std::string_view kForgotten =
+    "The dispatcher knows nothing of this pass any more, as after a start without a journal: start "
+    "it with --work-dir and --fault-tolerant, and start training again.";
+
 // The first whose sign is found counts.
 constexpr Advice kAdvice[] = {
     {"Could not find callback with key=pyfunc",
@@ -23,6 +27,8 @@ constexpr Advice kAdvice[] = {
     {"File too large",
      "That file, such as the dispatcher's journal, may not grow further: raise the limit (ulimit "
      "-f), and start that server again."},
+    {"Unknown iteration client id", kForgotten},
+    {"Failed to get split: Iteration id", kForgotten},
     {"the service carries at most", ""},  // ours, complete
     {"dynamic sharding does not reach", ""},
     {"Error in user-defined function",
