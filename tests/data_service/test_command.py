@@ -202,8 +202,8 @@ def test_advice_is_of_what_happens_between_two_looks(monkeypatch, capsys):
 UNREAD = """
 import sys, types
 from tfdist.data_service import command
-worker = types.SimpleNamespace(state=sys.argv[1])
-command.survey = lambda *_: types.SimpleNamespace(workers=[worker])
+dispatcher, worker = (types.SimpleNamespace(state=state) for state in ("ready", sys.argv[1]))
+command.survey = lambda *_: types.SimpleNamespace(dispatcher=dispatcher, workers=[worker])
 command.passes.read = lambda *_: None
 command.table.render = lambda *_: "w" * 200_000
 command.table.render_passes = lambda *_: "no dataset"
