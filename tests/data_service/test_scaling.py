@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import data_service
+from tfdist.data_service.inspection import wait_report
 from tfdist.data_service.trainer import outlook
 
 ELEMENTS = 3000
@@ -25,7 +26,7 @@ def reports(monkeypatch):
         tell(reporter)
         told.append(reporter._service.grpc)
 
-    monkeypatch.setattr(outlook, "_PERIOD_S", PERIOD_S)
+    monkeypatch.setattr(wait_report, "PERIOD_S", PERIOD_S)
     monkeypatch.setattr(outlook, "_WINDOW_S", WINDOW_S)
     monkeypatch.setattr(outlook.Reporter, "tell", count)
     return told
