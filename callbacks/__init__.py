@@ -11,6 +11,7 @@ from tfdist.callbacks.backup_and_restore import BackupAndRestore
 from tfdist.callbacks.broadcast_global_variables import BroadcastGlobalVariablesCallback
 from tfdist.callbacks.data_parallel import DataParallel
 from tfdist.callbacks.data_wait import DataWait
+from tfdist.callbacks.elastic_state import CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback
 from tfdist.callbacks.learning_rate_schedule import LearningRateScheduleCallback
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.metric_average import MetricAverageCallback
@@ -22,6 +23,7 @@ __all__ = [
     "BackupAndRestore",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "CommitStateCallback",
     "DataParallel",
     "DataWait",
     "LearningRateScheduleCallback",
@@ -30,4 +32,6 @@ __all__ = [
     "ModelCheckpoint",
     "RankZero",
     "Throughput",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
 ]

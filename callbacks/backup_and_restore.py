@@ -14,9 +14,12 @@ import numpy as np
 
 import tfdist
 from tfdist import _compat, errors, optimizer
-from tfdist.callbacks import metric_reduction, snapshot
+from tfdist.atomic_file import need_folder
+from tfdist.callbacks import metric_reduction, snapshot, writer
+from tfdist.callbacks.failure_series import FailureSeries
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state, need_equal_batches, statistics_of_rank
 from tfdist.callbacks.snapshot import Position
+from tfdist.callbacks.writer import Writer
 
 _logger = logging.getLogger("tfdist")
 
@@ -29,6 +32,12 @@ class BackupAndRestore(keras.callbacks.Callback):
     are complete or invisible, and checked when they are read; the newest good one is used. Where the learning rate is
     scaled by the number of ranks, another number of ranks resumes at its own rate, but from the beginning of an epoch
     only.
+
+    Training waits for a copy in memory, not for the disk: rank 0 writes it in a thread. Where a file takes longer than
+    the batches up to the next, the next waits for its turn, and one after that takes its place, so that rank 0 holds
+    two copies at most. The end of `fit` waits for what is under way, and so does the interpreter when it exits, by an
+    exception too. A file that cannot be written, as on a full disk, does not end the training: rank 0 logs an error
+    with what is missing, tries again at the next, and says at the end which is the newest.
 
     In the middle of an epoch the batches that were trained on already are drawn and dropped, so the dataset must yield
     the same order again: `shuffle(..., seed=1, reshuffle_each_iteration=False)`. Without the latter a new process
@@ -43,7 +52,8 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     Raises:
         ConfigError: If an argument cannot be honoured.
-        TfdistError: On every rank, if rank 0 cannot write or read; names folder and cause.
+        TfdistError: On every rank, before the first step, if rank 0 cannot make or write the folder for another reason
+            than a lack of room, or cannot read what is there; names folder and cause.
 
     Example:
 
@@ -68,6 +78,9 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._save_freq = save_freq
         self._keep = 2 if double_checkpoint else 1
         self._delete = delete_checkpoint
+        self._writer = Writer(f"backups to {backup_dir}")
+        self._failures = FailureSeries("backups")
+        self._leaves_out = False
         self._epoch = 0
         self._saved_at = 0
 
@@ -87,8 +100,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         _compat.set_initial_epoch(self.model, 0)
         if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while it dropped batches
             self.model.train_function = self.model.train_function.train_function
+        self._leaves_out = False
+        self._failures.begin()
         loaded, failure = self._load()
         if failure:
+            self._failures.end()
             raise errors.TfdistError(failure)
         if loaded is None:
             return
@@ -124,36 +140,55 @@ class BackupAndRestore(keras.callbacks.Callback):
         # A later fit of this model starts from its own first epoch.
         _compat.set_initial_epoch(self.model, 0)
         if self._delete:
-            tfdist.barrier(name="training has ended")
-            if tfdist.rank() == 0:
-                shutil.rmtree(self._folder, ignore_errors=True)
+            self._writer.drop()
+        self._writer.wait()
+        self._failures.end()
+        # So that whatever a rank does next finds the files.
+        tfdist.barrier(name="training has ended")
+        if self._delete and tfdist.rank() == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _save(self, position: Position) -> None:
         by_rank = tfdist.allgather_object(self._local_state(position), name="state of every rank")
-        failure = None
-        if tfdist.rank() == 0:
-            arrays = {f"local/{rank}/{name}": v for rank, state in enumerate(by_rank) for name, v in state.items()}
-            arrays |= {f"weight/{index}": value for index, value in enumerate(self.model.get_weights())}
-            store: dict[str, Any] = {}
-            self.model.optimizer.save_own_variables(store)
-            arrays |= {f"optimizer/{name}": value for name, value in store.items()}
-            arrays["ranks"] = np.array(tfdist.size())
-            try:
-                snapshot.write(self._folder, position, arrays, self._keep)
-            except Exception as error:  # noqa: BLE001  (as in _load)
-                failure = f"rank 0 could not write a backup to {self._folder}: {type(error).__name__}: {error}"
-        failure = tfdist.broadcast_object(failure, 0, name="backup is written")
-        if failure:
-            raise errors.TfdistError(failure)
+        if tfdist.rank() != 0:
+            return
+        arrays = {f"local/{rank}/{name}": v for rank, state in enumerate(by_rank) for name, v in state.items()}
+        arrays |= {f"weight/{index}": value for index, value in enumerate(self.model.get_weights())}
+        store: dict[str, Any] = {}
+        self.model.optimizer.save_own_variables(store)
+        arrays |= {f"optimizer/{name}": value for name, value in store.items()}
+        arrays["ranks"] = np.array(tfdist.size())
+        if self._writer.put(lambda: self._write(position, arrays)) and not self._leaves_out:
+            self._leaves_out = True
+            _logger.warning(
+                "tfdist: a backup before that of %s is left out, since writing one to %s takes longer than the batches "
+                "up to the next (save_freq=%s). The newest is always written.",
+                *(position, self._folder, self._save_freq),
+            )
+
+    def _write(self, position: Position, arrays: dict[str, Any]) -> None:
+        """In the thread of the writer."""
+        try:
+            snapshot.write(self._folder, position, arrays, self._keep)
+        except Exception as error:  # noqa: BLE001  (training goes on, whatever it is)
+            size = sum(np.asarray(array).nbytes for array in arrays.values())
+            self._failures.failed(f"backup of {position}", error, self._folder, size)
+        else:
+            self._failures.succeeded(f"backup of {position}")
 
     def _load(self) -> tuple[tuple[Position, dict[str, Any]] | None, str | None]:
         """Rank 0 reads into its model; returns position and state of this rank, or what went wrong."""
         message: tuple[Position | None, list[dict[str, Any]], str | None] = (None, [], None)
         if tfdist.rank() == 0:
+            doing = "write a backup to"
             try:
+                writer.wait_for_all()  # for those of a fit that was interrupted
+                need_folder(self._folder)
+                snapshot.remove_unfinished(self._folder)
+                doing = "resume from"
                 message = self._read()
             except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
-                message = (None, [], f"rank 0 could not resume from {self._folder}: {error}")
+                message = (None, [], f"rank 0 could not {doing} {self._folder}: {error}")
         position, by_rank, failure = tfdist.broadcast_object(message, 0, name="position to resume at")
         if position is None:
             return None, failure
@@ -188,6 +223,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._refuse_another_model(arrays)
         self.model.set_weights([arrays[f"weight/{index}"] for index in range(len(self.model.weights))])
         self.model.optimizer.load_own_variables(_part(arrays, "optimizer/"))
+        self._failures.newest = f"backup of {position}"
         _logger.warning("tfdist: resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._folder)
         if ranks != tfdist.size():
             return position, [], None

@@ -40,6 +40,7 @@ class DataParallel(keras.callbacks.Callback):
       in weights, configuration and files. Other batch normalisation is over each rank's own batch;
     - averages moving statistics (batch normalisation) over the ranks at the end of each training epoch;
     - keeps ranks other than 0 from printing;
+    - goes on when a rank is lost, if asked to;
     - lets ranks end an epoch with unequal numbers of batches, where `tfdist.shard` was told `remainder="join"`;
     - warns when all ranks are fed the same data.
 
@@ -55,7 +56,13 @@ class DataParallel(keras.callbacks.Callback):
         checkpoint: Path of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to run with
             this one; None writes nothing.
         average_metrics: Whether logs are those of all ranks.
-        elastic: Only False.
+        elastic: Whether training goes on when a rank is lost, in a job that was started with `tfdistrun --elastic`: the
+            others go back to the newest commit, in the middle of the epoch, and share what is left of it; no sample is
+            trained on twice or left out, but for an incomplete last round. `fit` needs `tfdist.shard(dataset)` of a
+            dataset of known length, with only map, batch and prefetch behind it, and no `steps_per_epoch`; or data
+            without an end from a data service, and `steps_per_epoch`. A commit is a copy of weights and optimizer
+            state in memory.
+        batches_per_commit: Steps between two commits; the end of an epoch is one too.
         steps_per_epoch: Steps, for the warm-up on data whose length is not known.
         quiet_ranks: Whether ranks other than 0 print nothing through Keras.
 
@@ -80,10 +87,13 @@ class DataParallel(keras.callbacks.Callback):
         elastic: bool = False,
         steps_per_epoch: int | None = None,
         quiet_ranks: bool = True,
+        batches_per_commit: int = 1,
     ) -> None:
         super().__init__()
-        if elastic:
-            raise errors.ConfigError("elastic=True is not part of this version: a lost rank ends the job.")
+        if batches_per_commit < 1:
+            raise errors.ConfigError(f"batches_per_commit must be 1 or more; received {batches_per_commit}.")
+        self.elastic = elastic
+        self.batches_per_commit = batches_per_commit
         if warmup_epochs and not scale_learning_rate:
             raise errors.ConfigError(
                 f"warmup_epochs={warmup_epochs} needs scale_learning_rate=True: the warm-up rises to the scaled rate. "
@@ -95,7 +105,7 @@ class DataParallel(keras.callbacks.Callback):
         self._scales = scale_learning_rate
         self._steps_per_epoch = steps_per_epoch
         self._average_metrics = average_metrics
-        self._quiet = quiet_ranks and tfdist.rank() != 0
+        self._quiet_ranks = quiet_ranks
         self._warmup: LearningRateWarmupCallback | None = None
         by_path = isinstance(checkpoint, (str, Path))
         self._checkpoint: Any = ModelCheckpoint(str(checkpoint)) if by_path else checkpoint
@@ -108,7 +118,7 @@ class DataParallel(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        if self._quiet:
+        if self._quiet_ranks and tfdist.rank() != 0:
             keras.config.disable_interactive_logging()
         self._hook = ModelHook.of(model)
         self._hook.averages_statistics = True
@@ -132,6 +142,17 @@ class DataParallel(keras.callbacks.Callback):
         self._warmup = self._make_warmup() if self._warmup_epochs else None
         for part in self._parts():
             part.on_train_begin(logs)
+
+    def resume(self) -> None:
+        """In place of `on_train_begin` where an elastic training goes on, perhaps with fewer ranks."""
+        if self._quiet_ranks and tfdist.rank() == 0:
+            keras.config.enable_interactive_logging()  # rank 0 may be lost
+        self._hook.begin("train")
+        if self._scales:
+            optimizer.scale_learning_rate(self.model.optimizer, tfdist.size())
+        if self._warmup is not None:
+            self._warmup = self._make_warmup()
+            self._warmup.on_train_begin()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         for part in self._parts():

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 import tfdist
 from tfdist import errors
-from tfdist.atomic_file import write_atomically
+from tfdist.atomic_file import need_folder, need_room, write_atomically
+from tfdist.callbacks.failure_series import FailureSeries, disk_error
 from tfdist.callbacks.model_hook import ModelHook, need_equal_batches
+
+_DESCRIPTION_BYTES = 1 << 20
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
@@ -20,12 +26,17 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     0 decides whether to save, and the others wait until the file is there. The file loads with plain
     `keras.models.load_model`, also where tfdist is not installed, and holds the learning rate of one process.
 
+    A file that cannot be written, as on a full disk, does not end the training: rank 0 logs an error with what is
+    missing, tries again at the next, and says at the end which is the newest. The best model is then the best of those
+    that are written.
+
     Args:
         *args: As Keras' `ModelCheckpoint`.
         **kwargs: As Keras' `ModelCheckpoint`.
 
     Raises:
-        TfdistError: On every rank, if rank 0 could not write; names the file and the cause.
+        TfdistError: On every rank, if the folder cannot be made or written before the first step, or if Keras cannot
+            save this model; names the file and the cause.
 
     Example:
 
@@ -36,6 +47,10 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     best: float | None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._failures = FailureSeries("checkpoints")
+
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         self._hook = ModelHook.of(model)
@@ -44,6 +59,14 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         if self.save_freq != "epoch":
             need_equal_batches(f"ModelCheckpoint(save_freq={self.save_freq})")
         super().on_train_begin(logs)
+        failure = tfdist.broadcast_object(self._check_folder(), 0, name="folder of the checkpoints")
+        if failure:
+            raise errors.TfdistError(failure)
+        self._failures.begin()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        super().on_train_end(logs)
+        self._failures.end()
 
     def _should_save_on_batch(self, batch: int) -> bool:
         return not self._hook.skips(batch) and bool(super()._should_save_on_batch(batch))
@@ -56,9 +79,22 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         if failure:
             raise errors.TfdistError(failure)
 
+    def _check_folder(self) -> str | None:
+        """Rank 0 makes the folder, as far as its name is known before the first epoch; returns what went wrong."""
+        if tfdist.rank() != 0:
+            return None
+        path = Path(self.filepath)
+        try:
+            if path.is_dir():
+                raise IsADirectoryError("it is a folder; a file is to be written there")
+            need_folder(Path(*itertools.takewhile(lambda part: "{" not in part, path.parent.parts)))
+        except OSError as error:
+            return self._could_not(self.filepath, error)
+        return None
+
     def _save_on_rank_zero(self, epoch: int, batch: int | None, logs: dict[str, Any]) -> str | None:
-        """Saves if it is time to; returns what went wrong, which the other ranks must hear of."""
-        path = self.filepath
+        """Saves if it is time to; returns what ends the training, which the other ranks must hear of."""
+        path, best = self.filepath, self.best
         try:
             if self.save_best_only and self.monitor_op is None:
                 self._set_monitor_op()  # Keras does it at the end of an epoch, which is too late for `save_freq=1`
@@ -66,11 +102,26 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
             if self._should_save_model(epoch, batch, logs, path):
                 with self._hook.local():
                     write_atomically(path, self._write)
+                self._failures.succeeded(f"checkpoint {path}")
         except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
-            return f"rank 0 could not write the checkpoint {path}: {type(error).__name__}: {error}"
+            if disk_error(error) is None:
+                return self._could_not(path, error)
+            self.best = best  # of what is written
+            self._failures.failed(f"checkpoint {path}", error, Path(path).parent, self._size_bytes())
         return None
 
+    def _could_not(self, path: str, error: Exception) -> str:
+        return f"rank 0 could not write the checkpoint {path}: {type(error).__name__}: {error}"
+
+    def _size_bytes(self) -> int:
+        """Of the variables; with what describes them, about."""
+        saved = [] if self.save_weights_only else self.model.optimizer.variables
+        size = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in [*self.model.weights, *saved])
+        return size + size // 20 + _DESCRIPTION_BYTES
+
     def _write(self, path: Path) -> None:
+        if path.suffix == ".h5":
+            need_room(path, self._size_bytes())  # HDF5 ends the process by SIGSEGV where its file cannot grow
         if self.save_weights_only:
             self.model.save_weights(path, overwrite=True)
         else:

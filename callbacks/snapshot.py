@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,8 @@ _MAGIC = b"tfdist snapshot 1"
 _HEADER = re.compile(rb"tfdist snapshot 1 ([0-9a-f]{64}) (\d{1,18})\n")
 _TYPE = " of type "
 _NAME = re.compile(r"epoch-(\d+)-batch-(\d+)\.snapshot")
+# As `write_atomically` names it.
+_UNFINISHED = re.compile(rf"\..+\.\d+\.{_NAME.pattern}")
 
 
 class SnapshotError(ValueError):
@@ -37,6 +38,9 @@ class Position:
     epoch: int
     batch: int
 
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, batch {self.batch}"
+
 
 def write(folder: Path, position: Position, arrays: Mapping[str, Any], keep: int) -> Path:
     """Writes a snapshot and removes all but the `keep` newest.
@@ -47,13 +51,20 @@ def write(folder: Path, position: Position, arrays: Mapping[str, Any], keep: int
     buffer = io.BytesIO()
     encoded: dict[str, Any] = dict(_encoded(name, np.asarray(array)) for name, array in arrays.items())
     np.savez(buffer, **encoded)
-    payload = buffer.getvalue()
+    payload = buffer.getbuffer()
     header = b"%s %s %d\n" % (_MAGIC, hashlib.sha256(payload).hexdigest().encode(), len(payload))
     path = folder / f"epoch-{position.epoch:06d}-batch-{position.batch:09d}.snapshot"
     write_atomically(path, lambda temporary: _fill(temporary, header, payload))
     for old in list_newest_first(folder)[keep:]:
         old.unlink(missing_ok=True)
     return path
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what killed processes have begun to write. Nobody may be writing there."""
+    for path in folder.glob(".*.snapshot"):
+        if _UNFINISHED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def list_newest_first(folder: Path) -> list[Path]:
@@ -77,7 +88,15 @@ def read(path: Path) -> dict[str, Any]:
         SnapshotError: If the file is torn, truncated or changed; says how.
         OSError: If it cannot be read.
     """
-    data = path.read_bytes()
+    return decode(path.read_bytes())
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """The arrays in the bytes of a snapshot.
+
+    Raises:
+        SnapshotError: If they are torn, truncated or changed; says how.
+    """
     match = _HEADER.match(data)
     if match is None:
         raise SnapshotError("it does not begin like a snapshot")
@@ -89,7 +108,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
             return dict(_decoded(name, archive[name]) for name in archive.files)
-    except (zipfile.BadZipFile, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:  # of a dozen classes, by what is wrong with the archive
         raise SnapshotError(f"its contents cannot be decoded: {type(error).__name__}: {error}") from error
 
 
@@ -106,7 +125,7 @@ def newest_valid(folder: Path) -> tuple[Position, dict[str, Any], list[str]] | N
     return None
 
 
-def _fill(path: Path, header: bytes, payload: bytes) -> None:
+def _fill(path: Path, header: bytes, payload: memoryview) -> None:
     with path.open("wb") as file:
         file.write(header)
         file.write(payload)

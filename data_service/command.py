@@ -22,7 +22,13 @@ from tfdist.data_service.inspection.survey import DEAD, UNKNOWN, describe, surve
 from tfdist.data_service.process.restart import RestartPolicy
 from tfdist.data_service.process.serving import serve
 from tfdist.data_service.server import core, drain_request, port
-from tfdist.data_service.server.config import DISPATCHER_TIMEOUT_S, DRAIN_TIMEOUT_S, DispatcherConfig, WorkerConfig
+from tfdist.data_service.server.config import (
+    DISPATCHER_TIMEOUT_S,
+    DRAIN_TIMEOUT_S,
+    UNREAD_TIMEOUT_S,
+    DispatcherConfig,
+    WorkerConfig,
+)
 from tfdist.errors import ConfigError, PeerLostError
 from tfdist.launch.option import amount
 
@@ -159,6 +165,9 @@ def _add_dispatcher(part: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT,...",
         help="all workers, for sharding by file, data, file_or_data and hint, which gives each a fixed part",
     )
+    _add_seconds(
+        part, "--unread-timeout", UNREAD_TIMEOUT_S, "seconds after which a pass that nobody reads any more is forgotten"
+    )
     _add_restarts(part)
     part.set_defaults(run=_dispatcher)
 
@@ -265,7 +274,12 @@ def _place(options: argparse.Namespace) -> dict[str, Any]:
 
 def _dispatcher(options: argparse.Namespace) -> int:
     workers = tuple(filter(None, options.workers.split(",")))
-    made = DispatcherConfig(fault_tolerant=options.fault_tolerant, worker_addresses=workers, **_place(options))
+    made = DispatcherConfig(
+        fault_tolerant=options.fault_tolerant,
+        worker_addresses=workers,
+        unread_timeout_s=options.unread_timeout,
+        **_place(options),
+    )
     # Without a journal a new dispatcher knows none of the trainers: whoever runs us may decide what then.
     limit = options.restarts if options.fault_tolerant else 0
     return serve(DISPATCHER, asdict(made), RestartPolicy(limit=limit), DRAIN_TIMEOUT_S)

@@ -1,27 +1,37 @@
 #!/usr/bin/env bash
 # The launcher of a job over several containers: finds the workers, checks that each can be reached, and runs a job over
 # them. Usage: launcher.sh COMMAND [ARGUMENTS...]
+#              launcher.sh --workers, beside a job that runs: prints the workers that answer now, as name:slots
 #
 #   WORKER_SERVICE    name whose addresses are those of the workers (worker)
 #   WORKERS           how many of them to wait for, at least (1)
 #   SLOTS             ranks on each worker (1)
 #   HOSTFILE          file with a line `name slots=2` for each worker, in place of these three; wants the two keys
 #   WORKER_TIMEOUT    seconds in which the workers must be ready (60)
+#   ELASTIC_OPTIONS   options of tfdistrun for an elastic job, as --min-np 1: workers may come and go while it runs
 #   LAUNCH_OPTIONS    more options for tfdistrun
 #   LAUNCHER_KEY      file with the private key that the workers let in
 #   HOST_KEY          file with the public host key of all workers
 #
 # Without the two keys a new pair is made for every start. The private one stays in this container's memory; the public
-# host keys of the workers come by a volume that only they and this container share. In both cases no host key is taken
-# on trust from the network.
+# host keys of the workers come by a volume that only they and this container share, and are read anew for each
+# connection. In both cases no host key is taken on trust from the network.
 set -euo pipefail
+shopt -s inherit_errexit
 
 service=${WORKER_SERVICE:-worker}
 count=${WORKERS:-1}
 slots=${SLOTS:-1}
 limit=${WORKER_TIMEOUT:-60}
 own=$HOME/.ssh
-workers=/run/tfdist/workers
+# The public host keys of the workers: a folder, or one file.
+told=${HOST_KEY:-/run/tfdist/workers}
+# When each address was last heard, a file each.
+heard=${TMPDIR:-/tmp}/tfdist-workers
+# For how long a worker that was heard is not asked again, and how long one may take to answer.
+ASK_SECONDS=4
+ANSWER_SECONDS=3
+self=$(readlink -f "${BASH_SOURCE[0]}")
 hosts=()
 
 fail() {
@@ -60,22 +70,13 @@ make_keys() {
   mv /run/tfdist/launcher/.key.pub /run/tfdist/launcher/key.pub
 }
 
-# trust FILE NAME...: the worker of these names has the host key in the file.
-trust() {
-  local kind key names
-  read -r kind key _ < "$1"
-  shift
-  names=$(printf ',[%s]:2222' "$@")
-  printf '%s %s %s\n' "${names#,}" "$kind" "$key" >> "$own/known_hosts"
-}
-
 look_up() {
   mapfile -t addresses < <(getent ahostsv4 "$service" | awk '{ print $1 }' | sort -Vu)
   ((${#addresses[@]} >= count))
 }
 
 # The shortest form of the container's name that leads to it: it says more in a summary than an address. In Kubernetes that
-# has the name of the Service in it.
+# has the name of the Service in it. Fails if none leads to it.
 name_of() {
   local labels name="" label
   IFS=. read -ra labels < <(getent hosts "$1" | awk '{ print $2; exit }')
@@ -86,7 +87,7 @@ name_of() {
       return
     fi
   done
-  printf '%s\n' "$1"
+  return 1
 }
 
 find_workers() {
@@ -94,19 +95,64 @@ find_workers() {
   ((count == 1)) || lacking="fewer than $count workers have"
   until_ready "$lacking an address as '$service'" look_up
   for address in "${addresses[@]}"; do
-    name=$(name_of "$address")
-    if [[ -n ${HOST_KEY:-} ]]; then
-      trust "$HOST_KEY" "$name" "$address"
-    else
-      until_ready "the worker at $address has not told its host key" test -s "$workers/$address"
-      trust "$workers/$address" "$name" "$address"
-    fi
+    name=$(name_of "$address") || name=$address
     hosts+=("$name:$slots")
   done
 }
 
+# ask ADDRESS...: notes the time for each at which a worker answers whose host key was told.
+ask() {
+  local keys address kind key
+  # A link in the folder may lead anywhere: any worker may have made it.
+  keys=$(find -H "$told" -maxdepth 1 -type f -exec cat {} +)
+  while read -r address kind key; do
+    address=${address#[}
+    [[ $keys != *"$kind $key"* ]] || printf '%s\n' "$EPOCHSECONDS" > "$heard/${address%%]*}"
+  done < <(ssh-keyscan -T "$ANSWER_SECONDS" -t ed25519 -p 2222 "$@" 2> /dev/null)
+}
+
+# Prints the workers that there are. As long as the job bears the silence of a worker, and a little longer, it is there.
+list_workers() {
+  local address name unsure=()
+  mkdir -p "$heard"
+  addresses=()
+  look_up || true
+  for address in "${addresses[@]}"; do
+    heard_within "$ASK_SECONDS" "$address" || unsure+=("$address")
+  done
+  ((${#unsure[@]} == 0)) || ask "${unsure[@]}"
+  for address in "${addresses[@]}"; do
+    # Whose name goes, goes.
+    if heard_within "$lasts" "$address" && name=$(name_of "$address"); then
+      printf '%s:%s\n' "$name" "$slots"
+    fi
+  done | sort -V
+}
+
+# Ends where a worker was heard that must still be there: a resolver that fails for a moment is no reason to leave.
+refuse_silence() {
+  local at
+  for at in "$heard"/*; do
+    ! heard_within "$lasts" "${at##*/}" ||
+      fail "no worker has an address as '$service' and a name that leads to it, though ${at##*/} has answered within $lasts s"
+  done
+}
+
+# heard_within SECONDS ADDRESS
+heard_within() {
+  local at=0
+  [[ ! -s $heard/$2 ]] || read -r at < "$heard/$2"
+  ((EPOCHSECONDS - at <= $1))
+}
+
+enough_answer() {
+  mapfile -t hosts < <(list_workers)
+  ((${#hosts[@]} >= count))
+}
+
 read_hostfile() {
   local name ranks rest
+  [[ -z ${ELASTIC_OPTIONS:-} ]] || fail "HOSTFILE has a number of workers that stays; ELASTIC_OPTIONS wants WORKER_SERVICE"
   [[ -r $HOSTFILE ]] || fail "HOSTFILE is '$HOSTFILE', which cannot be read"
   [[ -n ${HOST_KEY:-} ]] || fail "HOSTFILE wants LAUNCHER_KEY and HOST_KEY, too"
   while read -r name ranks rest; do
@@ -114,15 +160,25 @@ read_hostfile() {
     ranks=${ranks:-slots=1}
     [[ $ranks =~ ^slots=[1-9][0-9]*$ && -z $rest ]] ||
       fail "$HOSTFILE: '$name $ranks${rest:+ $rest}' is not understood; expected lines like 'name slots=2'"
-    trust "$HOST_KEY" "$name"
     hosts+=("$name:${ranks#slots=}")
   done < "$HOSTFILE"
   ((${#hosts[@]})) || fail "$HOSTFILE: no worker in it; expected lines like 'name slots=2'"
 }
 
-[[ $# -gt 0 ]] || fail "no command; write it after the name, as in: tfdist-launcher python train.py"
-number WORKERS "$count" "the number of workers to wait for"
+# Fractions of a second do not matter here.
+lasts=${TFDIST_HOST_TIMEOUT:-30}
+lasts=$((${lasts%.*} + ASK_SECONDS + 1))
 number SLOTS "$slots" "the number of ranks on each worker"
+if [[ ${1:-} == --workers ]]; then
+  listed=$(list_workers)
+  if [[ -n $listed ]]; then printf '%s\n' "$listed"; else refuse_silence; fi
+  exit
+fi
+
+[[ $# -gt 0 ]] || fail "no command; write it after the name, as in: tfdist-launcher python train.py"
+[[ -r . && -x . ]] ||
+  fail "user $(id -u) cannot read the folder of the script, $PWD (CODE in compose); open it: chmod -R a+rX FOLDER"
+number WORKERS "$count" "the number of workers to wait for"
 number WORKER_TIMEOUT "$limit" "a number of seconds"
 
 if [[ -n ${LAUNCHER_KEY:-}${HOST_KEY:-} ]]; then take_keys; else make_keys; fi
@@ -131,23 +187,32 @@ Host *
   Port 2222
   IdentityFile $own/id_ed25519
   IdentitiesOnly yes
-  UserKnownHostsFile $own/known_hosts
+  UserKnownHostsFile none
   GlobalKnownHostsFile none
+  KnownHostsCommand /usr/bin/find -H $told -maxdepth 1 -type f -exec /usr/bin/sed "s/^/[*]:2222 /" {} +
   StrictHostKeyChecking yes
   UpdateHostKeys no
   ConnectTimeout 5
 CONFIG
-: > "$own/known_hosts"
 
-if [[ -n ${HOSTFILE:-} ]]; then read_hostfile; else find_workers; fi
+if [[ -n ${HOSTFILE:-} ]]; then
+  read_hostfile
+elif [[ -n ${ELASTIC_OPTIONS:-} ]]; then
+  until_ready "fewer than $count workers answer as '$service'" enough_answer
+else
+  find_workers
+fi
 ranks=0
 for host in "${hosts[@]}"; do
   until_ready "${host%:*} cannot be reached by ssh" ssh -o BatchMode=yes -o LogLevel=ERROR "${host%:*}" true
   ((ranks += ${host##*:}))
 done
 
+read -ra elastic <<< "${ELASTIC_OPTIONS:-}"
 read -ra options <<< "${LAUNCH_OPTIONS:-}"
 mapfile -t hosts < <(printf '%s\n' "${hosts[@]}" | sort -V)
 listed=$(IFS=,; echo "${hosts[*]}")
 echo "tfdist-launcher: $ranks ranks on $listed" >&2
-exec tfdistrun -np "$ranks" -H "$listed" "${options[@]}" "$@"
+where=(-H "$listed")
+((${#elastic[@]} == 0)) || where=(--host-discovery-script "$self --workers" "${elastic[@]}")
+exec tfdistrun -np "$ranks" "${where[@]}" "${options[@]}" "$@"

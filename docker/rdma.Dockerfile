@@ -9,5 +9,6 @@ USER root
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ibverbs-providers librdmacm1 \
-    && rm -rf /var/cache/apt/*.bin /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log
+    && apt-get clean \
+    && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log
 USER tfdist

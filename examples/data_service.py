@@ -48,7 +48,8 @@ def augment(image, label):
 
 
 def build_model():
-    layers = [keras.Input((16, 16, 3)), keras.layers.Conv2D(16, 3, activation="relu"), keras.layers.MaxPooling2D()]
+    layers = [keras.Input((16, 16, 3)), keras.layers.Conv2D(64, 3, activation="relu")]
+    layers += [keras.layers.Conv2D(128, 3, activation="relu"), keras.layers.MaxPooling2D()]
     layers += [keras.layers.Flatten(), keras.layers.Dense(10, activation="softmax")]
     model = keras.Sequential(layers)
     model.compile(keras.optimizers.Adam(2e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -70,7 +71,7 @@ def main():
             write_images(folder, options.images)
         tfdist.barrier()
         dataset = tfdist.data_service.from_images(
-            folder, (PIXELS, PIXELS), batch_size=8, channels=1, shuffle=500, seed=1
+            folder, (PIXELS, PIXELS), batch_size=32, channels=1, shuffle=500, seed=1
         )
         dataset = dataset.repeat().unbatch().map(augment, num_parallel_calls=tf.data.AUTOTUNE).batch(32)
         where = options.data_service

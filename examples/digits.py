@@ -2,6 +2,7 @@
 
     python examples/digits.py                       # one process
     tfdistrun -np 2 python examples/digits.py       # two
+    tfdistrun -np 2 --elastic python examples/digits.py --elastic    # one of them may be lost
 
 The two lines marked with <-- are what training on several processes takes.
 """
@@ -55,14 +56,16 @@ def main():
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="images per step on each process")
     parser.add_argument("--output", type=Path, default=Path("digits-output"), metavar="DIR")
+    parser.add_argument("--elastic", action="store_true", help="go on when a process is lost")
     options = parser.parse_args()
 
     train, validation = load_data(options.batch_size)
+    images = options.epochs * len(train) * options.batch_size
     train = tfdist.shard(train)  # <-- 1: this process's part
     model = build_model()
     path = options.output / "digits.keras"
     callbacks = [
-        tfdist.callbacks.DataParallel(),  # <-- 2: train together
+        tfdist.callbacks.DataParallel(elastic=options.elastic),  # <-- 2: train together
         tfdist.callbacks.BestModelCheckpoint(path, monitor="val_accuracy"),  # written by rank 0
     ]
     start = time.perf_counter()
@@ -70,9 +73,9 @@ def main():
     seconds = time.perf_counter() - start
 
     if tfdist.rank() == 0:
-        images = options.epochs * len(train) * options.batch_size * tfdist.size()
         print(f"validation accuracy: {max(history.history['val_accuracy']):.4f}")
-        print(f"images per second: {images / seconds:.0f} (start-up and validation included)")
+        if not options.elastic:  # which may have begun in other processes
+            print(f"images per second: {images / seconds:.0f} (start-up and validation included)")
         print(f"saved model: {path.resolve()}")
 
 

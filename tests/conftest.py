@@ -27,7 +27,7 @@ GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.02
 # Folders of tests, fast ones first; one that is not named here comes last.
 ORDER = (
-    *("unit", "test_architecture.py", "kubernetes", "compose", "cpp", "gpu", "xla", "ranks"),
+    *("unit", "fuzz", "test_architecture.py", "kubernetes", "compose", "cpp", "gpu", "xla", "ranks"),
     *("launch", "elastic", "data_service", "examples"),
 )
 # Of a test of tests/ranks: its world size.

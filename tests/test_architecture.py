@@ -24,6 +24,7 @@ DATA_SERVICE_TOOLS = (
     "tfdist.launch.chatter",
     "tfdist.launch.option",
     "tfdist.atomic_file",
+    "tfdist.text_table",
 )
 # The rooms of the data service that each of them may look into, beside what lies above them.
 DATA_SERVICE_ROOMS = {
@@ -39,7 +40,6 @@ HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
 LIGHT_ROOMS = (
     "tfdist.launch",
     "tfdist.remote",
-    "tfdist.elastic.driver",
     "tfdist.command",
     "tfdist.bench.command",
     "tfdist.doctor.command",
@@ -254,7 +254,7 @@ def check_serializers(modules: list[Module]) -> list[str]:
     return [
         f"{module.name}:{imported.line} imports {imported.target}; what crosses a socket is JSON or bytes"
         for module in modules
-        if in_room(module.name, "tfdist.launch", "tfdist.elastic")
+        if in_room(module.name, "tfdist.launch")
         for imported in imports_of(module)
         if imported.target.partition(".")[0] in SERIALIZERS
     ] + [
@@ -394,7 +394,7 @@ BAD_PYTHON = [
     (check_light_rooms, "tfdist.launch.host", "import importlib\nimportlib.import_module('tensorflow.io')"),
     (check_light_rooms, "tfdist.launch.host", "from tfdist import rank"),
     (check_light_rooms, "tfdist.config", "import numpy"),
-    (check_light_rooms, "tfdist.elastic.driver", "try:\n    import tensorflow\nexcept ImportError:\n    pass"),
+    (check_light_rooms, "tfdist.launch.generations", "try:\n    import tensorflow\nexcept ImportError:\n    pass"),
     (check_data_service, "tfdist.data_service.process.node", "from tfdist.runtime import rank"),
     (check_data_service, "tfdist.data_service.process.node", "from tfdist import rank"),
     (check_data_service, "tfdist.data_service.process.node", "from ...runtime import rank"),
@@ -408,7 +408,7 @@ BAD_PYTHON = [
     (check_direction, "tfdist.ops.allreduce", "from tfdist.bench import size"),
     (check_direction, "tfdist.runtime", "from examples import digits"),
     (check_serializers, "tfdist.launch.host", "import pickle"),
-    (check_serializers, "tfdist.elastic.state", "def f():\n    from cloudpickle import loads"),
+    (check_serializers, "tfdist.launch.launcher", "def f():\n    from cloudpickle import loads"),
     (check_serializers, "tfdist.launch.host", "from multiprocessing.connection import Listener"),
     (check_serializers, "tfdist.remote.parcel", "import pickle\nimport socket"),
     (check_serializers, "tfdist.remote.parcel", "import cloudpickle\nfrom tfdist.launch.channel import Channel"),

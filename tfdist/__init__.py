@@ -40,7 +40,7 @@ _HOMES = {
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = tuple(
-    "callbacks compression config data data_service errors ops optimizer process_sets runtime testing".split()
+    "callbacks compression config data data_service elastic errors ops optimizer process_sets runtime testing".split()
 )
 
 __all__ = sorted([*_NAMES, *_MODULES, "__version__"])
@@ -67,5 +67,16 @@ def _take_gpu() -> None:
     gpu.take_early()
 
 
+def _make_fit_elastic() -> None:
+    from tfdist import _after_import, config
+
+    def install() -> None:
+        importlib.import_module("tfdist.callbacks.elastic_fit").install()
+
+    if config.is_elastic():
+        _after_import.after_import("keras", install)
+
+
 if os.path.exists("/dev/nvidiactl"):
     _take_gpu()
+_make_fit_elastic()

@@ -9,11 +9,12 @@ import ctypes
 import functools
 import json
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tfdist import config, errors, gpu
 
@@ -26,8 +27,25 @@ _ERRORS: dict[int, type[errors.TfdistError]] = {
     9: errors.MismatchError,
     14: errors.PeerLostError,
 }
+_Loaded = TypeVar("_Loaded")
 _MESSAGE_BYTES = 1 << 16
 _REPORT_BYTES = 1 << 20
+
+
+class _Once(Generic[_Loaded]):
+    """`functools.cache`, but of two threads that come first both get the same object: one knows what was declared."""
+
+    def __init__(self, load: Callable[[], _Loaded]) -> None:
+        self._cached, self._lock = functools.cache(load), threading.Lock()
+        functools.update_wrapper(self, load)
+
+    def __call__(self) -> _Loaded:
+        with self._lock:
+            return self._cached()
+
+    def cache_clear(self) -> None:
+        """Has the next call load anew."""
+        self._cached.cache_clear()
 
 
 class Settings(ctypes.Structure):
@@ -113,7 +131,7 @@ def library_path() -> Path:
     return LIBRARY
 
 
-@functools.cache
+@_Once
 def load_mpi() -> ctypes.CDLL:
     """Loads libmpi for the whole process.
 
@@ -144,7 +162,7 @@ def import_tensorflow() -> ModuleType:
     return tensorflow
 
 
-@functools.cache
+@_Once
 def ops() -> ModuleType:
     """The generated Python functions of the TensorFlow ops in the library.
 
@@ -165,7 +183,7 @@ def ops() -> ModuleType:
         ) from error
 
 
-@functools.cache
+@_Once
 def load() -> ctypes.CDLL:
     """The library's C interface. TensorFlow must load the file first, or it does not see the ops in it.
 
@@ -389,8 +407,10 @@ def _declare(library: ctypes.CDLL) -> None:
     library.tfdist_describe_gpus.argtypes = [settings, text, number, text, number]
     library.tfdist_shutdown.argtypes = [number, text, number]
     library.tfdist_barrier.argtypes = [text, text, number]
+    for name in ("check", "shrink"):
+        getattr(library, f"tfdist_{name}").argtypes = [text, number]
     for name in (
-        *("init", "shutdown", "barrier", "is_initialized", "is_homogeneous"),
+        *("init", "shutdown", "barrier", "check", "shrink", "is_initialized", "is_homogeneous"),
         *("add_process_set", "remove_process_set", "plan_buckets", "describe_gpus"),
     ):
         getattr(library, f"tfdist_{name}").restype = number

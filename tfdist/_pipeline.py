@@ -15,6 +15,8 @@ from tensorflow.python.data.experimental.ops import distribute
 
 # What `distribute` of tfdist.data_service puts on the dataset it returns.
 SERVICE_MARK = "_tfdist_watch"
+# What `shard` puts on a part whose deal can change.
+ELASTIC_MARK = "_tfdist_part"
 _BATCHES = {"BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset", "RebatchDataset"}
 _MAPS = {"MapDataset", "ParallelMapDataset"}
 _SAME_ELEMENTS = {"PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinalityDataset"}
@@ -149,6 +151,23 @@ def service_of(dataset: tf.data.Dataset) -> Any:
     """What `distribute` says of what the pipeline reads from a data service; None where it reads from none."""
     marks = (getattr(node, SERVICE_MARK, None) for node in _nodes(dataset))
     return next((mark for mark in marks if mark is not None and mark.service), None)
+
+
+def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
+    """The part that `shard` made, and how many of its elements make one of the pipeline; None and 0 where the elements
+    of the pipeline do not follow from those of the part, one by one and in order.
+    """
+    node, rows = dataset, 1
+    while not hasattr(node, ELASTIC_MARK):
+        kind, inputs = _kind(node), _inputs(node)
+        if kind in _BATCHES - {"RebatchDataset"}:
+            rows *= int(tf.get_static_value(node._batch_size))
+        elif kind not in _SAME_ELEMENTS - {"CacheDataset"} | _MAPS:
+            return None, 0
+        if len(inputs) != 1:
+            return None, 0
+        node = inputs[0]
+    return getattr(node, ELASTIC_MARK), rows
 
 
 def repeats_forever(dataset: tf.data.Dataset) -> bool:

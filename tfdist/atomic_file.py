@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+_PROBE_BYTES = 1 << 16
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -24,7 +30,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; a file is to be written there.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{os.getpid()}.{target.name}")
+    temporary = target.with_name(f".{os.uname().nodename}.{os.getpid()}.{target.name}")
     try:
         write(temporary)
         _flush(temporary, os.O_RDONLY)
@@ -32,6 +38,41 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         _flush(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def need_folder(folder: Path) -> None:
+    """Makes a folder, and makes sure that files can be made in it. A disk without room is none of its concern.
+
+    Raises:
+        OSError: If it cannot be made or written, for another reason than that.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+
+
+def need_room(path: Path, size_bytes: int) -> None:
+    """Makes sure that a file can have this size, for a writer that does not live through it where it cannot.
+
+    It writes the first bytes of the file, which the writer replaces. Another process may take the room in between.
+
+    Raises:
+        OSError: If it cannot be written, the disk has less room, or files may not be as large.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and limit < size_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    with path.open("wb") as file:
+        file.write(bytes(min(size_bytes, _PROBE_BYTES)))
+        file.flush()
+        os.fsync(file.fileno())
+    disk = shutil.disk_usage(path.parent)
+    if disk.total and disk.free < size_bytes:  # some file systems say nothing of their size
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def _flush(path: Path, flags: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tfdist.errors import ConfigError
+from tfdist.text_table import aligned
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,7 @@ SETTINGS = (
         False,
         "1: servers of the data service may listen for other machines, since only trusted ones reach them",
     ),
+    Setting("elastic", "TFDIST_ELASTIC", None, _flag, False, "set by tfdistrun --elastic: a lost rank is survived"),
     Setting("launched", "TFDIST_LAUNCHED", None, _flag, False, "1 in processes that tfdistrun started; set by it"),
 )
 
@@ -236,6 +238,7 @@ class Config:
     kernel_cache: str
     data_service: str | None
     data_service_private_network: bool
+    elastic: bool
     launched: bool
 
 
@@ -250,6 +253,15 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     """
     source = os.environ if environment is None else environment
     return Config(**{setting.field: _value(setting, source) for setting in SETTINGS})
+
+
+def is_elastic() -> bool:
+    """Whether this process is a rank of an elastic job. Reads no other setting.
+
+    Raises:
+        ConfigError: As `read`.
+    """
+    return bool(_value(next(setting for setting in SETTINGS if setting.field == "elastic"), os.environ))
 
 
 def started_by_launcher(environment: Mapping[str, str] | None = None) -> bool:
@@ -309,10 +321,7 @@ def table(environment: Mapping[str, str] | None = None) -> str:
     """The settings as aligned text: variable, value in force, meaning."""
     config = read(environment)
     assert {field.name for field in fields(config)} == {setting.field for setting in SETTINGS}
-    rows = [(s.variable, str(getattr(config, s.field)), s.meaning) for s in SETTINGS]
-    first = max(len(row[0]) for row in rows)
-    second = max(len(row[1]) for row in rows)
-    return "\n".join(f"{name:<{first}}  {value:<{second}}  {meaning}" for name, value, meaning in rows)
+    return aligned([(s.variable, str(getattr(config, s.field)), s.meaning) for s in SETTINGS])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist import _pipeline, runtime
+from tfdist import _pipeline, config, runtime
+from tfdist.elastic.part import ElasticPart
 from tfdist.errors import ConfigError
 from tfdist.ops import object as object_ops
 
@@ -28,8 +29,8 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     You need it once in a script that trains on several ranks, around what is passed to `fit` or `evaluate`. Rank r
     of n gets the elements r, r + n, r + 2n, ...: where the elements are batches, each rank's batch keeps the size that
     the script says, and the global batch is n times as large. Unless `remainder` says otherwise, all ranks get the same
-    number of elements, so no rank waits for another at the end of an epoch. In a world of one the dataset comes back as
-    it is. It calls `tfdist.init()` if that has not been done.
+    number of elements, so no rank waits for another at the end of an epoch. In a world of one that is not elastic the
+    dataset comes back as it is. It calls `tfdist.init()` if that has not been done.
 
     The ranks read one order of the data, so that order must be the same on all of them: give `.shuffle` a seed, call
     `keras.utils.set_random_seed` before the pipeline is made, or shard before shuffling. Where the orders differ, rank
@@ -81,21 +82,34 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     if rank > 0:
         # Keras says so of every tf.data.Dataset, before a callback could quieten this rank; rank 0 says it for all.
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed, but will be ignored")
-    if size == 1 or policy == "off":
-        return dataset
     service = _pipeline.service_of(dataset) if is_dataset else None
+    elastic = is_dataset and service is None and _is_dealt_anew(policy, remainder)
+    # One rank alone can be killed and started anew in the middle of an epoch.
+    if policy == "off" or (size == 1 and not elastic):
+        return dataset
     if service is not None:
         _check_shared(service, policy, remainder)
-    runtime.remember(runtime.SHARDED)
-    if remainder == "join":
-        runtime.remember(runtime.JOINED)
+    _remember(remainder)
     if service is not None:
         return dataset  # the service deals out its elements
     if policy == "file":
         return _shard_files(dataset, rank, size, remainder)
     described = _describe_dataset(dataset) if is_dataset else _describe_arrays(dataset)
     _compare({"policy": policy, "remainder": remainder}, described)
-    return shard_elements(dataset, rank, size, remainder) if is_dataset else shard_rows(dataset, rank, size, remainder)
+    if elastic:
+        return _elastic_part(dataset, rank, size)
+    return (shard_elements if is_dataset else shard_rows)(dataset, rank, size, remainder)
+
+
+def _remember(remainder: str) -> None:
+    runtime.remember(runtime.SHARDED)
+    if remainder == "join":
+        runtime.remember(runtime.JOINED)
+
+
+def _is_dealt_anew(policy: str, remainder: str) -> bool:
+    """Whether what is left of the elements can be dealt out anew when ranks are lost."""
+    return policy != "file" and remainder == "drop" and config.is_elastic()
 
 
 def _check_arguments(dataset: Any, policy: str, remainder: str) -> bool:
@@ -155,6 +169,14 @@ def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: st
     if rest and remainder == "pad":
         return _padded_rounds(dataset, rank, size).apply(tf.data.experimental.assert_cardinality(rounds + 1))
     return dataset.take(rounds * size).shard(size, rank)
+
+
+def _elastic_part(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    """The part of a rank in a job that may lose ranks: where the length is known, it can be dealt out anew."""
+    full = _only_full_batches(dataset)
+    if int(full.cardinality()) < size:
+        return shard_elements(dataset, rank, size)  # unknown, endless or an error
+    return ElasticPart(full).dataset
 
 
 def shard_rows(arrays: Any, rank: int, size: int, remainder: str = "drop") -> Any:

@@ -86,7 +86,6 @@ _MISSING = {
     "check_extension": f"{_INSIDE}: importing tfdist says what is missing",
     "check_num_rank_power_of_2": "Adasum takes any number of ranks",
     "compression": _MODULE,
-    "elastic": _LATER,
     "functions": _MODULE,
     "gpu_available": 'use tf.config.list_physical_devices("GPU")',
     "gradient_aggregation": _INSIDE,

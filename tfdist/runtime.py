@@ -16,10 +16,15 @@ from typing import Any, NoReturn
 
 from tfdist import _native, config, errors, gpu
 from tfdist import process_sets as process_set_module
+from tfdist.launch import member
 from tfdist.process_sets import ProcessSet
 
 _logger = logging.getLogger("tfdist")
 _MPI_THREAD_MULTIPLE = 3
+_STARTING = (
+    "in tfdist.init() for the other ranks to call it. Call it on every rank, before work that only one rank does; all "
+    "ranks in a list given as comm=[...] give the same list"
+)
 _events: set[str] = set()
 # What `remember` is told.
 SHARDED = "the data was sharded"
@@ -72,7 +77,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     _logger.setLevel(settings.log_level.upper())
     launched = config.started_by_launcher()
     _state["started"] = True
-    with _bounded_start(settings.stall_warning_seconds, settings.stall_shutdown_seconds):
+    with _bounded(_STARTING, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
         _native.call(
             "tfdist_init",
             b"mpi" if launched else b"self",
@@ -90,6 +95,12 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         with contextlib.suppress(errors.TfdistError):  # the first error is the one that explains
             shutdown()
         raise
+    if settings.elastic and not member.report(member.JOINED):
+        _logger.warning(
+            "rank %d cannot tell tfdistrun that it has joined: something between them closes descriptors that it does "
+            "not know. A lost rank will end the job; start the script by tfdistrun directly.",
+            rank(),
+        )
     _logger.info("rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
 
 
@@ -104,6 +115,21 @@ def shutdown() -> None:
     if is_initialized():
         process_set_module.forget()
         _native.call("tfdist_shutdown", 1)
+
+
+def shrink() -> None:
+    """Goes on with the ranks that live, after one was lost. Each of them calls it; they are counted anew.
+
+    Raises:
+        ConfigError: Where the transport cannot go on, such as an MPI without ULFM.
+        TfdistError: Where there are process sets.
+    """
+    settings = config.read()
+    waiting = (
+        "after a rank was lost for the other ranks to go on. A rank that hangs holds them up; look for it in the output"
+    )
+    with _bounded(waiting, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
+        _native.call("tfdist_shrink")
 
 
 def is_initialized() -> bool:
@@ -227,15 +253,11 @@ def happened(event: str) -> bool:
 
 
 @contextlib.contextmanager
-def _bounded_start(warning_seconds: float, limit_seconds: float) -> Iterator[None]:
-    """MPI_Init waits for all ranks without a deadline, and nothing can call it off: report, then end the process."""
+def _bounded(waiting: str, warning_seconds: float, limit_seconds: float) -> Iterator[None]:
+    """MPI waits for all ranks without a deadline, and nothing can call it off: report, then end the process."""
 
     def say(seconds: float, what: str) -> None:
-        sys.stderr.write(
-            f"tfdist: {what}: rank {config.launcher_rank()} has waited {seconds:g} seconds in tfdist.init() for the "
-            "other ranks to call it. Call it on every rank, before work that only one rank does; all ranks in a list "
-            "given as comm=[...] give the same list.\n"
-        )
+        sys.stderr.write(f"tfdist: {what}: rank {config.launcher_rank()} has waited {seconds:g} seconds {waiting}.\n")
         sys.stderr.flush()
 
     def give_up() -> None:
@@ -244,7 +266,7 @@ def _bounded_start(warning_seconds: float, limit_seconds: float) -> Iterator[Non
 
     timers = [threading.Timer(limit_seconds, give_up)]
     if warning_seconds:
-        timers.append(threading.Timer(warning_seconds, say, (warning_seconds, "still starting")))
+        timers.append(threading.Timer(warning_seconds, say, (warning_seconds, "still waiting")))
     for timer in timers:
         timer.daemon = True
         timer.start()
@@ -341,6 +363,7 @@ def _watch_exit() -> None:
 
 
 def _end() -> None:
+    is_early = False
     initialized = _state["started"] and is_initialized()
     if not initialized and not _state["failing"]:
         return
@@ -351,10 +374,12 @@ def _end() -> None:
             return
         except errors.TfdistError as error:
             _logger.error("tfdist: %s", error)
+            is_early = isinstance(error, errors.MismatchError)  # the others still call collectives, and fail
     elif initialized:
         _native.call("tfdist_shutdown", 0)
-    if _state["mpi4py_ends_mpi"]:
-        # It started MPI, and would now wait in MPI_Finalize for ranks that may never come.
+    if is_early or _state["mpi4py_ends_mpi"]:
+        # Whoever leaves early has not ended well, and only this changes the status. And mpi4py, where it started MPI,
+        # would now wait in MPI_Finalize for ranks that may never come.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_status[0])

@@ -8,6 +8,7 @@ from tfdist.data_service.inspection.advice import Advice
 from tfdist.data_service.inspection.passes import Reading
 from tfdist.data_service.inspection.survey import Server, Survey
 from tfdist.data_service.inspection.wait_report import TrainerWait
+from tfdist.text_table import aligned
 
 _HEAD = (
     "role",
@@ -40,14 +41,14 @@ def render(found: Survey, now: float) -> str:
     rows += [_row("worker", worker, now) for worker in found.workers]
     told = found.dispatcher.status
     if told is None or not told.trainers:
-        return align(rows)
-    return align(rows) + "\n\n" + trainers(told.trainers)
+        return aligned(rows)
+    return aligned(rows) + "\n\n" + trainers(told.trainers)
 
 
 def trainers(waits: Sequence[TrainerWait]) -> str:
     """One line a trainer: the share of the last while that it waited, where that was measured, and when."""
     rows = [("trainer", "waits", "measured at the", "told")]
-    return align(
+    return aligned(
         rows + [(wait.trainer, f"{wait.share:.1%}", wait.measured_at, f"{duration(wait.age_s)} ago") for wait in waits]
     )
 
@@ -56,7 +57,7 @@ def advice(found: Advice) -> str:
     """Who waits, who works, and what to do."""
     parts = [trainers(found.trainers)] if found.trainers else []
     loads = [(load.worker, load.state, "-" if load.busy is None else f"{load.busy:.1%}") for load in found.loads]
-    parts.append(align([("worker", "state", "busy"), *loads]))
+    parts.append(aligned([("worker", "state", "busy"), *loads]))
     return "\n\n".join([*parts, "\n".join(found.text)])
 
 
@@ -70,16 +71,8 @@ def render_passes(reading: Reading) -> str:
         job = (one.job, f"{one.repetition}") if one.job else ("-", "-")
         total = f"{sum(one.tasks.values())}"
         rows.append((f"{one.number}", *job, one.dataset or "-", one.sharding or "-", total, shown))
-    text = align(rows) if reading.passes else "no dataset is being read"
+    text = aligned(rows) if reading.passes else "no dataset is being read"
     return "\n".join([text, *(f"{worker} did not tell its tasks: {why}" for worker, why in reading.silent.items())])
-
-
-def align(rows: Sequence[tuple[str, ...]]) -> str:
-    """Lines of columns that begin at the same place."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
 
 
 def _row(role: str, server: Server, now: float) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from tfdist.errors import ConfigError
 _TAG = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DISPATCHER_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 600.0
+UNREAD_TIMEOUT_S = 300.0
 
 
 def _check_ports(port: int, control_port: int | None) -> None:
@@ -53,6 +54,8 @@ class DispatcherConfig:
         worker_addresses: "HOST:PORT" of all workers, in the order of their shards. Needed for sharding by "file",
             "data", "file_or_data" and "hint", where each worker has a fixed part.
         insecure: Leaves the ports open to other machines whatever `host` is.
+        unread_timeout_s: Seconds after which a pass that nobody reads any more is cleared away, as when a trainer was
+            killed. Until then a worker that drains waits for it, if the data has no end.
     """
 
     host: str = "localhost"
@@ -62,9 +65,11 @@ class DispatcherConfig:
     fault_tolerant: bool = False
     worker_addresses: Sequence[str] = ()
     insecure: bool = False
+    unread_timeout_s: float = UNREAD_TIMEOUT_S
 
     def __post_init__(self) -> None:
         _check_ports(self.port, self.control_port)
+        _check_seconds("unread_timeout_s", self.unread_timeout_s)
         for address in self.worker_addresses:
             ServiceAddress.parse(address)
         if self.fault_tolerant and not self.work_dir:

@@ -48,9 +48,10 @@ UNCHECKED = (
 )
 _PROTOCOL = "grpc"
 _HEARTBEAT_MS = 1000
-# A job without trainers is cleared away after so long. TensorFlow looks every ten minutes only, which may be longer
-# than a worker has to drain: what it holds of endless data would count as lost though nobody wants it.
-_UNREAD_MS, _UNREAD_CHECK_MS = 300_000, 30_000
+# How often a dispatcher looks for jobs without trainers, in the time after which it clears them away. TensorFlow looks
+# every ten minutes only, which may be longer than a worker has to drain: what it holds of endless data would count as
+# lost though nobody wants it.
+_UNREAD_CHECKS = 10
 _CALL_S = 2.0
 # The newest; a status stays small whatever the journal holds.
 _MOST_PASSES = 1000
@@ -199,8 +200,8 @@ class Dispatcher(_Server):
             worker_addresses=[ServiceAddress.parse(worker).grpc for worker in config.worker_addresses],
             # Else the tasks of a trainer that was killed stay for ever, and a drain waits for them.
             gc_dynamic_sharding_jobs=True,
-            job_gc_timeout_ms=_UNREAD_MS,
-            job_gc_check_interval_ms=_UNREAD_CHECK_MS,
+            job_gc_timeout_ms=round(config.unread_timeout_s * 1000),
+            job_gc_check_interval_ms=max(1, round(config.unread_timeout_s * 1000 / _UNREAD_CHECKS)),
         )
         source = Source(self.status, self._obstacle, waits=self._waits, name=self._only_name())
         self._listen(source, lambda: self._begin(made))
@@ -361,7 +362,8 @@ class Worker(_Server):
         if not self._wait(lambda: self._meter.counters()["tasks"] == 0, deadline):
             return (
                 f"{self._meter.counters()['tasks']:.0f} tasks of {self.address} have not ended within {timeout_s:g} s; "
-                "the elements they hold are lost. Give it longer: --drain-timeout"
+                "the elements they hold are lost. Give it longer (--drain-timeout) or, where nobody reads them any "
+                "more, have the dispatcher forget them sooner (--unread-timeout)"
             )
         self._state = DRAINED
         if not self._wait(self._is_noted, time.monotonic() + _FAREWELL_S):

@@ -16,6 +16,9 @@ import docker_engine
 import pytest
 import root_image
 
+# Run by name, as by make test-cuda-image: it builds an image of 7 GB.
+collect_ignore = ["test_cuda_image.py"]
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 # Where the engine keeps images and caches; a folder that is given is kept for the next time.
@@ -178,9 +181,11 @@ class Project:
         return done.returncode, done.stdout + done.stderr
 
     @contextlib.contextmanager
-    def started(self, log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    def started(
+        self, log: Path, *words: str, verb: tuple[str, ...] = ("up", "--no-build")
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """The job, running; what it says goes to `log`."""
-        command = [self.docker.client, *self.place, "up", "--no-build", *words]
+        command = [self.docker.client, *self.place, *verb, *words]
         environment = os.environ | self.docker.variables | self.environment()
         with log.open("wb") as file:
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.launch import option
+
 FOLDER = Path(__file__).resolve().parents[2] / "compose"
-FILES = ("train.yaml", "data-service.yaml")
+FILES = ("train.yaml", "elastic.yaml", "data-service.yaml")
 
 
 @pytest.fixture
@@ -21,8 +23,9 @@ def understood(docker):
     return ask
 
 
-def test_a_gpu_worker_gets_all_gpus_memory_to_pin_and_the_image_for_cuda(understood):
-    services = understood("train.yaml", "gpu.yaml", WORKERS="1", SLOTS="4")["services"]
+@pytest.mark.parametrize("file", ["train.yaml", "elastic.yaml"])
+def test_a_gpu_worker_gets_all_gpus_memory_to_pin_and_the_image_for_cuda(understood, file):
+    services = understood(file, "gpu.yaml", WORKERS="1", SLOTS="4")["services"]
     worker, launcher = services["worker"], services["launcher"]
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", -1, ["gpu"])
@@ -56,7 +59,22 @@ def test_every_variable_has_a_default_and_no_default_is_unused(file):
     used = {name for path in FOLDER.glob("*.yaml") for name in re.findall(r"\$\{(\w+)\}", path.read_text())}
     passed = set(re.findall(r"^ +(\w+):$", (FOLDER / file).read_text(), re.MULTILINE))
     assert used <= defaults
-    assert defaults <= used | {"WORKER_TIMEOUT", "LAUNCH_OPTIONS", "SLOTS"} | passed
+    assert defaults <= used | {"WORKER_TIMEOUT", "LAUNCH_OPTIONS", "SLOTS", "ELASTIC_OPTIONS"} | passed
+
+
+def test_an_elastic_job_is_that_of_train_with_its_own_command_and_workers_that_come_again(understood):
+    services, others = (understood(file)["services"] for file in ("elastic.yaml", "train.yaml"))
+    assert (
+        services["launcher"].pop("command")
+        == "tfdist-launcher python digits.py --elastic --output /checkpoints".split()
+    )
+    options = services["launcher"]["environment"].pop("ELASTIC_OPTIONS")
+    known, command = option.parse(["-np", "2", "--host-discovery-script", "hosts", *options.split(), "true"])
+    assert (option.least(known), command) == (1, ["true"])
+    assert services["worker"].pop("restart") == "on-failure"
+    assert services["worker"].pop("stop_grace_period") == "30s"
+    del others["launcher"]["command"]
+    assert services == others
 
 
 def test_the_shell_wins_over_the_defaults(understood, tmp_path):

@@ -18,6 +18,23 @@ def test_trains_from_other_containers(project, workers):
     assert re.search(r"\| waited for data: \d+% of the last epoch", log)
     ran = {line.split()[0] for line in log.splitlines() if line.startswith("preprocessor-")}
     assert len(ran) <= workers
+    ended = json.loads("[" + ",".join(job("ps", "--all", "--format", "json", check=True).stdout.split("\n")[:-1]) + "]")
+    codes = {container["Name"].removeprefix(f"{job.name}-"): container["ExitCode"] for container in ended}
+    servers = ["dispatcher-1", *(f"preprocessor-{number}" for number in range(1, workers + 1))]
+    assert codes == dict.fromkeys(["trainer-1", *servers], 0), log
+
+
+def test_preprocessors_leave_one_after_the_other(project, docker):
+    """Those that have gone are looked for by a name that nobody answers to."""
+    job = project("data-service.yaml", DATA_WORKERS="3")
+    job("up", "--no-build", "--detach", "--wait", "preprocessor", check=True)
+    names = [f"{job.name}-preprocessor-{number}" for number in (1, 2, 3)]
+    for name in names:
+        docker("stop", "--time", "20", name)
+    found = json.loads(docker("inspect", *names).stdout)
+    logs = job("logs", "preprocessor").stdout
+    assert [container["State"]["ExitCode"] for container in found] == [0, 0, 0], logs
+    assert "Traceback" not in logs
 
 
 def test_status_names_the_workers_and_the_health_check_is_that_of_the_control_port(project, docker):

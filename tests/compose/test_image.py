@@ -7,20 +7,20 @@ import subprocess
 import time
 from pathlib import Path
 
+import image_size
 from pip._vendor import certifi
 
 ROOT = Path(__file__).resolve().parents[2]
-SIZE_LIMIT_MIB = 600
 REBUILD_SECONDS = 30
 INSTALLED = """
 import importlib.metadata, json
 print(json.dumps({d.name.lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()}))
 """
 FORBIDDEN = "for name in cc c++ gcc g++ ld as make cmake; do command -v $name; done; true"
-TRACES = "env; ls /run/secrets /etc/pip.conf /var/cache/pip ~/.config /etc/ssh/ssh_host_* 2>/dev/null; true"
-# Of TensorFlow's own, and what only the example needs.
-NOT_COUNTED = "tensorflow* sklearn* scikit_learn* scipy* joblib* narwhals* threadpoolctl*"
-SIZES = f"du -sm /; cd /opt/tfdist/lib/python3*/site-packages; du -sm {NOT_COUNTED}"
+TRACES = (
+    "env; ls /run/secrets /etc/pip.conf /var/cache/pip ~/.config /etc/ssh/ssh_host_* 2>/dev/null; "
+    "ls /var/cache/apt/archives/*.deb 2>/dev/null; true"
+)
 
 
 def as_root(docker, image, *command):
@@ -89,21 +89,14 @@ def test_the_user_is_an_ordinary_one_and_labels_are_told(docker, images):
 def test_no_compiler_no_key_and_nothing_of_this_machine(docker, images, secrets):
     assert docker.run(images["cpu"], "bash", "-c", FORBIDDEN) == ""
     traces = docker.run(images["cpu"], "bash", "-c", TRACES)
-    assert not re.search(r"PIP_|_CERT|CA_BUNDLE|ssh_host|ca\.pem|pip\.conf", traces), traces
+    assert not re.search(r"PIP_|_CERT|CA_BUNDLE|ssh_host|ca\.pem|pip\.conf|\.deb", traces), traces
     for line in own_authorities(word.partition("src=")[2] for word in secrets if word.startswith("id=ca.pem")):
         assert as_root(docker, images["cpu"], "grep", "-rlF", "-e", line, "/etc", "/opt", "/run", "/usr", "/var") == ""
 
 
 def test_what_it_takes_besides_tensorflow(docker, images):
-    listed = [
-        line.split()
-        for line in docker(
-            "run", "--rm", "--user", "0", images["cpu"], "bash", "-c", SIZES, check=False
-        ).stdout.splitlines()
-    ]
-    sizes = {path: int(mib) for mib, path in listed}
-    whole = sizes.pop("/")
-    assert whole - sum(sizes.values()) <= SIZE_LIMIT_MIB, sizes
+    whole, parts = image_size.sizes(docker, images["cpu"], image_size.TENSORFLOW | image_size.EXAMPLE)
+    assert whole - sum(parts.values()) <= image_size.LIMIT_MIB, parts
 
 
 def test_a_script_can_check_whom_it_downloads_from(docker, images):

@@ -197,6 +197,22 @@ def test_the_plain_job_runs_with_keys_from_a_secret(cluster, docker, images, wai
     assert told.stdout + told.stderr == ""
 
 
+def test_a_worker_that_is_started_again_in_its_pod_is_as_new(cluster, docker, images, wait_until):
+    """What the pod keeps in /tmp is of the processes that were killed."""
+    worker = pods("train.yaml")["worker"]
+    volume = cluster.secret("worker", items(worker, "train-keys", made_keys(docker, images)))
+    service = start_workers(cluster, wait_until, worker, {"train-keys": volume}, number=1)
+    container = f"train-worker-0.{service}"
+    docker("exec", container, "mkdir", "-p", "/tmp/prted.7/0", "/tmp/mine")
+    cluster.containers.append(f"{container}.pod")  # keeps the volumes
+    place = ("--detach", "--name", cluster.containers[-1], "--volumes-from", container)
+    docker("run", *place, images["cpu"], "sleep", "600")
+    docker("kill", container)
+    docker("start", container)
+    wait_until(lambda: is_ready(cluster, worker, container), seconds=60, what="the worker")
+    assert docker("exec", container, "ls", "/tmp").stdout.split() == ["mine"]
+
+
 def test_the_launcher_waits_for_a_worker_that_is_not_ready(cluster, docker, images, wait_until):
     _, status, log = train(cluster, wait_until, PLACES, made_keys(docker, images), WORKERS="3", WORKER_TIMEOUT="3")
     assert status == 1

@@ -1,8 +1,10 @@
 """Containers of compose/train.yaml that are killed, stopped, paused or cut off: the job ends in time and says why."""
 
 import re
+import signal
 
 import pytest
+from container_fault import Fault
 
 TRAINS = """
 import numpy as np, tfdist
@@ -17,39 +19,7 @@ HOST_TIMEOUT_S = 6
 START_TIMEOUT_S = 15
 # From the fault: the silence that is borne, 8 s for the other ranks, and the slowness of engine and machine.
 BOUND_S = HOST_TIMEOUT_S + 8 + 40
-# What a worker runs between two jobs.
-IDLE = {"tini", "sshd"}
 NEXT = "next: check whether host "
-
-
-class Fault:
-    """What is done to a container, by name, and what undoes it."""
-
-    def __init__(self, docker, job):
-        self.docker, self.job = docker, job
-
-    def container(self, service):
-        return f"{self.job.name}-{service}"
-
-    def kill(self, service):
-        self.docker("kill", self.container(service))
-
-    def stop(self, service):
-        self.docker("stop", self.container(service))
-
-    def pause(self, service):
-        self.docker("pause", self.container(service))
-
-    def unpause(self, service):
-        self.docker("unpause", self.container(service))
-
-    def disconnect(self, service):
-        self.docker("network", "disconnect", f"{self.job.name}_default", self.container(service))
-
-    def programs(self, service):
-        """The names of what runs in a container."""
-        listed = self.docker("top", self.container(service), "-eo", "pid,comm").stdout.splitlines()[1:]
-        return {line.split()[1] for line in listed}
 
 
 @pytest.fixture
@@ -120,7 +90,7 @@ def test_the_launcher_tells_of_a_lost_worker(faulty, docker, wait_until, fault, 
     if fault in ("pause", "disconnect"):
         others.append(f"worker-{worker}")
     for other in others:
-        wait_until(lambda name=other: faults.programs(name) <= IDLE, seconds=BOUND_S, what=f"no rank on {other}")
+        wait_until(lambda name=other: not faults.ranks(name), seconds=BOUND_S, what=f"no rank on {other}")
 
 
 def test_the_launcher_tells_that_it_has_lost_its_own_network(faulty, docker, wait_until):
@@ -131,9 +101,7 @@ def test_the_launcher_tells_that_it_has_lost_its_own_network(faulty, docker, wai
     told = said(docker, job)
     for number in (1, 2):
         assert f"host {job.name}-worker-{number} with rank {number - 1} was lost: it {SILENT}" in told
-        wait_until(
-            lambda name=f"worker-{number}": faults.programs(name) <= IDLE, seconds=BOUND_S, what=f"no rank on {number}"
-        )
+        wait_until(lambda name=f"worker-{number}": not faults.ranks(name), seconds=BOUND_S, what=f"no rank on {number}")
     assert "next: all other hosts were lost together: check the network of this machine" in told
 
 
@@ -145,7 +113,7 @@ def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, faul
     job, faults = faulty()
     start(docker, job, wait_until, "tfdist-launcher: 2 ranks on")
     if daemons:
-        wait_until(lambda: "prted" in faults.programs("worker-2"), seconds=60, what="mpirun's daemon")
+        wait_until(lambda: "prted" in faults.ranks("worker-2").values(), seconds=60, what="mpirun's daemon")
     getattr(faults, fault)("worker-2")
     status = ended(docker, job)
     last = said(docker, job).rpartition("\ntfdistrun: ")[2]
@@ -153,7 +121,7 @@ def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, faul
     assert unknown or f"host {job.name}-worker-2 " in last
     assert status == (2 if unknown else 1)
     assert not (unknown and daemons)
-    wait_until(lambda: faults.programs("worker-1") <= IDLE, seconds=BOUND_S, what="no rank on worker-1")
+    wait_until(lambda: not faults.ranks("worker-1"), seconds=BOUND_S, what="no rank on worker-1")
 
 
 @pytest.mark.parametrize(
@@ -165,9 +133,14 @@ def test_the_documented_command_shows_it_too(faulty, wait_until, tmp_path, fault
     with job.started(log, "--exit-code-from", "launcher") as process:
         wait_until(lambda: "[0] the first step is done" in log.read_text(), seconds=120, what="the ranks")
         getattr(faults, fault)("worker-2")
-        assert process.wait(BOUND_S) == 1
+        status = process.wait(BOUND_S)
     told = re.sub(r"^launcher-1 +\| ", "", log.read_text(), flags=re.MULTILINE)
-    assert lost(job, 2, how, ENDED) in told
+    if fault == "kill" and status == 128 + signal.SIGTERM:
+        # Where a container ends, compose ends the launcher too, which may hear of that before it sees the lost host.
+        assert "interrupted by SIGTERM" in told
+    else:
+        assert status == 1
+        assert lost(job, 2, how, ENDED) in told
     states = job("ps", "--all", "--format", "{{.State}}", check=True).stdout.split()
     assert states == ["exited"] * 3
 

@@ -88,7 +88,7 @@ def test_keys_stay_where_they_belong(project, docker):
     job = project("train.yaml")
     job("up", "--no-build", "--detach", "--wait", "worker", check=True)
     listed = job("exec", "-T", "--index", "1", "worker", "ls", "-A", "/run/tfdist/workers", check=True).stdout.split()
-    assert len(listed) == 2  # public host keys, a file for each address
+    assert len(listed) == 2  # public host keys, a file for each worker
     write = job("exec", "-T", "--index", "1", "worker", "touch", "/run/tfdist/launcher/key.pub")
     assert write.returncode != 0
     assert "Read-only file system" in write.stderr

@@ -7,9 +7,14 @@
 //                                  reducescatter, broadcast, allgather, adasum, alltoall, join
 //                                  (rank 0 has joined) or set (an allreduce in a process set of all
 //                                  but rank 0); needs mpirun --with-ft ulfm
+//   mpi_failure survived VICTIM... the victims are killed one after the other, each in the middle
+//   of
+//                                  an allreduce, and the others go on each time; a victim written
+//                                  as -R dies while they agree to go on. Needs the same
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -183,14 +188,60 @@ bool RunSilent() {
   return ok;
 }
 
+// Kills this process a little later, at a moment that differs from run to run.
+void DieSoon() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  std::thread([turns = now / 100 % 10'000] {
+    for (int64_t turn = 0; turn < turns; ++turn) std::this_thread::yield();
+    std::raise(SIGKILL);
+  }).detach();
+}
+
+// The sums are those of the ranks that live, whose numbers leave no gap.
+bool GoesOn(int expected_size) {
+  if (tfdist_size() != expected_size || tfdist_rank() >= expected_size) return false;
+  std::vector<float> values(kElements, static_cast<float>(tfdist_rank() + 1));
+  const Status status = tfdist::World::Get()->Allreduce(OptionsFor(Reduction::kSum),
+                                                        {View(&values)}, {View(&values)});
+  const float sum = static_cast<float>(expected_size * (expected_size + 1) / 2);
+  return status.ok() &&
+         std::all_of(values.begin(), values.end(), [sum](float value) { return value == sum; });
+}
+
+bool RunSurvived(const std::vector<int>& victims) {
+  const int number = tfdist_rank();
+  const int first_size = tfdist_size();
+  const int last_size = first_size - static_cast<int>(victims.size());
+  bool ok = true;
+  while (ok && tfdist_size() > last_size) {
+    const size_t dead = static_cast<size_t>(first_size - tfdist_size());
+    const std::shared_ptr<Engine> before = tfdist::World::Get();
+    const Status lost = RunUntilError("allreduce", before.get(), victims[dead] == number);
+    ok = tfdist_check(nullptr, 0) == static_cast<int>(StatusCode::kUnavailable);
+    for (size_t next = dead + 1; next < victims.size() && victims[next] < 0; ++next) {
+      if (victims[next] == -number) DieSoon();
+    }
+    char message[4096] = "";
+    ok = tfdist_shrink(message, sizeof(message)) == 0 && lost.code() == StatusCode::kUnavailable &&
+         ok;
+    if (!ok) std::printf("mpi_failure: rank %d: %s; %s\n", number, lost.message().c_str(), message);
+    ok = ok && Allreduce(before.get(), 10, Reduction::kSum).code() == StatusCode::kUnavailable;
+  }
+  ok = ok && GoesOn(last_size) && tfdist_shutdown(1, nullptr, 0) == 0;
+  std::printf("mpi_failure: rank %d: %s\n", number, ok ? "ok" : "WRONG");
+  std::fflush(stdout);
+  return ok;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool killed = argc > 2 && std::string(argv[1]) == "killed";
+  const std::string what = argc > 1 ? argv[1] : "";
+  const bool killed = argc > 2 && what == "killed";
   char message[4096] = "";
   tfdist_settings settings = {};
   settings.stall_warning_seconds = 1;
-  settings.stall_shutdown_seconds = killed ? 60.0 : 2.0;
+  settings.stall_shutdown_seconds = what == "silent" ? 2.0 : 60.0;
   settings.fusion_threshold_bytes = 64 << 20;
   settings.window_bytes = WindowBytes();
   if (tfdist_init("mpi", nullptr, 0, -1, &settings, message, sizeof(message)) != 0) {
@@ -200,7 +251,13 @@ int main(int argc, char** argv) {
   const auto start = std::chrono::steady_clock::now();
   bool ok = Sum(1000).ok();
   const int victim = argc > 3 ? std::atoi(argv[3]) : tfdist_size() - 1;
-  ok = (killed ? RunKilled(argv[2], victim) : RunSilent()) && ok;
+  if (what == "survived") {
+    std::vector<int> victims;
+    for (int i = 2; i < argc; ++i) victims.push_back(std::atoi(argv[i]));
+    ok = RunSurvived(victims) && ok;
+  } else {
+    ok = (killed ? RunKilled(argv[2], victim) : RunSilent()) && ok;
+  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   if (elapsed.count() > 30) ok = false;  // noticed, not waited out
   tfdist_shutdown(0, nullptr, 0);

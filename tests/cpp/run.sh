@@ -90,5 +90,11 @@ if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
         "$build/mpi_failure" killed "$operation"
     done
     expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed set
+    for victims in 0 1 "2 1" "0 3" "0 1 2" "3 -1" "1 -2 -3"; do
+      read -ra numbers <<<"$victims"
+      expect_survivors "$((4 - ${#numbers[@]}))" --with-ft ulfm -np 4 \
+        "$build/mpi_failure" survived "${numbers[@]}"
+    done
+    TFDIST_SHARED_MEMORY=0 expect_survivors 2 --with-ft ulfm -np 4 "$build/mpi_failure" survived 0 -2
   fi
 fi

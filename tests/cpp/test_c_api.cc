@@ -122,6 +122,28 @@ TEST(CApiAddsAndRemovesProcessSets) {
   EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
 }
 
+TEST(CApiGoesOnWithoutLostRanksOnlyWhereItCan) {
+  char message[1024] = "";
+  EXPECT_EQ(tfdist_shrink(message, sizeof(message)), 9);
+  EXPECT_CONTAINS(std::string(message), "before tfdist.init()");
+  EXPECT_EQ(tfdist_check(message, sizeof(message)), 9);
+  std::string text;
+  EXPECT_EQ(Init("self", kSettings, &text), 0);
+  EXPECT_EQ(tfdist_check(message, sizeof(message)), 0);
+  const int ranks[] = {0};
+  int set = 0;
+  EXPECT_EQ(tfdist_add_process_set(ranks, 1, &set, nullptr, 0), 0);
+  EXPECT_EQ(tfdist_shrink(message, sizeof(message)), 9);
+  EXPECT_CONTAINS(std::string(message), "a job with process sets cannot go on");
+  EXPECT_EQ(tfdist_check(nullptr, 0), 0);  // refused before anything has ended
+  EXPECT_EQ(tfdist_remove_process_set(set, nullptr, 0), 0);
+  EXPECT_EQ(tfdist_shrink(message, sizeof(message)), 12);
+  EXPECT_CONTAINS(std::string(message), "this transport cannot go on without a rank");
+  EXPECT_EQ(tfdist_check(message, sizeof(message)), 14);
+  EXPECT_CONTAINS(std::string(message), "belongs to the time before");
+  EXPECT_EQ(tfdist_shutdown(0, nullptr, 0), 0);
+}
+
 TEST(CApiPlansBucketsWithoutAnEngine) {
   const char* const dtypes[] = {"float32", "float16", "float32", "float32", "float16"};
   const int64_t bytes[] = {60, 10, 101, 40, 90};

@@ -19,7 +19,9 @@ def test_benchmark_tells_both_throughputs(tmp_path):
     results = json.loads(figures.read_text())
     assert [(one["case"], one["elements"]) for one in results] == [
         ("8 B elements", 200),
+        ("8 B, TensorFlow twice", 200),
         ("100 KB elements", 20),
+        ("100 KB, TensorFlow twice", 20),
         ("served op alone", 1000),
         ("watched op alone", 1000),
         ("watched op with ids", 1000),

@@ -5,7 +5,9 @@ tests/compose runs it in containers, where it makes its keys and where they are 
 
 import json
 import os
+import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ SCRIPT = Path(__file__).resolve().parents[2] / "docker" / "launcher.sh"
 # Addresses and names as in Kubernetes: the name of a pod means nothing without that of its Service.
 ADDRESSES = {"10.0.0.7": "train-worker-0", "10.0.0.12": "train-worker-1"}
 SERVICE = "train-worker"
+ONE, TWO = ADDRESSES
+KEY = "ssh-ed25519 AAAA"
+NAMES = {address: f"{name}.{SERVICE}" for address, name in ADDRESSES.items()}
 GETENT = """\
 case "$1 $2" in
 {ahosts}
@@ -25,6 +30,12 @@ esac
 SSH = """\
 name=${@: -2:1}
 if [[ ! -e $TRACE/$name ]]; then touch "$TRACE/$name"; exit 255; fi
+"""
+# It prints what $ANSWERS has for the addresses that are asked for, which it notes.
+KEYSCAN = """\
+for word; do
+  [[ $word != 10.* ]] || { echo "$word" >> "$TRACE/asked-by-key"; grep -F "[$word]" "$ANSWERS"; }
+done
 """
 TFDISTRUN = """\
 python3 - "$@" > "$TRACE/tfdistrun.json" << 'END'
@@ -59,12 +70,14 @@ def launch(tmp_path):
     )
     write(programs / "ssh", SSH)
     write(programs / "tfdistrun", TFDISTRUN)
+    write(programs / "ssh-keyscan", KEYSCAN)
     (tmp_path / "private").write_text("the private key\n")
     (tmp_path / "host.pub").write_text("ssh-ed25519 AAAA of the workers\n")
     keys = {"LAUNCHER_KEY": str(tmp_path / "private"), "HOST_KEY": str(tmp_path / "host.pub")}
 
     def run(*command, **variables):
         environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home), "TRACE": str(trace)}
+        environment |= {"TMPDIR": str(tmp_path), "ANSWERS": str(tmp_path / "answers")}
         environment |= {name: value for name, value in (keys | variables).items() if value is not None}
         done = subprocess.run([SCRIPT, *command], env=environment, capture_output=True, text=True, timeout=60)
         called = trace / "tfdistrun.json"
@@ -74,9 +87,28 @@ def launch(tmp_path):
     return run
 
 
+@pytest.fixture
+def answers(launch, tmp_path):
+    """Sets what workers answer, an address with its host key each; all of them have an address at once."""
+    (tmp_path / "trace" / "asked").touch()
+
+    def answer(**keys):
+        lines = (f"[{address}]:2222 {key}\n" for address, key in keys.items())
+        (tmp_path / "answers").write_text("".join(lines))
+
+    return answer
+
+
 def write(path, text):
     path.write_text(f"#!/bin/bash\n{text}")
     path.chmod(0o755)
+
+
+def known_hosts(folder):
+    """What ssh is told of host keys."""
+    lines = (folder / "config").read_text().splitlines()
+    asked = next(line for line in lines if "KnownHostsCommand" in line).split(maxsplit=1)[1]
+    return subprocess.run(shlex.split(asked), capture_output=True, text=True, check=True).stdout
 
 
 def test_waits_for_all_workers_and_calls_them_by_names_that_lead_to_them(launch, tmp_path):
@@ -92,23 +124,42 @@ def test_waits_for_all_workers_and_calls_them_by_names_that_lead_to_them(launch,
 def test_knows_the_workers_by_the_key_that_is_given_and_no_others(launch):
     done, _, folder = launch("python", WORKER_SERVICE=SERVICE, WORKERS="2")
     assert done.returncode == 0, done.stderr
-    assert (folder / "known_hosts").read_text().splitlines() == [
-        f"[{name}.{SERVICE}]:2222,[{address}]:2222 ssh-ed25519 AAAA" for address, name in ADDRESSES.items()
-    ]
     assert (folder / "id_ed25519").read_text() == "the private key\n"
     assert (folder / "id_ed25519").stat().st_mode & 0o777 == 0o400
     text = (folder / "config").read_text()
     assert "StrictHostKeyChecking yes" in text
-    assert f"UserKnownHostsFile {folder}/known_hosts" in text
+    assert "UserKnownHostsFile none" in text
+    assert known_hosts(folder) == "[*]:2222 ssh-ed25519 AAAA of the workers\n"
+
+
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_a_key_behind_a_link_counts_only_where_it_is_named(launch, answers, tmp_path, kind):
+    """Kubernetes gives a secret as links to files; in a folder that workers share, one may lead anywhere."""
+    answers(**{ONE: KEY, TWO: "ssh-ed25519 BBBB"})
+    mounted, elsewhere = tmp_path / "mounted", tmp_path / "elsewhere"
+    for folder, key in ((mounted / "..data", KEY), (elsewhere, "ssh-ed25519 BBBB")):
+        folder.mkdir(parents=True)
+        (folder / "host.pub").write_text(f"{key} of a worker\n")
+    if kind == "link":
+        (mounted / "host.pub").symlink_to("..data/host.pub")
+        told = mounted / "host.pub"
+    else:
+        told = mounted / "..data"
+        (told / "planted").symlink_to(elsewhere / "host.pub")
+        (told / "planted-folder").symlink_to(elsewhere)
+    done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE, HOST_KEY=str(told))
+    assert (done.returncode, done.stdout) == (0, f"{NAMES[ONE]}:1\n")
+    done, _, folder = launch("python", WORKER_SERVICE=SERVICE, WORKERS="2", HOST_KEY=str(told))
+    assert done.returncode == 0, done.stderr
+    assert known_hosts(folder) == f"[*]:2222 {KEY} of a worker\n"
 
 
 def test_takes_a_hostfile_as_kubeflows_operator_writes_it(launch, tmp_path):
     names = [f"train-worker-{number}.train.default.svc" for number in range(2)]
     (tmp_path / "hostfile").write_text(f"{names[0]} slots=2\n\n# a comment\n{names[1]} slots=3\n")
-    done, words, folder = launch("python", "a b.py", HOSTFILE=str(tmp_path / "hostfile"), LAUNCH_OPTIONS="--verbose")
+    done, words, _ = launch("python", "a b.py", HOSTFILE=str(tmp_path / "hostfile"), LAUNCH_OPTIONS="--verbose")
     assert done.returncode == 0, done.stderr
     assert words == ["-np", "5", "-H", f"{names[0]}:2,{names[1]}:3", "--verbose", "python", "a b.py"]
-    assert (folder / "known_hosts").read_text() == "".join(f"[{name}]:2222 ssh-ed25519 AAAA\n" for name in names)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +208,86 @@ def test_a_worker_that_is_reached_at_no_name_is_called_by_its_address(launch, tm
     done, words, _ = launch("python", WORKER_SERVICE=SERVICE, WORKERS="2")
     assert done.returncode == 0, done.stderr
     assert words[3] == f"10.0.0.12:1,train-worker-0.{SERVICE}:1"
+
+
+def test_a_worker_whose_name_is_gone_is_gone(launch, answers, tmp_path):
+    answers(**{ONE: KEY, TWO: KEY})
+    getent = tmp_path / "programs" / "getent"
+    getent.write_text(getent.read_text().replace("10.0.0.12 STREAM", "10.0.0.1 STREAM"))
+    done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE)
+    assert (done.returncode, done.stdout) == (0, f"{NAMES[ONE]}:1\n")
+
+
+def test_an_elastic_job_asks_for_the_workers_again_and_again(launch, answers):
+    answers(**{ONE: KEY, TWO: KEY})
+    elastic = {"WORKER_SERVICE": SERVICE, "SLOTS": "2", "ELASTIC_OPTIONS": "--min-np 3", "WORKERS": "2"}
+    done, words, _ = launch("python", LAUNCH_OPTIONS="--verbose", **elastic)
+    assert done.returncode == 0, done.stderr
+    assert words[:3] == ["-np", "4", "--host-discovery-script"]
+    assert words[4:] == ["--min-np", "3", "--verbose", "python"]
+    done, _, _ = launch(*shlex.split(words[3])[1:], **elastic)
+    assert shlex.split(words[3])[0] == str(SCRIPT)
+    assert (done.returncode, done.stdout) == (0, f"{NAMES[ONE]}:2\n{NAMES[TWO]}:2\n")
+
+
+@pytest.mark.parametrize("key", ["", "ssh-ed25519 BBBB"], ids=["silent", "another-key"])
+def test_a_worker_that_does_not_answer_with_a_key_that_was_told_is_not_there(launch, answers, key):
+    answers(**{ONE: KEY} | ({TWO: key} if key else {}))
+    done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE)
+    assert (done.returncode, done.stdout) == (0, f"{NAMES[ONE]}:1\n")
+    done, words, _ = launch(
+        "python", WORKER_SERVICE=SERVICE, WORKERS="2", ELASTIC_OPTIONS="--elastic", WORKER_TIMEOUT="1"
+    )
+    assert (done.returncode, words) == (1, None)
+    assert f"fewer than 2 workers answer as '{SERVICE}' within 1 s (WORKER_TIMEOUT)" in done.stderr
+
+
+@pytest.mark.parametrize(("silence", "there"), [(1, True), (10, True), (30, False)])
+def test_a_worker_is_there_while_its_silence_is_borne(launch, answers, tmp_path, silence, there):
+    answers()
+    heard = tmp_path / "tfdist-workers"
+    heard.mkdir()
+    (heard / ONE).write_text(f"{int(time.time()) - silence}\n")
+    done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE, TFDIST_HOST_TIMEOUT="6.5")
+    assert done.stdout == (f"{NAMES[ONE]}:1\n" if there else "")
+    asked = (tmp_path / "trace" / "asked-by-key").read_text().split()
+    assert asked == ([TWO] if silence == 1 else [ONE, TWO])
+
+
+def test_where_there_is_no_worker_none_is_printed(launch):
+    done, _, _ = launch("--workers", WORKER_SERVICE="nobody")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("question", ["ahostsv4", "hosts"])
+def test_a_resolver_that_fails_for_a_moment_takes_no_worker_away(launch, answers, tmp_path, question):
+    answers(**{ONE: KEY, TWO: KEY})
+    assert launch("--workers", WORKER_SERVICE=SERVICE)[0].returncode == 0
+    getent = tmp_path / "programs" / "getent"
+    working = getent.read_text()
+    write(getent, f"[[ $1 != {question} ]] || exit 2\n{working}")
+    done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE, TFDIST_HOST_TIMEOUT="6.5")
+    assert (done.returncode, done.stdout) == (1, "")
+    told = f"no worker has an address as '{SERVICE}' and a name that leads to it, though {ONE} has answered within 11 s"
+    assert told in done.stderr or told.replace(ONE, TWO) in done.stderr
+    answers()
+    for address in (ONE, TWO):
+        (tmp_path / "tfdist-workers" / address).write_text(f"{int(time.time()) - 30}\n")
+    done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE, TFDIST_HOST_TIMEOUT="6.5")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "they have gone"
+
+
+def test_where_no_host_key_can_be_read_no_worker_is_said_to_be_gone(launch, answers, tmp_path):
+    answers(**{ONE: KEY})
+    done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE, HOST_KEY=str(tmp_path / "nowhere"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No such file" in done.stderr
+
+
+def test_a_list_of_workers_that_stays_is_not_for_an_elastic_job(launch, tmp_path):
+    done, words, _ = launch("python", HOSTFILE=str(tmp_path / "hostfile"), ELASTIC_OPTIONS="--min-np 1")
+    assert (done.returncode, words) == (1, None)
+    assert "HOSTFILE has a number of workers that stays; ELASTIC_OPTIONS wants WORKER_SERVICE" in done.stderr
 
 
 def test_without_a_command_it_says_so(launch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from machine import Machines, made_in
 
 MARK = "LAUNCH_TEST_MARK"
 DEADLINE_S = 60.0
@@ -29,7 +31,18 @@ case $host in
     exec sleep 1000 ;;
   refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255 ;;
 esac
+# A daemon of MPI that is killed leaves a folder in TMPDIR, named by its number: another one with that cannot start.
+export TMPDIR="${AGENT_LOG%/*}"
 exec unshare --uts env -u TFDIST_RUN_KEY -u KERAS_MARK sh -c "hostname $host; $*"
+"""
+# The names of such hosts are in no resolver.
+PROGRAM = """\
+import sys
+from tfdist.launch import host
+from tfdist.launch.command import main
+host.is_local = lambda name: False
+host.address = lambda name: "127.0.0.1"
+sys.exit(main())
 """
 
 
@@ -50,6 +63,8 @@ class Launch:
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    # What was read of the errors of launchers that run, by process id.
+    heard: dict[int, bytes] = field(default_factory=dict)
 
     def script(self, text: str, name: str = "rank.py") -> str:
         head = "import os, signal, sys, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
@@ -86,7 +101,17 @@ class Launch:
     def end(self, launcher: subprocess.Popen[str]) -> Finished:
         begin = time.monotonic()
         out, err = launcher.communicate(timeout=DEADLINE_S)
+        err = self.heard.pop(launcher.pid, b"").decode() + err
         return Finished(launcher.returncode, out, err, time.monotonic() - begin)
+
+    def said(self, launcher: subprocess.Popen[str]) -> str:
+        """What it has written to stderr until now, which `end` returns, too."""
+        assert launcher.stderr is not None
+        said = self.heard.get(launcher.pid, b"")
+        while select.select([launcher.stderr], [], [], 0)[0] and (more := os.read(launcher.stderr.fileno(), 1 << 16)):
+            said += more
+        self.heard[launcher.pid] = said
+        return said.decode()
 
     def processes(self) -> dict[int, str]:
         """The command lines, by id, of the living processes with our mark."""
@@ -109,7 +134,9 @@ def launch(tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[Launch]:
     made = Launch(tmp_path)
     yield made
     for launcher in made.started:
-        launcher.kill()  # one that a failed test has left
+        if launcher.poll() is None:  # a failed test has left it
+            print(f"{made.said(launcher)}\nstill there:", *made.processes().values(), sep="\n")
+            launcher.kill()
         launcher.wait()
     wait_until(lambda: not made.processes(), seconds=10, what=f"the end of {made.processes()}")
 
@@ -120,6 +147,11 @@ class Agent:
 
     mpi_args: str
     variables: Mapping[str, str]
+
+    def start(self, launch: Launch, *words: str) -> subprocess.Popen[str]:
+        (launch.folder / "launch.py").write_text(PROGRAM)
+        ours = ("--network-interfaces", "lo", "--mpi-args", self.mpi_args)
+        return launch.start(*ours, *words, variables=self.variables, program=["launch.py"])
 
 
 @pytest.fixture
@@ -137,3 +169,10 @@ def agent(tmp_path: Path) -> Agent:
     (tmp_path / "bin" / "ssh").symlink_to(program)
     found = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     return Agent(extra, found | {"AGENT_LOG": str(tmp_path / "agent.log"), "KERAS_MARK": "kept", "PYTHONPATH": path})
+
+
+@pytest.fixture
+def machines(tmp_path: Path, launch: Launch) -> Iterator[Machines]:
+    """The launcher's machine and two hosts."""
+    with made_in(tmp_path, launch.environment()) as made:
+        yield made

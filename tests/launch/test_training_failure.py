@@ -75,10 +75,10 @@ def test_an_exception_ends_the_job_where_mpi4py_started_mpi(tmp_path):
 
 
 def test_a_rank_that_has_finished_is_named(tmp_path):
-    """Rank 1 leaves after fewer steps with exit code 0: its peers are told, and the job fails."""
+    """Rank 1 leaves after fewer steps with exit code 0: its peers are told, it ends with 1, and the job fails."""
     done, _ = launch(tmp_path, 2, TRAIN.format(failure="sys.exit(0)"))
     output = done.stdout + done.stderr
-    assert done.returncode != 0, output
+    assert done.returncode == 1, output
     assert "rank 1" in output
     assert "finished" in output
     assert "trained to the end" not in output
@@ -144,5 +144,5 @@ def test_waiting_in_init_has_a_limit(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDIST_STALL_CHECK_SHUTDOWN_TIME", "3")
     done, _ = launch(tmp_path, 2, STUCK)
     assert done.returncode == 1
-    assert "still starting: rank 0 has waited 1 seconds in tfdist.init()" in done.stderr
+    assert "still waiting: rank 0 has waited 1 seconds in tfdist.init()" in done.stderr
     assert "StallError: rank 0 has waited 3 seconds in tfdist.init()" in done.stderr

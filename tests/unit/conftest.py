@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
+
+CHILD_SECONDS = 60
 
 
 @pytest.fixture
@@ -27,5 +34,74 @@ def run_script(tmp_path: Path) -> Callable[..., str]:
         )
         assert result.returncode == 0, result.stderr
         return result.stderr
+
+    return run
+
+
+def _signal_of(child: Callable[[], object]) -> int:
+    """Runs a function in a copy of this process; the signal that ended it, or 0."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(CHILD_SECONDS)
+            child()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the child has failed"
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def _kill_at(number: int, modules: tuple[ModuleType, ...]) -> None:
+    """Kills this process before the line of these modules that is executed as the one of this number."""
+    files = {module.__file__ for module in modules}
+    lines = itertools.count(1)
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line" and next(lines) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+
+
+@pytest.fixture
+def killed_everywhere(tmp_path: Path) -> Callable[..., int]:
+    """Has a write killed by SIGKILL before each of its lines, and after each so many bytes that it writes.
+
+    `prepare(folder)` comes before, `write(folder)` is killed, `check(folder)` comes after. Returns how often.
+    """
+
+    def run(
+        prepare: Callable[[Path], object],
+        write: Callable[[Path], object],
+        check: Callable[[Path], object],
+        modules: tuple[ModuleType, ...],
+        sizes: range,
+    ) -> int:
+        def attempt(name: str, begin: Callable[[], object]) -> int:
+            folder = tmp_path / name
+            folder.mkdir(mode=0o700)
+            prepare(folder)
+            ended_by = _signal_of(lambda: (begin(), write(folder)))
+            check(folder)
+            return ended_by
+
+        for number in itertools.count(1):
+            ended_by = attempt(f"line-{number}", lambda at=number: _kill_at(at, modules))  # type: ignore[misc]
+            if not ended_by:
+                break
+            assert ended_by == signal.SIGKILL
+        for size in sizes:
+
+            def begin(most: int = size) -> None:
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # ends a process that writes beyond the limit
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+            assert attempt(f"byte-{size}", begin) == signal.SIGXFSZ
+        return number - 1
 
     return run

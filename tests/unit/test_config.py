@@ -25,6 +25,7 @@ def test_defaults_fill_what_is_not_set():
         ("TFDIST_COMPRESSION", "BF16", "compression", "bf16"),
         ("HOROVOD_LOG_LEVEL", "info", "log_level", "info"),
         ("TFDIST_LAUNCHED", "1", "launched", True),
+        ("TFDIST_ELASTIC", "1", "elastic", True),
         ("HOROVOD_GPU_OPERATIONS", "NCCL", "gpu_operations", "nccl"),
         ("TFDIST_GPU_OPERATIONS", "mpi", "gpu_operations", "mpi"),
         ("TFDIST_HIERARCHICAL_ALLREDUCE", "nccl", "hierarchical_allreduce", "nccl"),

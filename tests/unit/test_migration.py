@@ -18,7 +18,7 @@ from tfdist import facade
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-horovod.md"
 STATES = ("same", "different", "not needed", "later", "added")
 # Public names of Horovod 0.28.1: those that its modules define or take in, without the standard library and TensorFlow;
-# of the compute service those that it defines.
+# of the compute service those that it defines, of elastic training those that it has in `__all__`.
 _BOTH = """
 init shutdown is_initialized start_timeline stop_timeline size local_size cross_size rank local_rank cross_rank
 mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built
@@ -40,12 +40,14 @@ gradient_aggregation gradient_aggregation_eager mpi_ops sync_batch_norm util
 BestModelCheckpoint BroadcastGlobalVariablesCallback LearningRateScheduleCallback LearningRateWarmupCallback
 MetricAverageCallback
 """,
+    "tfdist.tensorflow.elastic": "TensorFlowKerasState TensorFlowState run",
+    "tfdist.keras.elastic": "KerasState CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback run",
     "tfdist.tensorflow.data.compute_service": (
         "TfDataServiceConfig tf_data_service send_to_data_service compute_worker_fn"
     ),
     "tfdist": "run __version__",
 }
-DOORS = ("tfdist.tensorflow", "tfdist.keras", "tfdist.keras.callbacks", "tfdist.tensorflow.data.compute_service")
+DOORS = tuple(module for module in HOROVOD if module != "tfdist")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import tensorflow as tf
@@ -58,6 +59,25 @@ def test_library_built_for_another_tensorflow_does_not_load(tmp_path, monkeypatc
         monkeypatch.undo()
         _native.load.cache_clear()
         _native.ops.cache_clear()
+
+
+def test_threads_that_come_first_together_get_one_library():
+    """What one of them declares must hold for the others."""
+    _native.load.cache_clear()
+    together = threading.Barrier(4)
+    found = []
+
+    def load():
+        together.wait(30)
+        found.append(_native.load())
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 4 and len({id(library) for library in found}) == 1
+    assert _native.load() is found[0]
 
 
 def test_missing_library_says_how_to_install(tmp_path, monkeypatch):

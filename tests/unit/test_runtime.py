@@ -57,6 +57,10 @@ from tfdist.data_service.trainer import watch
 tfdist.init()
 watch._watches.append(watch.Watch("measured", service={read!r}))
 """
+JOINED = """
+import tfdist
+tfdist.init()
+"""
 BAD_SETTING = """
 import pytest, tfdist
 with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_FUSION_THRESHOLD='x'"):
@@ -71,6 +75,18 @@ with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_FUSION_THRESHOLD='x'
 )
 def test_in_a_fresh_process(run_script, script, environment):
     run_script(script, **environment)
+
+
+@pytest.mark.parametrize(
+    ("environment", "warned"),
+    [
+        ({"TFDIST_ELASTIC": "1", "TFDIST_MEMBER_PIPE": "987654:1"}, True),
+        ({"TFDIST_ELASTIC": "1"}, False),
+        ({"TFDIST_MEMBER_PIPE": "987654:1"}, False),
+    ],
+)
+def test_rank_whose_supervisor_cannot_be_told_that_it_has_joined_says_so(run_script, environment, warned):
+    assert ("cannot tell tfdistrun that it has joined" in run_script(JOINED, **environment)) == warned
 
 
 @pytest.mark.parametrize(("service", "read", "warned"), [("node:1", "", 1), ("node:1", "node:1", 0), ("", "", 0)])

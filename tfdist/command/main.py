@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": Command("tfdist.doctor.command", "say what works here, what does not, and what to do about it"),
     "data-service": Command("tfdist.data_service.command", "run preprocessing on other processes and machines"),
     "bench": Command("tfdist.bench.command", "time collectives and training steps, predict them on clusters"),
+    "chaos": Command("tfdist.chaos.command", "run a job and kill its ranks, to see whether it survives"),
     "image": Command("tfdist.image.command", "build container images, of releases that go together"),
 }
 

@@ -13,6 +13,15 @@ GROUP = "GPU"
 _ON_CPU = "collectives run on the CPU"
 _OLDEST_CUDA = 12000
 _GIB = 1 << 30
+_TO_USE_GPUS = (
+    "to use GPUs, install NVIDIA's driver on the host; in a container: NVIDIA's container toolkit on the host, "
+    "and docker run --gpus all"
+)
+# Under their keys in the engine's report.
+_LIBRARIES = {
+    "nccl": ("NCCL", "pip install -U nvidia-nccl-cu12, or set TFDIST_NCCL_LIBRARY to the path of one"),
+    "compiler": ("NVRTC", "pip install -U nvidia-cuda-nvrtc-cu12, or set TFDIST_NVRTC_LIBRARY to the path of one"),
+}
 
 
 def findings(report: Mapping[str, Any], tensorflow: Mapping[str, Any], host: Host, shown: str | None) -> list[Finding]:
@@ -25,19 +34,18 @@ def findings(report: Mapping[str, Any], tensorflow: Mapping[str, Any], host: Hos
         shown: CUDA_VISIBLE_DEVICES, None where it is not set.
     """
     gpus = report.get("gpus", [])
+    # Without CUDA in TensorFlow no tensor is on a GPU, and nobody needs a driver, NCCL and NVRTC.
+    cuda = bool(tensorflow.get("cuda"))
     if not gpus:
-        return [_absent(report, host, shown)]
+        found = [_absent(report, host, shown, cuda)]
+        return found + _libraries(report, NOTE) if cuda else found
     found = [_driver(report, host)]
     found += [_gpu(number, gpu) for number, gpu in enumerate(gpus)]
     if shown:
         found.append(Finding(GROUP, "CUDA_VISIBLE_DEVICES", shown))
     found.append(_tensorflow(tensorflow, len(gpus)))
-    # Without CUDA in TensorFlow no tensor is on a GPU, and nobody needs these.
-    fault = BROKEN if tensorflow.get("cuda") else NOTE
-    remedy = "pip install -U nvidia-nccl-cu12, or set TFDIST_NCCL_LIBRARY to the path of one"
-    found.append(_library("NCCL", report["nccl"], remedy, fault))
-    remedy = "pip install -U nvidia-cuda-nvrtc-cu12, or set TFDIST_NVRTC_LIBRARY to the path of one"
-    found.append(_library("NVRTC", report["compiler"], remedy, fault))
+    fault = BROKEN if cuda else NOTE
+    found += _libraries(report, fault)
     found += [_kernels(kernels, fault) for kernels in report.get("kernels", [])]
     return found
 
@@ -64,7 +72,7 @@ def cache(folder: str, writable: bool) -> Finding:
     return Finding(GROUP, name, f"{folder} cannot be written: kernels are compiled at each start", NOTE, remedy)
 
 
-def _absent(report: Mapping[str, Any], host: Host, shown: str | None) -> Finding:
+def _absent(report: Mapping[str, Any], host: Host, shown: str | None, cuda: bool) -> Finding:
     if shown is not None and shown.strip() in ("", "-1") and (host.gpu_files or host.pci_gpus):
         return Finding(GROUP, "GPU", f"hidden by CUDA_VISIBLE_DEVICES={shown!r}: {_ON_CPU}")
     error = report.get("driver", {}).get("error", "the driver counts no GPU.")
@@ -73,14 +81,9 @@ def _absent(report: Mapping[str, Any], host: Host, shown: str | None) -> Finding
         return Finding(GROUP, "driver", f"{error} There are: {', '.join(host.gpu_files)}", BROKEN, remedy)
     if host.pci_gpus:
         text = f"{host.pci_gpus} on the bus, but no driver for {'it' if host.pci_gpus == 1 else 'them'}: {_ON_CPU}"
-        return Finding(
-            GROUP,
-            "GPU",
-            text,
-            NOTE,
-            "to use GPUs, install NVIDIA's driver on the host; in a container: NVIDIA's container toolkit on the host, "
-            "and docker run --gpus all",
-        )
+        return Finding(GROUP, "GPU", text, NOTE, _TO_USE_GPUS)
+    if cuda and "error" in report.get("driver", {}):
+        return Finding(GROUP, "GPU", f"no GPU, and no driver that starts: {_ON_CPU}", NOTE, _TO_USE_GPUS)
     return Finding(GROUP, "GPU", f"no GPU: {_ON_CPU}")
 
 
@@ -112,6 +115,10 @@ def _tensorflow(tensorflow: Mapping[str, Any], gpus: int) -> Finding:
         )
         return Finding(GROUP, name, f"sees {seen} of {gpus} GPUs", BROKEN, remedy)
     return Finding(GROUP, name, f"sees {seen} GPU{'s' if seen > 1 else ''}")
+
+
+def _libraries(report: Mapping[str, Any], fault: str) -> list[Finding]:
+    return [_library(name, report[key], remedy, fault) for key, (name, remedy) in _LIBRARIES.items() if key in report]
 
 
 def _library(name: str, part: Mapping[str, Any], remedy: str, fault: str) -> Finding:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tfdist.image.combination import Combination
 from tfdist.image.progress import mebibytes
-from tfdist.image.table import aligned
+from tfdist.text_table import aligned
 
 _OPTIONS = {
     "cuda": "--gpus all --shm-size 8g --ulimit memlock=-1 ",
@@ -28,8 +28,8 @@ def text(
     names: Sequence[str], size: int, combination: Combination, digests: Mapping[str, str], saved: Path | None
 ) -> str:
     """The table and the next command. `digests`: of the tags that were pushed; `saved`: the file with the first tag."""
-    body = [[name, mebibytes(size), combination.summary()] for name in names]
-    lines = [aligned(("tag", "size", "made of"), body), ""]
+    rows = [("tag", "size", "made of"), *((name, mebibytes(size), combination.summary()) for name in names)]
+    lines = [aligned(rows), ""]
     lines += [f"pushed {name} as {digest}" for name, digest in digests.items()]
     if saved is not None:
         lines.append(f"saved {names[0]} as {saved}; on another machine: docker load --input {saved.name}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from tfdist.atomic_file import write_atomically
 from tfdist.errors import ConfigError
 from tfdist.image import version
+from tfdist.text_table import aligned
 
 _BEGIN = "<!-- versions: tfdist image versions --markdown FILE writes what follows -->"
 _END = "<!-- end of versions -->"
@@ -47,7 +48,7 @@ def listed(names: Iterable[str]) -> str:
 
 def text() -> str:
     """For a terminal."""
-    parts = [aligned(head, body) for head, body in zip(_HEADS, rows(), strict=True)]
+    parts = [aligned([head, *body]) for head, body in zip(_HEADS, rows(), strict=True)]
     return "\n\n".join([*parts, _note("")])
 
 
@@ -57,13 +58,6 @@ def markdown() -> str:
     for head, body in zip(_HEADS, rows(), strict=True):
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body)))
     return "\n\n".join([*parts, _note("`")])
-
-
-def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Columns flush left, as wide as their widest cell."""
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    lines = (zip(cells, widths, strict=True) for cells in (head, *body))
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)
 
 
 def replaced(page: str) -> str:

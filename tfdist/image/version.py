@@ -10,7 +10,7 @@ The report of the second has the requirements of the wheel: NumPy, Keras, and by
 there is no build for that Python it fails. Each row was then resolved as a whole, with all that the image has, for each
 of its Pythons and of its CUDAs, and with Python 3.11 it trained a small model. tensorflow-cpu has no build for arm64.
 
-docker/README.md shows this table; `tfdist image versions --markdown docker/README.md` brings a change there.
+docs/containers.md shows this table; `tfdist image versions --markdown docs/containers.md` brings a change there.
 """
 
 from __future__ import annotations

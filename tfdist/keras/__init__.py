@@ -15,7 +15,7 @@ from tfdist import errors, facade, runtime
 from tfdist import optimizer as optimizer_module
 from tfdist.compression import AnyCompression, Compression
 from tfdist.facade import *  # noqa: F403
-from tfdist.keras import callbacks
+from tfdist.keras import callbacks, elastic
 from tfdist.ops import allgather as allgather_op
 from tfdist.ops import allreduce as allreduce_op
 from tfdist.ops import broadcast as broadcast_op
@@ -39,6 +39,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "callbacks",
+    "elastic",
     "load_model",
     "reducescatter",
 ]

@@ -194,7 +194,11 @@ class Channel:
             fields = message.fields
             if fields["stream"] not in ("stdout", "stderr"):
                 raise RefusedFrameError("output of an unknown stream")
-            self._write(rank, fields["stream"], Piece(fields["text"].encode(errors="surrogateescape"), fields["end"]))
+            try:
+                text = fields["text"].encode(errors="surrogateescape")
+            except UnicodeEncodeError:
+                raise RefusedFrameError("output that is no text and no bytes") from None
+            self._write(rank, fields["stream"], Piece(text, fields["end"]))
         elif message.kind == "result":
             if self._keep is None:
                 raise RefusedFrameError("a result that nobody asked for")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import secrets
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -11,10 +13,13 @@ from pathlib import Path
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.launch import core, host, mpirun, option, program
+from tfdist.launch import commit_file, core, host, member, mpirun, option, program, ulfm
 from tfdist.launch.call import Call
 from tfdist.launch.console import Console
+from tfdist.launch.discovery import DiscoveryError, find_hosts
+from tfdist.launch.generations import Generations
 from tfdist.launch.launcher import Launcher, Plan
+from tfdist.launch.membership import Rules
 
 USAGE_ERROR = 2
 
@@ -22,22 +27,29 @@ USAGE_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script `tfdistrun`."""
     try:
-        launcher, console = prepare(sys.argv[1:] if argv is None else argv)
+        known, command = option.parse(sys.argv[1:] if argv is None else argv)
+        plan, console = _prepare(known, command)
+        least = option.least(known)
+        job = Launcher(plan, console) if least is None else _make_generations(known, plan, least, console)
     except ConfigError as error:
         print(f"tfdistrun: {error}", file=sys.stderr)
         return USAGE_ERROR
     with contextlib.closing(console):
-        status = launcher.run()
-        for line in launcher.heard:
+        status = job.run()
+        for line in job.heard:
             console.say(line)
-        if launcher.explanation:
-            console.say(f"tfdistrun: {launcher.explanation}")
+        if job.explanation:
+            console.say(f"tfdistrun: {job.explanation}")
         return status
 
 
 def prepare(argv: Sequence[str], call: Call | None = None) -> tuple[Launcher, Console]:
     """All that comes before the first process: a launcher that is ready to run, and its console. Raises ConfigError."""
-    known, command = option.parse(argv)
+    plan, console = _prepare(*option.parse(argv))
+    return Launcher(plan, console, call), console
+
+
+def _prepare(known: Namespace, command: Sequence[str]) -> tuple[Plan, Console]:
     plan, remarks = make_plan(known, command, dict(os.environ))
     console = Console(
         timestamps=known.prefix_output_with_timestamp,
@@ -45,10 +57,30 @@ def prepare(argv: Sequence[str], call: Call | None = None) -> tuple[Launcher, Co
         folder=known.output_filename,
         ranks=known.num_proc,
     )
-    launcher = Launcher(plan, console, call)
     for remark in remarks:
         console.say(f"tfdistrun: {remark}")
-    return launcher, console
+    return plan, console
+
+
+def _make_generations(known: Namespace, plan: Plan, least: int, console: Console) -> Generations:
+    cooldown = known.blacklist_cooldown_range
+    script = known.host_discovery_script
+    most = known.max_np if known.max_np is not None else math.inf if script else known.num_proc
+    rules = Rules(
+        least=least,
+        most=most,
+        reset_limit=known.reset_limit,
+        cooldown_s=None if cooldown is None else (cooldown[0], cooldown[1]),
+        timeout_s=option.ELASTIC_TIMEOUT_S if known.elastic_timeout is None else known.elastic_timeout,
+        discovers=script is not None,
+    )
+    if script is None:
+        return Generations(plan, rules, _offered(known), console)
+
+    def look() -> tuple[host.Host, ...]:
+        return find_hosts(script, known.slots_per_host or 1)
+
+    return Generations(plan, rules, _offered(known), console, look)
 
 
 def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, str]) -> tuple[Plan, list[str]]:
@@ -60,10 +92,14 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     Raises:
         ConfigError: For whatever would make the job fail to start.
     """
+    # A job that is started by a rank of an elastic one is not elastic itself.
+    inherited = ("TFDIST_ELASTIC", member.BACKUP_VARIABLE)
+    environment = {name: value for name, value in environment.items() if name not in inherited}
     environment |= option.variables(known)
+    least = option.least(known)
     settings = config.read(environment)
     hosts = _hosts(known)
-    elsewhere = {item.name: host.address(item.name) for item in hosts if not host.is_local(item.name)}
+    elsewhere = host.addresses_elsewhere(hosts)
     everywhere = program.resolve(command, check_files=len(elsewhere) < len(hosts))
     if known.data_workers and elsewhere:
         raise ConfigError(
@@ -71,8 +107,11 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
             "(tfdist data-service --help) and name it by TFDIST_DATA_SERVICE=HOST:PORT"
         )
     cores = core.available()
+    path = mpirun.find(settings.mpi_home, environment)
+    if least is not None:
+        ulfm.check(path)
     call = mpirun.Mpirun(
-        path=mpirun.find(settings.mpi_home, environment),
+        path=path,
         hosts=hosts,
         local=not elsewhere,
         cores=cores,
@@ -82,6 +121,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         binding=known.binding_args,
         extra=known.mpi_args,
         host_timeout_s=settings.host_timeout_seconds,
+        elastic=least is not None,
     )
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     remarks = option.notes(known) + [line for line in warnings if line is not None]
@@ -94,18 +134,58 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         known.verbose,
         known.data_workers,
         known.autoscale,
+        least,
+        "" if least is None else f"tfdist-{secrets.token_hex(8)}",
+        "" if known.backup_dir is None else _backup(known.backup_dir),
     )
     return plan, remarks
 
 
+def _backup(given: str) -> str:
+    folder = Path(given).absolute()
+    reason = ""
+    if not given or (folder.exists() and not folder.is_dir()):
+        reason = "it is no folder"
+    elif folder.exists() and not commit_file.is_private(folder, 0o022):
+        reason = "what is there can run code, so only you may write to it: chmod go-w, or take a folder of your own"
+    elif folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        reason = "it cannot be written to"
+    if reason:
+        raise ConfigError(f"--backup-dir {given}: {reason}")
+    return str(folder)
+
+
 def _hosts(known: Namespace) -> tuple[host.Host, ...]:
+    """The hosts that are used at first, with the slots that are."""
+    offered = _offered(known)
+    slots = sum(item.slots for item in offered)
+    fewest = option.least(known)
+    wanted = (
+        known.num_proc if fewest is None or not known.host_discovery_script else min(known.num_proc, max(slots, fewest))
+    )
+    return host.used(offered, wanted)
+
+
+def _discovered(known: Namespace) -> tuple[host.Host, ...]:
+    try:
+        found = find_hosts(known.host_discovery_script, known.slots_per_host or 1)
+        for each in found:
+            host.is_local(each.name)
+    except (DiscoveryError, ConfigError) as error:
+        raise ConfigError(f"--host-discovery-script {known.host_discovery_script}: {error}") from None
+    return found
+
+
+def _offered(known: Namespace) -> tuple[host.Host, ...]:
     if known.hosts:
-        return host.used(host.parse_list(known.hosts), known.num_proc)
+        return host.parse_list(known.hosts)
+    if known.host_discovery_script:
+        return _discovered(known)
     if known.hostfile:
         try:
             text = Path(known.hostfile).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--hostfile {known.hostfile} cannot be read: {error}") from None
-        return host.used(host.parse_file(text, known.hostfile), known.num_proc)
+        return host.parse_file(text, known.hostfile)
     # Without a list of hosts there are no slots to exceed: this machine takes as many ranks as are asked for.
     return (host.Host("localhost", known.num_proc),)

@@ -28,7 +28,7 @@ class Console:
         timestamps: Whether a time precedes each rank's lines.
         chatter: Whether informational messages of TensorFlow's C++ are shown for every rank, not for rank 0 only.
         folder: Where `rank.N/stdout` and `rank.N/stderr` go as well, without prefixes; None for nowhere.
-        ranks: Number of ranks.
+        ranks: Number of ranks at first; files for more of them are made when they write.
         descriptors: File descriptors of "stdout" and "stderr".
     """
 
@@ -47,7 +47,8 @@ class Console:
         self._chatter = chatter
         self._lock = threading.RLock()
         self._writers = _writers(self._descriptors)
-        self._files = _files(folder, ranks) if folder is not None else {}
+        self._folder, self._width = folder, len(str(ranks - 1))
+        self._files = {} if folder is None else _files(folder, range(ranks), self._width)
 
     def write(self, rank: int, stream: str, piece: Piece) -> None:
         """Writes a rank's piece with its prefix, and to its file without."""
@@ -56,7 +57,9 @@ class Console:
             shown = piece if self._chatter or rank == 0 or stream == "stdout" else _without_chatter(piece)
             if shown is not None:
                 self._put(stream, self._writers[stream].render((rank, stream), shown, stamp))
-            if (rank, stream) in self._files:
+            if self._folder is not None and (rank, stream) not in self._files:
+                self._files |= _files(self._folder, range(rank, rank + 1), self._width)
+            if self._folder is not None:
                 _write_all(self._files[rank, stream], piece.text + (b"" if piece.end == PARTIAL else b"\n"))
 
     def say(self, text: str) -> None:
@@ -71,7 +74,7 @@ class Console:
                 self._put(stream, writer.close())
             for descriptor in self._files.values():
                 os.close(descriptor)
-            self._files = {}
+            self._folder, self._files = None, {}
 
     def _put(self, stream: str, data: bytes) -> None:
         descriptor = self._descriptors.get(stream)
@@ -103,11 +106,10 @@ def _writers(descriptors: dict[str, int]) -> dict[str, PrefixWriter]:
     return {"stdout": shared, "stderr": PrefixWriter()}
 
 
-def _files(folder: str, ranks: int) -> dict[tuple[int, str], int]:
-    width = len(str(ranks - 1))
+def _files(folder: str, ranks: range, width: int) -> dict[tuple[int, str], int]:
     files = {}
     try:
-        for rank in range(ranks):
+        for rank in ranks:
             place = Path(folder) / f"rank.{rank:0{width}d}"
             place.mkdir(parents=True, exist_ok=True)
             for stream in _DESCRIPTORS:

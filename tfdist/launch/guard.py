@@ -19,10 +19,13 @@ if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+from tfdist.launch.member import backup
 from tfdist.launch.process import adopt_orphans, before_exec, descendants, end_descendants
 
 # The supervisors see the launcher's connection end, and tidy up; mpirun ends, and tidies up, when they have gone.
 _THEMSELVES_S = 3.0
+# The same where they write commits to a disk.
+_BACKUP_S = 60.0
 _PATIENCE_S = 0.5
 _POLL_S = 0.02
 
@@ -62,7 +65,7 @@ def main() -> int:
         mpirun = subprocess.Popen(words, env=variables, preexec_fn=prepare)  # noqa: PLW1509  (one thread)
         if watch(mpirun, signals, launcher):
             return mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
-        deadline = time.monotonic() + _THEMSELVES_S
+        deadline = time.monotonic() + (_THEMSELVES_S if backup(os.environ) is None else _BACKUP_S)
         while descendants(os.getpid()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             mpirun.poll()

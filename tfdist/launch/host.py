@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from tfdist.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_SLOTS = re.compile(r"0*[1-9][0-9]{0,5}")
+_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Host:
 def _host(name: str, slots: str, where: str) -> Host:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{where}: {name!r} is not a host name or IPv4 address")
-    if not (slots.isascii() and slots.isdigit()) or int(slots) == 0:
-        raise ConfigError(f"{where}: {slots!r} is not a number of slots; expected 1 or more")
+    if not _SLOTS.fullmatch(slots):
+        raise ConfigError(f"{where}: {slots[:_SHOWN]!r} is not a number of slots; expected 1 to 999999")
     return Host(name, int(slots))
 
 
@@ -72,6 +74,17 @@ def parse_file(text: str, path: str) -> tuple[Host, ...]:
     return _merged(hosts, path)
 
 
+def parse_found(text: str, slots_per_host: int) -> tuple[Host, ...]:
+    """Parses what a discovery script prints: a host a line, as `name:slots` or `name`; there may be none."""
+    where = "a line that it printed"
+    hosts = []
+    for line in text.splitlines():
+        if line.strip():
+            name, colon, slots = line.strip().partition(":")
+            hosts.append(_host(name, slots if colon else str(slots_per_host), where))
+    return _merged(hosts, where)
+
+
 def used(hosts: tuple[Host, ...], processes: int) -> tuple[Host, ...]:
     """The hosts with the slots that `processes` ranks take, first host first. Raises ConfigError if too few."""
     total = sum(host.slots for host in hosts)
@@ -110,6 +123,11 @@ def known_as(node: str, numeric: str, elsewhere: Mapping[str, str]) -> str:
     return node
 
 
+def addresses_elsewhere(hosts: Iterable[Host]) -> dict[str, str]:
+    """The addresses of those that are other machines, by name. Raises ConfigError for one that cannot be resolved."""
+    return {item.name: address(item.name) for item in hosts if not is_local(item.name)}
+
+
 def is_local(name: str) -> bool:
     """Whether `name` means this machine. Raises ConfigError when it cannot be resolved."""
     if name == "localhost" or name.split(".")[0] == os.uname().nodename.split(".")[0]:
@@ -124,6 +142,10 @@ def address(name: str) -> str:
     except OSError as error:
         raise ConfigError(
             f"host {name!r} is not known here: {error.strerror}. Check its spelling, /etc/hosts and DNS."
+        ) from None
+    except UnicodeError:  # of the encoding of host names
+        raise ConfigError(
+            f"host {name!r} is not a host name: expected 1 to 63 characters between two dots. Check its spelling."
         ) from None
     return str(found[0][4][0])
 

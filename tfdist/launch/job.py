@@ -10,10 +10,16 @@ from dataclasses import dataclass
 
 # From the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; together below 10 s.
 GRACE_S = 3.0
+# The same where all may be started anew, and stand still until then: what they have is committed.
+ELASTIC_GRACE_S = 1.0
 TERM_S = 2.0
+# The same there: a rank that would leave at a commit comes to none any more.
+ELASTIC_TERM_S = 0.5
 KILL_S = 1.0
 RELEASE_S = 3.0
 RELEASE_AFTER_KILL_S = 1.5
+# The same where they write commits to a disk.
+BACKUP_S = 60.0
 # A signal from the user or a scheduler: a checkpoint may be written. Kubernetes kills after 30 s by default.
 INTERRUPT_S = 10.0
 PREEMPTION_S = 20.0
@@ -25,7 +31,8 @@ CLOSED = "closed its connection without a record"
 class Outcome:
     """How one rank ended. `code` and `signum` are both None if its supervisor vanished without a record.
 
-    `lost` then says how, as what the other side did: "has not answered for 30 s".
+    `lost` then says how, as what the other side did: "has not answered for 30 s". `retired` is one that ended at a
+    commit, as a signal had told it to.
     """
 
     rank: int
@@ -35,6 +42,7 @@ class Outcome:
     told: bool = False
     tail: tuple[str, ...] = ()
     lost: str = ""
+    retired: bool = False
 
     @property
     def recorded(self) -> bool:
@@ -50,6 +58,15 @@ class Outcome:
         if self.signum is not None:
             return 128 + self.signum
         return 1 if self.code is None else self.code
+
+
+class Obstacle(enum.Enum):
+    """Why an elastic job could not go on without a rank."""
+
+    JOINING = "it had not joined the others"
+    ENDING = "others had ended well before"
+    TOO_FEW = "too few ranks were left"
+    WAITING = "it had waited for another in vain"
 
 
 @dataclass(frozen=True)
@@ -71,10 +88,11 @@ class Do(enum.Enum):
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do now."""
+    """One thing to do now; what is for one rank has its number."""
 
     do: Do
     signum: int = 0
+    rank: int | None = None
 
 
 class Phase(enum.IntEnum):
@@ -97,23 +115,42 @@ class Job:
         start_timeout_s: When all ranks have to have started.
         now: The time.
         elsewhere: Those of the hosts that are other machines than the launcher's, which can be lost.
+        least: The fewest ranks that may go on when others have failed; None to end the job with the first failure.
     """
 
     def __init__(
-        self, hosts: tuple[str, ...], start_timeout_s: float, now: float, elsewhere: Collection[str] = ()
+        self,
+        hosts: tuple[str, ...],
+        start_timeout_s: float,
+        now: float,
+        elsewhere: Collection[str] = (),
+        least: int | None = None,
     ) -> None:
         self.hosts = list(hosts)
         self.elsewhere = frozenset(elsewhere)
+        self.least = least
         self.phase = Phase.RUNNING
         self.outcomes: dict[int, Outcome] = {}
         self.interrupt: int | None = None
         self.mpirun_status: int | None = None
         self.never_started: tuple[int, ...] = ()
-        self._interrupted = False
+        # The ranks that failed and were survived, in order of time, each with the number of ranks that went on.
+        self.survived: dict[int, int] = {}
+        self.obstacle: Obstacle | None = None
+        # The ranks that left at a commit, as they were asked to.
+        self.left: set[int] = set()
+        # Those that end at a commit, as a signal told them to.
+        self.retired: set[int] = set()
+        # Whether SIGINT or SIGTERM came, also one that came when the end had begun and only hastened it.
+        self.told_to_end = False
+        # The ranks that have made a commit from which new processes could go on.
+        self.committers: set[int] = set()
         self._failed: list[int] = []
         self._connected: set[int] = set()
         self._started: set[int] = set()
+        self._joined: set[int] = set()
         self._deadline: float | None = now + start_timeout_s
+        self._grace_s, self._term_s = (GRACE_S, TERM_S) if least is None else (ELASTIC_GRACE_S, ELASTIC_TERM_S)
 
     @property
     def deadline(self) -> float | None:
@@ -127,8 +164,12 @@ class Job:
 
     @property
     def cause(self) -> Outcome | None:
-        """The failure that began the end: the first to arrive, but none that followed from being told to end."""
-        failures = [outcome for outcome in self.outcomes.values() if outcome.failed]
+        """The failure that began the end: the first to arrive, but none that followed from being told to end.
+
+        One that was survived began nothing.
+        """
+        ignored = self.survived.keys() | self.left
+        failures = [outcome for rank, outcome in self.outcomes.items() if outcome.failed and rank not in ignored]
         # An MPI_Abort tells all ranks to end, the one that called it too; it shows an exit code, the others a signal.
         place = {rank: place for place, rank in enumerate(self._failed)}
         failures.sort(key=lambda outcome: (place.get(outcome.rank, len(place)), outcome.signum is not None))
@@ -136,7 +177,10 @@ class Job:
 
     @property
     def first_to_fail(self) -> int | None:
-        """The rank whose failure, not its end, was reported first; None if all others were only told to end."""
+        """The rank whose failure, not its end, was reported first, and was not survived.
+
+        None if all others were only told to end.
+        """
         return self._failed[0] if self._failed else None
 
     @property
@@ -158,6 +202,12 @@ class Job:
         return tuple(sorted(self.elsewhere - {self.hosts[rank] for rank in self._connected}))
 
     @property
+    def present(self) -> tuple[int, ...]:
+        """The ranks whose supervisors are there."""
+        gone = {rank for rank, outcome in self.outcomes.items() if not outcome.recorded} | self.survived.keys()
+        return tuple(sorted(self._connected - gone))
+
+    @property
     def complete(self) -> bool:
         """Whether every rank has left a record."""
         recorded = [rank for rank, outcome in self.outcomes.items() if outcome.recorded]
@@ -165,12 +215,14 @@ class Job:
 
     @property
     def status(self) -> int:
-        """The launcher's exit status: 0 only if every rank has said that it ended well."""
+        """The launcher's exit status: 0 only if every rank has said that it ended well, but for those survived."""
         if self.interrupt is not None:
             return 128 + self.interrupt
         cause = self.cause
         if cause is None:
-            return 0 if len(self.outcomes) == len(self.hosts) else 1
+            enough = len(self.hosts) if self.least is None else self.least
+            well = len(self.outcomes) - len(self.survived)
+            return 0 if len(self.outcomes) == len(self.hosts) and well >= enough else 1
         # Where all were only told to end, no rank is the cause, and the signal was ours.
         told = cause.told and cause.signum is not None and cause.rank not in self._failed
         return 1 if told else cause.status
@@ -189,11 +241,49 @@ class Job:
             self._deadline = None
         return []
 
+    def join(self, rank: int) -> None:
+        """A rank has met the others. Before, they would wait for it in MPI_Init for ever."""
+        self._joined.add(rank)
+
+    @property
+    def committed(self) -> bool:
+        """Whether a commit was made."""
+        return bool(self.committers)
+
+    def commit(self, rank: int) -> None:
+        """A rank has made its first commit."""
+        self.committers.add(rank)
+
+    def wait_for_backup(self, now: float) -> None:
+        """Those that are let go have something to write to a disk before they end."""
+        if self.phase == Phase.RELEASED:
+            self._deadline = now + BACKUP_S
+
     def fail(self, rank: int, now: float) -> list[Action]:
         """A rank's function failed. Its process may still wait for others on its way out, so the end begins here."""
         self._note_failure(rank)
         if self.phase == Phase.RUNNING:
-            self._enter(Phase.GRACE, now + GRACE_S)
+            self._enter(Phase.GRACE, now + self._grace_s)
+        return []
+
+    def stall(self, rank: int, now: float) -> list[Action]:
+        """A rank has waited for another in vain. One that hangs never ends, so nobody goes on in place."""
+        self.obstacle = self.obstacle or Obstacle.WAITING
+        return self.fail(rank, now)
+
+    def leave(self, rank: int, now: float) -> list[Action]:
+        """A rank leaves at a commit. The others do at the same one, or wait for it in the next step."""
+        self.left.add(rank)
+        if self.phase == Phase.RUNNING:
+            self._enter(Phase.GRACE, now + self._grace_s)
+        return []
+
+    def retire(self, rank: int, now: float) -> list[Action]:
+        """A rank ends at a commit, as a signal told it. Where all were told to, the others do so at the same one."""
+        self.retired.add(rank)
+        if self.phase == Phase.INTERRUPTED and self._deadline is not None:
+            # Or they are in a collective with this one, where no handler runs.
+            self._deadline = min(self._deadline, now + GRACE_S)
         return []
 
     def finish(self, outcome: Outcome, now: float) -> list[Action]:
@@ -201,12 +291,15 @@ class Job:
         if outcome.rank in self.outcomes or outcome.rank not in self._connected or self.phase == Phase.OVER:
             return []
         self.outcomes[outcome.rank] = outcome
-        if outcome.failed and not outcome.told:
-            self._note_failure(outcome.rank)
         self._started.add(outcome.rank)
+        if outcome.failed and not outcome.told and outcome.rank not in self.left:
+            if self._survive(outcome):
+                # Only now, so that whatever the others do when they notice comes after this.
+                return [Action(Do.RELEASE, rank=outcome.rank)]
+            self._note_failure(outcome.rank)
         if self.phase == Phase.RUNNING:
             if outcome.failed:
-                self._enter(Phase.GRACE, now + GRACE_S)
+                self._enter(Phase.GRACE, now + self._grace_s)
             elif not self.missing:
                 self._deadline = None
         elif self.phase == Phase.INTERRUPTED and self.interrupt == signal.SIGINT and self._deadline is not None:
@@ -221,14 +314,14 @@ class Job:
             self._enter(Phase.OVER, None)
             return []
         if self.phase < Phase.TERM:
-            return self._signal(Phase.TERM, signal.SIGTERM, now + TERM_S)
+            return self._signal(Phase.TERM, signal.SIGTERM, now + self._term_s)
         return []
 
     def interrupted(self, signum: int, now: float) -> list[Action]:
         """SIGINT or SIGTERM came to the launcher."""
+        again, self.told_to_end = self.told_to_end, True
         if self.phase >= Phase.KILL:
             return []
-        again, self._interrupted = self._interrupted, True
         if self.phase == Phase.RUNNING:  # else something else has begun the end before, and this only hastens it
             self.interrupt = signum
         if again and signum == signal.SIGINT:
@@ -248,7 +341,7 @@ class Job:
             self.never_started = self.missing
             return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
         if self.phase in (Phase.INTERRUPTED, Phase.GRACE):
-            return self._signal(Phase.TERM, signal.SIGTERM, now + TERM_S)
+            return self._signal(Phase.TERM, signal.SIGTERM, now + self._term_s)
         if self.phase == Phase.TERM:
             return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
         if self.phase == Phase.KILL:
@@ -257,6 +350,21 @@ class Job:
             return self._release(now)
         self._enter(Phase.OVER, None)
         return [Action(Do.ABANDON)]
+
+    def _survive(self, outcome: Outcome) -> bool:
+        """Whether the others go on without a rank that failed. One without a record may be a host, with all of it."""
+        if self.least is None or self.phase != Phase.RUNNING or not outcome.recorded:
+            return False
+        left = len(self.hosts) - len(self.outcomes)
+        if outcome.rank not in self._joined:
+            self.obstacle = Obstacle.JOINING
+        elif any(not ended.failed for ended in self.outcomes.values()):
+            self.obstacle = Obstacle.ENDING
+        elif left < self.least:
+            self.obstacle = Obstacle.TOO_FEW
+        else:
+            self.survived[outcome.rank] = left
+        return self.obstacle is None
 
     def _note_failure(self, rank: int) -> None:
         if rank not in self._failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import fcntl
 import os
 import queue
@@ -14,13 +15,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tfdist.errors import ConfigError
-from tfdist.launch import guard, host, probe, task
+from tfdist.launch import guard, host, member, probe, task
 from tfdist.launch.call import Call
 from tfdist.launch.channel import Broken, Channel, Lost, Received
 from tfdist.launch.console import Console
@@ -28,7 +29,7 @@ from tfdist.launch.data_cluster import START_TIMEOUT_S, DataCluster
 from tfdist.launch.job import Action, Do, Job, Outcome, Phase
 from tfdist.launch.mpirun import Mpirun
 from tfdist.launch.process import adopt_orphans, before_exec, end_descendants
-from tfdist.launch.summary import render
+from tfdist.launch.summary import kept, render, survival
 from tfdist.launch.ticket import Ticket
 
 _SIOCGIFADDR = 0x8915
@@ -36,12 +37,19 @@ _END_PATIENCE_S = 0.6
 _MPIRUN_LINES = 200
 # Started by their paths, in isolated mode: quickly, and no file of the user can shadow their modules.
 _OWN_PROGRAMS = (task.__file__, guard.__file__)
+# What a message says that means the same to the job.
+_EVENTS = {"left": Job.leave, "retired": Job.retire, "stalled": Job.stall, "failing": Job.fail}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is known before anything is started; `elsewhere` has the addresses of other machines, by name."""
+    """All that is known before anything is started.
+
+    `elsewhere` has the addresses of other machines, by name; `least` is the fewest ranks that an elastic job goes on
+    with, None for a job that ends with its first failure; `commits` names the folder of its commits on each host, and
+    `backup` is where the newest one goes when the job ends before its training.
+    """
 
     mpirun: Mpirun
     command: tuple[str, ...]
@@ -51,6 +59,18 @@ class Plan:
     verbose: bool = False
     data_workers: int = 0
     data_autoscale: tuple[int, int] | None = None
+    least: int | None = None
+    commits: str = ""
+    backup: str = ""
+
+
+class Prospect(enum.Enum):
+    """Who goes on from the commits of a job that has ended."""
+
+    NOBODY = "the training has ended"
+    LATER = "another job may"
+    PERHAPS = "new processes, if hosts come; else another job"
+    SOON = "new processes"
 
 
 @dataclass(frozen=True)
@@ -61,6 +81,11 @@ class _DataServiceSaid:
 @dataclass(frozen=True)
 class _Interrupted:
     signum: int
+
+
+@dataclass(frozen=True)
+class _Leave:
+    pass
 
 
 @dataclass(frozen=True)
@@ -110,6 +135,22 @@ def _address_towards(name: str) -> str:
         return str(probe.getsockname()[0])
 
 
+@contextlib.contextmanager
+def signals_to(put: Callable[[int], object]) -> Iterator[None]:
+    """Has `put` get the signals that ask a job to end, inside the handler; those before get them again afterwards."""
+
+    def handle(signum: int, _: object) -> None:
+        # A closed terminal is a request to end like SIGTERM. SimpleQueue.put is safe inside a handler.
+        put(signal.SIGTERM if signum == signal.SIGHUP else signum)
+
+    before = {signum: signal.signal(signum, handle) for signum in _SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
+
+
 class Launcher:
     """Carries out a plan. Use once.
 
@@ -117,10 +158,20 @@ class Launcher:
         plan: What to start, and where.
         console: Where the ranks' output goes.
         call: What is carried to the ranks and back; None for a command that stands on its own.
+        prospect: Who goes on from the commits of a job that has come to such an end.
+        on_survival: Called with the host of a rank that was lost, when the others go on.
     """
 
-    def __init__(self, plan: Plan, console: Console, call: Call | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        console: Console,
+        call: Call | None = None,
+        prospect: Callable[[Job], Prospect] = lambda _: Prospect.NOBODY,
+        on_survival: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._plan, self._console, self._call = plan, console, call
+        self._prospect, self._on_survival = prospect, on_survival
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         listener = listen(plan)
         self._ticket = Ticket.issue(*listener.getsockname())
@@ -131,6 +182,9 @@ class Launcher:
         self._data_cluster: DataCluster | None = None
         self._data_service: dict[str, str] = {}
         self._not_started = ""
+        self._leaving = False
+        # After `run`: the hosts on which the commits were removed.
+        self.forgetful: set[str] = set()
         self._unreachable: dict[str, str] = {}
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._held: list[str] = []
@@ -138,7 +192,7 @@ class Launcher:
     def run(self) -> int:
         """Returns the job's exit status; none of its processes on this machine is left. `explanation` tells why."""
         adopt_orphans()
-        with self._signals_as_events():
+        with signals_to(self.interrupt):
             try:
                 if self._plan.data_workers:
                     status = self._start_data_service()
@@ -153,9 +207,35 @@ class Launcher:
             self._find_unreachable_hosts()
         return self._job.status
 
+    def leave(self) -> None:
+        """Asks all ranks to leave at their next commit. Any thread may call it."""
+        self._events.put(_Leave())
+
+    def interrupt(self, signum: int) -> None:
+        """Ends the job as that signal does. Any thread or signal handler may call it, also before `run`."""
+        self._events.put(_Interrupted(signum))
+
+    @property
+    def unheard(self) -> list[int]:
+        """After `run`: the signals that came when it was over already; they are told once."""
+        events = []
+        while not self._events.empty():
+            events.append(self._events.get())
+        return [event.signum for event in events if isinstance(event, _Interrupted)]
+
+    @property
+    def job(self) -> Job:
+        """How it went."""
+        return self._job
+
+    @property
+    def unreachable(self) -> tuple[str, ...]:
+        """After `run`: the hosts that ssh did not reach."""
+        return tuple(self._unreachable)
+
     @property
     def explanation(self) -> str:
-        """After `run`: why the job did not end well; empty if it did."""
+        """After `run`: why the job did not end well, or on how few ranks it did; empty if on all."""
         return self._not_started or render(self._job, self._unreachable)
 
     @property
@@ -179,7 +259,8 @@ class Launcher:
 
     def _new_job(self) -> Job:
         placement = host.placement(self._plan.mpirun.hosts)
-        return Job(placement, self._plan.start_timeout_s, time.monotonic(), self._plan.elsewhere)
+        plan = self._plan
+        return Job(placement, plan.start_timeout_s, time.monotonic(), plan.elsewhere, plan.least)
 
     def _find_unreachable_hosts(self) -> None:
         # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.
@@ -188,19 +269,6 @@ class Launcher:
 
     def _say(self, text: str) -> None:
         self._console.say(f"tfdistrun: {text}")
-
-    @contextlib.contextmanager
-    def _signals_as_events(self) -> Iterator[None]:
-        def put(signum: int, _: object) -> None:
-            # A closed terminal is a request to end like SIGTERM. SimpleQueue.put is safe inside a handler.
-            self._events.put(_Interrupted(signal.SIGTERM if signum == signal.SIGHUP else signum))
-
-        before = {signum: signal.signal(signum, put) for signum in _SIGNALS}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
 
     def _start_data_service(self) -> int:
         """Waits until the data service is ready; 0, or the exit status of a job that cannot start."""
@@ -231,6 +299,8 @@ class Launcher:
     def _start(self) -> None:
         plan = self._plan
         environment = plan.environment | self._ticket.variables() | self._data_service
+        if plan.backup:
+            environment[member.BACKUP_VARIABLE] = plan.backup
         supervisor, between = ([sys.executable, "-I", "-S", str(Path(file).resolve())] for file in _OWN_PROGRAMS)
         words = plan.mpirun.command(supervisor, environment)
         environment |= plan.mpirun.settings(environment, root=os.geteuid() == 0)
@@ -283,7 +353,11 @@ class Launcher:
             return self._job.interrupted(event.signum, now)
         if isinstance(event, _MpirunEnded):
             return self._job.end_mpirun(event.status, now)
-        if isinstance(event, _MpirunSaid):
+        if isinstance(event, _Leave):
+            self._leaving = True
+            for rank in range(self._plan.mpirun.processes):
+                self._channel.send(rank, "leave")
+        elif isinstance(event, _MpirunSaid):
             self._on_mpirun_line(event.line)
         elif isinstance(event, _DataServiceSaid):
             self._say(f"data service: {event.fields.get('error') or 'lost ' + event.fields['failed']}")
@@ -297,20 +371,38 @@ class Launcher:
             if self._job.connect(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere)):
                 if self._call is not None:
                     self._channel.send(rank, "call", **self._call.offer(rank))
-                limit = self._plan.mpirun.host_timeout_s
-                self._channel.send(rank, "run", command=list(self._plan.command), silence_limit=limit)
+                plan, elastic = self._plan, self._plan.least is not None
+                limit = plan.mpirun.host_timeout_s
+                self._channel.send(
+                    rank,
+                    "run",
+                    command=list(plan.command),
+                    silence_limit=limit,
+                    elastic=elastic,
+                    commits=self._plan.commits,
+                )
+                if self._leaving:
+                    self._channel.send(rank, "leave")
             else:
-                self._channel.send(rank, "release")
+                self._channel.send(rank, "release", forget=False, backup="")
         elif event.message.kind == "started":
             return self._job.start(rank)
+        elif event.message.kind == "joined":
+            self._job.join(rank)
+        elif event.message.kind == "committed":
+            self._job.commit(rank)
         elif event.message.kind == "fetch" and self._call is not None:
             self._channel.send(rank, "part", data=self._call.part(fields["offset"]))
-        elif event.message.kind == "failing":
-            return self._job.fail(rank, now)
+        elif event.message.kind == "kept":
+            if fields["names"] or fields["error"]:
+                self._say(kept(fields["names"], self._plan.backup, fields["error"]))
+        elif event.message.kind in _EVENTS:
+            return _EVENTS[event.message.kind](self._job, rank, now)
         elif event.message.kind == "finished":
             at = self._job.hosts[rank]
             code, signum, tail = fields["code"], fields["signal"], tuple(fields["tail"])
-            return self._job.finish(Outcome(rank, at, code, signum, fields["told"], tail), now)
+            retired = rank in self._job.retired
+            return self._job.finish(Outcome(rank, at, code, signum, fields["told"], tail, retired=retired), now)
         return []
 
     def _on_mpirun_line(self, line: str) -> None:
@@ -324,11 +416,40 @@ class Launcher:
         for action in actions:
             if action.do == Do.ABANDON:
                 continue  # the state is OVER, and _end does it
+            if action.rank is not None:
+                self._channel.send(action.rank, "release", forget=False, backup="")
+                self._say(survival(self._job, action.rank))
+                self._on_survival(self._job.hosts[action.rank])
+                continue
+            if action.do == Do.RELEASE:
+                self._release()
+                continue
             for rank in range(self._plan.mpirun.processes):
-                if action.do == Do.RELEASE:
-                    self._channel.send(rank, "release")
-                elif rank not in self._job.outcomes:
+                if rank not in self._job.outcomes:
                     self._channel.send(rank, "signal", number=action.signum)
+
+    def _release(self) -> None:
+        """Lets all supervisors go; some keep the last commit on a disk before, where it may be needed later."""
+        job, prospect = self._job, self._prospect(self._job)
+        forget = prospect in (Prospect.NOBODY, Prospect.LATER)
+        keepers = self._keepers() if self._plan.backup and prospect in (Prospect.LATER, Prospect.PERHAPS) else {}
+        if keepers:
+            job.wait_for_backup(time.monotonic())
+        drop = "drop" if self._plan.backup and prospect == Prospect.NOBODY else ""
+        self.forgetful = {job.hosts[rank] for rank in job.present} if forget else set()
+        for rank in range(self._plan.mpirun.processes):
+            backup = "keep" if keepers.get(job.hosts[rank]) == rank else drop
+            # Those on the host of a keeper leave it to that one to remove what it reads.
+            own = forget and (backup == "keep" or job.hosts[rank] not in keepers)
+            self._channel.send(rank, "release", forget=own, backup=backup)
+
+    def _keepers(self) -> dict[str, int]:
+        """The ranks whose supervisors write the newest commit to a disk, by host: one that surely has one, if there is;
+        else one of each host, which may have some of a generation before.
+        """
+        job = self._job
+        sure = [rank for rank in job.present if rank in job.committers]
+        return {job.hosts[rank]: rank for rank in sure[:1] or reversed(job.present)}
 
     def _end(self) -> None:
         """Whatever happened: nothing of this job stays on this machine."""

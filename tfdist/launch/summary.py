@@ -6,7 +6,9 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from tfdist.launch.job import CLOSED, Job, LostHost, Outcome
+from tfdist.launch.host import Host
+from tfdist.launch.job import CLOSED, Job, LostHost, Obstacle, Outcome
+from tfdist.text_table import aligned
 
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
@@ -35,6 +37,8 @@ def outcome_text(outcome: Outcome | None, culprit: str) -> str:
         return "never started"
     if outcome.code == 0:
         return "finished"
+    if outcome.retired:
+        return "left at a commit, told to end"
     if not outcome.recorded:
         return f"{outcome.lost} after {culprit}" if outcome.told else "vanished without a record"
     if outcome.signum is not None:
@@ -43,14 +47,6 @@ def outcome_text(outcome: Outcome | None, culprit: str) -> str:
             return f"ended by tfdistrun after {culprit}{by_force}"
         return f"killed by {name_of(outcome.signum)}"
     return f"exit code {outcome.code}" + (" after it was told to end" if outcome.told else "")
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Aligns columns by blanks."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
 
 
 def last_lines(tail: Sequence[str]) -> list[str]:
@@ -70,6 +66,44 @@ def ranks_text(ranks: Sequence[int]) -> str:
     if len(ranks) > 3 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _count(ranks: int) -> str:
+    """As in "1 rank" or "3 ranks"."""
+    return f"{ranks} rank{'s' * (ranks != 1)}"
+
+
+def _end_text(outcome: Outcome) -> str:
+    """How a rank that was survived ended, in full."""
+    if outcome.retired:
+        return "told to end"
+    if outcome.signum is None:
+        return f"exit code {outcome.code}"
+    name, number = name_of(outcome.signum), f"signal {outcome.signum}"
+    return f"killed by {number}" + (f" ({name})" if name != number else "")
+
+
+def survival(job: Job, rank: int) -> str:
+    """The line that says at once that the others go on without `rank`."""
+    outcome, left = job.outcomes[rank], job.survived[rank]
+    verb = "left at a commit," if outcome.retired else "ended with" if outcome.signum is None else "was"
+    on = f"{_count(left)} {'goes' if left == 1 else 'go'} on (--min-np {job.least})"
+    return f"rank {rank} ({outcome.host}) {verb} {_end_text(outcome)}; {on}"
+
+
+def _survived_texts(job: Job) -> list[str]:
+    return [
+        f"rank {rank} ({job.outcomes[rank].host}): {_end_text(job.outcomes[rank])}, survived by {_count(left)}"
+        for rank, left in job.survived.items()
+    ]
+
+
+def _obstacle_text(job: Job) -> str:
+    assert job.obstacle is not None
+    left = len(job.hosts) - len(job.survived) - 1
+    if job.obstacle == Obstacle.TOO_FEW and left:
+        return f"only {_count(left)} {'was' if left == 1 else 'were'} left (--min-np {job.least})"
+    return "no rank was left" if job.obstacle == Obstacle.TOO_FEW else job.obstacle.value
 
 
 def _lost_text(lost: LostHost) -> str:
@@ -97,8 +131,13 @@ def _headline(job: Job, unreachable: Collection[str]) -> str:
     missing = f": {_names(unreachable)} cannot be reached by ssh" if unreachable else ""
     if job.never_started:
         return f"not all ranks started in time{missing}"
+    if job.obstacle == Obstacle.WAITING and job.first_to_fail is not None:  # it may have been told to end since
+        return f"rank {job.first_to_fail} on {job.hosts[job.first_to_fail]} waited for another in vain"
     if cause is None or cause.told:
         return f"mpirun ended before all ranks did{missing}"
+    if job.obstacle is not None:
+        end = f"the job could not go on without it, since {_obstacle_text(job)}"
+        return f"rank {cause.rank} on {cause.host} failed: {outcome_text(cause, '')}; {end}"
     return f"rank {cause.rank} on {cause.host} failed first: {outcome_text(cause, '')}"
 
 
@@ -150,22 +189,45 @@ def _advice_on_lost_hosts(job: Job) -> str:
     )
 
 
+def relaunch(explanation: str, hosts: Sequence[Host], without: Sequence[str] = ()) -> str:
+    """The line that says that all ranks are started anew.
+
+    Args:
+        explanation: What `render` told of the end of the ranks before.
+        hosts: Where the new ones run, with the slots that they take.
+        without: Hosts that are left out since the ranks came to nothing when they were there for the first time.
+    """
+    ranks, where = sum(host.slots for host in hosts), ", ".join(map(str, hosts))
+    left_out = f", without {', '.join(without)}, where no rank has committed anything yet" if without else ""
+    first_line = explanation.partition("\n")[0]
+    return f"{first_line}; {_count(ranks)} {'starts' if ranks == 1 else 'start'} anew on {where}{left_out}"
+
+
+def kept(names: Sequence[str], folder: str, error: str) -> str:
+    """The line that says what became of the newest commit on a disk; `error` is why it is not there."""
+    if error:
+        return f"the newest commit could not be written to {folder}: {error}"
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} in {folder}; the same command goes on from there"
+
+
 def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The text for the end of a job; empty where there is nothing to explain.
+    """The text for the end of a job; empty where every rank ended well.
 
     Args:
         job: The job.
         unreachable: Hosts that ssh does not reach, with what it says of them.
     """
+    survived = _survived_texts(job)
     if job.status == 0:
-        return ""
-    parts = [_headline(job, unreachable)]
+        well = f"ended well on {len(job.hosts) - len(survived)} of {_count(len(job.hosts))}; lost: "
+        return well + "; ".join(survived) if survived else ""
+    parts = [_headline(job, unreachable), *survived]
     rows: list[tuple[str, ...]] = [("rank", "host", "outcome")]
     lost = {rank for each in job.lost_hosts for rank in each.ranks}
     for rank, host in enumerate(job.hosts):
         text = "lost with its host" if rank in lost else outcome_text(job.outcomes.get(rank), _culprit(job))
         rows.append((str(rank), host, text))
-    parts.append(table(rows))
+    parts.append(aligned(rows, indent="  "))
     if job.interrupt is None and job.cause is not None and not job.cause.told and (lines := last_lines(job.cause.tail)):
         parts.append(f"last lines of rank {job.cause.rank}:\n" + "\n".join(f"  | {line}" for line in lines))
     if job.interrupt is None or job.lost_hosts:

@@ -9,19 +9,23 @@ import contextlib
 import os
 import select
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+from tfdist.launch import commit_file, member
 from tfdist.launch.call import Errand
+from tfdist.launch.chatter import is_chatter
 from tfdist.launch.core import available, thread_defaults
 from tfdist.launch.line import LineSplitter, Piece
 from tfdist.launch.process import adopt_orphans, before_exec, descendants, die_with_parent, end_descendants, send
@@ -43,19 +47,32 @@ _READ_BYTES = 1 << 15
 _UNSENT_BYTES = 4 << 20
 # What a rank's own processes get to go after it ended (multiprocessing's resource tracker tidies up then).
 _PATIENCE_S = 1.0
+# The same where other ranks wait to go on without this one.
+_SHORT_PATIENCE_S = 0.1
 # mpirun kills us a second after its SIGTERM; until then the rank and what it started have to be gone.
 _TERM_S = 0.4
+# A rank that would leave at a commit comes to none in that time, and the record shall not come too late.
+_ELASTIC_TERM_S = 0.05
 # The launcher is gone; the guard waits a little longer before it ends us too.
 _ABANDONED_S = 1.0
 # How often a rank shows that it is there within the silence that the launcher bears.
 _SIGNS_OF_LIFE = 5
+# Files here are memory; they outlive the processes, and are what new ones go on from.
+MEMORY = Path("/dev/shm")
+_MEMBER_KINDS = {
+    member.JOINED: "joined",
+    member.COMMITTED: "committed",
+    member.STALLED: "stalled",
+    member.LEFT: "left",
+    member.RETIRED: "retired",
+}
 
 
 class Supervisor:
     """One thread, one loop: the rank's pipes, the launcher's connection and signals."""
 
     def __init__(self, ticket: Ticket, rank: int, connection: socket.socket, environment: Mapping[str, str]) -> None:
-        self._rank, self._socket, self._environment = rank, connection, environment
+        self._rank, self._socket, self._environment, self._job = rank, connection, environment, ticket.job
         self._sealer = Sealer(ticket.job, ticket.key, TO_LAUNCHER, rank)
         self._opener = Opener(ticket.job, ticket.key, TO_RANK, range(rank, rank + 1))
         self._buffer = FrameBuffer()
@@ -72,11 +89,21 @@ class Supervisor:
         self._pulse: Pulse | None = None
         self._looked_at = self._shown_at = 0.0
         self._throttled = self._reported = self._tidied = self._over = self._abandoned = self._cut_off = False
+        self._elastic = False
+        self._member: int | None = None
+        self._commits: Path | None = None
+        self._leave: Path | None = None
+        self._forget = False
+        self._backup = ""
         self._parent = os.getppid()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Returns when the launcher lets go; 1 if the launcher or mpirun vanished."""
+        """Returns when the launcher lets go; 1 if the launcher or mpirun vanished.
+
+        In an elastic job it does so while other ranks run, if the rank has failed: by our end they notice, and by the 0
+        mpirun lets them live.
+        """
         wake = self._catch_signals()
         self._selector.register(wake, selectors.EVENT_READ, "signal")
         self._selector.register(self._socket, selectors.EVENT_READ, "launcher")
@@ -87,10 +114,17 @@ class Supervisor:
                     self._on_signals(os.read(wake, 64))
                 elif key.data == "launcher":
                     self._on_launcher(mask)
+                elif key.data == "member":
+                    self._read_membership()
                 else:
                     self._on_output(key.data)
             self._on_time()
+        if self._abandoned and self._commits is not None and member.backup(self._environment) is None:
+            # At once: mpirun's daemon, which is cut off as well, may end us before our rank has gone.
+            shutil.rmtree(self._commits, ignore_errors=True)
         end_descendants(os.getpid(), _ABANDONED_S if self._abandoned else _PATIENCE_S)
+        if self._commits is not None:
+            self._settle(self._commits)
         if self._cut_off and os.getppid() == self._parent:
             # mpirun's daemon, which would try to reach mpirun for a quarter of an hour.
             os.kill(self._parent, signal.SIGTERM)
@@ -118,7 +152,7 @@ class Supervisor:
             if signum in (signal.SIGTERM, signal.SIGINT):
                 self._forward(signum)
                 if signum == signal.SIGTERM:
-                    self._kill_at = time.monotonic() + _TERM_S
+                    self._kill_at = time.monotonic() + (_ELASTIC_TERM_S if self._elastic else _TERM_S)
             elif signum == signal.SIGHUP and os.getppid() != self._parent:
                 self._forward(signal.SIGTERM)
                 self._kill_at = time.monotonic() + _TERM_S
@@ -164,6 +198,11 @@ class Supervisor:
 
     def _start(self, command: Sequence[str], given: Sequence[int] = ()) -> bool:
         environment = child_environment(self._environment)
+        membership = self._prepare_membership() if self._elastic else None
+        if membership is not None:
+            # A rank alone is elastic: what else this job starts need not import Keras.
+            environment |= {"TFDIST_ELASTIC": "1", **member.variables(membership, self._commits, self._leave)}
+            given = (*given, membership)
         try:
             self._child = subprocess.Popen(
                 command,
@@ -183,6 +222,9 @@ class Supervisor:
             self._reported = True
             self._send("finished", code=code, signal=None, told=False, tail=[line])
             return False
+        finally:
+            if membership is not None:
+                os.close(membership)
         assert self._child.stdout is not None
         assert self._child.stderr is not None
         for stream, pipe in (("stdout", self._child.stdout), ("stderr", self._child.stderr)):
@@ -190,6 +232,24 @@ class Supervisor:
             self._selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
         self._send("started", pid=self._child.pid)
         return True
+
+    def _prepare_membership(self) -> int:
+        """Returns the descriptor by which the rank tells that it has joined."""
+        self._member, writer = os.pipe()
+        self._selector.register(self._member, selectors.EVENT_READ, "member")
+        return writer
+
+    def _read_membership(self) -> None:
+        """What the rank has told."""
+        while self._member is not None and select.select([self._member], [], [], 0)[0]:
+            events = os.read(self._member, _READ_BYTES)
+            for kind in (_MEMBER_KINDS.get(bytes((event,))) for event in events):
+                if kind is not None:
+                    self._send(kind)
+            if not events:
+                self._selector.unregister(self._member)
+                os.close(self._member)
+                self._member = None
 
     def _forward(self, signum: int) -> None:
         self._look_at_child()
@@ -205,8 +265,14 @@ class Supervisor:
     def _look_at_child(self) -> None:
         if self._child is not None and self._drain_until is None and self._child.poll() is not None:
             self._drain_until = time.monotonic() + _PATIENCE_S
-            if self._errand is not None and self._child.returncode != 0 and not self._told:
+            if self._child.returncode == 0 or self._told:
+                return
+            if self._errand is not None:
                 self._errand.fail()
+            if self._elastic:
+                # Else whatever the rank has started would hold its pipes open, and the others wait for its record.
+                self._tidied = True
+                end_descendants(os.getpid(), _SHORT_PATIENCE_S)
 
     def _on_output(self, stream: str) -> None:
         data = os.read(self._pipes[stream], _READ_BYTES)
@@ -222,6 +288,7 @@ class Supervisor:
 
     def _report(self) -> None:
         assert self._child is not None
+        self._read_membership()
         for stream, splitter in self._splitters.items():
             self._send_pieces(stream, splitter.flush(time.monotonic()))
         for descriptor in self._pipes.values():
@@ -293,16 +360,68 @@ class Supervisor:
     def _obey(self, message: Message) -> None:
         if message.kind == "run" and self._command is None:
             self._command = tuple(message.fields["command"])
+            self._elastic = message.fields["elastic"]
+            self._commits = self._make_folder(message.fields["commits"])
+            # Of another generation it has another name.
+            self._leave = None if self._commits is None else self._commits / f"leave-{self._job}"
             self._watch(message.fields["silence_limit"])
         elif message.kind == "call" and self._errand is None:
             self._errand = Errand(message.fields, self._send)
         elif message.kind == "part" and self._errand is not None:
             self._errand.add(message.fields["data"])
+        elif message.kind == "leave" and self._leave is not None:
+            with self._told_of(f"rank {self._rank} cannot be asked to leave"):
+                self._leave.touch()
         elif message.kind == "signal":
             self._forward(message.fields["number"])
         elif message.kind == "release":
-            self._over = True
+            self._over, self._forget, self._backup = True, message.fields["forget"], message.fields["backup"]
         self._start_when_ready()
+
+    def _make_folder(self, name: str) -> Path | None:
+        """The folder for commits; None without one."""
+        if not name:
+            return None
+        try:
+            return commit_file.make_folder(MEMORY, name)
+        except OSError as error:
+            print(f"rank {self._rank} keeps no commits in {MEMORY}: {error.strerror}", file=sys.stderr)
+            return None
+
+    def _settle(self, commits: Path) -> None:
+        """What becomes of the commits on this host."""
+        backup = member.backup(self._environment)
+        if backup is not None and self._backup == "drop":
+            with self._told_of(f"rank {self._rank} cannot remove the commits in {backup}"):
+                commit_file.drop(backup)
+        elif backup is not None and self._backup == "keep":
+            self._keep(commits, backup)
+        elif backup is not None and self._abandoned:
+            try:
+                (commits / "taken").mkdir()
+            except OSError:
+                return  # another supervisor of this host does it
+            with contextlib.suppress(OSError):  # nobody is left to be told
+                commit_file.keep_newest(commits, backup)
+        if self._forget or self._abandoned:
+            shutil.rmtree(commits, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _told_of(self, what: str) -> Iterator[None]:
+        """An error of a file is no loss of the launcher."""
+        try:
+            yield
+        except OSError as error:
+            print(f"{what}: {error}", file=sys.stderr)
+
+    def _keep(self, commits: Path, backup: Path) -> None:
+        try:
+            names, error = commit_file.keep_newest(commits, backup), ""
+        except OSError as trouble:
+            names, error = [], str(trouble)
+        with contextlib.suppress(OSError):  # the launcher has gone: there is nobody to be told
+            self._socket.settimeout(CONNECT_TIMEOUT_S)
+            self._socket.sendall(self._unsent + self._sealer.seal("kept", names=names, error=error))
 
     def _watch(self, limit_s: float) -> None:
         keep_alive(self._socket, limit_s)
@@ -335,8 +454,9 @@ class Supervisor:
 
 
 def tail_lines(data: bytes) -> list[str]:
-    """The last lines of what a stream carried, as text that any terminal can take."""
-    lines = data.decode(errors="replace").strip("\n").split("\n")[-TAIL_LINES:]
+    """The last lines of what a stream carried, as text that any terminal can take; nothing where they tell nothing."""
+    telling = b"\n".join(line for line in data.split(b"\n") if not is_chatter(line))
+    lines = telling.decode(errors="replace").strip("\n").split("\n")[-TAIL_LINES:]
     shown = [line.rstrip("\r").rpartition("\r")[2][:_TAIL_WIDTH] for line in lines]
     return shown if any(line.strip() for line in shown) else []
 
@@ -373,4 +493,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    sys.stderr.flush()
+    # Python's own way out takes 15 ms, for which the ranks would wait that go on without this one.
+    os._exit(ended)

@@ -20,7 +20,7 @@ from tfdist.ops.broadcast import broadcast_
 from tfdist.ops.topology import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Average, ReduceOp
-from tfdist.tensorflow import data
+from tfdist.tensorflow import data, elastic
 from tfdist.tensorflow.collective import (
     allgather,
     allreduce,
@@ -47,6 +47,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "data",
+    "elastic",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",

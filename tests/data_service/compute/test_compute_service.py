@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -123,7 +124,7 @@ def test_nothing_is_written_through_a_link_that_stands_there(tmp_path: Path, mon
     victim = tmp_path / "victim"
     victim.write_text("mine")
     monkeypatch.setattr("os.getpid", lambda: 77)
-    (tmp_path / ".77.compute.json").symlink_to(victim)
+    (tmp_path / f".{os.uname().nodename}.77.compute.json").symlink_to(victim)
     with pytest.raises(FileExistsError):
         CONFIG.write(str(tmp_path / "compute.json"))
     assert victim.read_text() == "mine"

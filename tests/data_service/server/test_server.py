@@ -186,11 +186,10 @@ def test_a_drain_that_does_not_end_in_time_says_so(dispatcher, worker_of):
     del iterator
 
 
-def test_a_drain_ends_when_nobody_has_read_for_long(monkeypatch, worker_of):
+def test_a_drain_ends_when_nobody_has_read_for_long(worker_of):
     """Endless data never runs out: the job goes when its last trainer has gone."""
-    monkeypatch.setattr(server_module, "_UNREAD_MS", 200)
-    monkeypatch.setattr(server_module, "_UNREAD_CHECK_MS", 50)
-    with data_service.Dispatcher(data_service.DispatcherConfig(host="127.0.0.1")) as dispatcher:
+    config = data_service.DispatcherConfig(host="127.0.0.1", unread_timeout_s=0.2)
+    with data_service.Dispatcher(config) as dispatcher:
         worker = worker_of(dispatcher)
         iterator = iter(data_service.distribute(tf.data.Dataset.range(10).repeat(), dispatcher.address))
         next(iterator)
@@ -273,6 +272,8 @@ def test_bad_ports_say_what_is_expected(settings, text):
 def test_a_wait_needs_an_end(seconds):
     with pytest.raises(ConfigError, match="finite number of seconds"):
         data_service.WorkerConfig("h:1", dispatcher_timeout_s=seconds)
+    with pytest.raises(ConfigError, match=r"unread_timeout_s must be a finite number of seconds"):
+        data_service.DispatcherConfig(unread_timeout_s=seconds)
 
 
 def test_tags_are_shown_and_told_to_tensorflow(tmp_path, worker_of):

@@ -68,7 +68,7 @@ from tfdist.data_service import save
 def element(i):
     tf.print("element", i, output_stream=sys.stdout)
     return i
-save(tf.data.Dataset.range(10**9).map(element), sys.argv[1])
+save(tf.data.Dataset.range(10**6).map(element), sys.argv[1])
 """
 
 

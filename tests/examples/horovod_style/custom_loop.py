@@ -9,9 +9,10 @@ from sklearn.datasets import load_digits
 
 import tfdist.tensorflow as hvd
 
-BATCH, STEPS = 32, 400
+BATCH, STEPS = 32, 600
 
 hvd.init()
+keras.utils.set_random_seed(1 + hvd.rank())
 
 images, labels = load_digits(return_X_y=True)
 data = tf.data.Dataset.from_tensor_slices(((images / 16).astype("float32"), labels))

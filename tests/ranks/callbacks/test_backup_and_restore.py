@@ -1,6 +1,7 @@
 """A training that is interrupted and started again ends with the bits of one that was not."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.callbacks import BackupAndRestore, DataParallel, ModelCheckpoint
+from tfdist.callbacks import BackupAndRestore, DataParallel, ModelCheckpoint, writer
 from tfdist.testing.parity import assert_identical_on_ranks
 
 FEATURES, BATCH, STEPS, EPOCHS = 3, 2, 8, 3
@@ -154,24 +155,32 @@ def test_nothing_is_written_for_batches_that_are_only_drawn(world, shared_tmp_pa
     assert names[5] == ["model-1-6.weights.h5"]
 
 
-def test_a_torn_file_is_skipped(world, shared_tmp_path):
-    """The one before it is used, and the line in the log says why."""
-    folder = shared_tmp_path / "backup"
+def interrupted(folder):
+    """Two files are there: of the ends of the first two epochs."""
     with pytest.raises(KeyboardInterrupt):
         train(new_model("sgd"), folder, Interrupt(2, 1))
+    writer.wait_for_all()
     tfdist.barrier(name="interrupted")
+
+
+def test_a_torn_file_is_skipped(world, shared_tmp_path, warnings_of_tfdist):
+    """The one before it is used, and the line in the log says why."""
+    folder = shared_tmp_path / "backup"
+    interrupted(folder)
     if tfdist.rank() == 0:
         newest = max(folder.iterdir())
         newest.write_bytes(newest.read_bytes()[:-7])
     tfdist.barrier(name="torn")
     assert train(new_model("sgd"), folder).first == 1
+    told = [line for line in warnings_of_tfdist if " is skipped: " in line]
+    assert len(told) == (tfdist.rank() == 0)
+    if told:
+        assert re.search(r"tfdist: .*/epoch-000002-batch-000000000\.snapshot is skipped: it has \d+ bytes of", told[0])
 
 
 def test_all_files_torn(world, shared_tmp_path):
     folder = shared_tmp_path / "backup"
-    with pytest.raises(KeyboardInterrupt):
-        train(new_model("sgd"), folder, Interrupt(2, 1))
-    tfdist.barrier(name="interrupted")
+    interrupted(folder)
     if tfdist.rank() == 0:
         for path in folder.iterdir():
             path.write_bytes(b"")
@@ -199,10 +208,14 @@ def test_a_later_fit_begins_at_its_first_epoch(world, shared_tmp_path):
     assert train(model, shared_tmp_path / "backup").first == 0
 
 
-def test_a_folder_that_cannot_be_written(world, shared_tmp_path):
+@pytest.mark.parametrize("name", ["file/backup", "/proc/backup"])
+def test_a_folder_that_can_never_be_made(world, name, shared_tmp_path):
+    """Before the first step."""
     (shared_tmp_path / "file").write_text("in the way")
-    with pytest.raises(tfdist.errors.TfdistError, match=r"rank 0 could not write a backup to .*file"):
-        train(new_model("sgd"), shared_tmp_path / "file" / "backup")
+    model = new_model("sgd")
+    with pytest.raises(tfdist.errors.TfdistError, match=rf"rank 0 could not write a backup to .*{name}: "):
+        train(model, shared_tmp_path / name)
+    assert model.optimizer.iterations == 0
 
 
 @pytest.mark.parametrize("arguments", [{"save_freq": 0}, {"save_freq": "batch"}, {"backup_dir": ""}], ids=json.dumps)

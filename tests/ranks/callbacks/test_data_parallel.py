@@ -195,7 +195,7 @@ def test_checkpoint(world, shared_tmp_path):
 
 
 def test_what_cannot_be_honoured_is_refused(world):
-    for arguments in ({"elastic": True}, {"compression": "int8"}, {"warmup_epochs": 1, "scale_learning_rate": False}):
+    for arguments in ({"compression": "int8"}, {"warmup_epochs": 1, "scale_learning_rate": False}):
         with pytest.raises(tfdist.errors.ConfigError):
             DataParallel(**arguments)
 

@@ -15,6 +15,7 @@ from tfdist.callbacks import (
     DataParallel,
     MetricAverageCallback,
     snapshot,
+    writer,
 )
 from tfdist.testing.parity import assert_identical_on_ranks
 
@@ -256,6 +257,7 @@ def test_interrupted_and_resumed_with_the_same_model(world, shared_tmp_path):
 def written(folder, at, save_freq):
     with pytest.raises(Interrupted):
         fit(new_model(momentum(), tfdist.rank()), DataParallel(), BackupAndRestore(folder, save_freq), StopAt(*at))
+    writer.wait_for_all()
 
 
 def edit(folder, **changes):

@@ -48,6 +48,30 @@ def test_no_gpu_is_no_fault(report: dict[str, Any], bare: Host) -> None:
     ]
 
 
+@pytest.mark.parametrize("report", [{}, {"driver": {"version": 12080}, "gpus": []}])
+def test_a_driver_that_counts_none_is_not_called_missing(report: dict[str, Any], bare: Host) -> None:
+    assert accelerator.findings(report, CUDA, bare, None) == [
+        Finding("GPU", "GPU", "no GPU: collectives run on the CPU")
+    ]
+
+
+def test_an_image_for_gpus_is_looked_at_where_there_is_none(report: dict[str, Any], bare: Host) -> None:
+    looked_at = report | {"driver": NO_DRIVER["driver"], "gpus": [], "kernels": []}
+    gpu, *libraries = accelerator.findings(looked_at, CUDA, bare, None)
+    assert (gpu.state, gpu.text) == (NOTE, "no GPU, and no driver that starts: collectives run on the CPU")
+    assert "docker run --gpus all" in gpu.remedy
+    assert [(one.name, one.text, one.state) for one in libraries] == [
+        ("NCCL", "2.28.0 (/site/libnccl.so.2)", OK),
+        ("NVRTC", "12.9 (/site/libnvrtc.so.12)", OK),
+    ]
+
+
+def test_what_such_an_image_lacks_is_no_fault_until_there_is_a_gpu(bare: Host) -> None:
+    libraries = accelerator.findings(NO_DRIVER, CUDA, bare, None)[1:]
+    assert [(one.text, one.state) for one in libraries] == [("no NCCL was found.", NOTE), ("no NVRTC was found.", NOTE)]
+    assert all("pip install -U nvidia-" in one.remedy for one in libraries)
+
+
 def test_a_gpu_without_a_driver_is_worth_a_note(bare: Host) -> None:
     (one,) = accelerator.findings(NO_DRIVER, WITHOUT_CUDA, replace(bare, pci_gpus=1), None)
     assert one.state == NOTE and "1 on the bus, but no driver for it: collectives run on the CPU" in one.text
@@ -56,13 +80,13 @@ def test_a_gpu_without_a_driver_is_worth_a_note(bare: Host) -> None:
 
 def test_a_driver_that_does_not_start_is_broken(server: Host) -> None:
     report = NO_DRIVER | {"driver": {"error": "the NVIDIA driver does not start: unknown error."}}
-    (one,) = accelerator.findings(report, CUDA, server, None)
+    one, *_ = accelerator.findings(report, CUDA, server, None)
     assert one.state == BROKEN and "unknown error. There are: nvidia0, nvidia1" in one.text
 
 
 @pytest.mark.parametrize("shown", ["", "-1"])
 def test_hidden_gpus_are_meant_to_be(server: Host, shown: str) -> None:
-    (one,) = accelerator.findings(NO_DRIVER, CUDA, server, shown)
+    one, *_ = accelerator.findings(NO_DRIVER, CUDA, server, shown)
     assert one.state == OK and f"hidden by CUDA_VISIBLE_DEVICES={shown!r}" in one.text
 
 

@@ -1,4 +1,4 @@
-"""The table as text and in the README, which a test holds to it."""
+"""The table as text and in the documentation, which a test holds to it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tfdist.errors import ConfigError
 from tfdist.image import table, version
 
 ROOT = Path(__file__).resolve().parents[3]
-README = ROOT / "docker" / "README.md"
+PAGE = ROOT / "docs" / "containers.md"
 
 
-def test_the_readme_has_todays_table() -> None:
-    page = README.read_text()
-    assert table.replaced(page) == page, "rewrite it: tfdist image versions --markdown docker/README.md"
+def test_the_documentation_has_todays_table() -> None:
+    page = PAGE.read_text()
+    assert table.replaced(page) == page, "rewrite it: tfdist image versions --markdown docs/containers.md"
     assert table.markdown() in page
 
 
 def test_an_older_table_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    new = README.read_text()
+    new = PAGE.read_text()
     old = new.replace("| 2.19.1 | 3.10", "| 2.19.0 | 3.9")
     assert old != new
     page.write_text(old)
@@ -32,7 +32,7 @@ def test_an_older_table_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [0, 1, 4])
 def test_a_page_without_one_place_for_it(tmp_path: Path, kept: int) -> None:
     page = tmp_path / "page.md"
-    first, last = (line for line in README.read_text().splitlines() if line.startswith("<!--"))
+    first, last = (line for line in PAGE.read_text().splitlines() if line.startswith("<!--"))
     page.write_text("\n".join(["a", *([first, last] * 2)[:kept], "z"]))
     before = page.read_text()
     with pytest.raises(ConfigError, match=r"page\.md: it has no place for the table; give it these two lines"):
@@ -54,10 +54,6 @@ def test_every_release_and_python_is_a_line_of_the_text() -> None:
         (line,) = [line for line in lines if line.startswith(f"{python.version} ")]
         assert python.begin in line and all(keras in line for keras in python.keras)
     assert sum("(default)" in line for line in lines) == 2
-
-
-def test_columns_are_aligned() -> None:
-    assert table.aligned(("a", "long head"), [["wide cell", "b"]]) == "a          long head\nwide cell  b"
 
 
 @pytest.mark.parametrize(("names", "told"), [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")])

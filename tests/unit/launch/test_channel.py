@@ -72,16 +72,16 @@ def test_conversation(end: End) -> None:
         event = end.events.get(timeout=5)
         assert isinstance(event, Received)
         assert (event.rank, event.message.fields, event.address) == (1, {"host": "h", "pid": 3}, "127.0.0.1")
-        end.channel.send(1, "run", command=["x"], silence_limit=3)
+        end.channel.send(1, "run", command=["x"], silence_limit=3, elastic=True, commits="")
         buffer = FrameBuffer()
         while (frame := buffer.take()) is None:
             buffer.feed(connection.recv(4096))
         opened = Opener(end.ticket.job, end.ticket.key, TO_RANK, range(1, 2)).open(*frame)[1]
-        assert opened.fields == {"command": ["x"], "silence_limit": 3}
+        assert opened.fields == {"command": ["x"], "silence_limit": 3, "elastic": True, "commits": ""}
         connection.sendall(sealer.seal("output", stream="stderr", text="é\udc80" * 9000, end="line"))
         assert end.output.get(timeout=5) == (1, "stderr", Piece(b"\xc3\xa9\x80" * 9000, "line"))
     assert end.events.get(timeout=5) == Lost(1, CLOSED)
-    end.channel.send(1, "release")
+    end.channel.send(1, "release", forget=False, backup="")
     assert end.warnings == []
 
 
@@ -90,7 +90,7 @@ def test_refused_and_reported_once(end: End) -> None:
     large = end.sealer(0).seal("hello", host="h" * STRANGER_LIMIT_BYTES, pid=1)
     stranger = end.sealer(0, key=bytes(32)).seal("hello", host="h", pid=1)
     early = end.sealer(2).seal("started", pid=1)
-    for data in (b"GET / HTTP/1.1\r\n" * 9, stranger, large, early, hello[:4] + b"x" + hello[5:]):
+    for data in (b"GET / HTTP/1.1\r\n" * 9, stranger, large, early, hello[:4] + bytes([hello[4] ^ 1]) + hello[5:]):
         with end.connect() as connection:
             connection.sendall(data)
             assert _refused(connection)
@@ -108,6 +108,16 @@ def test_replay_on_another_connection(end: End) -> None:
         assert _refused(second)
         assert "replay" in end.warnings[0]
         assert end.events.empty()
+
+
+def test_output_that_is_no_text(end: End) -> None:
+    """Half a surrogate pair, which no bytes that are read as text give."""
+    sealer = end.sealer(0)
+    with end.connect() as connection:
+        connection.sendall(sealer.seal("hello", host="h", pid=1))
+        assert isinstance(end.events.get(timeout=5), Received)
+        connection.sendall(sealer.seal("output", stream="stdout", text="\ud800", end="line"))
+        assert end.events.get(timeout=5) == Lost(0, "sent what is refused: output that is no text and no bytes")
 
 
 def test_rank_cannot_speak_for_another(end: End) -> None:

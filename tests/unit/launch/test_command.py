@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.launch import command, host, option
+from tfdist.errors import ConfigError
+from tfdist.launch import command, host, option, ulfm
 from tfdist.launch.host import Host
 from tfdist.launch.launcher import Plan
 
@@ -31,6 +32,41 @@ def test_option_wins_over_environment() -> None:
     assert plan.environment["TFDIST_COMPRESSION"] == "fp16"
     assert plan.mpirun.host_timeout_s == 7
     assert _plan("-np", "1", "--host-timeout", "0.5", "sh", **variables)[0].mpirun.host_timeout_s == 0.5
+
+
+def test_elastic_is_asked_for_by_option_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank of an elastic job, where the variable is set, may start a job of its own. Supervisors set it for ranks."""
+    asked: list[str] = []
+    monkeypatch.setattr(ulfm, "check", asked.append)
+    plan, _ = _plan("-np", "2", "sh", TFDIST_ELASTIC="1")
+    assert (plan.least, plan.mpirun.elastic, plan.environment.get("TFDIST_ELASTIC"), asked) == (None, False, None, [])
+    plan, _ = _plan("-np", "4", "--min-np", "3", "sh")
+    assert (plan.least, plan.mpirun.elastic, plan.environment.get("TFDIST_ELASTIC")) == (3, True, None)
+    assert asked == [plan.mpirun.path]
+
+
+def test_folder_for_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ulfm, "check", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    plan, _ = _plan("-np", "2", "--elastic", "--backup-dir", "later", "sh", TFDIST_COMMITS_BACKUP="/of/another/job")
+    assert plan.backup == str(tmp_path / "later")
+    assert "TFDIST_COMMITS_BACKUP" not in plan.environment
+    assert _plan("-np", "2", "--elastic", "sh")[0].backup == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [("file", "it is no folder"), ("", "it is no folder"), ("open", "only you may write to it")]
+)
+def test_folder_that_no_commit_may_go_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, message: str
+) -> None:
+    monkeypatch.setattr(ulfm, "check", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(ConfigError, match=f"--backup-dir {given}: .*{message}"):
+        _plan("-np", "2", "--elastic", "--backup-dir", given, "sh")
 
 
 def test_hostfile_and_remarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,19 @@ def test_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["h slots=x", "h slots=0", "h slots=", "h:2 slots=2", "h 2", "h slots=2 max=3", "h:", "$(x)"]
+    "line",
+    [
+        "h slots=x",
+        "h slots=0",
+        "h slots=",
+        "h slots=1000000",
+        f"h:{'9' * 5000}",
+        "h:2 slots=2",
+        "h 2",
+        "h slots=2 max=3",
+        "h:",
+        "$(x)",
+    ],
 )
 def test_file_error_names_the_line(line: str) -> None:
     with pytest.raises(ConfigError, match=r"^hosts\.txt:3: "):
@@ -91,3 +103,9 @@ def test_not_local() -> None:
 def test_unknown() -> None:
     with pytest.raises(ConfigError, match=r"'no-such-host\.invalid' is not known"):
         host.is_local("no-such-host.invalid")
+
+
+@pytest.mark.parametrize("name", ["a..b", f"{'a' * 64}.example"])
+def test_name_that_cannot_be_asked_for(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"'{name}' is not a host name: expected 1 to 63 characters"):
+        host.is_local(name)

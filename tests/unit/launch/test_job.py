@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+from collections.abc import Sequence
 
 import pytest
 
 from tfdist.launch.job import (
+    BACKUP_S,
+    ELASTIC_GRACE_S,
+    ELASTIC_TERM_S,
     GRACE_S,
     INTERRUPT_S,
     KILL_S,
     RELEASE_AFTER_KILL_S,
+    RELEASE_S,
     TERM_S,
     Action,
     Do,
     Job,
     LostHost,
+    Obstacle,
     Outcome,
     Phase,
 )
@@ -231,6 +238,17 @@ def test_interrupt_of_a_job_that_ends_by_itself_is_not_its_cause() -> None:
     assert job.interrupted(signal.SIGINT, 10.2) == [KILL]
     job.finish(_ended(0, None, signal.SIGKILL, told=True), 10.3)
     assert (job.interrupt, job.status) == (None, 7)
+    assert job.told_to_end, "so that it is not started anew"
+
+
+def test_job_that_is_told_to_end_when_it_is_being_killed() -> None:
+    job = _job(2)
+    job.finish(_ended(1, 7), 10)
+    job.tick(job.deadline)
+    job.tick(job.deadline)
+    assert (job.phase, job.told_to_end) == (Phase.KILL, False)
+    assert job.interrupted(signal.SIGTERM, 20) == []
+    assert (job.interrupt, job.told_to_end) == (None, True)
 
 
 def test_rank_that_does_not_answer_the_end_is_told_from_one_that_never_started() -> None:
@@ -300,3 +318,212 @@ def test_ranks_told_to_end_that_do_not_answer_lose_no_host() -> None:
         job.tick(job.deadline)
     assert job.outcomes[1].lost
     assert job.lost_hosts == ()
+
+
+def _elastic(ranks: int, least: int, late: Sequence[int] = ()) -> Job:
+    """All have started; those that are `late` have not joined."""
+    job = Job(tuple(f"h{rank}" for rank in range(ranks)), 30.0, 0.0, (), least)
+    for rank in range(ranks):
+        job.connect(rank, f"h{rank}")
+        job.start(rank)
+        if rank not in late:
+            job.join(rank)
+    return job
+
+
+def test_rank_is_survived() -> None:
+    job = _elastic(4, 2)
+    assert job.finish(_ended(2, None, signal.SIGKILL), 5) == [Action(Do.RELEASE, rank=2)]
+    assert (job.phase, job.deadline, job.survived, job.cause, job.first_to_fail) == (
+        Phase.RUNNING,
+        None,
+        {2: 3},
+        None,
+        None,
+    )
+    assert job.finish(_ended(0, 7), 6) == [Action(Do.RELEASE, rank=0)]
+    assert job.survived == {2: 3, 0: 2}
+    assert job.finish(_ended(1), 7) == []
+    assert job.finish(_ended(3), 8) == [RELEASE]
+    assert (job.status, job.obstacle, job.complete) == (0, None, True)
+
+
+def test_too_few_are_left() -> None:
+    job = _elastic(3, 2)
+    job.finish(_ended(0, None, signal.SIGKILL), 5)
+    job.finish(_ended(2, 9), 6)
+    assert (job.phase, job.deadline, job.obstacle) == (Phase.GRACE, 6 + ELASTIC_GRACE_S, Obstacle.TOO_FEW)
+    assert job.finish(_ended(1, 1), 7) == [RELEASE]
+    assert job.cause == _ended(2, 9), "neither the one that was survived nor the one that followed"
+    assert (job.first_to_fail, job.status, job.survived) == (2, 9, {0: 2})
+
+
+@pytest.mark.parametrize("late", [(0,), (0, 2), (0, 1, 2)])
+def test_rank_that_fails_before_it_has_joined_is_not_survived(late: tuple[int, ...]) -> None:
+    job = _elastic(3, 1, late)
+    assert job.finish(_ended(0, 4), 1) == []
+    assert (job.phase, job.obstacle, job.status, job.survived) == (Phase.GRACE, Obstacle.JOINING, 4, {})
+
+
+def test_program_that_cannot_be_started_is_not_survived() -> None:
+    """Its record comes without a start."""
+    job = Job(("h0", "h1"), 30.0, 0.0, (), 1)
+    for rank in range(2):
+        job.connect(rank, f"h{rank}")
+    job.start(0)
+    job.join(0)
+    job.finish(_ended(1, 127), 1)
+    assert (job.obstacle, job.status) == (Obstacle.JOINING, 127)
+
+
+def test_failure_after_a_rank_has_ended_well_is_an_error() -> None:
+    job = _elastic(3, 1)
+    job.finish(_ended(1), 5)
+    job.finish(_ended(2, None, signal.SIGKILL), 6)
+    assert (job.phase, job.obstacle) == (Phase.GRACE, Obstacle.ENDING)
+    assert job.finish(_ended(0), 6.5) == [RELEASE]
+    assert job.status == 137
+
+
+def test_rank_without_a_record_is_not_survived() -> None:
+    """Its supervisor was killed, or its host is lost, and with it more than that rank."""
+    job = _elastic(3, 1)
+    job.finish(Outcome(1, "h1", lost="closed"), 5)
+    assert (job.phase, job.status, job.survived) == (Phase.GRACE, 1, {})
+    elsewhere = Job(("a", "b", "b"), 30.0, 0.0, "b", 1)
+    for rank, name in enumerate("abb"):
+        elsewhere.connect(rank, name)
+        elsewhere.start(rank)
+        elsewhere.join(rank)
+    elsewhere.finish(Outcome(1, "b", 3), 40.0)
+    _lost(elsewhere, 2)
+    assert elsewhere.survived == {1: 2}
+    assert elsewhere.lost_hosts == (LostHost("b", (2,), HOW),)
+
+
+@pytest.mark.parametrize("begin", ["interrupt", "mpirun", "told", "function"])
+def test_what_ends_a_job_is_not_survived(begin: str) -> None:
+    job = _elastic(3, 1)
+    first = _ended(1, None, signal.SIGTERM, told=True)
+    if begin == "interrupt":
+        assert job.interrupted(signal.SIGTERM, 1) == [TERM]
+    elif begin == "mpirun":
+        assert job.end_mpirun(0, 1) == [TERM]
+    elif begin == "told":
+        job.finish(first, 1)
+    else:
+        job.fail(1, 1)
+    assert job.phase != Phase.RUNNING
+    for outcome in (first, _ended(0, 3), _ended(2)):
+        job.finish(outcome, 2)
+    assert (job.survived, job.obstacle) == ({}, None)
+    assert job.status == {"interrupt": 143, "mpirun": 3, "told": 3, "function": 143}[begin]
+
+
+def test_interrupt_after_a_loss() -> None:
+    job = _elastic(3, 1)
+    job.finish(_ended(0, None, signal.SIGKILL), 1)
+    assert job.interrupted(signal.SIGINT, 2) == [Action(Do.SIGNAL, signal.SIGINT)]
+    job.finish(_ended(1, None, signal.SIGINT, told=True), 3)
+    assert job.finish(_ended(2, None, signal.SIGINT, told=True), 3) == [RELEASE]
+    assert (job.status, job.survived) == (130, {0: 2})
+
+
+# How a rank ends in the courses below.
+WELL, FAILED, VANISHED = "well", "failed", "vanished"
+
+
+def _expected(order: Sequence[int], ends: Sequence[str], least: int, late: int) -> tuple[dict[int, int], int | None]:
+    """By the rules alone: the ranks survived, and the one that ended the job.
+
+    The first `late` of `order` have not joined when they end.
+    """
+    survived: dict[int, int] = {}
+    for place, (rank, end) in enumerate(zip(order, ends, strict=True)):
+        if end == WELL:
+            continue
+        left = len(order) - place - 1
+        if end == VANISHED or WELL in ends[:place] or left < least or place < late:
+            return survived, rank
+        survived[rank] = left
+    return survived, None
+
+
+def _follow(order: Sequence[int], ends: Sequence[str], least: int, late: int) -> None:
+    job = _elastic(len(order), least, order[:late])
+    survived, culprit = _expected(order, ends, least, late)
+    actions, phases = [], []
+    for rank, end in zip(order, ends, strict=True):
+        code = {WELL: 0, FAILED: 50 + rank, VANISHED: None}[end]
+        actions += job.finish(_ended(rank, code), 1.0)
+        phases.append(job.phase)
+    before = len(order) if culprit is None else order.index(culprit)
+    assert phases == [*([Phase.RUNNING] * before + [Phase.GRACE] * len(order))[: len(order) - 1], Phase.RELEASED]
+    assert actions == [*(Action(Do.RELEASE, rank=rank) for rank in survived), RELEASE]
+    assert job.survived == survived
+    assert job.cause == job.outcomes.get(culprit)
+    well = job.cause is None
+    assert job.status == (0 if well else job.cause.status)
+    assert not well or ends.count(WELL) >= least
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_course_of_small_elastic_jobs(ranks: int) -> None:
+    """Any order of the ranks' ends, any way to end for each, any limit, and up to two that have not joined."""
+    for order in itertools.permutations(range(ranks)):
+        for ends in itertools.product((WELL, FAILED, VANISHED), repeat=ranks):
+            for least, late in itertools.product(range(1, ranks + 1), range(min(ranks, 2) + 1)):
+                _follow(order, ends, least, late)
+
+
+def test_rank_that_has_waited_in_vain_ends_the_job() -> None:
+    """Else it would be survived by the one that hangs."""
+    job = _elastic(3, 1)
+    assert job.stall(1, 5) == []
+    assert (job.phase, job.obstacle, job.deadline) == (Phase.GRACE, Obstacle.WAITING, 5 + ELASTIC_GRACE_S)
+    assert job.finish(_ended(1, 1), 6) == []
+    assert (job.survived, job.first_to_fail) == ({}, 1)
+    assert job.tick(5 + ELASTIC_GRACE_S) == [TERM]
+    assert job.tick(5 + ELASTIC_GRACE_S + ELASTIC_TERM_S) == [KILL]
+
+
+def test_rank_that_was_told_to_end_is_survived() -> None:
+    job = _elastic(3, 1)
+    assert job.retire(1, 5) == []
+    assert job.phase == Phase.RUNNING
+    assert job.finish(_ended(1, 75), 6) == [Action(Do.RELEASE, rank=1)]
+    assert job.retired == {1}
+
+
+def test_ranks_that_leave_when_the_job_is_told_to_end_do_not_wait_long_for_others() -> None:
+    job = _elastic(3, 1)
+    job.interrupted(signal.SIGTERM, 10)
+    job.retire(1, 11)
+    assert job.finish(_ended(1, 75, told=True), 12) == []
+    job.retire(2, 12)
+    assert job.deadline == 11 + GRACE_S
+    job.finish(_ended(2, 75, told=True), 12)
+    assert job.tick(11 + GRACE_S) == [TERM]
+    assert job.finish(_ended(0, None, signal.SIGKILL, told=True), 15) == [RELEASE]
+    assert job.status == 143
+
+
+def test_supervisors_that_write_to_a_disk_have_time_for_it() -> None:
+    job = _elastic(4, 1)
+    job.wait_for_backup(1)
+    assert (job.phase, job.deadline) == (Phase.RUNNING, None)
+    assert job.finish(_ended(2, None, signal.SIGKILL), 5) == [Action(Do.RELEASE, rank=2)]
+    job.finish(_ended(0, None), 6)
+    assert job.present == (1, 3), "neither the one that was let go nor the one that vanished"
+    job.finish(_ended(1, 1), 6)
+    assert job.finish(_ended(3, 1), 7) == [RELEASE]
+    assert job.deadline == 7 + RELEASE_S
+    job.wait_for_backup(8)
+    assert job.deadline == 8 + BACKUP_S
+
+
+def test_commits_are_noted() -> None:
+    job = _elastic(2, 1)
+    assert not job.committed
+    job.commit(1)
+    assert job.committed and job.committers == {1}

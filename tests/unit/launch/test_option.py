@@ -46,6 +46,30 @@ def test_value_may_look_like_an_option() -> None:
             "--data-workers 3 is not within --autoscale 1:2",
         ),
         (["-np", "1", "--data-workers", "1", "--autoscale", "2:2", "x"], "--data-workers 1 is not within"),
+        (["-np", "2", "--min-np", "3", "x"], "--min-np 3 is more than -np 2; .* expected 1 to 2"),
+        (
+            ["-np", "2", "--min-np", "0", "x"],
+            "--min-np/--min-num-proc: '0' is not a number of ranks; expected 1 or more",
+        ),
+        (["-np", "2", "--min-np", "-1", "x"], "'-1' is not a number of ranks"),
+        (["-np", "2", "--reset-limit", "2", "x"], "--reset-limit is about elastic jobs.*give --elastic"),
+        (["-np", "2", "--blacklist-cooldown-range", "1", "2", "x"], "--blacklist-cooldown-range is about elastic jobs"),
+        (["-np", "2", "--elastic-timeout", "2", "x"], "--elastic-timeout is about elastic jobs"),
+        (["-np", "2", "--max-np", "2", "x"], "--max-np is about elastic jobs"),
+        (["-np", "2", "--backup-dir", "d", "x"], "--backup-dir is about elastic jobs"),
+        (["-np", "2", "--host-discovery-script", "x", "x"], "--host-discovery-script is about elastic jobs"),
+        (["-np", "2", "--elastic", "--max-np", "1", "x"], "--max-np 1 is less than -np 2"),
+        (["-np", "2", "--elastic", "--slots-per-host", "1", "x"], "--slots-per-host is about --host-discovery-script"),
+        (["-np", "2", "--elastic", "--host-discovery-script", "s", "-H", "a:2", "x"], "excludes -H and --hostfile"),
+        (
+            ["-np", "2", "--elastic", "--host-discovery-script", "s", "--data-workers", "1", "x"],
+            "--data-workers .* --host-discovery-script",
+        ),
+        (["-np", "2", "--elastic", "--reset-limit", "-1", "x"], "'-1' is not a number of times; expected 0 or more"),
+        (["-np", "2", "--elastic", "--elastic-timeout", "0", "x"], "'0' is not a number of seconds"),
+        (["-np", "2", "--elastic", "--blacklist-cooldown-range", "3", "2", "x"], "range 3 2: MIN is more than MAX"),
+        (["-np", "2", "--elastic", "--blacklist-cooldown-range", "3"], "expected 2 arguments"),
+        (["-np", "2", "--elastic", "--blacklist-cooldown-range", "3", "x"], "'x' is not a number of seconds"),
     ],
 )
 def test_refused(words: list[str], message: str) -> None:
@@ -58,6 +82,22 @@ def test_bounds_of_the_data_workers(workers: str, text: str, bounds: tuple[int, 
     known, _ = option.parse(["-np", "1", "--data-workers", workers, "--autoscale", text, "x"])
     assert (known.data_workers, known.autoscale) == (int(workers), bounds)
     assert option.parse(["-np", "1", "--data-workers", workers, "x"])[0].autoscale is None
+
+
+@pytest.mark.parametrize(
+    ("words", "least"),
+    [("", None), ("--elastic", 1), ("--min-np 3", 3), ("--elastic --min-num-proc=2", 2), ("--min-np 1", 1)],
+)
+def test_fewest_ranks_of_an_elastic_job(words: str, least: int | None) -> None:
+    known, _ = option.parse(["-np", "3", *words.split(), "x"])
+    assert option.least(known) == least
+
+
+def test_new_starts_of_an_elastic_job() -> None:
+    words = "-np 3 --elastic --reset-limit 0 --blacklist-cooldown-range 2 30 --elastic-timeout 9 python x.py"
+    known, command = option.parse(words.split())
+    assert (known.reset_limit, known.blacklist_cooldown_range, known.elastic_timeout) == (0, [2, 30], 9)
+    assert command == ["python", "x.py"]
 
 
 def test_variables() -> None:

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from tfdist.launch import summary
+from tfdist.launch.host import Host
 from tfdist.launch.job import CLOSED, Job, Outcome
 
 
@@ -49,6 +50,7 @@ def test_exception() -> None:
         (Outcome(0, "h", 0, told=True), "finished"),
         (Outcome(0, "h", 2), "exit code 2"),
         (Outcome(0, "h", 2, told=True), "exit code 2 after it was told to end"),
+        (Outcome(0, "h", 75, retired=True), "left at a commit, told to end"),
         (Outcome(0, "h"), "vanished without a record"),
         (Outcome(0, "h", None, 11), "killed by SIGSEGV"),
         (Outcome(0, "h", None, 11, told=True), "killed by SIGSEGV"),
@@ -92,6 +94,83 @@ def test_long_traceback_is_shortened() -> None:
     assert len(shown) == 25
     assert (shown[1], shown[-1]) == ("  ...", "  59")
     assert len(summary.last_lines([str(number) for number in range(60)])) == 10
+
+
+def _elastic(*outcomes: Outcome, ranks: int = 4, least: int = 1) -> Job:
+    job = Job(tuple(f"h{rank}" for rank in range(ranks)), 30.0, 0.0, (), least)
+    for rank in range(ranks):
+        job.connect(rank, f"h{rank}")
+        job.start(rank)
+        job.join(rank)
+    for outcome in outcomes:
+        job.finish(outcome, 1.0)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ranks", "text"),
+    [
+        (Outcome(2, "h2", None, 9), 4, "rank 2 (h2) was killed by signal 9 (SIGKILL); 3 ranks go on (--min-np 1)"),
+        (Outcome(0, "h0", None, 99), 3, "rank 0 (h0) was killed by signal 99; 2 ranks go on (--min-np 1)"),
+        (Outcome(1, "h1", 3), 2, "rank 1 (h1) ended with exit code 3; 1 rank goes on (--min-np 1)"),
+    ],
+)
+def test_survival(outcome: Outcome, ranks: int, text: str) -> None:
+    assert summary.survival(_elastic(outcome, ranks=ranks), outcome.rank) == text
+
+
+def test_kept() -> None:
+    assert summary.kept(["0-7.commit"], "/d", "") == "0-7.commit is in /d; the same command goes on from there"
+    assert summary.kept(["a", "b"], "/d", "").startswith("a, b are in /d;")
+    assert summary.kept([], "/d", "no room") == "the newest commit could not be written to /d: no room"
+
+
+def test_survival_of_one_that_was_told_to_end() -> None:
+    job = _elastic()
+    job.finish(Outcome(2, "h2", 75, retired=True), 1.0)
+    assert summary.survival(job, 2) == "rank 2 (h2) left at a commit, told to end; 3 ranks go on (--min-np 1)"
+    for rank in (0, 1, 3):
+        job.finish(Outcome(rank, f"h{rank}", 0), 2.0)
+    assert summary.render(job) == "ended well on 3 of 4 ranks; lost: rank 2 (h2): told to end, survived by 3 ranks"
+
+
+def test_good_end_on_fewer_ranks() -> None:
+    lost = Outcome(2, "h2", None, 9), Outcome(0, "h0", 5)
+    assert summary.render(_elastic(*lost, Outcome(1, "h1", 0), Outcome(3, "h3", 0))) == (
+        "ended well on 2 of 4 ranks; lost: rank 2 (h2): killed by signal 9 (SIGKILL), survived by 3 ranks; "
+        "rank 0 (h0): exit code 5, survived by 2 ranks"
+    )
+    assert summary.render(_elastic(*(Outcome(rank, f"h{rank}", 0) for rank in range(4)))) == ""
+
+
+def test_failure_that_is_not_survived_after_one_that_was() -> None:
+    tail = ("ValueError: no",)
+    ended = Outcome(1, "h1", None, signal.SIGTERM, told=True)
+    job = _elastic(Outcome(2, "h2", None, 9), Outcome(0, "h0", 3, tail=tail), ended, ranks=3, least=2)
+    assert summary.render(job) == (
+        "rank 0 on h0 failed: exit code 3; the job could not go on without it, since only 1 rank was left "
+        "(--min-np 2)\n"
+        "rank 2 (h2): killed by signal 9 (SIGKILL), survived by 2 ranks\n"
+        "  rank  host  outcome\n"
+        "  0     h0    exit code 3\n"
+        "  1     h1    ended by tfdistrun after rank 0 failed\n"
+        "  2     h2    killed by SIGKILL\n"
+        "last lines of rank 0:\n"
+        "  | ValueError: no\n"
+        "next: rank 0 on h0: mend the error above; --output-filename DIR keeps each rank's full output"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "least", "reason"),
+    [
+        ([Outcome(0, "h0", 3)], 4, "since only 3 ranks were left (--min-np 4)"),
+        ([Outcome(rank, "h", 3) for rank in range(4)], 1, "since no rank was left"),
+        ([Outcome(0, "h0", 0), Outcome(1, "h1", 3)], 1, "since others had ended well before"),
+    ],
+)
+def test_why_a_failure_was_not_survived(outcomes: list[Outcome], least: int, reason: str) -> None:
+    assert summary.render(_elastic(*outcomes, least=least)).splitlines()[0].endswith(reason)
 
 
 HOW = "has not answered for 30 s (TFDIST_HOST_TIMEOUT)"
@@ -184,3 +263,27 @@ def test_error_of_a_rank_that_missed_the_lost_host_first_is_shown_too() -> None:
 )
 def test_ranks_text(ranks: tuple[int, ...], text: str) -> None:
     assert summary.ranks_text(ranks) == text
+
+
+@pytest.mark.parametrize(
+    ("hosts", "end"),
+    [((Host("a", 1),), "1 rank starts anew on a:1"), ((Host("a", 2), Host("b", 1)), "3 ranks start anew on a:2, b:1")],
+)
+def test_new_start(hosts: tuple[Host, ...], end: str) -> None:
+    assert summary.relaunch("host b was lost\n  a table", hosts) == f"host b was lost; {end}"
+    without = ", without c, d, where no rank has committed anything yet"
+    assert summary.relaunch("x", hosts, ("c", "d")) == f"x; {end}{without}"
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_rank_that_waited_in_vain(told: bool) -> None:
+    """Whether it got as far as its own exit, or was told to end before."""
+    job = Job(("h", "h"), 30.0, 0.0, least=1)
+    for rank in range(2):
+        job.connect(rank, "h")
+        job.start(rank)
+        job.join(rank)
+    job.stall(0, 1)
+    job.finish(Outcome(0, "h", None, 15, told) if told else Outcome(0, "h", 1), 2)
+    job.finish(Outcome(1, "h", None, 9, told=True), 3)
+    assert summary.render(job).startswith("rank 0 on h waited for another in vain\n")

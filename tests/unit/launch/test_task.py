@@ -18,6 +18,12 @@ def test_tail() -> None:
     assert task.tail_lines(b"\xff" + b"x\n" * 99) == ["x"] * task.TAIL_LINES
 
 
+def test_tail_leaves_out_what_every_process_of_tensorflow_says() -> None:
+    chatter = b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    assert task.tail_lines(chatter + b"ValueError: no\n" + chatter) == ["ValueError: no"]
+    assert task.tail_lines(chatter) == [], "so that another stream may tell"
+
+
 def test_key_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     child = task.child_environment({KEY_VARIABLE: "k", "A": "b"})
     assert child == {"A": "b", "PYTHONUNBUFFERED": "1"}

@@ -247,6 +247,18 @@ double tfdist_communication_seconds(void) {
   return engine == nullptr ? -1 : engine->communication_seconds();
 }
 
+int tfdist_check(char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [] {
+    std::shared_ptr<tfdist::Engine> engine;
+    TFDIST_RETURN_IF_ERROR(tfdist::World::Find(0, &engine));
+    return engine->End();
+  });
+}
+
+int tfdist_shrink(char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [] { return tfdist::World::Shrink(); });
+}
+
 int tfdist_barrier(const char* name, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] { return tfdist::Barrier(name); });
 }

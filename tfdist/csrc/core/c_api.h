@@ -53,6 +53,13 @@ TFDIST_EXPORT int tfdist_is_homogeneous(void);
 // Seconds spent inside collectives so far; -1 when there is no engine.
 TFDIST_EXPORT double tfdist_communication_seconds(void);
 
+// Ok while collectives can run, else why they cannot; waits for the one that runs.
+TFDIST_EXPORT int tfdist_check(char* message, int message_size);
+
+// After a rank was lost: goes on with those that live, counted anew (World::Shrink). Each of them
+// calls it. Waits without a deadline for a rank that lives and does not come.
+TFDIST_EXPORT int tfdist_shrink(char* message, int message_size);
+
 TFDIST_EXPORT int tfdist_barrier(const char* name, char* message, int message_size);
 
 // All ranks call each alike. A process set gets a number above 0.

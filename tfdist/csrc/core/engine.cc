@@ -531,6 +531,36 @@ void Engine::Finish() {
   if (device_ != nullptr) device_->Finish();
 }
 
+Status Engine::End() {
+  const Turn turn(this, nullptr);
+  return CheckUsable();
+}
+
+Status Engine::Survive(std::shared_ptr<Engine>* survivors) {
+  const Turn turn(this, nullptr);
+  if (CheckUsable().ok()) {
+    static_cast<void>(
+        Keep(Status(StatusCode::kUnavailable,
+                    RankListWithHosts(communicator_->topology(), {communicator_->rank()}) +
+                        " goes on without the ranks that were lost; this collective "
+                        "belongs to the time before.")));
+  }
+  std::shared_ptr<Engine> engine;
+  for (bool all = false; !all;) {
+    Communicator* const before =
+        engine == nullptr ? communicator_.get() : engine->communicator_.get();
+    std::unique_ptr<Communicator> smaller;
+    TFDIST_RETURN_IF_ERROR(before->Shrink(&smaller));
+    engine = std::make_shared<Engine>(std::move(smaller), config_);
+    const Status opened = engine->Open();
+    // Where only this rank cannot go on it ends, and is lost to the others.
+    if (!opened.ok() && opened.code() != StatusCode::kUnavailable) return opened;
+    TFDIST_RETURN_IF_ERROR(engine->communicator_->AgreeOnSurvival(opened.ok(), &all));
+  }
+  *survivors = std::move(engine);
+  return Status::Ok();
+}
+
 Status Engine::Shutdown() {
   const Turn turn(this, nullptr);
   const Stopwatch stopwatch(&busy_ns_);

@@ -155,6 +155,14 @@ class Engine {
   // set is let go.
   void Finish();
 
+  // Why no further call can run; Ok while they can. Waits for the call that runs.
+  Status End();
+
+  // After a rank was lost: an engine of the ranks that live, with the same settings. All of them
+  // call it; this engine has ended then. Another rank may be lost meanwhile. Waits without a
+  // deadline for a rank that lives and does not come.
+  Status Survive(std::shared_ptr<Engine>* survivors);
+
   // Tells the peers that this rank is done and waits until all are. A peer that is still in
   // another collective gets kFailedPrecondition there, and so does this call. After success the
   // transport is closed and every later call fails.

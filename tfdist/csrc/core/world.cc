@@ -16,6 +16,8 @@ struct Slot {
   std::mutex changing;  // one thread adds or removes at a time: the ranks do so in one order
   std::mutex mutex;     // guards all below
   std::shared_ptr<Engine> engine;
+  std::shared_ptr<Engine>
+      ended;  // before the last loss: late messages may still come into its memory
   int next_process_set = 1;
   std::map<int, ProcessSet> process_sets;
 };
@@ -123,6 +125,27 @@ void World::FinishProcessSets() {
   for (const auto& engine : engines) {
     if (engine != nullptr) engine->Finish();
   }
+}
+
+Status World::Shrink() {
+  Slot& slot = TheSlot();
+  std::lock_guard<std::mutex> changing(slot.changing);
+  std::shared_ptr<Engine> whole;
+  TFDIST_RETURN_IF_ERROR(Find(0, &whole));
+  {
+    std::lock_guard<std::mutex> lock(slot.mutex);
+    if (!slot.process_sets.empty()) {
+      return Status(StatusCode::kFailedPrecondition,
+                    "a job with process sets cannot go on without a rank that is lost. Start it "
+                    "without --elastic, or train without process sets.");
+    }
+  }
+  std::shared_ptr<Engine> survivors;
+  TFDIST_RETURN_IF_ERROR(whole->Survive(&survivors));
+  std::lock_guard<std::mutex> lock(slot.mutex);
+  slot.engine = std::move(survivors);
+  slot.ended = std::move(whole);
+  return Status::Ok();
 }
 
 std::shared_ptr<Engine> World::Set(std::shared_ptr<Engine> engine) {

@@ -29,6 +29,10 @@ class World {
   // Waits until what this rank has on the GPU in process sets has come to an end.
   static void FinishProcessSets();
 
+  // After a rank was lost: goes on with those that live, each of which calls it (Engine::Survive).
+  // Refused where there are process sets.
+  static Status Shrink();
+
   // Returns the engine that was there. Forgets all process sets.
   static std::shared_ptr<Engine> Set(std::shared_ptr<Engine> engine);
 };

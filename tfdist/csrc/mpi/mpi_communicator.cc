@@ -1,6 +1,7 @@
 #include "mpi/mpi_communicator.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -164,6 +165,41 @@ Status MpiCommunicator::Subset(const std::vector<int>& ranks, int channel,
 
 Status MpiCommunicator::OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) {
   return MapWindow(bytes, this, wait, window);
+}
+
+// The survivors are told from the topology that is known: asking them anew could fail on some.
+Status MpiCommunicator::Shrink(std::unique_ptr<Communicator>* survivors) {
+  Revoke(mpi_);  // whoever is still in an exchange comes here too
+  MPI_Comm shrunk = MPI_COMM_NULL;
+  TFDIST_RETURN_IF_ERROR(ShrinkToSurvivors(mpi_, &shrunk));
+  int size = 0;
+  int rank = 0;
+  MPI_Comm_size(shrunk, &size);
+  MPI_Comm_rank(shrunk, &rank);
+  std::vector<int> now(static_cast<size_t>(size));
+  std::iota(now.begin(), now.end(), 0);
+  std::vector<int> before(now.size());
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Group whole = MPI_GROUP_NULL;
+  MPI_Comm_group(shrunk, &group);
+  MPI_Comm_group(mpi_, &whole);
+  MPI_Group_translate_ranks(group, size, now.data(), whole, before.data());
+  MPI_Group_free(&group);
+  MPI_Group_free(&whole);
+  std::vector<int> host_ids;
+  std::vector<std::string> hosts;
+  for (int r : before) {
+    host_ids.push_back(topology().host_ids[static_cast<size_t>(r)]);
+    hosts.push_back(topology().hosts[static_cast<size_t>(r)]);
+  }
+  // MPI_Finalize may wait for the dead for ever, so nobody calls it any more.
+  *survivors = std::make_unique<MpiCommunicator>(MakeTopology(rank, host_ids, std::move(hosts)),
+                                                 shrunk, 0, /*owns_mpi=*/false);
+  return Status::Ok();
+}
+
+Status MpiCommunicator::AgreeOnSurvival(bool ok, bool* all) {
+  return tfdist::AgreeOnSurvival(mpi_, ok, all);
 }
 
 Status MpiCommunicator::Finalize(bool clean) {

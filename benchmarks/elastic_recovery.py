@@ -1,0 +1,349 @@
+"""Measures how long an elastic fit stands still after each fault that it survives, and prints a table.
+
+    python benchmarks/elastic_recovery.py [--rounds N] [--only JOB] [--json FILE] [--horovod-python PYTHON]
+
+Each round is a job of `tfdistrun` for each entry of JOBS: a fit of 4 ranks that has one fault after the other, each at
+a step of its own. What is timed, by the machine's clock, is the fault until the first rank has ended the next step. Of
+a planned start it is the last step of the ranks that leave until the first of those that start. "All anew" is the time
+in which processes start and import TensorFlow, all on this machine. The model is small: what grows with it is a copy of
+its weights. Hosts are network namespaces; without root their faults are left out.
+
+Elastic Horovod leaves out the whole host of a rank that is lost, and then goes on with the processes of the others; so
+beside it a job of two hosts is timed, which are two names of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import resource
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import two_hosts
+
+from tfdist.bench import table
+
+SECONDS = 300
+STALL_S, HOST_S = 10, 5
+PLAN, STEPS, GO = "plan.json", "steps", "go"
+NEAR, FAR = "10.77.0.1", "10.77.0.2"
+MEGABITS = 10_000
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a job of 4 ranks.
+
+    Attributes:
+        name: What it is called in the table.
+        step: At the end of which step.
+        ranks: Whom it happens to, by the numbers that they were started with.
+        how: `kill`, `stop`, `commit` (killed in the middle of one), `hosts` (the script finds others), `host` (one is
+            lost).
+        size: The ranks that go on.
+        of: The ranks before.
+    """
+
+    name: str
+    step: int
+    ranks: tuple[int, ...]
+    how: str
+    size: int
+    of: int = 4
+
+
+def in_place(number: int) -> list[Fault]:
+    victim = 1 + number % 3
+    first = min({1, 2, 3} - {victim})
+    return [
+        Fault("a rank is killed", 20, (victim,), "kill", 3),
+        Fault("rank 0 is killed", 40, (0,), "kill", 2, of=3),
+        Fault("a rank is killed while it writes a commit", 60, (first,), "commit", 1, of=2),
+    ]
+
+
+def anew(number: int) -> list[Fault]:
+    victim = 1 + number % 3
+    return [
+        Fault("two ranks are killed at once", 20, tuple({1, 2, 3} - {victim}), "kill", 2),
+        Fault("too few are left: all anew", 40, (victim,), "kill", 4, of=2),
+        Fault(f"a rank hangs ({STALL_S} s limit): all anew", 60, (victim,), "stop", 4),
+        Fault("fewer slots: a planned start", 80, (0,), "hosts", 3),
+    ]
+
+
+def killed_host(_: int) -> list[Fault]:
+    return [Fault("a host is killed: all anew", 20, (0, 1, 2, 3), "host", 2)]
+
+
+def cut_host(_: int) -> list[Fault]:
+    return [Fault(f"a host is cut off ({HOST_S} s limit): all anew", 20, (0, 1, 2, 3), "host", 2)]
+
+
+HOST_OPTIONS = ("--elastic", "--network-interfaces", two_hosts.LINK, "-H", f"{NEAR}:2,{FAR}:2")
+JOBS = {
+    "in-place": (in_place, ("--elastic",)),
+    "anew": (
+        anew,
+        ("--min-np", "2", "--stall-check-shutdown-time-seconds", str(STALL_S), "--host-discovery-script", "cat hosts"),
+    ),
+    "killed-host": (killed_host, HOST_OPTIONS),
+    "cut-host": (cut_host, (*HOST_OPTIONS, "--host-timeout", str(HOST_S))),
+}
+
+
+def train() -> None:
+    """What each rank runs, in the folder of the job."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfdist
+
+    tfdist.init()
+    faults = [Fault(**fault) for fault in json.loads(Path(PLAN).read_text())]
+    own = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    samples = np.random.default_rng(0).normal(size=(4800, 8)).astype("float32")
+    rows = tf.data.Dataset.from_tensor_slices((samples, samples.sum(1, keepdims=True))).shuffle(4800, seed=1)
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(), "mse")
+
+    class Watch(keras.callbacks.Callback):
+        since, size = 0, 0
+
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            steps = int(self.model.optimizer.iterations)
+            if tfdist.size() != self.size:
+                self.since, self.size = steps, tfdist.size()
+            with open(STEPS, "a") as file:
+                file.write(f"{steps} {time.time()!r} {self.size}\n")
+            for fault in faults:
+                if fault.step == steps and own in fault.ranks:
+                    make(fault, own)
+            last = faults[-1]
+            self.model.stop_training = steps > last.step and self.size == last.size and steps >= self.since + 5
+
+    callbacks = [tfdist.callbacks.DataParallel(elastic=True), Watch()]
+    model.fit(tfdist.shard(rows).batch(8), epochs=1000, verbose=0, callbacks=callbacks)
+
+
+def note(fault: Fault, own: int) -> None:
+    """Writes down when it happens; the last of its ranks counts."""
+    Path(f"fault-{fault.step}-{own}").write_text(repr(time.time()))
+
+
+def make(fault: Fault, own: int) -> None:
+    """Has this rank suffer it."""
+    if fault.how == "commit":
+        in_next_commit(fault, own)
+        return
+    note(fault, own)
+    if fault.how == "hosts":
+        Path("hosts").write_text(f"localhost:{fault.size}\n")
+    elif fault.how == "host":
+        until(lambda: Path(GO).exists(), "the fault")
+    else:
+        os.kill(os.getpid(), signal.SIGSTOP if fault.how == "stop" else signal.SIGKILL)
+
+
+def in_next_commit(fault: Fault, own: int) -> None:
+    """The kernel cuts the file that is written, and kills the writer."""
+    from tfdist.elastic.commit_store import CommitStore
+
+    put = CommitStore.put
+
+    def cut(*words: Any) -> None:
+        note(fault, own)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+        put(*words)
+
+    CommitStore.put = cut  # type: ignore[method-assign]
+
+
+HOROVOD = "Horovod: a rank is killed, the other host goes on"
+
+
+def measure_horovod(python: str) -> dict[str, float]:
+    """Seconds of the fault of one job of Horovod. Raises RuntimeError if it did not end well."""
+    name = os.uname().nodename
+    fault = Fault(HOROVOD, 20, (), "kill", 2)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "hosts").write_text(f"localhost:2\n{name}:2\n")
+        words = [str(Path(python).with_name("horovodrun")), "-np", "4", "--min-np", "2", "--max-np", "4"]
+        words += ["--host-discovery-script", f"cat {folder}/hosts", python]
+        words += [str(Path(__file__).resolve().with_name("horovod") / "elastic.py"), str(fault.step), name]
+        path = f"{Path(python).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            words,
+            cwd=folder,
+            env=os.environ | {"PATH": path, "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        try:
+            return standstills(Path(folder), [fault])
+        except (RuntimeError, ValueError, OSError) as error:
+            raise RuntimeError(f"{error}\n{done.stdout[-2000:]}{done.stderr[-2000:]}") from error
+
+
+def until(condition: Any, what: str) -> None:
+    """Raises RuntimeError if it does not come."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited {SECONDS} s for {what}")
+        time.sleep(0.001)
+
+
+def standstills(folder: Path, faults: Sequence[Fault]) -> dict[str, float]:
+    """Seconds of each fault of a job that has ended.
+
+    Raises:
+        RuntimeError: If the job went on in another way than was asked for.
+    """
+    lines = [line.split() for line in (folder / STEPS).read_text().splitlines()]
+    steps = sorted((float(at), int(step), int(size)) for step, at, size in lines)
+    return {fault.name: standstill(folder, fault, steps) for fault in faults}
+
+
+def standstill(folder: Path, fault: Fault, steps: Sequence[tuple[float, int, int]]) -> float:
+    """Seconds of one fault; `steps` are the times at which ranks have ended one, its number, and how many they were."""
+    if fault.how == "hosts":
+        begin = max(at for at, _, size in steps if size == fault.of)
+    else:
+        begin = max(float(path.read_text()) for path in folder.glob(f"fault-{fault.step}-*"))
+    # A commit comes before the end of a step is told, and is that of the step after.
+    last = fault.step + (fault.how == "commit")
+    after = [(at, size) for at, step, size in steps if at > begin and step > last]
+    if not after or after[0][1] != fault.size:
+        raise RuntimeError(f"{fault.name}: {after[0][1] if after else 'no'} ranks went on, not {fault.size}")
+    return after[0][0] - begin
+
+
+def measure(job: str, number: int) -> dict[str, float]:
+    """Seconds of each fault of one job. Raises RuntimeError if it did not end well."""
+    make_faults, options = JOBS[job]
+    faults = make_faults(number)
+    words = [sys.executable, "-m", "tfdist.launch", "-np", "4", *options]
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        (folder / PLAN).write_text(json.dumps([asdict(fault) for fault in faults]))
+        (folder / "hosts").write_text("localhost:4\n")
+        if job.endswith("-host"):
+            stack.enter_context(two_hosts.hosts(MEGABITS))
+            words = inside(folder, words)
+        with (folder / "output").open("w") as output:
+            started = subprocess.Popen(
+                [*words, sys.executable, str(Path(__file__).resolve()), "--train"],
+                cwd=folder,
+                env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+                stdout=output,
+                stderr=output,
+            )
+            with ending(started):
+                if job.endswith("-host"):
+                    lose_host(folder, faults[0], cut=job.startswith("cut"))
+                started.wait(SECONDS)
+        if started.returncode != 0:
+            raise RuntimeError((folder / "output").read_text()[-4000:])
+        return standstills(folder, faults)
+
+
+@contextlib.contextmanager
+def ending(started: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Whatever happens, the job has ended afterwards."""
+    try:
+        yield
+    finally:
+        if started.poll() is None:
+            started.terminate()
+            started.wait(60)
+
+
+def inside(folder: Path, words: Sequence[str]) -> list[str]:
+    """The launcher on the first host, and what it starts on the second one."""
+    agent = folder / "agent.sh"
+    far = two_hosts.namespace(two_hosts.HOSTS[1])
+    agent.write_text(
+        '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do case $1 in -o|-p|-i) shift ;; esac; shift; done\nshift\n'
+        f'exec ip netns exec {far} unshare --uts --mount sh -c "hostname far && mount -t tmpfs tmpfs /dev/shm && $*"\n'
+    )
+    agent.chmod(0o755)
+    near = two_hosts.namespace(two_hosts.HOSTS[0])
+    return ["ip", "netns", "exec", near, *words, "--mpi-args", f"--prtemca plm_ssh_agent {shlex.quote(str(agent))}"]
+
+
+def lose_host(folder: Path, fault: Fault, cut: bool) -> None:
+    """Kills all that runs on the second host, or takes its link away, when all ranks have come to that step."""
+    until(lambda: len(list(folder.glob(f"fault-{fault.step}-*"))) == len(fault.ranks), "the ranks")
+    far = two_hosts.namespace(two_hosts.HOSTS[1])
+    note_at = folder / f"fault-{fault.step}-host"
+    if cut:
+        note_at.write_text(repr(time.time()))
+        two_hosts.run("ip", "-n", far, "link", "set", two_hosts.LINK, "down")
+    else:
+        found = subprocess.run(["ip", "netns", "pids", far], capture_output=True, text=True, check=True).stdout.split()
+        note_at.write_text(repr(time.time()))
+        for signum in (signal.SIGSTOP, signal.SIGKILL):  # those that are killed last must not tell of the first
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signum)
+    (folder / GO).touch()
+
+
+def rows(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:
+    """The cells of the table. p95 is the least that at least 95 of 100 rounds do not exceed (nearest rank)."""
+    return [
+        [name, str(len(of)), *(f"{value:.3f}" for value in (statistics.median(of), percentile(of, 95), max(of)))]
+        for name, of in seconds.items()
+    ]
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    return sorted(values)[math.ceil(len(values) * percent / 100) - 1]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=20, metavar="N", help="of each job (default: %(default)s)")
+    options.add_argument("--only", choices=JOBS, action="append", help="this job; may be given again (default: all)")
+    options.add_argument("--horovod-python", metavar="PYTHON", help="of an environment with Horovod: README.md")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write each round's seconds there as well")
+    options.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    known = options.parse_args()
+    if known.train:
+        train()
+        return
+    jobs = [job for job in known.only or JOBS if os.geteuid() == 0 or not job.endswith("-host")]
+    jobs += [HOROVOD] if known.horovod_python else []
+    seconds: dict[str, list[float]] = {}
+    for number in range(known.rounds):
+        for job in jobs:
+            found = measure(job, number) if job in JOBS else measure_horovod(known.horovod_python)
+            for name, value in found.items():
+                seconds.setdefault(name, []).append(value)
+                print(f"round {number + 1} of {known.rounds}: {name}: {value:.3f} s", flush=True)
+        if known.json:
+            known.json.write_text(json.dumps(seconds, indent=1))
+    print("", table.markdown(["fault", "rounds", "p50, s", "p95, s", "max, s"], rows(seconds)), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Jobs with faults that `tfdist chaos` makes: the right process has them, and an elastic training survives."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from elastic_job import run
+
+STAYS = "import os, time\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\nwhile True: time.sleep(0.05)\n"
+
+
+@pytest.mark.parametrize(("option", "name", "status"), [("kill", "SIGKILL", 137), ("end", "SIGTERM", 143)])
+def test_a_rank_is_hit_and_nobody_else(tmp_path, option, name, status):
+    (tmp_path / "stays.py").write_text(STAYS)
+    job = ("-m", "tfdist.launch", "-np", "3", sys.executable, "stays.py")
+    chaos = (f"--{option}-rank-every", "2s", "--most", "1", "--seed", "3")
+    done = run(tmp_path, "-m", "tfdist.command", "chaos", *chaos, "--", sys.executable, *job)
+    assert done.returncode == status, done.stderr
+    (victim,) = re.findall(rf"tfdist chaos: after \d+ s: {name} to rank (\d) \(process \d+\)\n", done.stderr)
+    assert re.search(rf"rank {victim} on \S+ failed first: killed by {name}", done.stderr)
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+
+
+# Runs on until a rank is lost, and a little further.
+GOES_ON = """\
+import array, os
+from mpi4py import MPI
+from tfdist.launch import member
+
+world = MPI.COMM_WORLD.Dup()
+world.Set_errhandler(MPI.ERRORS_RETURN)
+world.Barrier()
+member.report(member.JOINED)
+while world.Get_size() == 3:
+    try:
+        world.Allreduce(MPI.IN_PLACE, array.array('q', [1]))
+    except MPI.Exception:
+        world.Revoke()
+        world = world.Shrink()
+print('went on', flush=True)
+os._exit(0)
+"""
+
+
+def test_an_elastic_job_survives(tmp_path):
+    (tmp_path / "goes_on.py").write_text(GOES_ON)
+    job = ("-m", "tfdist.launch", "-np", "3", "--elastic", sys.executable, "goes_on.py")
+    words = ("-m", "tfdist.command", "chaos", "--kill-rank-every", "8s", "--most", "1", "--", sys.executable, *job)
+    done = run(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    (victim,) = re.findall(r"tfdist chaos: after 8 s: SIGKILL to rank (\d)", done.stderr)
+    assert f"tfdistrun: rank {victim} (" in done.stderr
+    assert done.stdout.count("went on") == 2

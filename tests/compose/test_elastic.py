@@ -1,0 +1,120 @@
+"""compose/elastic.yaml: one training whose workers are killed, added, paused, cut off and stopped while it runs."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from container_fault import Fault
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
+HOST_TIMEOUT_S = 6
+# From a fault to ranks that train again: the silence that is borne, and new processes on a slow machine.
+BOUND_S = HOST_TIMEOUT_S + 90
+# The model and the data of the example, until it is told that it is enough.
+TRAINS = """
+import os, digits, keras, tfdist
+
+class UntilEnough(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if tfdist.rank() == 0:
+            print(f"an epoch ends with {tfdist.size()} ranks", flush=True)
+        told = tfdist.allgather_object(os.path.exists("/checkpoints/enough"))
+        self.model.stop_training = any(told) and epoch >= 12
+
+train, validation = digits.load_data(32)
+callbacks = [tfdist.callbacks.DataParallel(elastic=True), UntilEnough()]
+model = digits.build_model()
+model.fit(tfdist.shard(train), epochs=1000, callbacks=callbacks, verbose=0)
+accuracy = model.evaluate(validation, verbose=0)[1]
+if tfdist.rank() == 0:
+    print(f"epochs: {model.history.epoch}")
+    print(f"validation accuracy: {accuracy:.4f}", flush=True)
+"""
+
+
+class Output:
+    """What a job says, read from where the last search has ended."""
+
+    def __init__(self, path, wait_until):
+        self.path, self.wait_until, self.place = path, wait_until, 0
+
+    def until(self, pattern):
+        """Waits for a line with it behind the last one that was found; returns what was said up to it."""
+
+        def found():
+            # Only whole lines, so that nothing of one is left for the next search.
+            match = re.search(rf"^.*{pattern}.*\n", self.text(), re.MULTILINE)
+            ends.extend([match.end()] if match else [])
+            return match
+
+        ends = []
+        self.wait_until(found, seconds=BOUND_S, what=f"{pattern!r} behind\n{self.text()[-3000:]}")
+        said = self.text()[: ends[0]]
+        self.place += ends[0]
+        return said
+
+    def text(self):
+        return self.path.read_text()[self.place :]
+
+
+@pytest.fixture
+def training(project, code, docker, wait_until, tmp_path):
+    folder = code(TRAINS)
+    shutil.copy(EXAMPLE, folder)
+    job = project(
+        "elastic.yaml",
+        CODE=folder,
+        ELASTIC_COMMAND="python train.py",
+        TFDIST_HOST_TIMEOUT=str(HOST_TIMEOUT_S),
+        LAUNCH_OPTIONS="--blacklist-cooldown-range 5 10",
+    )
+    log = tmp_path / "log"
+    with job.started(log, "launcher", verb=("run", "--rm", "-T")) as process:
+        yield job, process, Fault(docker, job), Output(log, wait_until)
+    # Else a test that fails leaves a container that cannot be stopped.
+    docker("unpause", f"{job.name}-worker-3", check=False)
+
+
+def test_a_training_goes_on_whatever_becomes_of_its_workers(training, docker, wait_until):
+    job, process, faults, said = training
+    one, two, three = (f"{job.name}-worker-{number}" for number in (1, 2, 3))
+    said.until("an epoch ends with 2 ranks")
+
+    # One is killed: the other goes on.
+    faults.kill("worker-2")
+    said.until(rf"{two} with rank 1 was lost: it closed its connection .*; 1 rank starts anew on {one}:1")
+    said.until("an epoch ends with 1 ranks")
+
+    # It comes back, with one that was not there before; the one that trains stays as it is.
+    before = docker("inspect", "--format", "{{.State.Pid}}", one).stdout
+    job("up", "--detach", "--no-build", "--scale", "worker=3", "worker", check=True)
+    assert docker("inspect", "--format", "{{.State.Pid}}", one).stdout == before
+    said.until(f"all ranks have left; 3 ranks start anew on {one}:1, {two}:1, {three}:1")
+    said.until("an epoch ends with 3 ranks")
+
+    # Two are silent for too long. When they can be heard again, what ran there ends, and they are used again.
+    stale = {name: faults.ranks(name) for name in ("worker-1", "worker-3")}
+    faults.pause("worker-3")
+    faults.disconnect("worker-1")
+    # Which of the three mpirun or the launcher gives up first is a matter of chance, as both wait for as long.
+    said.until("an epoch ends with 1 ranks")
+    faults.unpause("worker-3")
+    faults.connect("worker-1")
+    for name, ranks in stale.items():
+        wait_until(
+            lambda name=name, ranks=ranks: not ranks.keys() & faults.ranks(name), seconds=BOUND_S, what=f"no {ranks}"
+        )
+    said.until(f"3 ranks start anew on {one}:1, {two}:1, {three}:1")
+    said.until("an epoch ends with 3 ranks")
+
+    # One is stopped in order: its rank is told, and it is no lost host.
+    faults.stop("worker-3")
+    assert f"host {three} with" not in said.until(f"2 ranks start anew on {one}:1, {two}:1")
+
+    job("exec", "-T", "--index", "1", "worker", "touch", "/checkpoints/enough", check=True)
+    said.until(r"epochs: ")
+    said.until(r"validation accuracy: (1|0\.9[5-9])")
+    assert process.wait(BOUND_S) == 0
+    for name in ("worker-1", "worker-2"):
+        wait_until(lambda name=name: not faults.ranks(name), seconds=BOUND_S, what=f"no rank on {name}")

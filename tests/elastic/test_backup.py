@@ -1,0 +1,35 @@
+"""A whole job is told to end: its newest commit is kept on a disk, and the same command goes on from there."""
+
+import signal
+from pathlib import Path
+
+from elastic_job import check_weights, segments_of, train
+
+
+def test_the_next_job_goes_on_where_the_first_was_told_to_end(tmp_path):
+    options = ("--elastic", "--backup-dir", "backup")
+    first = train(tmp_path, 3, *options, victims="1:5:job")
+    assert first.returncode == 128 + 15, first.stdout + first.stderr
+    assert "tfdistrun: interrupted by SIGTERM\n" in first.stderr
+    assert "left at a commit, told to end" in first.stderr
+    (kept,) = (tmp_path / "backup").iterdir()
+    assert f"{kept.name} is in {tmp_path / 'backup'}; the same command goes on from there" in first.stderr
+    assert not Path((tmp_path / "commits").read_text()).exists()
+
+    second = train(tmp_path, 2, *options, victims="")
+    assert f"going on from {kept}" in second.stdout + second.stderr
+    # Each step is a commit, and nothing after the last one was done.
+    assert segments_of(second.stdout, 0)[0][1:] == [2, int(kept.stem.partition("-")[2])]
+    second.stdout = first.stdout + second.stdout
+    assert check_weights(tmp_path, second, [0])[0] == [0, 3, 0]
+    assert not list((tmp_path / "backup").iterdir())
+
+
+def test_a_job_whose_launcher_is_killed_leaves_its_newest_commit_too(tmp_path, wait_until):
+    done = train(tmp_path, 2, "--elastic", "--backup-dir", "backup", victims="1:5:launcher")
+    assert done.returncode == -signal.SIGKILL
+    memory = Path((tmp_path / "commits").read_text())
+    wait_until(lambda: not memory.exists(), what="the end of the ranks")
+    (kept,) = (tmp_path / "backup").iterdir()
+    assert int(kept.stem.partition("-")[2]) >= 6
+    assert kept.stat().st_size > 1000

@@ -1,0 +1,35 @@
+"""A fit goes on when ranks are killed, and ends where a training ends that has the same ranks at the same steps."""
+
+import re
+
+import pytest
+from elastic_job import check_weights, train
+
+CASES = {
+    "nobody": (3, ""),
+    "a rank": (3, "1:17:step"),
+    "the first": (2, "0:25:step"),
+    "the last, of four": (4, "3:40:step"),
+    "after the last step of an epoch": (3, "2:40:step"),
+    "one after the other": (4, "0:12:step,2:50:step"),
+    "two at once": (4, "1:20:step,2:20:step"),
+    "all others": (3, "0:10:step,1:30:step"),
+    "at the end of an epoch": (3, "1:40:epoch"),
+    "in a validation": (3, "0:40:validation"),
+    "while the others meet and while they get the newest commit": (4, "1:17:step,2:0:at=meeting,3:0:at=sync"),
+    "while the others compare their commits": (3, "0:17:step,1:0:at=count"),
+    "in a commit that it writes": (3, "0:17:commit"),
+    "by an error of its own": (3, "1:17:fail"),
+    "where a step of Keras is several": (3, "1:5:step", 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_survivors_reach_the_weights_of_a_training_without_a_loss(tmp_path, case):
+    size, victims, *at_once = CASES[case]
+    killed = {int(victim.split(":")[0]) for victim in victims.split(",") if victim}
+    done = train(tmp_path, size, "--elastic", victims=victims, steps_at_once=at_once[0] if at_once else 1)
+    survivors = [rank for rank in range(size) if rank not in killed]
+    assert check_weights(tmp_path, done, survivors)[-1][1] == len(survivors)
+    for rank in survivors:
+        assert len(re.findall(rf"^\[{rank}\] training (begins|ends)$", done.stdout, re.MULTILINE)) == 2

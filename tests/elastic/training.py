@@ -1,0 +1,224 @@
+"""Run by the tests of elastic training, in a folder of its own: as ranks, or alone to compute what they must reach.
+
+training.py train VICTIMS STEPS  a fit by tfdistrun, STEPS at once; VICTIMS: "RANK:STEP:HOW,...", see `Killer`
+training.py reference SEGMENTS   one process; SEGMENTS: JSON, [[epoch, ranks, first iteration], ...]
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tfdist import runtime
+from tfdist.elastic import keras_state, state
+
+EPOCHS, SAMPLES, BATCH, RATE = 3, 480, 4, 0.003
+
+
+def make_model(steps_at_once=1):
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input((8,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(RATE, momentum=0.9), "mse", metrics=["mae"], steps_per_execution=steps_at_once)
+    return model
+
+
+def make_rows():
+    random = np.random.default_rng(0)
+    samples = random.normal(size=(SAMPLES, 8)).astype("float32")
+    rows = (samples, samples.sum(1, keepdims=True) + random.normal(size=(SAMPLES, 1)).astype("float32"))
+    return tf.data.Dataset.from_tensor_slices(rows)
+
+
+def make_data():
+    return make_rows().shuffle(SAMPLES, seed=3)
+
+
+# Functions in which the ranks that are left find each other, compare their commits, and take over the newest one.
+MOMENTS = {
+    "meeting": (runtime, "shrink"),
+    "count": (state, "allgather_object"),
+    "sync": (keras_state, "broadcast_variables"),
+}
+
+
+class Killer(keras.callbacks.Callback):
+    """Has this rank lost after so many steps, once, also when it is started anew.
+
+    It is killed where `how` says: at the end of a "step" or an "epoch", when a "validation" begins, "after" the
+    training, or when it has been started "again". Or something else is done at the end of a step:
+
+    stop          it hangs
+    told          it gets SIGTERM; so does the whole job with "job"
+    launcher      the launcher is killed
+    damage        the newest commit is damaged before it is killed
+    later=SECONDS it is killed so much later
+    commit        it is killed in the middle of the next commit that it writes
+    at=MOMENT     it is killed when it goes on after the loss of another, at that moment of MOMENTS
+    fail, exit=N  it ends by an error, or with that status
+    wait          it waits until all ranks are to leave; so does hosts=NAME/SLOTS, which tells of other hosts before
+    """
+
+    def __init__(self, step, how):
+        super().__init__()
+        self.left, (self.way, _, self.value) = step, how.partition("=")
+        self.place = how if how in ("epoch", "validation", "after", "again") else "step"
+        self.done = Path(f"victim-{tfdist.rank()}-{step}-{how.replace('/', '-')}")
+
+    def die(self, place):
+        if self.left <= 0 and self.place == place and not self.done.exists():
+            if place == "again" and not any(Path().glob("victim-*")):
+                return
+            self.done.touch()
+            getattr(self, self.way, kill)()
+
+    def stop(self):
+        kill(signal.SIGSTOP)
+
+    def told(self):
+        kill(signal.SIGTERM)
+
+    def job(self):
+        kill(signal.SIGTERM, launcher())
+
+    def launcher(self):
+        kill(pid=launcher())
+
+    def damage(self):
+        damage_newest_commit()
+        kill()
+
+    def later(self):
+        threading.Timer(float(self.value), kill).start()
+
+    def commit(self):
+        """By the kernel, which cuts the file there."""
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+
+    def at(self):
+        module, name = MOMENTS[self.value]
+        setattr(module, name, lambda *_, **__: kill())
+
+    def fail(self):
+        raise ValueError("the data is broken")
+
+    def exit(self):
+        raise SystemExit(int(self.value))
+
+    def wait(self):
+        end = time.monotonic() + 60
+        while not Path(os.environ["TFDIST_LEAVE"]).exists():
+            assert time.monotonic() < end, "nobody asked the ranks to leave"
+            threading.Event().wait(0.05)
+
+    def hosts(self):
+        Path("hosts.new").write_text(self.value.replace("/", ":"))
+        Path("hosts.new").replace("hosts")  # who looks in between sees some
+        self.wait()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        self.die("step")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.die("epoch")
+
+    def on_test_begin(self, logs=None):
+        self.die("validation")
+
+
+def kill(signum=signal.SIGKILL, pid=None):
+    os.kill(os.getpid() if pid is None else pid, signum)
+
+
+def launcher():
+    """The process that has started all this on this machine."""
+    pid, found = os.getpid(), 0
+    while pid > 1:
+        if b"\0-m\0tfdist.launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            found = pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def damage_newest_commit():
+    names = [path for path in Path(os.environ["TFDIST_COMMITS"]).iterdir() if path.suffix == ".commit"]
+    newest = max(names, key=lambda path: int(path.stem.split("-")[1]))
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+
+
+class Report(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        print(f"segment {epoch} {tfdist.size()} {int(self.model.optimizer.iterations)}", flush=True)
+
+    def on_train_begin(self, logs=None):
+        print("training begins", flush=True)
+
+    def on_train_end(self, logs=None):
+        print("training ends", flush=True)
+
+
+def train(victims, steps_at_once):
+    tfdist.init()
+    number = tfdist.rank()
+    Path("commits").write_text(os.environ["TFDIST_COMMITS"])
+    killers = {int(rank): Killer(int(step), how) for rank, step, how in (one.split(":") for one in victims)}
+    if number in killers:
+        killers[number].die("again")
+    model = make_model(steps_at_once)
+    data = tfdist.shard(make_data()).batch(BATCH).prefetch(2)
+    callbacks = [tfdist.callbacks.DataParallel(elastic=True), Report()]
+    callbacks += [killers[number]] if number in killers else []
+    whole = make_rows()
+    checked = tfdist.shard(whole).batch(32)
+    history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=2, validation_data=checked)
+    assert history.epoch == list(range(EPOCHS)), history.epoch
+    # The ranks that are left share all of it.
+    np.testing.assert_allclose(history.history["val_loss"][-1], model.evaluate(whole.batch(32), verbose=0)[0], 1e-4)
+    save(f"rank-{number}", model)
+    if number in killers:
+        killers[number].die("after")
+
+
+def reference(segments):
+    """Each segment up to the iteration at which the next begins, or the end of its epoch."""
+    model = make_model()
+    data = make_data()
+    ends = [segment[2] for segment in segments[1:]] + [None]
+    position, epoch, order = 0, -1, []
+    for (of_epoch, ranks, first), end in zip(segments, ends, strict=True):
+        if of_epoch != epoch:
+            if epoch >= 0:
+                iter(data)  # as fit does after each epoch, which moves the order on
+            epoch, position, order = of_epoch, 0, list(data)
+        assert int(model.optimizer.iterations) == first, (segments, int(model.optimizer.iterations))
+        model.optimizer.learning_rate = RATE * ranks
+        while position + ranks * BATCH <= SAMPLES and (end is None or int(model.optimizer.iterations) < end):
+            rows = order[position : position + ranks * BATCH]
+            model.train_on_batch(np.stack([x for x, _ in rows]), np.stack([y for _, y in rows]))
+            position += ranks * BATCH
+    save("reference", model)
+
+
+def save(name, model):
+    variables = [*model.trainable_variables, *model.optimizer.variables]
+    np.savez(Path(f"{name}.npz"), *[np.asarray(variable) for variable in variables])
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "train":
+        train([victim for victim in sys.argv[2].split(",") if victim], int(sys.argv[3]))
+    else:
+        reference(json.loads(sys.argv[2]))

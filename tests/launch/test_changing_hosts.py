@@ -1,0 +1,286 @@
+"""Elastic jobs whose hosts come, go and come back, or of which too few are left. They are played by `machine`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machine import BOUND_S, COUNTED, COUNTS, FIRST, HOST_TIMEOUT_S, SECOND, Machines
+
+# A rank of an elastic job without MPI and TensorFlow, so that a start takes no time. It counts until `end` is there,
+# and writes down when and where it begins, where from, and when it leaves.
+LEAN = """\
+import pathlib
+from tfdist.launch import member
+
+def note(what):
+    size = os.environ['OMPI_COMM_WORLD_SIZE']
+    with open('course', 'a') as course:
+        print(what, rank, size, os.uname().nodename, step, time.monotonic(), file=course)
+
+member.report(member.JOINED)
+kept = member.commits() / 'step'
+step = int(kept.read_text()) if kept.exists() else 0
+note('begins')
+while not os.path.exists('end'):
+    step += 1
+    (member.commits() / f'new{rank}').write_text(str(step))
+    (member.commits() / f'new{rank}').replace(kept)
+    member.report(member.COMMITTED)
+    if member.must_leave():
+        member.report(member.LEFT)
+        note('leaves')
+        sys.exit(member.LEFT_STATUS)
+    time.sleep(0.05)
+"""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a rank has written down."""
+
+    what: str
+    rank: int
+    size: int
+    host: str
+    step: int
+    at: float
+
+
+def _course(launch: Any) -> list[Note]:
+    text = (launch.folder / "course").read_text() if (launch.folder / "course").exists() else ""
+    words = [line.split() for line in text.splitlines()]
+    return [Note(what, int(rank), int(size), host, int(step), float(at)) for what, rank, size, host, step, at in words]
+
+
+def _begun(launch: Any) -> list[int]:
+    """The sizes of the generations until now, of which all ranks have begun."""
+    sizes = [note.size for note in _course(launch) if note.what == "begins"]
+    found = []
+    while sizes and len(sizes) >= sizes[0]:
+        found.append(sizes[0])
+        del sizes[: sizes[0]]
+    return found
+
+
+def _wait_for(launch: Any, wait_until: Any, sizes: list[int]) -> None:
+    """Until these generations have begun; ten seconds at most are a cooldown."""
+    wait_until(lambda: _begun(launch) == sizes, seconds=10 + BOUND_S, what=f"generations of {sizes} ranks")
+
+
+def _list(hosts: Path, text: str) -> None:
+    """All at once, so that who looks in between finds some."""
+    new = hosts.with_name("hosts.new")
+    new.write_text(text)
+    new.replace(hosts)
+
+
+def _cpu_s(pid: int) -> float:
+    """What a process has used; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_host_that_flaps_is_left_out_for_longer_each_time(machines: Machines, launch: Any, wait_until: Any) -> None:
+    """Cut off and back, it is used again after 3 s; killed and back, after 6 s."""
+    launch.script(LEAN)
+    job = machines.start(launch, "--elastic", "--blacklist-cooldown-range", "3", "60")
+    _wait_for(launch, wait_until, [2])
+    for cooldown_s, before in ((3, [2]), (6, [2, 1, 2])):
+        lost = time.monotonic()
+        if cooldown_s == 3:
+            machines.unplug(SECOND)
+        else:
+            machines.signal(SECOND, signal.SIGKILL)
+        _wait_for(launch, wait_until, [*before, 1])
+        machines.plug(SECOND)
+        _wait_for(launch, wait_until, [*before, 1, 2])
+        left = [note for note in _course(launch) if note.what == "leaves"][-1]
+        assert cooldown_s <= left.at - lost < cooldown_s + BOUND_S
+    (launch.folder / "end").touch()
+    done = launch.end(job)
+    assert done.code == 0, done.stderr
+    for how in (f"has not answered for {HOST_TIMEOUT_S} s", "closed its connection without a record"):
+        assert done.stderr.count(f"host {SECOND} with rank 1 was lost: it {how}") == 1
+    assert done.stderr.count(f"; 1 rank starts anew on {FIRST}:1\n") == 2
+    assert done.stderr.count("there are slots for 2 ranks: all ranks leave at their next commit") == 2
+    steps = [note.step for note in _course(launch) if note.host == "node-2"]
+    assert steps == sorted(steps), "what was committed is not done again"
+    machines.wait_for_end(wait_until, FIRST, SECOND)
+    assert machines.memory(FIRST) == machines.memory(SECOND) == []
+
+
+def test_too_few_hosts_are_waited_for_and_then_the_job_fails(machines: Machines, launch: Any, wait_until: Any) -> None:
+    launch.script(LEAN)
+    cooldown = ("--blacklist-cooldown-range", "600", "600")
+    job = machines.start(launch, "--min-np", "2", "--elastic-timeout", "5", *cooldown)
+    _wait_for(launch, wait_until, [2])
+    lost = time.monotonic()
+    machines.signal(SECOND, signal.SIGKILL)
+    machines.wait_for_end(wait_until, FIRST)
+    used = [_cpu_s(job.pid)]
+    wait_until(lambda: job.poll() is not None or used.append(_cpu_s(job.pid)), seconds=BOUND_S, what="the end")
+    assert used[-1] - used[0] < 1, "it spins"
+    assert 5 <= time.monotonic() - lost < 5 + BOUND_S
+    done = launch.end(job)
+    assert done.code == 1, done.stderr
+    short = "the hosts that are left have slots for 1 rank, and --min-np is 2"
+    why = f"tfdistrun: host {SECOND} with rank 1 was lost: it closed its connection without a record"
+    assert f"{why}; {short}; waiting for hosts, 5 s at most\n" in done.stderr
+    assert done.stderr.endswith(f"{short}; none came within 5 s (--elastic-timeout)\n")
+    assert machines.memory(FIRST) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_wait_for_hosts_is_interrupted(machines: Machines, launch: Any, wait_until: Any, signum: int) -> None:
+    launch.script(LEAN)
+    job = machines.start(launch, "--min-np", "2", "--blacklist-cooldown-range", "600", "600")
+    _wait_for(launch, wait_until, [2])
+    machines.signal(SECOND, signal.SIGKILL)
+    wait_until(lambda: "; waiting for hosts, " in launch.said(job), seconds=BOUND_S, what="the wait for hosts")
+    job.send_signal(signum)
+    done = launch.end(job)
+    assert done.code == 128 + signum, done.stderr
+    assert done.seconds < BOUND_S
+    assert f"interrupted by {signal.Signals(signum).name} while no rank ran" in done.stderr
+    assert machines.memory(FIRST) == []
+
+
+def test_a_host_is_taken_off_the_list_and_the_script_fails(machines: Machines, launch: Any, wait_until: Any) -> None:
+    """Its ranks leave with the others, and what was committed there does not stay. Junk changes nothing."""
+    launch.script(LEAN)
+    hosts = launch.folder / "hosts"
+    _list(hosts, f"{FIRST}\n{SECOND}\n")
+    finder = launch.folder / "find.sh"
+    finder.write_text(f"#!/bin/sh\necho >>{launch.folder}/looked\ncat {hosts} || exit 3\n")
+    finder.chmod(0o755)
+    job = machines.start(launch, "--elastic", script=str(finder))
+    _wait_for(launch, wait_until, [2])
+    for harm in (lambda: _list(hosts, "a b c:d"), hosts.unlink):
+        harm()
+        (launch.folder / "looked").write_text("")
+        wait_until(lambda: len((launch.folder / "looked").read_text()) > 2, what="three looks")
+    _list(hosts, f"{FIRST}\n")
+    _wait_for(launch, wait_until, [2, 1])
+    assert [note.what for note in _course(launch) if note.host == "node-3"] == ["begins", "leaves"]
+    (launch.folder / "end").touch()
+    done = launch.end(job)
+    assert done.code == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if line.endswith("; the hosts stay as they are")]
+    assert ["'a b c' is not a host name" in told[0], "it ended with status 3" in told[1], len(told)] == [True, True, 2]
+    assert f"{SECOND} has fewer slots or none: all ranks leave at their next commit" in done.stderr
+    machines.wait_for_end(wait_until, FIRST, SECOND)
+    assert machines.memory(FIRST) == machines.memory(SECOND) == []
+
+
+def test_a_host_that_stays_away(launch: Any, agent: Any, wait_until: Any) -> None:
+    """It is tried again after 1 s, in vain, then after 2 s, and the ranks go on each time."""
+    launch.script(LEAN)
+    words = ("-np", "2", "-H", "nodea:1,lost:1", "--elastic", "--start-timeout", "10")
+    job = agent.start(launch, *words, "--blacklist-cooldown-range", "1", "60", "python", "rank.py")
+    for starts in (1, 2, 3):  # each after the whole of --start-timeout
+        _wait_for(launch, wait_until, [1] * starts)
+    (launch.folder / "end").touch()
+    done = launch.end(job)
+    assert done.code == 0, done.stderr
+    assert done.stderr.count("host lost cannot be reached by ssh; 1 rank starts anew on nodea:1\n") >= 3
+    steps = [note.step for note in _course(launch)]
+    assert steps == sorted(steps)
+
+
+def test_a_host_on_which_nothing_works_is_found(machines: Machines, launch: Any, wait_until: Any) -> None:
+    """It lacks the program, say. The ranks go on without it, and do not try again."""
+    fails = "if os.uname().nodename == 'node-3': sys.exit(5)\n"
+    waits = "while os.environ['OMPI_COMM_WORLD_SIZE'] == '2': time.sleep(0.05)\n"  # as MPI_Init does
+    launch.script(fails + waits + LEAN)
+    hosts = launch.folder / "hosts"
+    _list(hosts, f"{FIRST}\n")
+    job = machines.start(launch, "--elastic", ranks=1, script=f"cat {hosts}")
+    _wait_for(launch, wait_until, [1])
+    _list(hosts, f"{FIRST}\n{SECOND}\n")
+    wait_until(lambda: _begun(launch) == [1, 1], seconds=BOUND_S, what="one without it")
+    (launch.folder / "end").touch()
+    done = launch.end(job)
+    assert done.code == 0, done.stderr
+    assert f"all ranks have left; 2 ranks start anew on {FIRST}:1, {SECOND}:1\n" in done.stderr
+    assert f"rank 1 on {SECOND} failed: exit code 5; " in done.stderr
+    end = f"1 rank starts anew on {FIRST}:1, without {SECOND}, where no rank has committed anything yet\n"
+    assert done.stderr.count(end) == 1
+    machines.wait_for_end(wait_until, FIRST, SECOND)
+    assert machines.memory(FIRST) == []
+
+
+def test_told_to_end_while_it_ends_by_itself(launch: Any, wait_until: Any) -> None:
+    """A failure is about to be followed by a new start of all ranks; nobody wants that any more."""
+    ends = "def stay(*_):\n    open('told', 'w').close()\nsignal.signal(signal.SIGTERM, stay)\n"
+    fails = (
+        "    if rank == 1 and os.path.exists('up0'): os.kill(os.getpid(), signal.SIGKILL)\n    open(f'up{rank}', 'w')\n"
+    )
+    head, loop = LEAN.split("    step += 1\n")
+    launch.script(f"{ends}{head}    step += 1\n{loop}{fails}")
+    job = launch.start("-np", "2", "--min-np", "2", "python", "rank.py")
+    wait_until(lambda: launch.files("told"), what="the end of the other")
+    job.send_signal(signal.SIGTERM)
+    done = launch.end(job)
+    # The one that was told has 20 s, as its pause is.
+    assert done.seconds < 20 + BOUND_S
+    assert done.code in (137, 143), "the second where it came so late that the next start had begun"
+    if done.code == 137 and "start anew on" not in done.stderr:
+        assert done.stderr.endswith("\nthe ranks are not started anew, since the job was told to end\n")
+
+
+# Alone, rank 0 finds another host at step 20, and waits until it is asked to leave. With two, rank 1 waits in step 30.
+FINDS = f"""\
+        if state.step == 20 and tfdist.size() == 1:
+            open('hosts', 'a').write('{SECOND}')
+            while not os.path.exists(os.environ['TFDIST_LEAVE']): time.sleep(0.05)
+        if state.step == 30 and tfdist.size() == 2:
+            open(f'up{{rank}}', 'w').close()
+            while rank == 1: time.sleep(0.05)
+"""
+
+
+def test_a_host_is_found_and_then_cut_off(machines: Machines, launch: Any, wait_until: Any) -> None:
+    """Each time ranks go on from the last commit, which the new host gets from the memory of the other."""
+    launch.script(COUNTS + FINDS + COUNTED)
+    (launch.folder / "hosts").write_text(f"{FIRST}\n")
+    job = machines.start(launch, "--elastic", "--max-np", "2", ranks=1, script="cat hosts")
+    wait_until(lambda: len(launch.files("up*")) == 2, seconds=90, what="both ranks")
+    ranks = [pid for pid in machines.processes(FIRST) if launch.processes().get(pid, "").endswith("rank.py ")]
+    machines.unplug(SECOND)
+    begin, used = time.monotonic(), [sum(map(_cpu_s, ranks))]
+    wait_until(lambda: used.append(sum(map(_cpu_s, ranks))) or used[-1] == 0, seconds=BOUND_S, what="their end")
+    assert max(used) - used[0] < (time.monotonic() - begin) / 2, "who waits for a lost rank spins"
+    done = launch.end(job)
+    assert done.code == 0, done.stderr
+    counts = sorted(line for line in done.stdout.splitlines() if "counts from" in line)
+    assert counts == [
+        "[0] counts from 0 with 1",
+        "[0] counts from 21 with 2",
+        "[0] counts from 30 with 1",
+        "[1] counts from 21 with 2",
+    ]
+    assert f"all ranks have left; 2 ranks start anew on {FIRST}:1, {SECOND}:1\n" in done.stderr
+    assert f"host {SECOND} with rank 1 was lost: it has not answered for {HOST_TIMEOUT_S} s" in done.stderr
+    machines.wait_for_end(wait_until, FIRST, SECOND)
+    assert machines.memory(FIRST) == machines.commits(SECOND) == []
+
+
+def test_the_launcher_is_killed(machines: Machines, launch: Any, wait_until: Any) -> None:
+    """Nothing of an elastic job is left anywhere."""
+    launch.script(LEAN)
+    job = machines.start(launch, "--elastic")
+    _wait_for(launch, wait_until, [2])
+    assert machines.memory(FIRST) != [] != machines.memory(SECOND)
+    job.kill()
+    machines.wait_for_end(wait_until, FIRST, SECOND)
+    wait_until(lambda: not launch.processes().keys() - {each.pid for each in machines.servers.values()})
+    assert machines.memory(FIRST) == machines.memory(SECOND) == []

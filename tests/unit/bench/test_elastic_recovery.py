@@ -1,0 +1,72 @@
+"""benchmarks/elastic_recovery.py without running anything: its jobs, what it reads from one, and the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def recovery(script: Any) -> Any:
+    return script("elastic_recovery")
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_jobs(recovery: Any, number: int) -> None:
+    """Each fault begins with the ranks that the one before has left, and hits some that live."""
+    for make, _ in recovery.JOBS.values():
+        alive, step = {0, 1, 2, 3}, 0
+        for fault in make(number):
+            assert fault.of == len(alive) and set(fault.ranks) <= alive, fault
+            assert fault.step > step
+            step = fault.step
+            alive -= set(fault.ranks) if fault.size < fault.of else set()
+            if len(alive) != fault.size:  # all anew
+                alive = set(range(fault.size))
+
+
+def test_every_rank_has_its_turn(recovery: Any) -> None:
+    assert {recovery.in_place(number)[0].ranks for number in range(3)} == {(1,), (2,), (3,)}
+    assert {recovery.anew(number)[2].ranks for number in range(3)} == {(1,), (2,), (3,)}
+
+
+def _record(folder: Path, steps: str, **faults: float) -> None:
+    (folder / "steps").write_text(steps)
+    for name, at in faults.items():
+        (folder / name.replace("_", "-")).write_text(repr(at))
+
+
+def test_the_first_rank_that_ends_the_next_step_counts(recovery: Any, tmp_path: Path) -> None:
+    _record(tmp_path, "19 1.0 4\n20 2.0 4\n20 2.2 4\n21 5.5 2\n21 5.25 2\n", fault_20_1=2.5, fault_20_2=3.0)
+    fault = recovery.Fault("two", 20, (1, 2), "kill", 2)
+    assert recovery.standstills(tmp_path, [fault]) == {"two": 2.25}
+
+
+def test_a_step_whose_commit_is_hit_is_done(recovery: Any, tmp_path: Path) -> None:
+    """Others tell the end of it a little later than the fault."""
+    _record(tmp_path, "20 2.0 2\n21 3.25 2\n22 4.0 1\n", fault_20_0=3.0)
+    fault = recovery.Fault("commit", 20, (0,), "commit", 1, of=2)
+    assert recovery.standstills(tmp_path, [fault]) == {"commit": 1.0}
+
+
+def test_a_planned_start_begins_with_the_last_step_before_it(recovery: Any, tmp_path: Path) -> None:
+    _record(tmp_path, "80 1.0 4\n81 1.5 4\n300 4.0 4\n301 9.0 3\n302 9.5 3\n", fault_80_0=1.0)
+    fault = recovery.Fault("fewer", 80, (0,), "hosts", 3)
+    assert recovery.standstills(tmp_path, [fault]) == {"fewer": 5.0}
+
+
+def test_a_job_that_went_on_in_another_way(recovery: Any, tmp_path: Path) -> None:
+    _record(tmp_path, "20 2.0 4\n21 5.0 4\n", fault_20_1=2.5)
+    fault = recovery.Fault("one", 20, (1,), "kill", 3)
+    with pytest.raises(RuntimeError, match="one: 4 ranks went on, not 3"):
+        recovery.standstills(tmp_path, [fault])
+
+
+def test_table(recovery: Any) -> None:
+    seconds = [number / 100 for number in range(20, 0, -1)]
+    assert recovery.rows({"a": seconds, "b": [1.5]}) == [
+        ["a", "20", "0.105", "0.190", "0.200"],
+        ["b", "1", "1.500", "1.500", "1.500"],
+    ]

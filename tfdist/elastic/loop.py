@@ -1,0 +1,103 @@
+"""The training function of an elastic job, called again after each loss of a rank."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Concatenate, ParamSpec, TypeVar
+
+from tfdist import errors, runtime
+from tfdist.elastic import retirement, survival
+from tfdist.elastic.commit_store import CommitStore
+from tfdist.elastic.state import State
+from tfdist.launch import member
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_StateType = TypeVar("_StateType", bound=State)
+_trainings = itertools.count()
+_running: list[State] = []
+
+
+def run(
+    func: Callable[Concatenate[_StateType, _Arguments], _Result],
+) -> Callable[Concatenate[_StateType, _Arguments], _Result]:
+    """Makes a training function survive the loss of ranks; for use as a decorator.
+
+    The function gets the state as its first argument and goes on from it: from `state.epoch`, for one. It is called
+    when every rank has the same state. When a rank is lost in it, the others meet, count themselves anew, go back to
+    the newest commit, call what was registered by `state.register_reset_callbacks`, and call the function again. Start
+    the job with `tfdistrun --elastic`; else a lost rank ends it.
+
+    Where the others cannot go on as they are, `tfdistrun` starts all ranks anew, and `run` begins with the newest
+    commit that is left on a host. The script runs from its beginning then: a training that had ended ends at once.
+
+    Whatever depends on the number of ranks belongs into the function: `tfdist.shard`, `steps_per_epoch`. Any other
+    exception leaves it as usual.
+
+    Args:
+        func: The training function.
+
+    Returns:
+        A function with the same arguments and result.
+
+    Raises:
+        PeerLostError: If a rank is lost in a job that is not elastic.
+
+    Example:
+
+    ```python
+    @tfdist.elastic.run
+    def train(state):
+        while state.step < 1000:
+            step(next(batches))
+            state.step += 1
+            state.commit()
+
+    train(tfdist.elastic.TensorFlowState([*model.variables, *optimizer.variables], step=0))
+    ```
+    """
+
+    @functools.wraps(func)
+    def call(state: _StateType, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        runtime.init()
+        with _kept_in_files(state):
+            return _call(state, *args, **kwargs)
+
+    def _call(state: _StateType, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        lost = False
+        while True:
+            try:
+                if lost:
+                    state.restore()
+                state.sync()
+                if lost:
+                    state.on_reset()
+                return func(state, *args, **kwargs)
+            except Exception as error:
+                trouble = survival.trouble_behind(error)
+                if isinstance(trouble, errors.StallError):
+                    member.report(member.STALLED)  # so that none of the others is taken for one that can go on
+                if not isinstance(trouble, errors.PeerLostError):
+                    raise
+                survival.go_on(trouble)
+                lost = True
+
+    return call
+
+
+@contextlib.contextmanager
+def _kept_in_files(state: State) -> Iterator[None]:
+    """New processes go on from the state of the outermost function; what is inside of it begins anew."""
+    folder = member.commits()
+    outermost = folder is not None and not _running
+    if folder is not None and outermost:
+        state.keep_in(CommitStore(folder, member.backup()), next(_trainings))
+    _running.append(state)
+    try:
+        with retirement.at_next_commit() if outermost else contextlib.nullcontext():
+            yield
+    finally:
+        _running.pop()
