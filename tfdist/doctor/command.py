@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,20 @@ def main(words: Sequence[str]) -> int:
         print(config.table())
         return 0
     settings = config.read()
-    found = examine(child.probe(), host.read(), settings, os.environ)
+    _tell("loads TensorFlow and the engine")
+    found = examine(child.probe(), _pair, host.read(), settings, os.environ)
     print(json.dumps(as_json(found), indent=2) if options.json else as_text(found))
     return int(any_broken(found))
 
 
-def examine(probe: Any, machine: host.Host, settings: config.Config, environment: Mapping[str, str]) -> list[Finding]:
+def examine(
+    probe: Any, pair: Callable[[int], Any], machine: host.Host, settings: config.Config, environment: Mapping[str, str]
+) -> list[Finding]:
     """All findings.
 
     Args:
         probe: What `child.probe` returns.
+        pair: `child.two_ranks`; not called where packages or the engine are broken.
         machine: The facts of this host.
         settings: Those in force.
         environment: For the variables of CUDA and NCCL.
@@ -50,6 +55,8 @@ def examine(probe: Any, machine: host.Host, settings: config.Config, environment
         return [*found, *network.findings(machine, len(machine.gpu_files), environment)]
     found = [*software.findings(probe), _mpirun(settings, environment)]
     gpus = len(probe["gpus"].get("gpus", []))
+    if not any_broken(found):
+        found.append(software.two_ranks(pair(gpus)))
     if "error" not in probe["gpus"]:  # else the library does not load, which is said above
         shown = environment.get("CUDA_VISIBLE_DEVICES")
         found += accelerator.findings(probe["gpus"], probe["tensorflow"], machine, shown)
@@ -58,6 +65,17 @@ def examine(probe: Any, machine: host.Host, settings: config.Config, environment
         found.append(accelerator.cache(settings.kernel_cache, _writable(settings.kernel_cache)))
     used = gpus if probe["tensorflow"].get("cuda") else 0
     return [*found, *network.findings(machine, used, environment)]
+
+
+def _pair(gpus: int) -> Any:
+    _tell("starts a job of two ranks")
+    return child.two_ranks(gpus)
+
+
+def _tell(what: str) -> None:
+    """Seconds pass, which a person would like to know."""
+    if sys.stderr.isatty():
+        print(f"tfdist doctor: {what} ...", file=sys.stderr, flush=True)
 
 
 def _mpirun(settings: config.Config, environment: Mapping[str, str]) -> Finding:
@@ -77,7 +95,8 @@ def _writable(folder: str) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tfdist doctor",
-        description="Looks at TensorFlow, MPI, GPUs and the network, and says what does not work and what to do.",
+        description="Looks at TensorFlow, MPI, GPUs and the network, sums with two ranks, and says what does not work "
+        "and what to do.",
         epilog="Exit status: 0 if what was found works (no GPU is no fault), 1 if something does not.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")

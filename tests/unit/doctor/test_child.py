@@ -60,3 +60,32 @@ def test_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, 
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
     assert child.nvidia_smi("topo", "-m") == output
+
+
+PAIR = {"ranks": 2, "bytes": 8, "seconds": 0.5, "device": "CPU:0"}
+
+
+def test_two_ranks_as_their_job_prints_them() -> None:
+    script = f"import json, sys; print('[1] {{}}'); print('[0] ' + json.dumps({PAIR})); print('slow', file=sys.stderr)"
+    assert child.two_ranks(0, python(script)) == PAIR | {"said": "slow\n"}
+
+
+@pytest.mark.parametrize(("gpus", "hidden"), [(0, True), (1, True), (2, False)])
+def test_two_ranks_take_gpus_only_where_each_gets_one(gpus: int, hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    script = "import json, os; print(json.dumps({'seen': os.environ['CUDA_VISIBLE_DEVICES']}))"
+    assert child.two_ranks(gpus, python(script))["seen"] == ("" if hidden else "0,1")
+
+
+def test_a_job_that_fails_or_hangs() -> None:
+    text = child.two_ranks(0, python("import sys; sys.exit('rank 1 got 3 wrong sums of 8')"))
+    assert text == "a job of two ranks ended with exit status 1:\nrank 1 got 3 wrong sums of 8"
+    assert "took more than 0.2 seconds" in child.two_ranks(0, python("import signal; signal.pause()"), 0.2)
+
+
+def test_the_real_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tfdist.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    report = child.two_ranks(0)
+    assert isinstance(report, dict), report
+    assert (report["ranks"], report["bytes"], report["device"]) == (2, 1 << 20, "CPU:0") and report["seconds"] > 0

@@ -16,6 +16,14 @@ from tfdist.doctor.host import Host
 from tfdist.errors import ConfigError
 
 
+def two_ranks(gpus: int) -> dict[str, Any]:
+    return {"ranks": 2, "bytes": 1 << 20, "seconds": 0.001 * gpus, "device": "GPU:0", "said": ""}
+
+
+def no_ranks(gpus: int) -> Any:
+    pytest.fail("a job was started where the engine does not work")
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> config.Config:
     return config.read({"TFDIST_KERNEL_CACHE": str(tmp_path / "kernels")})
@@ -26,6 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, probe: dict[str, Any], server: Host
     """A machine with two GPUs; what is changed in it is what the doctor finds."""
     matrix = Path(__file__).with_name("sample").joinpath("topology_nvlink.txt").read_text()
     monkeypatch.setattr(child, "probe", lambda: probe)
+    monkeypatch.setattr(child, "two_ranks", two_ranks)
     monkeypatch.setattr(child, "nvidia_smi", lambda *words: matrix)
     monkeypatch.setattr(host, "read", lambda: server)
     for name in ("CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"):
@@ -36,7 +45,14 @@ def machine(monkeypatch: pytest.MonkeyPatch, probe: dict[str, Any], server: Host
 def test_what_works(machine: dict[str, Any], capsys: Any) -> None:
     assert command.main([]) == 0
     shown = capsys.readouterr().out
-    for text in ("TensorFlow", "NVLink between all GPUs", "mlx5_0", "kernel cache", "what was found works"):
+    for text in (
+        "TensorFlow",
+        "on GPU:0 took 2.00 ms",
+        "NVLink between all GPUs",
+        "mlx5_0",
+        "kernel cache",
+        "what was found works",
+    ):
         assert text in shown
 
 
@@ -52,7 +68,7 @@ def test_a_library_that_does_not_load_says_nothing_of_gpus(
     machine: dict[str, Any], server: Host, settings: config.Config
 ) -> None:
     machine["library"] = machine["gpus"] = {"error": "built for another"}
-    findings = command.examine(machine, server, settings, {"PATH": ""})
+    findings = command.examine(machine, no_ranks, server, settings, {"PATH": ""})
     assert [one.name for one in findings if one.state == BROKEN] == ["library"]
     assert "GPU" not in {one.group for one in findings}
 
@@ -62,12 +78,20 @@ def test_what_nccl_lacks_matters_to_tensorflow_with_cuda_only(
 ) -> None:
     for cuda, state in ((True, BROKEN), (False, OK)):
         machine["tensorflow"]["cuda"] = cuda
-        findings = command.examine(machine, server, settings, {"NCCL_SOCKET_IFNAME": "none"})
+        findings = command.examine(machine, two_ranks, server, settings, {"NCCL_SOCKET_IFNAME": "none"})
         assert next(one for one in findings if one.name == "interfaces").state == state
 
 
+def test_two_ranks_that_cannot_sum_are_broken(
+    machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(child, "two_ranks", lambda gpus: "a job of two ranks ended with exit status 1")
+    assert command.main([]) == 1
+    assert capsys.readouterr().out.endswith("broken: two ranks\n")
+
+
 def test_a_crash_is_a_finding(server: Host, settings: config.Config) -> None:
-    findings = command.examine("it ended with SIGSEGV", server, settings, {"PATH": ""})
+    findings = command.examine("it ended with SIGSEGV", no_ranks, server, settings, {"PATH": ""})
     assert (findings[0].state, findings[0].text) == (BROKEN, "it ended with SIGSEGV")
     assert "interfaces" in {one.name for one in findings}
 
@@ -76,13 +100,13 @@ def test_missing_mpirun(
     machine: dict[str, Any], server: Host, settings: config.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    broken = [one for one in command.examine(machine, server, settings, {"PATH": ""}) if one.state == BROKEN]
+    broken = [one for one in command.examine(machine, no_ranks, server, settings, {"PATH": ""}) if one.state == BROKEN]
     assert [one.name for one in broken] == ["mpirun"]
 
 
 def test_a_cache_that_cannot_be_made(machine: dict[str, Any], server: Host) -> None:
     settings = config.read({"TFDIST_KERNEL_CACHE": "/dev/null/kernels"})
-    one = next(one for one in command.examine(machine, server, settings, {}) if one.name == "kernel cache")
+    one = next(one for one in command.examine(machine, two_ranks, server, settings, {}) if one.name == "kernel cache")
     assert one.state == NOTE
 
 
