@@ -15,6 +15,7 @@ from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.launch import commit_file, core, host, member, mpirun, option, program, ulfm
 from tfdist.launch.call import Call
+from tfdist.launch.cluster.detection import detect
 from tfdist.launch.console import Console
 from tfdist.launch.discovery import DiscoveryError, find_hosts
 from tfdist.launch.generations import Generations
@@ -27,7 +28,7 @@ USAGE_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script `tfdistrun`."""
     try:
-        known, command = option.parse(sys.argv[1:] if argv is None else argv)
+        known, command = option.parse(sys.argv[1:] if argv is None else argv, lambda: detect(os.environ))
         plan, console = _prepare(known, command)
         least = option.least(known)
         job = Launcher(plan, console) if least is None else _make_generations(known, plan, least, console)
@@ -44,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prepare(argv: Sequence[str], call: Call | None = None) -> tuple[Launcher, Console]:
-    """All that comes before the first process: a launcher that is ready to run, and its console. Raises ConfigError."""
+    """All that comes before the first process: a launcher that is ready to run, and its console. Raises ConfigError.
+
+    Without hosts among its words it runs on this machine, whatever job of a cluster that is in.
+    """
     plan, console = _prepare(*option.parse(argv))
     return Launcher(plan, console, call), console
 
@@ -125,6 +129,8 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     )
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     remarks = option.notes(known) + [line for line in warnings if line is not None]
+    if known.verbose and known.allocation is not None:
+        remarks.insert(0, f"{call.processes} ranks on hosts of the allocation {known.allocation}")
     plan = Plan(
         call,
         everywhere,
@@ -163,6 +169,11 @@ def _hosts(known: Namespace) -> tuple[host.Host, ...]:
     wanted = (
         known.num_proc if fewest is None or not known.host_discovery_script else min(known.num_proc, max(slots, fewest))
     )
+    if known.allocation is not None and wanted > slots:
+        raise ConfigError(
+            f"-np {wanted} asks for more than the {slots} slots of {known.allocation}. Ask {known.allocation.manager} "
+            "for more tasks, leave -np out to take all, or name hosts by -H host:slots"
+        )
     return host.used(offered, wanted)
 
 
@@ -187,5 +198,8 @@ def _offered(known: Namespace) -> tuple[host.Host, ...]:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--hostfile {known.hostfile} cannot be read: {error}") from None
         return host.parse_file(text, known.hostfile)
+    if known.allocation is not None:
+        hosts: tuple[host.Host, ...] = known.allocation.hosts
+        return hosts
     # Without a list of hosts there are no slots to exceed: this machine takes as many ranks as are asked for.
     return (host.Host("localhost", known.num_proc),)

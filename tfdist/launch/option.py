@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from tfdist import __version__
 from tfdist.errors import ConfigError
 from tfdist.launch import option_file
+from tfdist.launch.cluster.allocation import Allocation
 from tfdist.launch.core import Cores
 
 START_TIMEOUT_S = 30.0
@@ -29,6 +30,7 @@ examples:
   tfdistrun -np 2 python train.py                        two ranks on this machine
   tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, by ssh
   tfdistrun -np 4 --output-filename logs python train.py each rank's output in logs/rank.N/ as well
+  tfdistrun python train.py                              in a job of Slurm, LSF, PBS ...: on all of its slots
   tfdistrun --config-file job.yaml python train.py       options from a file
 """
 
@@ -160,8 +162,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_placement(group: Any) -> None:
-    group.add_argument("-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks")
-    group.add_argument("-H", "--hosts", metavar="LIST", help="host:slots,host:slots; default: this machine")
+    group.add_argument(
+        "-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks (default: all slots of a cluster's job)"
+    )
+    group.add_argument(
+        "-H",
+        "--hosts",
+        metavar="LIST",
+        help="host:slots,host:slots (default: those of the job of Slurm, LSF, PBS, SageMaker or Kubeflow that this is "
+        "in, else this machine)",
+    )
     group.add_argument("--hostfile", metavar="FILE", help="a host a line: `name slots=2` or `name:2`")
     group.add_argument("-p", "--ssh-port", type=_port, metavar="PORT", help="port of ssh on the other hosts")
     group.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
@@ -326,13 +336,24 @@ def _unknown(name: str, known: Sequence[str] | dict[str, Any]) -> str:
     return f"{name}: no such option; {advice}"
 
 
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options and the user's command. Raises ConfigError."""
+def parse(
+    argv: Sequence[str], find: Callable[[], Allocation | None] = lambda: None
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options and the user's command. Raises ConfigError.
+
+    Args:
+        argv: The words after `tfdistrun`.
+        find: Finds what `allocation` becomes where no option names hosts: the ranks go there.
+    """
     options = parser()
     ours, command = split(argv, options)
     known = options.parse_args(ours)
     if known.config_file is not None:
         known = options.parse_args([*_read_file(known, options), *ours])
+    named = known.hosts or known.hostfile or known.host_discovery_script
+    known.allocation = None if named else find()
+    if known.num_proc is None and known.allocation is not None:
+        known.num_proc = known.allocation.slots
     if known.num_proc is None:
         raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
     if known.hosts and known.hostfile:
