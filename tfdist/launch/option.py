@@ -52,7 +52,7 @@ _IDLE = {
 }
 
 # Of these a job has one; on the command line it stands in place of one in a file.
-_EXCLUSIVE = (("--hosts", "--hostfile", "--host-discovery-script"),)
+_EXCLUSIVE = (("--hosts", "--hostfile", "--host-discovery-script"), ("--mpi", "--srun", "--jsrun"))
 
 _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"} | {
     "FATAL": "error"
@@ -141,7 +141,12 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--version", action="version", version=f"tfdist {__version__}")
-    made.add_argument("--verbose", action="store_true", help="show the mpirun command and all that mpirun says")
+    made.add_argument(
+        "-cb", "--check-build", action="store_true", help="show what this installation has and finds here, and end"
+    )
+    made.add_argument(
+        "--verbose", action="store_true", help="show the mpirun command, all that mpirun says, and what was chosen"
+    )
     made.add_argument(
         "--config-file",
         metavar="FILE",
@@ -293,13 +298,24 @@ def _add_training(group: Any) -> None:
 
 
 def _add_transport(group: Any) -> None:
-    group.add_argument("--mpi", action="store_true", help="use MPI, as is always done")
+    starter = group.add_mutually_exclusive_group()
+    for name, value, meaning in (
+        ("--mpi", "mpirun", "start the ranks by mpirun, also in a job of Slurm where srun could"),
+        ("--srun", "srun", "start the ranks by Slurm's srun (default in its jobs, if a trial of two ranks goes well)"),
+        ("--jsrun", "jsrun", "start the ranks by LSF's jsrun"),
+    ):
+        starter.add_argument(name, dest="starter", action="store_const", const=value, help=meaning)
     group.add_argument(
         "--network-interfaces", type=_names, default=(), metavar="LIST", help="interfaces to use, as in eth0,eth1"
     )
-    group.add_argument("--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for mpirun")
     group.add_argument(
-        "--binding-args", type=_words, metavar="WORDS", help="mpirun's arguments for mapping and binding, for ours"
+        "--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for mpirun (srun, jsrun)"
+    )
+    group.add_argument(
+        "--binding-args",
+        type=_words,
+        metavar="WORDS",
+        help="arguments of mpirun (srun, jsrun) for mapping and binding, in place of ours",
     )
 
 
@@ -337,21 +353,23 @@ def _unknown(name: str, known: Sequence[str] | dict[str, Any]) -> str:
 
 
 def parse(
-    argv: Sequence[str], find: Callable[[], Allocation | None] = lambda: None
+    argv: Sequence[str], find: Callable[[str | None], Allocation | None] = lambda _: None
 ) -> tuple[argparse.Namespace, list[str]]:
     """The options and the user's command. Raises ConfigError.
 
     Args:
-        argv: The words after `tfdistrun`.
-        find: Finds what `allocation` becomes where no option names hosts: the ranks go there.
+        argv: The words after `tfdistrun`. With --check-build nothing else of them counts.
+        find: Finds, for a starter, what `allocation` becomes where no option names hosts: the ranks go there.
     """
     options = parser()
     ours, command = split(argv, options)
     known = options.parse_args(ours)
+    if known.check_build:
+        return known, command
     if known.config_file is not None:
         known = options.parse_args([*_read_file(known, options), *ours])
     named = known.hosts or known.hostfile or known.host_discovery_script
-    known.allocation = None if named else find()
+    known.allocation = None if named else find(known.starter)
     if known.num_proc is None and known.allocation is not None:
         known.num_proc = known.allocation.slots
     if known.num_proc is None:
@@ -370,9 +388,10 @@ def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> l
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config-file {path} cannot be read: {error}") from None
-    found = option_file.read(text, path, options._option_string_actions)
+    actions = options._option_string_actions
+    found = option_file.read(text, path, actions)
     for names in _EXCLUSIVE:
-        if any(getattr(given, _attribute(name)) for name in names):
+        if any(getattr(given, actions[name].dest) for name in names):
             found = {name: words for name, words in found.items() if name not in names}
     words = [word for of_one in found.values() for word in of_one]
     try:
@@ -380,10 +399,6 @@ def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> l
     except ConfigError as error:
         raise ConfigError(f"--config-file {path}: {str(error).partition(_USAGE_MARK)[0]}") from None
     return words
-
-
-def _attribute(name: str) -> str:
-    return name.removeprefix("--").replace("-", "_")
 
 
 def _check_autoscale(known: argparse.Namespace) -> None:
@@ -451,7 +466,7 @@ def least(known: argparse.Namespace) -> int | None:
 
 def notes(known: argparse.Namespace) -> list[str]:
     """A line for each option given that has no effect."""
-    given = [name for name in _IDLE if getattr(known, _attribute(name))]
+    given = [name for name in _IDLE if getattr(known, name.removeprefix("--").replace("-", "_"))]
     return [f"{name} does nothing here: {_IDLE[name][1]}" for name in given]
 
 

@@ -20,7 +20,7 @@ _SECTIONS = {
     "timeline": "timeline-",
 }
 # What has no sense in a file.
-_OF_THE_COMMAND_LINE = ("help", "version", "config_file")
+_OF_THE_COMMAND_LINE = ("help", "version", "check_build", "config_file")
 
 
 def read(text: str, path: str, options: Mapping[str, argparse.Action]) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ SLURM = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "3,2"}
 
 
 def _plan(*words: str) -> tuple[Plan, list[str]]:
-    known, user = option.parse(words, lambda: detect(SLURM))
+    known, user = option.parse(words, lambda _: detect(SLURM))
     return command.make_plan(known, user, {"PATH": "/usr/bin:/bin"})
 
 
@@ -45,9 +45,8 @@ def test_each_manager_is_asked(tmp_path: Path) -> None:
 def test_ranks_take_all_slots_of_the_allocation() -> None:
     plan, remarks = _plan("--verbose", "sh")
     assert plan.mpirun.hosts == (Host("n1", 3), Host("n2", 2))
-    assert remarks == [
-        "5 ranks on hosts of the allocation n1:3, n2:2, from Slurm's SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE"
-    ]
+    said = "5 ranks on hosts of the allocation n1:3, n2:2, from Slurm's SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE"
+    assert said in remarks
     assert _plan("sh")[1] == []
 
 
@@ -55,7 +54,7 @@ def test_ranks_take_all_slots_of_the_allocation() -> None:
 def test_fewer_ranks_than_slots() -> None:
     plan, remarks = _plan("--verbose", "-np", "4", "sh")
     assert plan.mpirun.hosts == (Host("n1", 3), Host("n2", 1))
-    assert remarks[0].startswith("4 ranks on hosts of the allocation")
+    assert [line for line in remarks if line.startswith("4 ranks on hosts of the allocation")]
 
 
 @pytest.mark.usefixtures("_known")
@@ -67,7 +66,8 @@ def test_more_ranks_than_slots() -> None:
 @pytest.mark.usefixtures("_known")
 def test_hosts_that_are_named_win(tmp_path: Path) -> None:
     plan, remarks = _plan("--verbose", "-np", "1", "-H", "other9:1", "sh")
-    assert (plan.mpirun.hosts, remarks) == ((Host("other9", 1),), [])
+    assert plan.mpirun.hosts == (Host("other9", 1),)
+    assert not [line for line in remarks if "allocation" in line]
     (tmp_path / "hosts").write_text("other8\n")
     plan, _ = _plan("-np", "1", "--hostfile", str(tmp_path / "hosts"), "sh")
     assert plan.mpirun.hosts == (Host("other8", 1),)
