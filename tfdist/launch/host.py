@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,19 @@ def _merged(hosts: Iterable[Host], where: str) -> tuple[Host, ...]:
             raise ConfigError(f"{where}: host {host.name!r} is listed twice; list it once with all its slots")
         merged[host.name] = host
     return tuple(merged.values())
+
+
+def listed(pairs: Iterable[tuple[str, str]], where: str) -> tuple[Host, ...]:
+    """Hosts of names and numbers of slots as some text had them; `where` begins the errors."""
+    return _merged((_host(name, slots, where) for name, slots in pairs), where)
+
+
+def counted(text: str, where: str) -> tuple[Host, ...]:
+    """Parses a file with a line for each slot, which is the name of its host."""
+    slots = Counter(line.strip() for line in text.splitlines() if line.strip())
+    if not slots:
+        raise ConfigError(f"{where}: no host in it; expected a name a line")
+    return listed(((name, str(count)) for name, count in slots.items()), where)
 
 
 def parse_list(text: str) -> tuple[Host, ...]:

@@ -116,6 +116,7 @@ class Job:
         now: The time.
         elsewhere: Those of the hosts that are other machines than the launcher's, which can be lost.
         least: The fewest ranks that may go on when others have failed; None to end the job with the first failure.
+        starter: The program that starts the ranks, for messages.
     """
 
     def __init__(
@@ -125,8 +126,10 @@ class Job:
         now: float,
         elsewhere: Collection[str] = (),
         least: int | None = None,
+        starter: str = "mpirun",
     ) -> None:
         self.hosts = list(hosts)
+        self.starter = starter
         self.elsewhere = frozenset(elsewhere)
         self.least = least
         self.phase = Phase.RUNNING

@@ -244,7 +244,7 @@ class Launcher:
         # Of ranks that left no record, mpirun or their supervisor may have said something there; of hosts that are
         # lost it only says so once more.
         silent = self._plan.verbose or self._job.complete or self._job.lost_hosts or not self.explanation
-        return [] if silent else [f"[mpirun] {line}" for line in self._held]
+        return [] if silent else [f"[{self._plan.mpirun.name}] {line}" for line in self._held]
 
     def report(self) -> dict[str, Any]:
         """After `run`: what `tfdist.run` has to know of the job, as JSON can carry it."""
@@ -260,10 +260,12 @@ class Launcher:
     def _new_job(self) -> Job:
         placement = host.placement(self._plan.mpirun.hosts)
         plan = self._plan
-        return Job(placement, plan.start_timeout_s, time.monotonic(), plan.elsewhere, plan.least)
+        return Job(placement, plan.start_timeout_s, time.monotonic(), plan.elsewhere, plan.least, plan.mpirun.name)
 
     def _find_unreachable_hosts(self) -> None:
         # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.
+        if not self._plan.mpirun.own_daemons:
+            return
         if self._job.status != 0 and self._job.interrupt is None and self._job.first_to_fail is None:
             self._unreachable = probe.unreachable(self._job.unreached, self._plan.mpirun.ssh.words())
 
@@ -408,7 +410,7 @@ class Launcher:
     def _on_mpirun_line(self, line: str) -> None:
         # Once ranks have ended, its long texts about "improper" exits only hide the cause, which the records tell.
         if self._plan.verbose:
-            self._console.say(f"[mpirun] {line}")
+            self._console.say(f"[{self._plan.mpirun.name}] {line}")
         elif len(self._held) < _MPIRUN_LINES:
             self._held.append(line)
 

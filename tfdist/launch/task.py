@@ -23,7 +23,7 @@ if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from tfdist.launch import commit_file, member
+from tfdist.launch import commit_file, member, place
 from tfdist.launch.call import Errand
 from tfdist.launch.chatter import is_chatter
 from tfdist.launch.core import available, thread_defaults
@@ -125,10 +125,14 @@ class Supervisor:
         end_descendants(os.getpid(), _ABANDONED_S if self._abandoned else _PATIENCE_S)
         if self._commits is not None:
             self._settle(self._commits)
-        if self._cut_off and os.getppid() == self._parent:
-            # mpirun's daemon, which would try to reach mpirun for a quarter of an hour.
-            os.kill(self._parent, signal.SIGTERM)
+        if self._cut_off:
+            self._end_daemon()
         return 1 if self._abandoned else 0
+
+    def _end_daemon(self) -> None:
+        """Ends mpirun's daemon, which would try to reach mpirun for a quarter of an hour. Slurm's own is left alone."""
+        if os.getppid() == self._parent and place.started_by_mpirun(os.environ):
+            os.kill(self._parent, signal.SIGTERM)
 
     def _catch_signals(self) -> int:
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -477,7 +481,8 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def main() -> int:
     adopt_orphans()
     ticket = Ticket.read(os.environ)
-    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMIX_RANK"])
+    environment = {**os.environ, **place.variables(os.environ)}
+    rank = int(environment.get("OMPI_COMM_WORLD_RANK") or environment["PMIX_RANK"])
     try:
         connection = socket.create_connection((ticket.host, ticket.port), CONNECT_TIMEOUT_S)
         keep_alive(connection, _FIRST_SILENCE_LIMIT_S)
@@ -489,7 +494,7 @@ def main() -> int:
         )
         return 1
     connection.setblocking(False)
-    return Supervisor(ticket, rank, connection, os.environ).run()
+    return Supervisor(ticket, rank, connection, environment).run()
 
 
 if __name__ == "__main__":

@@ -54,6 +54,14 @@ def test_file_error_names_the_line(line: str) -> None:
         host.parse_file(f"\nok:1\n{line}\n", "hosts.txt")
 
 
+def test_line_for_each_slot() -> None:
+    assert host.counted("b\na\n\n b \n", "f") == (Host("b", 2), Host("a", 1))
+    with pytest.raises(ConfigError, match=r"^f: 'a b' is not a host name"):
+        host.counted("a b\n", "f")
+    with pytest.raises(ConfigError, match=r"^f: no host in it"):
+        host.counted("\n", "f")
+
+
 def test_empty_file() -> None:
     with pytest.raises(ConfigError, match="no host in it"):
         host.parse_file("# none\n", "f")

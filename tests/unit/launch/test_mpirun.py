@@ -82,9 +82,27 @@ def test_settings_elsewhere() -> None:
         "PRTE_MCA_prte_if_include": "eth0,eth1",
         "NCCL_SOCKET_IFNAME": "eth0,eth1",
     }
-    call = dataclasses.replace(call, interfaces=())
+    call = dataclasses.replace(call, interfaces=(), network=None)
     assert call.settings({}, root=False) == patience
     assert call.settings(patience, root=False) == {}
+
+
+def test_network_that_all_hosts_share() -> None:
+    call = dataclasses.replace(REMOTE, network="10.0.0.0/24")
+    names = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include", "OMPI_MCA_btl_tcp_if_exclude")
+    settings = call.settings({}, root=False)
+    assert [settings.get(name) for name in names] == ["10.0.0.0/24", "10.0.0.0/24", None]
+    assert "NCCL_SOCKET_IFNAME" not in settings
+    settings = dataclasses.replace(call, interfaces=("eth1",)).settings({}, root=False)
+    assert [settings.get(name) for name in names] == ["eth1", "eth1", None]
+
+
+def test_bridges_are_left_out_where_there_is_no_such_network() -> None:
+    settings = dataclasses.replace(REMOTE, network="").settings({}, root=False)
+    assert "docker0" in settings["OMPI_MCA_btl_tcp_if_exclude"].split(",")
+    assert not [name for name in settings if name.endswith("if_include")]
+    settings = dataclasses.replace(LOCAL, network=None).settings({}, root=False)
+    assert not [name for name in settings if "tcp_if" in name]
 
 
 def test_shared_cores_are_yielded() -> None:

@@ -215,6 +215,17 @@ def test_hosts_that_cannot_be_reached_are_named() -> None:
     assert text.startswith("mpirun ended before all ranks did: host b cannot be reached by ssh\n")
 
 
+def test_other_starters_are_named_and_ssh_is_not() -> None:
+    late = Job(("a", "b"), 30.0, 0.0, {"b"}, starter="srun")
+    late.tick(30.0)
+    assert "--verbose shows what srun says" in summary.render(late)
+    assert "ssh" not in summary.render(late)
+    ended = Job(("a",), 30.0, 0.0, starter="jsrun")
+    ended.end_mpirun(4, 1.0)
+    assert summary.render(ended).startswith("jsrun ended before all ranks did\n")
+    assert "jsrun's exit status was 4" in summary.render(ended)
+
+
 def test_host_lost_while_the_job_is_interrupted() -> None:
     job = Job(("a", "b"), 30.0, 0.0, {"a", "b"})
     for rank, host in enumerate("ab"):

@@ -1,0 +1,104 @@
+"""Jobs of a real Slurm on this machine: tfdistrun without -np and -H takes what salloc and sbatch have given it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from slurm_cluster import Slurm, started_in
+
+TFDISTRUN = (sys.executable, "-m", "tfdist.launch")
+# Each rank has data of its own, so that weights are the same only if gradients are exchanged.
+TRAIN = """\
+import keras, numpy as np, tfdist
+tfdist.init()
+x = np.random.default_rng(3 + tfdist.rank()).normal(size=(48, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+model.compile("sgd", loss="mse")
+model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[tfdist.callbacks.DataParallel()])
+np.save(f"weights{tfdist.rank()}.npy", np.concatenate([weight.numpy().ravel() for weight in model.weights]))
+print("rank", tfdist.rank(), "of", tfdist.size(), "on", os.environ["SLURM_JOB_NODELIST"])
+"""
+# As the machine is: whether Slurm's plugin for PMIx fits the MPI is found by a trial.
+CHOICE = re.compile(
+    r"tfdistrun: (?:(mpirun) starts the ranks: not by srun: \S.*|(srun) starts the ranks: a trial went well)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory, wait_until: Callable[..., None]) -> Iterator[Slurm]:
+    with started_in(tmp_path_factory.mktemp("slurm"), os.environ, wait_until) as made:
+        yield made
+
+
+def _run(launch: Any, slurm: Slurm, *words: str) -> Any:
+    """Runs a command of Slurm; its end is that of the job."""
+    started = subprocess.Popen(
+        words,
+        cwd=launch.folder,
+        env={**launch.environment(), **slurm.variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    launch.started.append(started)
+    return launch.end(started)
+
+
+def _check_choice(said: str, slurm: Slurm) -> None:
+    found = CHOICE.search(said)
+    assert found is not None, said
+    starter = found[1] or found[2]
+    assert re.search(rf"tfdistrun: runs \S*/{starter} ", said), said
+    assert f"tfdistrun: 2 ranks on hosts of the allocation {slurm.name}:2, from Slurm's SLURM_JOB_NODELIST" in said
+
+
+def _check_weights(folder: Path) -> None:
+    first, second = (np.load(folder / f"weights{rank}.npy") for rank in range(2))
+    assert np.isfinite(first).all()
+    np.testing.assert_array_equal(first, second)
+
+
+def test_training_in_an_allocation(launch: Any, slurm: Slurm) -> None:
+    launch.script(TRAIN, "train.py")
+    done = _run(launch, slurm, "salloc", "-n2", *TFDISTRUN, "--verbose", sys.executable, "train.py")
+    assert done.code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] rank {rank} of 2 on {slurm.name}" for rank in range(2)]
+    _check_choice(done.stderr, slurm)
+    _check_weights(launch.folder)
+
+
+def test_training_in_a_batch_job(launch: Any, slurm: Slurm) -> None:
+    launch.script(TRAIN, "train.py")
+    (launch.folder / "job.sh").write_text(
+        f"#!/bin/sh\nexec {shlex.join(TFDISTRUN)} --verbose {sys.executable} train.py\n"
+    )
+    done = _run(launch, slurm, "sbatch", "--wait", "-n2", "--output=said", "job.sh")
+    said = (launch.folder / "said").read_text()
+    assert done.code == 0, done.stderr + said
+    assert {f"[{rank}] rank {rank} of 2 on {slurm.name}" for rank in range(2)} <= set(said.splitlines())
+    _check_choice(said, slurm)
+    _check_weights(launch.folder)
+
+
+def test_failure_ends_the_job_with_its_status(launch: Any, slurm: Slurm) -> None:
+    launch.script("sys.exit(7) if rank == 1 else time.sleep(1000)")
+    done = _run(launch, slurm, "salloc", "-n2", *TFDISTRUN, sys.executable, "rank.py")
+    assert done.code == 7, done.stderr
+    assert f"rank 1 on {slurm.name} failed first: exit code 7" in done.stderr
+    assert slurm.jobs() == ""
+
+
+def test_more_ranks_than_were_given(launch: Any, slurm: Slurm) -> None:
+    done = _run(launch, slurm, "salloc", "-n1", *TFDISTRUN, "-np", "2", "true")
+    assert done.code == 2
+    assert f"-np 2 asks for more than the 1 slots of {slurm.name}:1, from Slurm's" in done.stderr

@@ -1,0 +1,88 @@
+"""Jobs whose ranks are started by programs in the place of jsrun and srun, which tell ranks their place as those do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+# Starts as many processes as it is told, with variables for each, and ends with the first status that is not 0.
+PROGRAM = """\
+#!/usr/bin/env python3
+import os, subprocess, sys
+words = sys.argv[1:]
+if words == ["--mpi=list"]:
+    sys.exit(print("pmix_v4"))
+if words[-2] == "-c":
+    sys.exit(print("ranks 2\\nranks 2"))
+options = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+size = int(options.get("ntasks") or options["tasks_per_rs"])
+command = words[next(place for place, word in enumerate(words) if word.startswith("/")):]
+open("words", "w").write(" ".join(words))
+def variables(rank):
+    names = {names!r}
+    values = dict(rank=rank, size=size, tasks=f"{{size}}(x1)", node=0)
+    return {{name: str(values[value]) for name, value in names.items()}} | {{"PMIX_RANK": str(rank)}}
+started = [subprocess.Popen(command, env=os.environ | variables(rank)) for rank in range(size)]
+sys.exit(max(process.wait() for process in started))
+"""
+STARTERS = {
+    "jsrun": {
+        "JSM_NAMESPACE_RANK": "rank",
+        "JSM_NAMESPACE_SIZE": "size",
+        "JSM_NAMESPACE_LOCAL_RANK": "rank",
+        "JSM_NAMESPACE_LOCAL_SIZE": "size",
+    },
+    "srun": {
+        "SLURM_PROCID": "rank",
+        "SLURM_STEP_NUM_TASKS": "size",
+        "SLURM_LOCALID": "rank",
+        "SLURM_NODEID": "node",
+        "SLURM_STEP_TASKS_PER_NODE": "tasks",
+    },
+}
+JOBS = {
+    "jsrun": {"LSB_JOBID": "3", "LSB_MCPU_HOSTS": "localhost 2"},
+    "srun": {"SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "localhost", "SLURM_TASKS_PER_NODE": "2"},
+}
+NAMES = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+
+
+def _run(launch: Any, name: str, text: str) -> Any:
+    program = launch.folder / name
+    program.write_text(PROGRAM.format(names=STARTERS[name]))
+    program.chmod(0o755)
+    launch.script(text)
+    variables = JOBS[name] | {"PATH": f"{launch.folder}:{launch.environment()['PATH']}"}
+    return launch.run(f"--{name}", "--verbose", "python", "rank.py", variables=variables)
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_ranks_are_told_their_place(launch: Any, name: str) -> None:
+    done = _run(launch, name, f"import json\nprint(json.dumps([os.environ.get(name) for name in {NAMES}]))")
+    assert done.code == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert [json.loads(line[4:]) for line in lines] == [[str(rank), "2", str(rank), "2"] for rank in range(2)]
+    assert f"tfdistrun: {name} starts the ranks: --{name} says so\n" in done.stderr
+    assert "tfdistrun: 2 ranks on hosts of the allocation localhost:2, from " in done.stderr
+    assert (launch.folder / "words").read_text() in done.stderr
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_failure(launch: Any, name: str) -> None:
+    done = _run(launch, name, "sys.exit(7) if rank == 1 else time.sleep(1000)")
+    assert done.code == 7, done.stderr
+    assert "failed first: exit code 7" in done.stderr
+
+
+def test_starter_that_fails(launch: Any) -> None:
+    program = launch.folder / "jsrun"
+    program.write_text("#!/bin/sh\necho jsrun: no resources >&2\nexit 4\n")
+    program.chmod(0o755)
+    variables = JOBS["jsrun"] | {"PATH": f"{launch.folder}:{launch.environment()['PATH']}"}
+    done = launch.run("--jsrun", "true", variables=variables)
+    assert done.code == 1
+    assert "[jsrun] jsrun: no resources\ntfdistrun: jsrun ended before all ranks did\n" in done.stderr
+    assert "jsrun's exit status was 4" in done.stderr
+    assert "ssh" not in done.stderr

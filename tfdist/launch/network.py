@@ -1,0 +1,71 @@
+"""The network that MPI uses between hosts where no interfaces are named: one that all hosts have. Pure but `choose`.
+
+Open MPI would try every interface of a host, also bridges of containers and virtual machines, whose addresses are the
+same on every host and lead to none: connections then wait for a timeout.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+# Excluded where the hosts share no network of this machine: Open MPI's own list, and bridges.
+NOT_BETWEEN_HOSTS = "127.0.0.0/8,sppp,docker0,virbr0,lxcbr0,lxdbr0,podman0,cni0,cni-podman0"
+_ROUTES = Path("/proc/net/route")
+_UP, _GATEWAY = 0x1, 0x2
+_COLUMNS = 8
+# MPI's own settings of the same; with two of them it would refuse to start.
+_OWN = ("btl_tcp_if_", "prte_if_")
+
+
+def choose(addresses: Collection[str], words: Sequence[str], environment: Mapping[str, str], mpirun: str) -> str | None:
+    """What `Mpirun.network` is for these hosts.
+
+    Args:
+        addresses: IPv4 addresses of the other hosts.
+        words: Of the user, for mpirun.
+        environment: Of the ranks.
+        mpirun: The program, beside whose folder the settings of its installation are.
+    """
+    own = Path(os.path.realpath(mpirun)).parents[1] / "etc" / "openmpi-mca-params.conf"
+    files = [own, Path(environment.get("HOME", "/"), ".openmpi", "mca-params.conf")]
+    texts = [file.read_text(errors="replace") for file in files if os.access(file, os.R_OK)]
+    if is_set([*words, *environment, *texts]):
+        return None
+    return shared(addresses, _ROUTES.read_text() if _ROUTES.exists() else "")
+
+
+def is_set(texts: Iterable[str]) -> bool:
+    """Whether words, names of variables or the text of settings choose interfaces; `#` begins a comment."""
+    lines = (line.partition("#")[0] for text in texts for line in text.splitlines())
+    return any(name in line for line in lines for name in _OWN)
+
+
+def shared(addresses: Collection[str], routes: str) -> str:
+    """The smallest network of this machine in which all hosts are, as in 10.0.0.0/24; empty if there is none.
+
+    A network and not an interface, since that may have another name on another host.
+
+    Args:
+        addresses: As of `choose`.
+        routes: The text of /proc/net/route.
+    """
+    hosts = [ipaddress.IPv4Address(address) for address in addresses]
+    fitting = [network for network in _networks(routes) if all(host in network for host in hosts)]
+    return str(max(fitting, key=lambda network: network.prefixlen)) if hosts and fitting else ""
+
+
+def _networks(routes: str) -> list[ipaddress.IPv4Network]:
+    """Those that this machine is connected to without a gateway."""
+    found = []
+    for columns in (line.split() for line in routes.splitlines()[1:]):
+        if len(columns) < _COLUMNS:
+            continue
+        destination, mask = (int.from_bytes(bytes.fromhex(columns[place]), sys.byteorder) for place in (1, 7))
+        flags = int(columns[3], 16)
+        if flags & _UP and not flags & _GATEWAY and 0 < mask < 0xFFFFFFFF:
+            found.append(ipaddress.IPv4Network((destination, str(ipaddress.IPv4Address(mask)))))
+    return found
