@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
 from tfdist.callbacks.rate_setter import velocities
 from tfdist.compression import AnyCompression, Compression
+from tfdist.elastic import advice, loop
 
 _logger = logging.getLogger("tfdist")
 
@@ -62,7 +64,7 @@ class DataParallel(keras.callbacks.Callback):
             dataset of known length, with only map, batch and prefetch behind it, and no `steps_per_epoch`; or data
             without an end from a data service, and `steps_per_epoch`. A commit is a copy of weights and optimizer
             state in memory.
-        batches_per_commit: Steps between two commits; the end of an epoch is one too.
+        batches_per_commit: Steps between two commits, with `elastic`; None is 1. The end of an epoch is one too.
         steps_per_epoch: Steps, for the warm-up on data whose length is not known.
         quiet_ranks: Whether ranks other than 0 print nothing through Keras.
 
@@ -87,13 +89,19 @@ class DataParallel(keras.callbacks.Callback):
         elastic: bool = False,
         steps_per_epoch: int | None = None,
         quiet_ranks: bool = True,
-        batches_per_commit: int = 1,
+        batches_per_commit: int | None = None,
     ) -> None:
         super().__init__()
-        if batches_per_commit < 1:
+        if batches_per_commit is not None and not elastic:
+            raise errors.ConfigError(
+                f"batches_per_commit={batches_per_commit} needs elastic=True: nothing is committed without. Write "
+                f"DataParallel(elastic=True, batches_per_commit={batches_per_commit}), or leave it out."
+            )
+        if batches_per_commit is not None and batches_per_commit < 1:
             raise errors.ConfigError(f"batches_per_commit must be 1 or more; received {batches_per_commit}.")
         self.elastic = elastic
-        self.batches_per_commit = batches_per_commit
+        self.batches_per_commit = batches_per_commit or 1
+        self._made_in = traceback.extract_stack(limit=2)[0]
         if warmup_epochs and not scale_learning_rate:
             raise errors.ConfigError(
                 f"warmup_epochs={warmup_epochs} needs scale_learning_rate=True: the warm-up rises to the scaled rate. "
@@ -137,6 +145,7 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compared = self._steps_taken = False
+        self._compare_with_job()
         self._hook.begin("train")
         self._hook.when_built(lambda: broadcast_state(self.model, root_rank=0))
         self._warmup = self._make_warmup() if self._warmup_epochs else None
@@ -239,6 +248,13 @@ class DataParallel(keras.callbacks.Callback):
         warmup.set_model(self.model)
         warmup.set_params(self.params)
         return warmup
+
+    def _compare_with_job(self) -> None:
+        """A lost rank is survived where the job is elastic, and this callback or a loop around `fit` sees to it."""
+        if self.elastic:
+            advice.need_elastic_job("DataParallel(elastic=True)")
+        elif not loop.is_running():
+            advice.need_elastic_script(f"{self._made_in.filename}, line {self._made_in.lineno}: {self._made_in.line}")
 
     def _compare_data_once(self, after: bool) -> None:
         if self._compared or not after:

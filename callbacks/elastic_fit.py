@@ -16,9 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import elastic, errors, runtime
+from tfdist import elastic, runtime
+from tfdist.callbacks.elastic_data import part_of
 from tfdist.callbacks.model_hook import build_from_data
-from tfdist.elastic.part import ElasticPart, find, order_of, put_in_order, service_of
+from tfdist.elastic.part import find, order_of, put_in_order
 from tfdist.launch import member
 
 _NO_EPOCH = -1
@@ -55,7 +56,7 @@ class _Fit:
         self._dataset = arguments.pop("x")
         self._epochs = arguments.pop("epochs")
         steps = arguments.pop("steps_per_epoch")
-        self._part, self._unit = _part_of(self._dataset, steps)
+        self._part, self._unit = part_of(self._dataset, steps)
         if not self._model.built:
             build_from_data(self._model, self._dataset)
         # Keras would begin another pass of the service with each fit, so it gets something else to hold.
@@ -106,36 +107,6 @@ def _tell_length(arguments: dict[str, Any]) -> None:
     part, unit = find(dataset) if isinstance(dataset, tf.data.Dataset) else (None, 0)
     if part is not None and arguments["steps_per_epoch"] is None:
         arguments["x"] = dataset.apply(tf.data.experimental.assert_cardinality(part.deal(0, unit)))
-
-
-def _part_of(dataset: Any, steps_per_epoch: int | None) -> tuple[ElasticPart | None, int]:
-    """The part that the data is dealt from, and its elements in a batch; None and 1 for batches of a data service,
-    which has no end, and where each rank gets what it asks for.
-    """
-    is_dataset = isinstance(dataset, tf.data.Dataset)
-    service = service_of(dataset) if is_dataset else None
-    if service is not None:
-        if steps_per_epoch is None or not (service.shared and service.endless):
-            raise errors.ConfigError(
-                "DataParallel(elastic=True) reads from a data service what has no end, and counts its epochs by steps: "
-                "put .repeat() before distribute, give it a job_name, and fit steps_per_epoch, the steps that an epoch "
-                "has with the ranks that the job begins with."
-            )
-        return None, 1
-    if steps_per_epoch is not None:
-        raise errors.ConfigError(
-            f"DataParallel(elastic=True) takes no steps_per_epoch (received {steps_per_epoch}): how many steps an "
-            "epoch has depends on the ranks that live. Leave it out; it is for data without an end from a data service."
-        )
-    part, unit = find(dataset) if is_dataset else (None, 0)
-    if part is None:
-        raise errors.ConfigError(
-            "DataParallel(elastic=True) must deal out the rest of an epoch anew when a rank is lost. Pass "
-            "tfdist.shard(dataset) to fit, of a tf.data.Dataset whose length is known (or told by "
-            "tf.data.experimental.assert_cardinality), with policy 'data' and remainder 'drop', and with nothing "
-            "behind it but map, batch and prefetch: shuffle before it, with a seed."
-        )
-    return part, unit
 
 
 class _Training(elastic.KerasState):

@@ -6,6 +6,7 @@ TensorFlow, or the pipeline came from a saved graph, the answer is "unknown" and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -159,15 +160,31 @@ def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
     """
     node, rows = dataset, 1
     while not hasattr(node, ELASTIC_MARK):
-        kind, inputs = _kind(node), _inputs(node)
-        if kind in _BATCHES - {"RebatchDataset"}:
+        if not _keeps_count(node):
+            return None, 0
+        if _kind(node) in _BATCHES:
             rows *= int(tf.get_static_value(node._batch_size))
-        elif kind not in _SAME_ELEMENTS - {"CacheDataset"} | _MAPS:
-            return None, 0
-        if len(inputs) != 1:
-            return None, 0
-        node = inputs[0]
+        node = _inputs(node)[0]
     return getattr(node, ELASTIC_MARK), rows
+
+
+def step_behind_elastic_part(dataset: tf.data.Dataset) -> str:
+    """The last step of a pipeline for which `elastic_part_of` gives up on a part that is there; empty if none is."""
+    if not any(hasattr(node, ELASTIC_MARK) for node in _nodes(dataset)):
+        return ""
+    node = dataset
+    while not hasattr(node, ELASTIC_MARK) and _keeps_count(node):
+        node = _inputs(node)[0]
+    if hasattr(node, ELASTIC_MARK):
+        return ""
+    name = _kind(node).removeprefix("Parallel").removesuffix("Dataset")
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _keeps_count(node: Any) -> bool:
+    """Whether the elements of a step follow from those of the one before, one by one or batch by batch."""
+    keeping = (_BATCHES - {"RebatchDataset"}) | (_SAME_ELEMENTS - {"CacheDataset"}) | _MAPS
+    return _kind(node) in keeping and len(_inputs(node)) == 1
 
 
 def repeats_forever(dataset: tf.data.Dataset) -> bool:

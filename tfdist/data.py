@@ -428,6 +428,11 @@ def _lack_of_seed(by_rank: list[tuple[int, int]]) -> str:
 
 
 def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if hasattr(value, "shape") or isinstance(value, (list, tuple, dict)):
+        raise ConfigError(
+            f"tfdist.shard takes all arrays as one argument, so that they are dealt out together; received "
+            f"{type(value).__name__} as {name}. Write tfdist.shard((X, Y)), with a pair of parentheses more."
+        )
     if value not in choices:
         raise ConfigError(f"tfdist.shard: {name} must be one of {', '.join(map(repr, choices))}; received {value!r}.")
 

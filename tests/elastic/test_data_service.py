@@ -87,7 +87,8 @@ for name, (data, fitted) in cases.items():
     except tfdist.errors.ConfigError as error:
         print(f"{name}: {error}", flush=True)
 """
-SERVICE = "reads from a data service what has no end, and counts its epochs by steps"
+ANEW = "must deal out the rest of an epoch anew when a rank is lost, and cannot here: "
+SERVICE = "reads from a data service what has no end, and counts its epochs by steps. Missing here: "
 
 
 def test_what_is_refused(tmp_path):
@@ -96,10 +97,12 @@ def test_what_is_refused(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     said = dict(re.findall(r"^\[0\] (\w+): DataParallel\(elastic=True\) (.+)$", done.stdout, re.MULTILINE))
     expected = {
-        "array": "must deal out the rest of an epoch anew",
+        "array": f"{ANEW}arrays (ndarray) are no tf.data.Dataset",
         "steps": "takes no steps_per_epoch (received 3)",
-        "shuffled": "must deal out the rest of an epoch anew",
-        **dict.fromkeys(("end", "own", "endless"), SERVICE),
+        "shuffled": f"{ANEW}.shuffle stands behind tfdist.shard",
+        "end": f"{SERVICE}.repeat() before distribute.",
+        "own": f"{SERVICE}a job_name in distribute.",
+        "endless": f"{SERVICE}steps_per_epoch in fit, the steps that an epoch has with the ranks that the job ",
     }
     assert said.keys() == expected.keys(), done.stdout
     assert [name for name, text in expected.items() if not said[name].startswith(text)] == []

@@ -52,7 +52,15 @@ TESTS = {
         f"{HOSTS}a_host_is_taken_off_the_list_and_the_script_fails",
         "unit/launch/test_discovery.py::test_script_that_does_not_end_is_ended_with_all_it_started",
     ),
+    "the script prints no host while": (
+        f"{HOSTS}a_host_is_taken_off_the_list_and_the_script_fails",
+        "unit/launch/test_generations.py::test_empty_list_is_not_believed_while_ranks_run",
+    ),
+    "the script prints no host at": ("unit/launch/test_command.py::test_empty_list_of_hosts_at_the_start",),
     "the newest commit is damaged": (f"{ANEW}the_newest_commit_is_damaged",),
+    "every commit that is found": (
+        "ranks/test_elastic_state.py::test_training_that_starts_anew_says_which_commits_were_damaged",
+    ),
     "`/dev/shm` is full": (
         f"{STORE}without_room_the_last_two_stay",
         "ranks/test_elastic_state.py::test_a_commit_that_cannot_be_written_is_told_and_passed_over",

@@ -117,11 +117,15 @@ def test_part_of_ours_killed(launch: Any, wait_until: Any, victim: str) -> None:
 
 
 def test_program_that_cannot_be_started(launch: Any) -> None:
-    (launch.folder / "broken").write_text("#!/no/such/interpreter\n")
+    (launch.folder / "broken").write_text("echo a\n")
     (launch.folder / "broken").chmod(0o755)
     done = launch.run("-np", "2", "./broken")
-    assert done.code == 127
-    assert "cannot be started" in done.stderr
+    assert done.code == 126
+    assert "broken cannot be started on " in done.stderr
+    assert (
+        "it is no program, and its first line names no interpreter; begin it with a line such as #!/bin/sh"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(

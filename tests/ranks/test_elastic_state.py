@@ -10,8 +10,8 @@ from tfdist.elastic import KerasState, ObjectState, TensorFlowKerasState, Tensor
 from tfdist.elastic.commit_store import CommitStore
 
 
-def make_model(optimizer=None):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.BatchNormalization()])
+def make_model(optimizer=None, units=2):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(units), keras.layers.BatchNormalization()])
     model.compile(optimizer or keras.optimizers.Adam(0.01), "mse")
     return model
 
@@ -217,8 +217,74 @@ def test_a_commit_of_another_script_is_refused(world, store):
     tfdist.barrier()
     with pytest.raises(tfdist.errors.ConfigError, match="has the attributes epoch, and the state batch, epoch"):
         KerasState(make_model(), epoch=0, batch=0).keep_in(store, 0)
-    with pytest.raises(tfdist.errors.ConfigError, match=r"has \d+ variables, and the state \d+, or their shapes"):
-        KerasState(make_model(keras.optimizers.SGD(0.1)), epoch=0).keep_in(store, 0)
+    smaller = KerasState(make_model(keras.optimizers.SGD(0.1)), epoch=0)
+    counts = len(state.variables), len(smaller.variables)
+    for text in (
+        f"the {counts[0]} variables of a commit of this job are not the {counts[1]} of the state: the first is number ",
+        rf" {counts[1]} \(not of this state\), float32 \[3, 2\] in the commit and missing in the state. Was the script",
+    ):
+        with pytest.raises(tfdist.errors.ConfigError, match=text):
+            smaller.keep_in(store, 0)
+    wider = KerasState(make_model(units=4), epoch=0)
+    other = rf"number 0 \({wider.variables[0].path}\), float32 \[3, 2\] in the commit and float32 \[3, 4\] in the state"
+    with pytest.raises(tfdist.errors.ConfigError, match=other):
+        wider.keep_in(store, 0)
+
+
+@pytest.mark.ranks(2, 3)
+def test_ranks_with_other_variables_are_told_which_is_the_first(world):
+    odd = tfdist.rank() == world - 1
+    for variables, name, there, here in (
+        ([tf.Variable([1.0], name="a"), tf.Variable(tf.zeros([2, 3 + odd]), name="b")], "b:0", [2, 4], [2, 3]),
+        ([keras.Variable(np.zeros(4, "float32"), name="c")] * (2 - odd), None, "missing", [4]),
+    ):
+        with pytest.raises(tfdist.errors.MismatchError) as caught:
+            TensorFlowState(variables, step=tfdist.rank()).sync()
+        shown = name or ("not of this state" if odd else "c")
+        assert str(caught.value) == (
+            f"the variables of the state differ between the ranks: the first is number 1 ({shown}), "
+            f"{f'float32 {there}' if name else there} on rank {world - 1} and float32 {here} on rank 0. Make the same "
+            "model and optimizer on every rank."
+        )
+    state = ObjectState(step=tfdist.rank())
+    state.sync()
+    assert state.step == 0, "the ranks are in step again"
+
+
+@pytest.mark.ranks(1, 2)
+def test_training_that_starts_anew_says_which_commits_were_damaged(world, store, shared_tmp_path, warnings_of_tfdist):
+    if tfdist.rank() == 0:
+        for number in (4, 5):
+            store.put(0, number, number)
+            (shared_tmp_path / f"0-{number}.commit").write_bytes(b"tfdist commit 1 00000000 9\n" + b"x" * number)
+    tfdist.barrier()
+    state = ObjectState(epoch=0)
+    state.keep_in(store, 0)
+    tfdist.barrier()  # so that nobody writes where another still reads
+    state.sync()
+    state.sync()
+    told = [line for line in warnings_of_tfdist if "starts from its beginning" in line]
+    assert len(told) == (tfdist.rank() == 0)
+    state.commit()
+    tfdist.barrier()
+    assert store.newest(0)[0] == 1, "it counts for more than what was there"
+    for line in told:
+        assert line.splitlines()[1:] == [
+            f"  {shared_tmp_path / f'0-{number}.commit'}: it has {number} bytes of 9" for number in (5, 4)
+        ]
+
+
+@pytest.mark.ranks(2)
+def test_damage_is_passed_over_where_another_rank_has_a_commit(world, store, shared_tmp_path, warnings_of_tfdist):
+    (shared_tmp_path / f"{tfdist.rank()}-1.commit").write_bytes(b"no")
+    if tfdist.rank() == 1:
+        store.put(1, 2, {"values": {"epoch": 7}})
+    tfdist.barrier()
+    state = ObjectState(epoch=0)
+    state.keep_in(store, tfdist.rank())
+    state.sync()
+    assert state.epoch == 7
+    assert not [line for line in warnings_of_tfdist if "starts from its beginning" in line]
 
 
 def test_a_commit_that_cannot_be_written_is_told_and_passed_over(world, store, monkeypatch, caplog):

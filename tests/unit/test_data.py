@@ -411,6 +411,10 @@ class TestArguments:
             ({"policy": "row"}, "'auto', 'file', 'data', 'off'; received 'row'"),
             ({"policy": "off", "remainder": "pad"}, "no meaning"),
             ({"policy": "file"}, "received arrays"),
+            ({"policy": None}, "'auto', 'file', 'data', 'off'; received None"),
+            ({"policy": np.arange(4)}, r"received ndarray as policy. Write tfdist.shard\(\(X, Y\)\)"),
+            ({"policy": [1, 2]}, r"received list as policy. Write tfdist.shard\(\(X, Y\)\)"),
+            ({"remainder": tf.zeros([4])}, r"received EagerTensor as remainder. Write tfdist.shard\(\(X, Y\)\)"),
         ],
     )
     def test_refused_before_anything_starts(self, arguments, text):

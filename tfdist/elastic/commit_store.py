@@ -43,6 +43,7 @@ class CommitStore:
             advice = "Commits can run code when they are read: take a folder of your own, or chmod go-w this one."
             _refuse_others(backup, 0o022, "written by others", advice)
         self._folder, self._backup = folder, backup
+        self._damaged: dict[Path, str] = {}
 
     def put(self, training: int, number: int, content: Any) -> None:
         """Writes a commit, of which the last two of a training are kept. It is whole or not seen.
@@ -78,11 +79,25 @@ class CommitStore:
                 content = _decode(commit.read())
             except (DamagedCommitError, OSError) as error:
                 _logger.warning("tfdist: the commit %s is passed over: %s", commit.path, error)
+                self._damaged[commit.path] = str(error)
                 continue
             if commit.path.parent == self._backup:
                 _logger.warning("tfdist: going on from %s", commit.path)
             return commit.number, content
         return None
+
+    def remove_damaged(self) -> list[str]:
+        """Removes what `newest` has passed over, which would pass for newer than commits to come; not from the disk.
+
+        Returns:
+            The files with what is wrong with them.
+        """
+        for path in self._damaged:
+            if path.parent == self._folder:
+                path.unlink(missing_ok=True)
+        told = [f"{path}: {reason}" for path, reason in self._damaged.items()]
+        self._damaged.clear()
+        return told
 
     def _newest_first(self, folder: Path, training: int) -> list[CommitFile]:
         return [commit for commit in commit_file.newest_first(folder) if commit.training == training]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from tfdist import errors, optimizer
 from tfdist.elastic.state import ObjectState
 from tfdist.ops.broadcast import broadcast_variables
-from tfdist.ops.object import broadcast_object
+from tfdist.ops.object import allgather_object, broadcast_object
 
 
 class TensorFlowState(ObjectState):
@@ -55,23 +56,50 @@ class TensorFlowState(ObjectState):
         super()._put_back()
 
     def _receive(self, root: int) -> None:
+        self._compare_layouts(root)
         broadcast_variables(self.variables, root, name="variables of the state")
         super()._receive(root)
+
+    def _compare_layouts(self, root: int) -> None:
+        """Raises the same kind of error on every rank where the ranks have not made the same variables."""
+        by_rank = allgather_object(_layout(self._kept_variables), name="layout of the state")
+        for rank, layout in enumerate(by_rank):
+            if layout != by_rank[root]:
+                raise errors.MismatchError(
+                    f"the variables of the state differ between the ranks: "
+                    f"{self._first_difference(layout, by_rank[root], f'on rank {rank}', f'on rank {root}')}. Make the "
+                    "same model and optimizer on every rank."
+                )
+
+    def _first_difference(self, one: list[str], other: list[str], here: str, there: str) -> str:
+        pairs = list(itertools.zip_longest(one, other, fillvalue="missing"))
+        number = next(number for number, (left, right) in enumerate(pairs) if left != right)
+        name = _name_of(self.variables[number]) if number < len(self.variables) else "not of this state"
+        return f"the first is number {number} ({name}), {pairs[number][0]} {here} and {pairs[number][1]} {there}"
 
     def _kept_content(self) -> dict[str, Any]:
         return {**super()._kept_content(), "variables": self._kept_variables}
 
     def _adopt(self, content: dict[str, Any]) -> None:
-        shapes = [(variable.dtype, tuple(variable.shape)) for variable in self._kept_variables]
-        found = [(variable.dtype, tuple(variable.shape)) for variable in content["variables"]]
-        if found != shapes:
+        own, found = _layout(self._kept_variables), _layout(content["variables"])
+        if found != own:
             raise errors.ConfigError(
-                f"a commit of this job has {len(found)} variables, and the state {len(shapes)}, or their shapes or "
-                "types differ: was the script changed? Start the job anew, without what is in --backup-dir."
+                f"the {len(found)} variables of a commit of this job are not the {len(own)} of the state: "
+                f"{self._first_difference(found, own, 'in the commit', 'in the state')}. Was the script changed? Start "
+                "the job anew, without what is in --backup-dir."
             )
         super()._adopt(content)
         # What was read from a file may not be written to, as the next commit but one will.
         self._kept_variables = [np.array(variable) for variable in content["variables"]]
+
+
+def _layout(arrays: Sequence[Any]) -> list[str]:
+    return [f"{array.dtype} {list(array.shape)}" for array in arrays]
+
+
+def _name_of(variable: Any) -> str:
+    """That of Keras says in which layer it is."""
+    return str(getattr(variable, "path", variable.name))
 
 
 class KerasState(TensorFlowState):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, TypeVar
 
 from tfdist import errors, runtime
-from tfdist.elastic import retirement, survival
+from tfdist.elastic import advice, retirement, survival
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.elastic.state import State
 from tfdist.launch import member
@@ -63,6 +63,7 @@ def run(
     @functools.wraps(func)
     def call(state: _StateType, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         runtime.init()
+        advice.need_elastic_job("tfdist.elastic.run")
         with _kept_in_files(state):
             return _call(state, *args, **kwargs)
 
@@ -86,6 +87,11 @@ def run(
                 lost = True
 
     return call
+
+
+def is_running() -> bool:
+    """Whether a function of `run` has been called in this process, and has not returned."""
+    return bool(_running)
 
 
 @contextlib.contextmanager

@@ -74,6 +74,11 @@ def find(dataset: tf.data.Dataset) -> tuple[ElasticPart | None, int]:
     return _pipeline.elastic_part_of(dataset)
 
 
+def step_behind(dataset: tf.data.Dataset) -> str:
+    """The last step of a pipeline behind a part for which `find` gives up on it, such as "shuffle"; empty if none."""
+    return _pipeline.step_behind_elastic_part(dataset)
+
+
 def deal_all() -> None:
     """Deals out all parts of this process anew, each from its beginning."""
     for part in list(_parts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,6 +83,7 @@ class State(abc.ABC):
         """
         commits = allgather_object(self._commits, name="commits")
         newest = max(commits)
+        self._remove_damaged(anew=newest == 0)
         self._receive(commits.index(newest))
         self._keep()
         self._commits = newest
@@ -118,6 +120,18 @@ class State(abc.ABC):
         """Calls what was registered by `register_reset_callbacks`."""
         for callback in self._reset_callbacks:
             callback()
+
+    def _remove_damaged(self, anew: bool) -> None:
+        """One rank of each host does, when all have read; if no rank has found a whole one, that has to be known."""
+        if self._store is None or runtime.local_rank() != 0:
+            return
+        damaged = self._store.remove_damaged()
+        if damaged and anew:
+            _logger.error(
+                "tfdist: the training starts from its beginning, as each commit that was found on %s is damaged:\n  %s",
+                os.uname().nodename,
+                "\n  ".join(damaged),
+            )
 
     def _write(self) -> None:
         """One rank of each host does, for all of them. Without room for it, training goes on."""

@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import sys
+import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +18,13 @@ from tfdist.launch import build_check, commit_file, core, host, member, mpirun, 
 from tfdist.launch.call import Call
 from tfdist.launch.cluster.allocation import Allocation
 from tfdist.launch.console import Console
-from tfdist.launch.discovery import DiscoveryError, find_hosts
+from tfdist.launch.discovery import DiscoveryError, find_hosts, wait_for_hosts
 from tfdist.launch.generations import Generations
 from tfdist.launch.launcher import Launcher, Plan
 from tfdist.launch.membership import Rules
 
 USAGE_ERROR = 2
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,8 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         least = option.least(known)
         job = Launcher(plan, console) if least is None else _make_generations(known, plan, least, console)
     except ConfigError as error:
-        print(f"tfdistrun: {error}", file=sys.stderr)
+        _say(str(error))
         return USAGE_ERROR
+    except KeyboardInterrupt:  # hosts may be waited for
+        _say("interrupted before any rank was started")
+        return INTERRUPTED
     with contextlib.closing(console):
         status = job.run()
         for line in job.heard:
@@ -83,7 +88,7 @@ def _make_generations(known: Namespace, plan: Plan, least: int, console: Console
         most=most,
         reset_limit=known.reset_limit,
         cooldown_s=None if cooldown is None else (cooldown[0], cooldown[1]),
-        timeout_s=option.ELASTIC_TIMEOUT_S if known.elastic_timeout is None else known.elastic_timeout,
+        timeout_s=option.elastic_timeout(known),
         discovers=script is not None,
     )
     if script is None:
@@ -138,6 +143,8 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     )
     call, why = starter.choose(known.starter, call, known.allocation, environment)
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
+    if call.processes < known.num_proc:
+        warnings.append(_shortage(known, hosts))
     remarks = option.notes(known) + [line for line in warnings if line is not None]
     if known.verbose:
         remarks += _choices(known, call, why)
@@ -152,7 +159,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         known.autoscale,
         least,
         "" if least is None else f"tfdist-{secrets.token_hex(8)}",
-        "" if known.backup_dir is None else _backup(known.backup_dir),
+        "" if known.backup_dir is None else _backup(known.backup_dir, here=len(elsewhere) < len(hosts)),
     )
     return plan, remarks
 
@@ -168,18 +175,36 @@ def _choices(known: Namespace, call: mpirun.Mpirun, why: str) -> list[str]:
     return chosen
 
 
-def _backup(given: str) -> str:
+def _shortage(known: Namespace, hosts: tuple[host.Host, ...]) -> str:
+    ranks = sum(each.slots for each in hosts)
+    return (
+        f"note: {ranks} rank{' starts' if ranks == 1 else 's start'} instead of -np {known.num_proc}: "
+        f"--host-discovery-script has found no more slots ({', '.join(map(str, hosts))}), and --min-np "
+        f"{option.least(known)} is enough; more start when it finds some"
+    )
+
+
+def _backup(given: str, here: bool) -> str:
+    """The path of the folder, which is made where ranks run on this machine."""
     folder = Path(given).absolute()
-    reason = ""
-    if not given or (folder.exists() and not folder.is_dir()):
-        reason = "it is no folder"
-    elif folder.exists() and not commit_file.is_private(folder, 0o022):
-        reason = "what is there can run code, so only you may write to it: chmod go-w, or take a folder of your own"
-    elif folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
-        reason = "it cannot be written to"
+    try:
+        reason = _why_no_backup(folder, here) if given else "it is no folder"
+    except OSError as error:
+        reason = f"nothing can be written there: {error}. Take a folder of your own, on a disk that all hosts share"
     if reason:
         raise ConfigError(f"--backup-dir {given}: {reason}")
     return str(folder)
+
+
+def _why_no_backup(folder: Path, here: bool) -> str:
+    if folder.exists() and not folder.is_dir():
+        return "it is no folder"
+    if folder.exists() and not commit_file.is_private(folder, 0o022):
+        return "what is there can run code, so only you may write to it: chmod go-w, or take a folder of your own"
+    if here:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    return ""
 
 
 def _hosts(known: Namespace) -> tuple[host.Host, ...]:
@@ -199,13 +224,24 @@ def _hosts(known: Namespace) -> tuple[host.Host, ...]:
 
 
 def _discovered(known: Namespace) -> tuple[host.Host, ...]:
+    script = known.host_discovery_script
+    named = f"--host-discovery-script {script}"
     try:
-        found = find_hosts(known.host_discovery_script, known.slots_per_host or 1)
+        found = wait_for_hosts(
+            lambda: find_hosts(script, known.slots_per_host or 1),
+            option.elastic_timeout(known),
+            lambda text: _say(f"{named}: {text}"),
+        )
         for each in found:
             host.is_local(each.name)
     except (DiscoveryError, ConfigError) as error:
-        raise ConfigError(f"--host-discovery-script {known.host_discovery_script}: {error}") from None
+        raise ConfigError(f"{named}: {error}") from None
     return found
+
+
+def _say(text: str) -> None:
+    """Before there is a console."""
+    print(f"tfdistrun: {text}", file=sys.stderr)
 
 
 def _offered(known: Namespace) -> tuple[host.Host, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tfdist.errors import ConfigError
 from tfdist.launch import commit_file, host, network
 from tfdist.launch.console import Console
-from tfdist.launch.discovery import TIMEOUT_S, DiscoveryError
+from tfdist.launch.discovery import LOOK_S, TIMEOUT_S, DiscoveryError, NoHostError
 from tfdist.launch.host import Host
 from tfdist.launch.job import Job
 from tfdist.launch.launcher import Launcher, Plan, Prospect, signals_to
@@ -35,8 +35,6 @@ from tfdist.launch.membership import (
 from tfdist.launch.summary import kept, relaunch
 from tfdist.launch.task import MEMORY
 
-# As often as horovodrun.
-LOOK_S = 1.0
 # For hosts of which nothing is wanted but that they forget.
 _TIDY_S = 10.0
 # For the last look at the hosts: a script, then a resolver.
@@ -210,10 +208,14 @@ class Generations:
         if self._look is None:
             return Tick()
         found: Event = Tick()
+        running = self._membership.running
         try:
             # One on which ranks run needs no address now, and a resolver may fail for a moment.
-            hosts, trouble = known_hosts(self._look(), self._membership.running)
+            hosts, trouble = known_hosts(self._look(), running)
             found = Offered(hosts)
+        except NoHostError as error:
+            found = Offered(())
+            trouble = f"{error}, while ranks run; the hosts stay as they are" if running else ""
         except DiscoveryError as error:
             trouble = f"{error}; the hosts stay as they are"
         # Not at the first time: the end of a generation ends the script too, and a host may go while it is looked up.

@@ -89,7 +89,7 @@ def parse_file(text: str, path: str) -> tuple[Host, ...]:
 
 
 def parse_found(text: str, slots_per_host: int) -> tuple[Host, ...]:
-    """Parses what a discovery script prints: a host a line, as `name:slots` or `name`; there may be none."""
+    """Parses what a discovery script prints: a host a line, as `name:slots` or `name`; none if there is none."""
     where = "a line that it printed"
     hosts = []
     for line in text.splitlines():

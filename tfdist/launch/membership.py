@@ -106,7 +106,7 @@ class Survived:
 
 @dataclass(frozen=True)
 class Offered:
-    """The hosts that there are now."""
+    """The hosts that there are now. None at all is believed between two generations only."""
 
     hosts: tuple[Host, ...]
 
@@ -169,7 +169,7 @@ def decide(rules: Rules, state: Membership, event: Event, now: float) -> tuple[M
         crashes = _later(rules, state.crashes, (event.host,), now)
         missing = {**state.missing, event.host: state.missing.get(event.host, 0) + 1}
         state = replace(state, crashes=crashes, missing=missing)
-    elif isinstance(event, Offered):
+    elif isinstance(event, Offered) and (event.hosts or not state.running):
         state = replace(state, offered=event.hosts)
     return _while_running(rules, state, now) if state.running else _between(rules, state, now)
 

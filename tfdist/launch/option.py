@@ -464,6 +464,11 @@ def least(known: argparse.Namespace) -> int | None:
     return 1 if known.elastic and smallest is None else smallest
 
 
+def elastic_timeout(known: argparse.Namespace) -> float:
+    """For how many seconds hosts are waited for."""
+    return ELASTIC_TIMEOUT_S if known.elastic_timeout is None else float(known.elastic_timeout)
+
+
 def notes(known: argparse.Namespace) -> list[str]:
     """A line for each option given that has no effect."""
     given = [name for name in _IDLE if getattr(known, name.removeprefix("--").replace("-", "_"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -14,6 +15,9 @@ from tfdist.errors import ConfigError
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 # Options of python that are followed by a value of their own.
 _VALUED = {"-W", "-X", "--check-hash-based-pycs"}
+# As much of a first line as the kernel reads.
+_MOST_BYTES = 256
+_FIRST_LINE = "#!/bin/sh"
 
 
 def resolve(command: Sequence[str], *, check_files: bool = True) -> tuple[str, ...]:
@@ -24,7 +28,7 @@ def resolve(command: Sequence[str], *, check_files: bool = True) -> tuple[str, .
         check_files: Whether this host runs a rank, so that what is missing here is missing for the job.
 
     Raises:
-        ConfigError: If the program or its Python script is not there.
+        ConfigError: If the program, its interpreter or its Python script is not there.
     """
     if not command:
         raise ConfigError("no command to run; write it after the options, as in: tfdistrun -np 2 python train.py")
@@ -36,12 +40,29 @@ def resolve(command: Sequence[str], *, check_files: bool = True) -> tuple[str, .
         if not check_files:
             return tuple(command)
         raise ConfigError(_missing(name))
+    if check_files and (reason := _lack_of_interpreter(found)):
+        raise ConfigError(f"{name} cannot be run: {reason}")
     program = _own_interpreter(os.path.abspath(found))
     if check_files and _PYTHON.fullmatch(os.path.basename(program)):
         script = python_script(command[1:])
         if script is not None and not os.path.exists(script):
             raise ConfigError(f"{script}: no such file; cwd is {os.getcwd()}")
     return (program, *command[1:])
+
+
+def obstacle(name: str, error: OSError) -> str:
+    """Why a program was not started, and what to do about it.
+
+    Args:
+        name: The program, by path or as it was looked up on PATH.
+        error: What the kernel said.
+    """
+    found = shutil.which(name)
+    if found is None:
+        return _missing(name)
+    if error.errno == errno.ENOEXEC:
+        return f"it is no program, and its first line names no interpreter; begin it with a line such as {_FIRST_LINE}"
+    return _lack_of_interpreter(found) or str(error)
 
 
 def python_script(arguments: Sequence[str]) -> str | None:
@@ -75,10 +96,32 @@ def _own_interpreter(found: str) -> str:
     return found
 
 
+def _lack_of_interpreter(path: str) -> str:
+    """What is wrong with the interpreter that the first line of a script names; empty if nothing is."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(_MOST_BYTES).rstrip(b"\n")
+    except OSError:  # a program that may be run and not read
+        return ""
+    words = first.removeprefix(b"#!").strip(b" \t").replace(b"\t", b" ").split(b" ")
+    if not first.startswith(b"#!") or os.path.isfile(words[0]):
+        return ""
+    advice = "its lines end as on Windows: " if first.endswith(b"\r") else ""
+    advice += f"sed -i 's/\\r$//' {path}" if advice else f"write one that is there, such as {_FIRST_LINE}"
+    return f"its first line names the interpreter {os.fsdecode(words[0])!r}, which is not there; {advice}"
+
+
 def _missing(name: str) -> str:
+    """Why nothing is found that could be run, and what to do about it."""
+    path = os.path.abspath(name)
+    if os.path.isdir(name) and os.sep in name:
+        return f"{name} is a folder; give the full path of a program"
+    if os.path.isfile(name) and name.endswith(".py"):
+        return f"{name} is not executable or not on PATH; write: python {name}"
+    if os.path.isfile(name) and os.access(name, os.X_OK):
+        return f"{name} is not on PATH; give its full path: {path}"
     if os.path.isfile(name):
-        advice = f"; write: python {name}" if name.endswith(".py") else "; make it so with chmod +x"
-        return f"{name} is not executable or not on PATH{advice}"
+        return f"{name} is not executable; make it so with chmod +x {path}, and give its full path"
     if os.sep in name or name.endswith(".py"):
         return f"{name}: no such file; cwd is {os.getcwd()}"
-    return f"{name}: no such command on PATH"
+    return f"{name}: no such command on PATH; give its full path"

@@ -23,7 +23,7 @@ if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from tfdist.launch import commit_file, member, place
+from tfdist.launch import commit_file, member, place, program
 from tfdist.launch.call import Errand
 from tfdist.launch.chatter import is_chatter
 from tfdist.launch.core import available, thread_defaults
@@ -220,7 +220,8 @@ class Supervisor:
                 preexec_fn=before_exec(signal.SIGKILL, own_session=False),  # noqa: PLW1509  (one thread)
             )
         except (OSError, subprocess.SubprocessError) as error:
-            line = f"{command[0]} cannot be started on {os.uname().nodename}: {error}"
+            why = program.obstacle(command[0], error) if isinstance(error, OSError) else error
+            line = f"{command[0]} cannot be started on {os.uname().nodename}: {why}"
             self._send_pieces("stderr", self._splitters["stderr"].feed(line.encode() + b"\n", time.monotonic()))
             code = 127 if isinstance(error, FileNotFoundError) else 126
             self._reported = True

@@ -1,11 +1,13 @@
 """More about the plugin: arguments and models that need care, and settings that change between two fits."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 
 import tfdist
-from tfdist import xla
+from tfdist import elastic, xla
 from tfdist.callbacks import DataParallel, ModelCheckpoint
 from tfdist.testing.parity import assert_identical_on_ranks
 
@@ -118,3 +120,48 @@ def test_an_optimizer_wrapped_by_the_script_keeps_its_compression(world):
     model = new_model(tfdist.DistributedOptimizer(keras.optimizers.SGD(0.01), compression="bf16"))
     fit(model, DataParallel())
     assert model.optimizer._tfdist.reduction.compression is tfdist.Compression.bf16
+
+
+def test_commits_without_elastic_are_refused(world):
+    for given in (1, 5, 0):
+        with pytest.raises(tfdist.errors.ConfigError, match=f"batches_per_commit={given} needs elastic=True"):
+            DataParallel(batches_per_commit=given)
+    with pytest.raises(tfdist.errors.ConfigError, match="batches_per_commit must be 1 or more; received 0"):
+        DataParallel(elastic=True, batches_per_commit=0)
+    made = [DataParallel(), DataParallel(elastic=True), DataParallel(elastic=True, batches_per_commit=5)]
+    assert [callback.batches_per_commit for callback in made] == [1, 1, 5]
+
+
+@pytest.mark.ranks(1, 2)
+def test_elastic_callback_in_a_job_that_is_not_is_warned_about_once(world, warnings_of_tfdist):
+    for _ in range(2):
+        fit(new_model("sgd"), DataParallel(elastic=True))
+    expected = rf"script uses DataParallel\(elastic=True\), but the job is not elastic: .* -np {world} --elastic "
+    assert _matching(expected, warnings_of_tfdist) == (tfdist.rank() == 0)
+
+
+@pytest.mark.ranks(1, 2)
+def test_elastic_job_whose_callback_is_not_is_warned_about_once(world, warnings_of_tfdist, monkeypatch):
+    monkeypatch.setenv("TFDIST_ELASTIC", "1")
+    fit(new_model("sgd"), DataParallel(elastic=True))
+    elastic.run(lambda _: fit(new_model("sgd"), DataParallel()))(elastic.ObjectState())
+    assert _matching("elastic", warnings_of_tfdist) == 0
+    for _ in range(2):
+        plugin = DataParallel(scale_learning_rate=False)
+        fit(new_model("sgd"), plugin)
+    expected = (
+        rf"Write DataParallel\(elastic=True\) in {__file__}, line \d+: plugin = DataParallel\(scale_learning_rate=F"
+    )
+    assert _matching(expected, warnings_of_tfdist) == (tfdist.rank() == 0)
+
+
+@pytest.mark.ranks(1, 2)
+def test_elastic_loop_in_a_job_that_is_not_is_warned_about_once(world, warnings_of_tfdist):
+    for _ in range(2):
+        elastic.run(lambda _: None)(elastic.ObjectState())
+    expected = "the script uses tfdist.elastic.run, but the job is not elastic"
+    assert _matching(expected, warnings_of_tfdist) == (tfdist.rank() == 0)
+
+
+def _matching(pattern, lines):
+    return len([line for line in lines if re.search(pattern, line)])

@@ -173,6 +173,26 @@ def test_all_are_damaged(store, tmp_path, caplog):
     assert len(caplog.messages) == 1
 
 
+def test_damaged_ones_are_removed_with_the_reason_but_not_from_the_disk(tmp_path):
+    """Else they would pass for the last two, and those that come be removed at once."""
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    for folder in (memory, disk):
+        folder.mkdir(mode=0o700)
+        (folder / "0-7.commit").write_bytes(b"no")
+    (memory / "0-8.commit").write_bytes(b"tfdist commit 1 00000000 9\nxx")
+    store = CommitStore(memory, disk)
+    assert store.newest(0) is None
+    assert store.remove_damaged() == [
+        f"{memory / '0-8.commit'}: it has 2 bytes of 9",
+        f"{memory / '0-7.commit'}: it does not begin like a commit",
+        f"{disk / '0-7.commit'}: it does not begin like a commit",
+    ]
+    assert store.remove_damaged() == []
+    store.put(0, 1, content(1))
+    assert store.newest(0)[0] == 1
+    assert files(memory) == ["0-1.commit"] and files(disk) == ["0-7.commit"]
+
+
 def test_other_files_are_left_alone(store, tmp_path):
     (tmp_path / "0-x.commit").write_bytes(b"")
     (tmp_path / "leave-1").touch()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.launch import command, host, option, ulfm
+from tfdist.launch import command, discovery, host, option, ulfm
 from tfdist.launch.host import Host
 from tfdist.launch.launcher import Plan
 
@@ -48,14 +49,23 @@ def test_elastic_is_asked_for_by_option_alone(monkeypatch: pytest.MonkeyPatch) -
 def test_folder_for_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ulfm, "check", lambda _: None)
     monkeypatch.chdir(tmp_path)
-    plan, _ = _plan("-np", "2", "--elastic", "--backup-dir", "later", "sh", TFDIST_COMMITS_BACKUP="/of/another/job")
-    assert plan.backup == str(tmp_path / "later")
+    plan, _ = _plan("-np", "2", "--elastic", "--backup-dir", "a/later", "sh", TFDIST_COMMITS_BACKUP="/of/another/job")
+    assert plan.backup == str(tmp_path / "a/later")
+    assert (tmp_path / "a/later").stat().st_mode & 0o777 == 0o700
+    assert list((tmp_path / "a/later").iterdir()) == []
     assert "TFDIST_COMMITS_BACKUP" not in plan.environment
     assert _plan("-np", "2", "--elastic", "sh")[0].backup == ""
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [("file", "it is no folder"), ("", "it is no folder"), ("open", "only you may write to it")]
+    ("given", "message"),
+    [
+        ("file", "it is no folder"),
+        ("", "it is no folder"),
+        ("open", "only you may write to it"),
+        ("file/new", "nothing can be written there: .* Take a folder of your own, on a disk that all hosts share"),
+        ("/proc/self/fd", "nothing can be written there: "),
+    ],
 )
 def test_folder_that_no_commit_may_go_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, message: str
@@ -67,6 +77,65 @@ def test_folder_that_no_commit_may_go_to(
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ConfigError, match=f"--backup-dir {given}: .*{message}"):
         _plan("-np", "2", "--elastic", "--backup-dir", given, "sh")
+
+
+def test_folder_of_other_hosts_is_not_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ulfm, "check", lambda _: None)
+    monkeypatch.setattr(host, "is_local", lambda name: False)
+    monkeypatch.setattr(host, "address", lambda name: "192.0.2.1")
+    there = tmp_path / "there"
+    assert _plan("-np", "1", "-H", "a", "--elastic", "--backup-dir", str(there), "x")[0].backup == str(there)
+    assert not there.exists()
+
+
+@pytest.fixture
+def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    monkeypatch.setattr(ulfm, "check", lambda _: None)
+    monkeypatch.setattr(discovery, "LOOK_S", 0.001)
+
+    def make(text: str) -> str:
+        path = tmp_path / "find.sh"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("slots", "start"), [(1, "1 rank starts"), (2, "2 ranks start"), (3, "3 ranks start"), (4, ""), (5, "")]
+)
+def test_fewer_ranks_than_asked_for_are_told(finder: Callable[[str], str], slots: int, start: str) -> None:
+    script = finder(f"echo localhost:{slots}")
+    words = ("--elastic",) if slots == 1 else ("--min-np", "2")
+    plan, remarks = _plan("-np", "4", *words, "--host-discovery-script", script, "sh")
+    assert plan.mpirun.processes == min(slots, 4)
+    expected = (
+        f"note: {start} instead of -np 4: --host-discovery-script has found no more slots (localhost:{slots}), and "
+        f"--min-np {min(slots, 2)} is enough; more start when it finds some"
+    )
+    assert [remark for remark in remarks if "-np" in remark] == [expected] * bool(start)
+
+
+def test_empty_list_of_hosts_at_the_start(finder: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    script = finder("echo no credentials >&2")
+    words = ["-np", "2", "--elastic", "--elastic-timeout", "0.1", "--host-discovery-script", script, "sh"]
+    assert command.main(words) == command.USAGE_ERROR
+    waits, refused = capsys.readouterr().err.splitlines()
+    why = f"tfdistrun: --host-discovery-script {script}: it printed no host: '' as output, 'no credentials' as errors"
+    assert waits == f"{why}; waiting for hosts, 0.1 s at most (--elastic-timeout)"
+    assert refused == f"{why}, and no other within 0.1 s (--elastic-timeout)"
+
+
+def test_interrupted_while_hosts_are_waited_for(
+    finder: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "wait_for_hosts", interrupt)
+    assert command.main(["-np", "2", "--elastic", "--host-discovery-script", finder("exit 0"), "sh"]) == 130
+    assert capsys.readouterr().err == "tfdistrun: interrupted before any rank was started\n"
 
 
 def test_hostfile_and_remarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

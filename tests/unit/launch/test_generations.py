@@ -14,7 +14,7 @@ import pytest
 from tfdist.errors import ConfigError
 from tfdist.launch import generations, host
 from tfdist.launch.core import Cores
-from tfdist.launch.discovery import DiscoveryError
+from tfdist.launch.discovery import DiscoveryError, NoHostError
 from tfdist.launch.generations import Generations
 from tfdist.launch.host import Host
 from tfdist.launch.job import LostHost
@@ -178,6 +178,49 @@ def test_script_that_fails_once_is_not_told_and_one_that_goes_on_so_is_told_once
     course.while_running = lambda: wait_until(lambda: len(answers) == 1, what="all answers")
     assert run(course, look=look) == (0, "")
     assert course.said == ["tfdistrun: --host-discovery-script: broken; the hosts stay as they are"]
+
+
+def test_empty_list_is_not_believed_while_ranks_run(
+    run: Callable[..., tuple[int, str]], wait_until: Callable[..., None]
+) -> None:
+    """It is told once, and the script is asked again."""
+    lists: list[tuple[Host, ...]] = [(), (), (), (A, B, C, Host("host-d", 1))]
+    course = Course(LEFT, WELL)
+
+    def look() -> tuple[Host, ...]:
+        found = lists.pop(0) if len(lists) > 1 else lists[0]
+        if not found:
+            raise NoHostError("it printed no host")
+        return found
+
+    def running() -> None:
+        wait_until(lambda: "leave" in course.said, what="the ranks to be asked to leave")
+        course.while_running = lambda: None
+
+    course.while_running = running
+    assert run(course, replace(RULES, most=math.inf, discovers=True), look=look) == (0, "")
+    assert course.said[:2] == [
+        "tfdistrun: --host-discovery-script: it printed no host, while ranks run; the hosts stay as they are",
+        "leave",
+    ]
+    assert course.started == [(A, B, C), (A, B, C, Host("host-d", 1))]
+
+
+def test_empty_list_is_not_told_while_no_rank_runs(run: Callable[..., tuple[int, str]]) -> None:
+    course = Course(lost("host-b"), WELL)
+    lists: list[tuple[Host, ...]] = [(), (), (), (), (A, C, Host("host-d", 2))]
+
+    def look() -> tuple[Host, ...]:
+        if len(course.started) == 1 and not course.said:  # it has not ended yet
+            return A, B, C
+        found = lists.pop(0) if len(lists) > 1 else lists[0]
+        if not found:
+            raise NoHostError("it printed no host")
+        return found
+
+    assert run(course, Rules(least=6, most=6, discovers=True), look=look) == (0, "")
+    assert course.started == [(A, B, C), (A, C, Host("host-d", 2))]
+    assert not [text for text in course.said if "printed no host" in text]
 
 
 def test_look_that_does_not_end_does_not_hold_the_job_up(

@@ -198,7 +198,15 @@ def test_host_that_is_to_be_left() -> None:
     assert action == Leave("b has fewer slots or none")
     assert decide(RULES, state, Ended(1, left=True), 2.0)[1] == Launch((A,))
     assert _after(RULES, Offered((Host("a", 1), B)))[1] == Leave("a has fewer slots or none")
-    assert _after(RULES, Offered(()))[1] == Leave("a, b have fewer slots or none")
+    assert _after(RULES, Offered((C,)))[1] == Leave("a, b have fewer slots or none")
+
+
+def test_empty_list_is_believed_only_where_no_rank_runs() -> None:
+    assert _after(RULES, Offered(())) == (BEGIN, Wait(math.inf))
+    rules = replace(RULES, least=4, discovers=True)
+    state, action = _after(rules, Offered(()), _lost("a"), Offered(()))
+    assert isinstance(action, Wait) and "have slots for 0 ranks" in action.reason
+    assert decide(rules, state, Offered((B, C)), 1.0)[1] == Launch((B, C))
 
 
 def test_limit_holds_for_planned_starts_too() -> None:

@@ -52,12 +52,32 @@ def test_other_programs() -> None:
         (["t.py"], "write: python t.py"),
         (["no.py"], "no.py: no such file"),
         (["./no"], "./no: no such file"),
-        (["no-such"], "no such command on PATH"),
+        (["no-such"], "no such command on PATH; give its full path"),
+        (["train.sh"], "train.sh is not on PATH; give its full path: .*/train.sh"),
+        (["./plain.sh"], r"./plain.sh is not executable; make it so with chmod \+x .*/plain.sh"),
+        (
+            ["./train.sh"],
+            "./train.sh cannot be run: its first line names the interpreter '/no/such', which is not there",
+        ),
+        (["./"], "./ is a folder; give the full path of a program"),
     ],
 )
-def test_missing(command: list[str], message: str) -> None:
+def test_missing(command: list[str], message: str, tmp_path: Path) -> None:
+    for name, mode in (("plain.sh", 0o644), ("train.sh", 0o755)):
+        (tmp_path / name).write_text("#!/no/such\n")
+        (tmp_path / name).chmod(mode)
     with pytest.raises(ConfigError, match=message):
         program.resolve(command)
+
+
+def test_interpreter_of_another_host_is_not_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("#!/there/only\n")
+    (tmp_path / "train.sh").chmod(0o755)
+    assert program.resolve(["./train.sh"], check_files=False) == (str(tmp_path / "train.sh"),)
+
+
+def test_obstacle_that_the_kernel_names() -> None:
+    assert program.obstacle("/bin/sh", OSError(12, "Cannot allocate memory")) == "[Errno 12] Cannot allocate memory"
 
 
 @pytest.mark.parametrize(

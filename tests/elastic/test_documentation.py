@@ -1,0 +1,73 @@
+"""docs/elastic.md: its example runs as it stands, and whatever command, option or name it mentions is there."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from elastic_job import run
+
+from tfdist.chaos import command as chaos
+from tfdist.launch import option
+
+TEXT = (Path(__file__).parent.parent.parent / "docs/elastic.md").read_text()
+SHELL = [line.partition("#")[0] for line in TEXT.splitlines() if line.startswith(("tfdistrun -", "tfdist chaos -"))]
+# Of docker, and of docker compose.
+FOREIGN = {"--shm-size", "--exit-code-from", "--alias"}
+
+
+def options_of(parser):
+    return {name for action in parser._actions for name in action.option_strings}
+
+
+def test_the_example_runs_as_it_stands(tmp_path):
+    (script,) = re.findall(r"`train.py`:\n\n```python\n(.*?\n)```", TEXT, re.DOTALL)
+    (tmp_path / "train.py").write_text(script)
+    name, *words = shlex.split(SHELL[0])
+    assert name == "tfdistrun"
+    done = run(tmp_path, "-m", "tfdist.launch", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tfdist: " not in done.stdout + done.stderr, "it is warned of nothing"
+    assert (tmp_path / "model.keras").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("line", SHELL)
+def test_a_command_is_understood(line):
+    name, *words = shlex.split(line)
+    if name == "tfdist":
+        part, *words = words
+        assert part == "chaos"
+        words = words[words.index("--") + 2 :]
+    known, command = option.parse(words)
+    assert option.least(known) is not None
+    assert command == ["python", "train.py"]
+
+
+def test_options_and_variables_are_there():
+    known = options_of(option.parser()) | options_of(chaos._parser()) | FOREIGN
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))
+    assert len(named) > 15
+    assert named - known == set()
+    settings = set(re.findall(r"TFDIST_\w+", TEXT))
+    assert settings <= {row.variable for row in importlib.import_module("tfdist.config").SETTINGS}
+
+
+def test_names_are_there():
+    named = set(re.findall(r"\btfdist(?:\.\w+)+", TEXT))
+    assert len(named) > 5
+    for name in named:
+        found = importlib.import_module("tfdist")
+        for part in name.split(".")[1:]:
+            found = getattr(found, part)
+
+
+def test_links_lead_somewhere():
+    page = Path(__file__).parent.parent.parent / "docs/elastic.md"
+    links = re.findall(r"\]\(([^)#]+)(?:#([^)]*))?\)", TEXT)
+    assert links
+    for path, anchor in links:
+        target = page.parent / path
+        assert target.is_file(), path
+        titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,0 +1,116 @@
+"""Data that an elastic fit cannot follow: the error says what is in the way, and what to write instead."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist.callbacks.elastic_data import part_of
+
+ROWS = np.arange(96, dtype="float32").reshape(48, 2)
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return ROWS[index::3], ROWS[index::3]
+
+
+def whole():
+    return tf.data.Dataset.from_tensor_slices(ROWS)
+
+
+def numbered(dataset):
+    return dataset.apply(tf.data.experimental.assert_cardinality(48))
+
+
+@pytest.fixture(autouse=True)
+def _elastic(monkeypatch):
+    monkeypatch.setenv("TFDIST_ELASTIC", "1")
+
+
+FOLLOWED = {
+    "samples": (lambda: tfdist.shard(whole()).batch(4).prefetch(1), 4),
+    "batches": (lambda: tfdist.shard(whole().batch(4)).map(lambda x: x), 1),
+    "a filter of known length": (lambda: tfdist.shard(numbered(whole().filter(lambda x: x[0] > -1))).batch(2), 2),
+    "a generator of known length": (
+        lambda: tfdist.shard(
+            numbered(tf.data.Dataset.from_generator(lambda: iter(ROWS), output_signature=tf.TensorSpec([2])))
+        ).batch(3),
+        3,
+    ),
+}
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("case", FOLLOWED)
+def test_followed(world, case):
+    make, elements = FOLLOWED[case]
+    part, unit = part_of(make(), None)
+    assert unit == elements
+    assert part.elements == (12 if case == "batches" else 48)
+
+
+REFUSED = {
+    "arrays": (
+        lambda: ROWS,
+        r"arrays \(ndarray\) are no tf.data.Dataset. .*from_tensor_slices.* fit tfdist.shard\(data\)",
+    ),
+    "sharded arrays": (lambda: tfdist.shard((ROWS, ROWS)), r"arrays \(ndarray\) are no tf.data.Dataset"),
+    "a generator": (
+        lambda: iter([ROWS]),
+        "list_iterator is no tf.data.Dataset, .*from_generator.*assert_cardinality",
+    ),
+    "a dataset of Keras": (Batches, "Batches is no tf.data.Dataset, so the order and the number of its samples"),
+    "shuffled": (
+        lambda: tfdist.shard(whole()).shuffle(9).batch(4),
+        ".shuffle stands behind tfdist.shard, .* with a seed",
+    ),
+    "filtered": (
+        lambda: tfdist.shard(whole()).filter(lambda x: x[0] > 3),
+        ".filter stands .* Put it before tfdist.shard.",
+    ),
+    "kept": (
+        lambda: tfdist.shard(whole()).cache().batch(4),
+        ".cache stands behind tfdist.shard, where only map, batch and",
+    ),
+    "flattened": (
+        lambda: tfdist.shard(whole()).flat_map(tf.data.Dataset.from_tensor_slices).batch(2),
+        ".flat_map stands behind tfdist.shard",
+    ),
+    "repeated": (
+        lambda: tfdist.shard(whole()).repeat(2).batch(4),
+        ".repeat stands behind .* say to fit how many epochs",
+    ),
+    "endless": (lambda: tfdist.shard(whole().repeat()).batch(4), "the dataset has no end. Leave .repeat.. out"),
+    "of unknown length": (
+        lambda: tfdist.shard(whole().filter(lambda x: x[0] > 3)).batch(4),
+        "the length of the dataset is not known, .* before tfdist.shard: .*assert_cardinality",
+    ),
+    "whole": (lambda: whole().batch(4), "the dataset is not one that tfdist.shard has dealt out"),
+    "padded": (
+        lambda: tfdist.shard(whole(), remainder="pad").batch(4),
+        '.* policy "auto" or "data" and remainder "drop", the defaults. Fit ',
+    ),
+}
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(world, case):
+    make, message = REFUSED[case]
+    start = (
+        r"^DataParallel\(elastic=True\) must deal out the rest of an epoch anew when a rank is lost, and cannot here: "
+    )
+    with pytest.raises(tfdist.errors.ConfigError, match=start + message):
+        part_of(make(), None)
+
+
+@pytest.mark.ranks(1, 2)
+def test_steps_are_refused(world):
+    for data, more in ((tfdist.shard(whole()), "Leave it out; "), (whole().repeat(), "out, and .repeat.. with it; ")):
+        with pytest.raises(tfdist.errors.ConfigError, match=rf"takes no steps_per_epoch \(received 7\): .*{more}"):
+            part_of(data.batch(4), 7)

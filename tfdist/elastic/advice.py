@@ -1,0 +1,41 @@
+"""Warns where a script and the way it was started disagree about elastic training; once in a process, on rank 0."""
+
+from __future__ import annotations
+
+import logging
+
+from tfdist import config, runtime
+
+_logger = logging.getLogger("tfdist")
+
+
+def need_elastic_job(piece: str) -> None:
+    """Warns if a lost rank ends the job although the script uses a piece of elastic training. Needs `tfdist.init`.
+
+    Args:
+        piece: What it uses, as it is written.
+    """
+    if not config.is_elastic() and config.started_by_launcher():
+        _warn(
+            f"the script uses {piece}, but the job is not elastic: a lost rank will end it. Start it with --elastic: "
+            f"tfdistrun -np {runtime.size()} --elastic python train.py"
+        )
+
+
+def need_elastic_script(line: str) -> None:
+    """Warns if a lost rank ends the job although it was started as an elastic one. Needs `tfdist.init`.
+
+    Args:
+        line: Which line of the script makes the callback.
+    """
+    if config.is_elastic():
+        _warn(
+            "the job was started with tfdistrun --elastic, but DataParallel was made without elastic=True, so a lost "
+            f"rank will end it. Write DataParallel(elastic=True) in {line}"
+        )
+
+
+def _warn(text: str) -> None:
+    if runtime.rank() == 0 and not runtime.happened(text):
+        runtime.remember(text)
+        _logger.warning("tfdist: %s", text)
