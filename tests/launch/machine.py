@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,11 +113,25 @@ class Machines:
             env={**environment, "TMPDIR": str(self.agent.parent)},
         )
 
-    def start(self, launch: Any, *words: str, ranks: int = 2, slots: int = 1, script: str = "") -> Any:
+    def add_bridge(self, name: str, network: str) -> None:
+        """Gives all three an interface with the same address, which leads to nobody, as containers' engines do."""
+        for address in (LAUNCHER, FIRST, SECOND):
+            for words in (f"link add {name} type bridge", f"address add {network} dev {name}", f"link set {name} up"):
+                _run("ip", "-n", self.namespace(address), *words.split())
+
+    def start(
+        self,
+        launch: Any,
+        *words: str,
+        ranks: int = 2,
+        slots: int = 1,
+        script: str = "",
+        network: Sequence[str] = ("--network-interfaces", LINK),
+    ) -> Any:
         """`script` finds the hosts; without one they are both, with so many slots each."""
         hosts = ("--host-discovery-script", script) if script else ("-H", f"{FIRST}:{slots},{SECOND}:{slots}")
         return launch.start(
-            *("-np", str(ranks), *hosts, "--network-interfaces", LINK),
+            *("-np", str(ranks), *hosts, *network),
             *("--mpi-args", f"--prtemca plm_ssh_agent {self.agent}", "--host-timeout", str(HOST_TIMEOUT_S)),
             *(*words, "python", "rank.py"),
             inside=("ip", "netns", "exec", self.namespace(LAUNCHER)),

@@ -139,6 +139,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         extra=known.mpi_args,
         host_timeout_s=settings.host_timeout_seconds,
         elastic=least is not None,
+        tcp=known.tcp,
         network=network.choose(elsewhere.values(), known.mpi_args, environment, path),
     )
     call, why = starter.choose(known.starter, call, known.allocation, environment)

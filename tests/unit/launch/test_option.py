@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.launch import option
 from tfdist.launch.core import Cores
@@ -35,6 +36,7 @@ def test_value_may_look_like_an_option() -> None:
         (["-np", "1", "--mpi-args", "'", "x"], "cannot be split"),
         (["-np", "1", "--log-level", "loud", "x"], "LOUD"),
         (["-np", "1", "--verbose=1", "x"], "--verbose"),
+        (["-np", "1", "--no-stall-check", "--stall-check-warning-time-seconds", "3", "x"], "exclude each other"),
         (["-np", "1", "--network-interfaces", "a,,b", "x"], "an empty name"),
         (["-np", "1", "--data-workers", "2", "--autoscale", "2", "x"], "'2' is not MIN:MAX"),
         (["-np", "1", "--data-workers", "2", "--autoscale", "3:2", "x"], "'3:2' is not MIN:MAX"),
@@ -115,10 +117,21 @@ def test_variables() -> None:
     assert option.variables(option.parse(["-np", "1", "x"])[0]) == {}
 
 
+def test_switches_that_are_variables() -> None:
+    known, _ = option.parse("-np 1 --no-stall-check --hierarchical-allreduce x".split())
+    assert option.variables(known) == {
+        "TFDIST_STALL_CHECK_WARNING_TIME": "0",
+        "TFDIST_HIERARCHICAL_ALLREDUCE": "mpi",
+    }
+    settings = config.read(option.variables(known))
+    assert (settings.stall_warning_seconds, settings.hierarchical_allreduce) == (0, "mpi")
+
+
 def test_options_without_effect_say_so() -> None:
-    known, command = option.parse("-np 1 --cycle-time-ms 3 --gloo --cache-capacity 9 --disable-cache --mpi x".split())
+    idle = "--cycle-time-ms 3 --gloo --cache-capacity 9 --disable-cache --num-nccl-streams 2"
+    known, command = option.parse(f"-np 1 {idle} --mpi x".split())
     assert command == ["x"]
-    assert len(option.notes(known)) == 4
+    assert len(option.notes(known)) == 5
     assert "--cycle-time-ms does nothing here: there is no negotiation cycle" in option.notes(known)[0]
     assert option.notes(option.parse(["-np", "1", "--mpi", "x"])[0]) == []
 

@@ -76,6 +76,14 @@ def test_command_line_wins(tmp_path: Path) -> None:
     assert (known.num_proc, known.hosts, known.hostfile) == (2, None, "list")
 
 
+def test_check_for_stalls_can_be_switched_off(tmp_path: Path) -> None:
+    text = "num-proc: 1\nstall_check: {enabled: false}\n"
+    assert option.variables(_parse(tmp_path, text)) == {"TFDIST_STALL_CHECK_WARNING_TIME": "0"}
+    assert option.variables(_parse(tmp_path, text.replace("false", "true"))) == {}
+    given = _parse(tmp_path, text, "--stall-check-warning-time-seconds", "4")
+    assert option.variables(given) == {"TFDIST_STALL_CHECK_WARNING_TIME": "4"}
+
+
 def test_empty_file(tmp_path: Path) -> None:
     assert _parse(tmp_path, "# nothing yet\n", "-np", "4").num_proc == 4
 
