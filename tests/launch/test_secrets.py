@@ -49,6 +49,17 @@ def _key(launch: Any) -> bytes:
     return key
 
 
+def _start(launch: Any, request: pytest.FixtureRequest, hosts: str) -> Any:
+    words = ["-np", "2", "--verbose", "--output-filename", "logs"]
+    if hosts == "this machine":
+        return launch.start(*words, "python", "rank.py")
+    return request.getfixturevalue("agent").start(launch, *words, "-H", "nodea:1,nodeb:1", "python", "rank.py")
+
+
+def _has(text: bytes, secrets: list[bytes]) -> bool:
+    return any(secret in text for secret in secrets)
+
+
 @pytest.mark.parametrize("hosts", ["this machine", "two hosts"])
 def test_secrets_stay_secret(
     launch: Any, request: pytest.FixtureRequest, wait_until: Any, monkeypatch: pytest.MonkeyPatch, hosts: str
@@ -58,16 +69,11 @@ def test_secrets_stay_secret(
     for name, value in (VARIABLES | {"TMPDIR": str(temporary)}).items():
         monkeypatch.setenv(name, value)
     launch.script(WAITS)
-    words = ["-np", "2", "--verbose", "--output-filename", "logs"]
-    if hosts == "two hosts":
-        words += ["-H", "nodea:1,nodeb:1", "python", "rank.py"]
-        job = request.getfixturevalue("agent").start(launch, *words)
-    else:
-        job = launch.start(*words, "python", "rank.py")
+    job = _start(launch, request, hosts)
     wait_until(lambda: len(launch.files("up*")) == 2, what="the ranks")
     secrets = [_key(launch), *(value.encode() for value in VARIABLES.values())]
-    shown = [line for line in _command_lines() if any(secret in line for secret in secrets)]
-    written = [path for path, text in _files(launch.folder, MEMORY) if any(secret in text for secret in secrets)]
+    shown = [line for line in _command_lines() if _has(line, secrets)]
+    written = [path for path, text in _files(launch.folder, MEMORY) if _has(text, secrets)]
     (launch.folder / "go").touch()
     done = launch.end(job)
     assert done.code == 0, done.stderr
@@ -75,6 +81,5 @@ def test_secrets_stay_secret(
     assert ("-x TFDIST_USER_TOKEN" in done.stderr) is (hosts == "two hosts")
     assert shown == []
     assert written == []
-    said = (done.stdout + done.stderr).encode()
-    assert not [secret for secret in secrets if secret in said]
+    assert not _has((done.stdout + done.stderr).encode(), secrets)
     assert list(temporary.iterdir()) == []
