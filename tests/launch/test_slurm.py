@@ -90,12 +90,12 @@ def test_training_in_a_batch_job(launch: Any, slurm: Slurm) -> None:
     _check_weights(launch.folder)
 
 
-def test_failure_ends_the_job_with_its_status(launch: Any, slurm: Slurm) -> None:
+def test_failure_ends_the_job_with_its_status(launch: Any, slurm: Slurm, wait_until: Callable[..., None]) -> None:
     launch.script("sys.exit(7) if rank == 1 else time.sleep(1000)")
     done = _run(launch, slurm, "salloc", "-n2", *TFDISTRUN, sys.executable, "rank.py")
     assert done.code == 7, done.stderr
     assert f"rank 1 on {slurm.name} failed first: exit code 7" in done.stderr
-    assert slurm.jobs() == ""
+    wait_until(lambda: slurm.jobs() == "", seconds=60, what="the end of the allocation")
 
 
 def test_more_ranks_than_were_given(launch: Any, slurm: Slurm) -> None:
