@@ -4,9 +4,9 @@
 
 Each round is a job of `tfdistrun` for each entry of JOBS: a fit of 4 ranks that has one fault after the other, each at
 a step of its own. What is timed, by the machine's clock, is the fault until the first rank has ended the next step. Of
-a planned start it is the last step of the ranks that leave until the first of those that start. "All anew" is the time
-in which processes start and import TensorFlow, all on this machine. The model is small: what grows with it is a copy of
-its weights. Hosts are network namespaces; without root their faults are left out.
+what is planned (SIGTERM, other hosts) it is the last step of the ranks before until the first of those after. "All
+anew" is the time in which processes start and import TensorFlow, all on this machine. The model is small: what grows
+with it is a copy of its weights. Hosts are network namespaces; without root their faults are left out.
 
 Elastic Horovod leaves out the whole host of a rank that is lost, and then goes on with the processes of the others; so
 beside it a job of two hosts is timed, which are two names of this machine.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -38,9 +39,11 @@ from tfdist.bench import table
 
 SECONDS = 300
 STALL_S, HOST_S = 10, 5
-PLAN, STEPS, GO = "plan.json", "steps", "go"
+PLAN, STEPS = "plan.json", "steps"
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 MEGABITS = 10_000
+SIGNALS = {"kill": signal.SIGKILL, "meeting": signal.SIGKILL, "stop": signal.SIGSTOP, "told": signal.SIGTERM}
+PLANNED, LOSSES = ("hosts", "told", "back"), ("host", "again")
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,11 @@ class Fault:
 
     Attributes:
         name: What it is called in the table.
-        step: At the end of which step.
+        step: At the end of which step; of `again`, of which step since ranks have started later on.
         ranks: Whom it happens to, by the numbers that they were started with.
-        how: `kill`, `stop`, `commit` (killed in the middle of one), `hosts` (the script finds others), `host` (one is
-            lost).
+        how: `kill`, `stop`, `error`, `exit` (with status 0), `told` (SIGTERM), `commit` (killed in the middle of one),
+            `meeting` (the first is killed, and the second when it goes on without the first), `hosts` (the script finds
+            others), `host` (one is lost), `back` (it has returned), `again` (and is lost once more).
         size: The ranks that go on.
         of: The ranks before.
     """
@@ -75,6 +79,34 @@ def in_place(number: int) -> list[Fault]:
     ]
 
 
+def in_recovery(number: int) -> list[Fault]:
+    victim = 1 + number % 3
+    return [
+        Fault("a rank is killed while the others go on without another", 20, (victim, 1 + victim % 3), "meeting", 2),
+    ]
+
+
+def by_itself(number: int) -> list[Fault]:
+    victim = 1 + number % 3
+    return [
+        Fault("a rank gets SIGTERM, and leaves at its next commit", 20, (victim,), "told", 3),
+        Fault("a rank fails by an error of its own", 40, (1 + victim % 3,), "error", 2, of=3),
+    ]
+
+
+def too_early(number: int) -> list[Fault]:
+    return [Fault("a rank ends too early with status 0: all anew", 20, (1 + number % 3,), "exit", 4)]
+
+
+def flapping(_: int) -> list[Fault]:
+    every = (0, 1, 2, 3)
+    return [
+        Fault("a host is killed for the first time: all anew", 20, every, "host", 2),
+        Fault("it comes back: a planned start", 0, (), "back", 4, of=2),
+        Fault("and is killed again: all anew", 20, every, "again", 2),
+    ]
+
+
 def anew(number: int) -> list[Fault]:
     victim = 1 + number % 3
     return [
@@ -93,15 +125,19 @@ def cut_host(_: int) -> list[Fault]:
     return [Fault(f"a host is cut off ({HOST_S} s limit): all anew", 20, (0, 1, 2, 3), "host", 2)]
 
 
-HOST_OPTIONS = ("--elastic", "--network-interfaces", two_hosts.LINK, "-H", f"{NEAR}:2,{FAR}:2")
+HOST_OPTIONS = ("--network-interfaces", two_hosts.LINK, "--host-discovery-script", "cat hosts", "--min-np", "2")
 JOBS = {
     "in-place": (in_place, ("--elastic",)),
+    "in-recovery": (in_recovery, ("--elastic",)),
+    "by-itself": (by_itself, ("--elastic",)),
+    "too-early": (too_early, ("--elastic",)),
     "anew": (
         anew,
         ("--min-np", "2", "--stall-check-shutdown-time-seconds", str(STALL_S), "--host-discovery-script", "cat hosts"),
     ),
-    "killed-host": (killed_host, HOST_OPTIONS),
-    "cut-host": (cut_host, (*HOST_OPTIONS, "--host-timeout", str(HOST_S))),
+    "killed-host": (killed_host, (*HOST_OPTIONS, "--blacklist-cooldown-range", "600", "600")),
+    "flapping-host": (flapping, (*HOST_OPTIONS, "--blacklist-cooldown-range", "15", "60")),
+    "cut-host": (cut_host, (*HOST_OPTIONS, "--host-timeout", str(HOST_S), "--blacklist-cooldown-range", "600", "600")),
 }
 
 
@@ -131,48 +167,68 @@ def train() -> None:
                 self.since, self.size = steps, tfdist.size()
             with open(STEPS, "a") as file:
                 file.write(f"{steps} {time.time()!r} {self.size}\n")
-            for fault in faults:
-                if fault.step == steps and own in fault.ranks:
-                    make(fault, own)
-            last = faults[-1]
-            self.model.stop_training = steps > last.step and self.size == last.size and steps >= self.since + 5
+            for number, fault in enumerate(faults):
+                since = self.since if fault.how == "again" else 0
+                later = fault.how != "again" or (self.since > 1 and self.size == fault.of)
+                if own in fault.ranks and later and fault.step == steps - since:
+                    make(fault, number, own, steps)
+            over = self.size == faults[-1].size and steps >= self.since + 5
+            self.model.stop_training = over and any(Path().glob(f"fault-{len(faults) - 1}-*"))
 
     callbacks = [tfdist.callbacks.DataParallel(elastic=True), Watch()]
     model.fit(tfdist.shard(rows).batch(8), epochs=1000, verbose=0, callbacks=callbacks)
 
 
-def note(fault: Fault, own: int) -> None:
-    """Writes down when it happens; the last of its ranks counts."""
-    Path(f"fault-{fault.step}-{own}").write_text(repr(time.time()))
+def note(number: int, own: int, step: int) -> None:
+    """Writes down when a fault happens, and in which step; the last of its ranks counts."""
+    Path(f"fault-{number}-{own}").write_text(f"{time.time()!r} {step}")
 
 
-def make(fault: Fault, own: int) -> None:
+def make(fault: Fault, number: int, own: int, step: int) -> None:
     """Has this rank suffer it."""
     if fault.how == "commit":
-        in_next_commit(fault, own)
+        in_next_commit(number, own, step)
         return
-    note(fault, own)
+    if fault.how == "meeting" and own != fault.ranks[0]:
+        when_it_meets()
+        return
+    note(number, own, step)
     if fault.how == "hosts":
         Path("hosts").write_text(f"localhost:{fault.size}\n")
-    elif fault.how == "host":
-        until(lambda: Path(GO).exists(), "the fault")
+    elif fault.how in LOSSES:
+        until(lambda: Path(go(number)).exists(), "the fault")
+    elif fault.how == "error":
+        raise ValueError("the data is broken")
+    elif fault.how == "exit":
+        raise SystemExit(0)
     else:
-        os.kill(os.getpid(), signal.SIGSTOP if fault.how == "stop" else signal.SIGKILL)
+        os.kill(os.getpid(), SIGNALS[fault.how])
 
 
-def in_next_commit(fault: Fault, own: int) -> None:
+def go(number: int) -> str:
+    """The file that tells the ranks on the host that is left that the other one is lost."""
+    return f"go-{number}"
+
+
+def in_next_commit(number: int, own: int, step: int) -> None:
     """The kernel cuts the file that is written, and kills the writer."""
     from tfdist.elastic.commit_store import CommitStore
 
     put = CommitStore.put
 
     def cut(*words: Any) -> None:
-        note(fault, own)
+        note(number, own, step + 1)  # a commit comes before the end of its step is told
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
         put(*words)
 
     CommitStore.put = cut  # type: ignore[method-assign]
+
+
+def when_it_meets() -> None:
+    from tfdist import runtime
+
+    runtime.shrink = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 
 
 HOROVOD = "Horovod: a rank is killed, the other host goes on"
@@ -220,21 +276,26 @@ def standstills(folder: Path, faults: Sequence[Fault]) -> dict[str, float]:
     """
     lines = [line.split() for line in (folder / STEPS).read_text().splitlines()]
     steps = sorted((float(at), int(step), int(size)) for step, at, size in lines)
-    return {fault.name: standstill(folder, fault, steps) for fault in faults}
+    seconds = {}
+    for number, fault in enumerate(faults):
+        begin, last = moment(folder, number, fault, steps)
+        steps = [one for one in steps if one[0] > begin and one[1] > last]
+        if not steps or steps[0][2] != fault.size:
+            raise RuntimeError(f"{fault.name}: {steps[0][2] if steps else 'no'} ranks went on, not {fault.size}")
+        seconds[fault.name] = steps[0][0] - begin
+    return seconds
 
 
-def standstill(folder: Path, fault: Fault, steps: Sequence[tuple[float, int, int]]) -> float:
-    """Seconds of one fault; `steps` are the times at which ranks have ended one, its number, and how many they were."""
-    if fault.how == "hosts":
-        begin = max(at for at, _, size in steps if size == fault.of)
-    else:
-        begin = max(float(path.read_text()) for path in folder.glob(f"fault-{fault.step}-*"))
-    # A commit comes before the end of a step is told, and is that of the step after.
-    last = fault.step + (fault.how == "commit")
-    after = [(at, size) for at, step, size in steps if at > begin and step > last]
-    if not after or after[0][1] != fault.size:
-        raise RuntimeError(f"{fault.name}: {after[0][1] if after else 'no'} ranks went on, not {fault.size}")
-    return after[0][0] - begin
+def moment(folder: Path, number: int, fault: Fault, steps: Sequence[tuple[float, int, int]]) -> tuple[float, int]:
+    """When a fault happens, and in which step.
+
+    `steps` are those since the fault before it: when a rank has ended which one, and of how many ranks.
+    """
+    if fault.how in PLANNED:
+        before = list(itertools.takewhile(lambda one: one[2] == fault.of, steps))
+        return before[-1][0], before[-1][1]
+    notes = [path.read_text().split() for path in folder.glob(f"fault-{number}-*")]
+    return max(float(at) for at, _ in notes), max(int(step) for _, step in notes)
 
 
 def measure(job: str, number: int) -> dict[str, float]:
@@ -245,7 +306,7 @@ def measure(job: str, number: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / PLAN).write_text(json.dumps([asdict(fault) for fault in faults]))
-        (folder / "hosts").write_text("localhost:4\n")
+        (folder / "hosts").write_text(f"{NEAR}:2\n{FAR}:2\n" if job.endswith("-host") else "localhost:4\n")
         if job.endswith("-host"):
             stack.enter_context(two_hosts.hosts(MEGABITS))
             words = inside(folder, words)
@@ -258,8 +319,9 @@ def measure(job: str, number: int) -> dict[str, float]:
                 stderr=output,
             )
             with ending(started):
-                if job.endswith("-host"):
-                    lose_host(folder, faults[0], cut=job.startswith("cut"))
+                for number, fault in enumerate(faults):
+                    if fault.how in LOSSES:
+                        lose_host(folder, number, fault, cut=job.startswith("cut"))
                 started.wait(SECONDS)
         if started.returncode != 0:
             raise RuntimeError((folder / "output").read_text()[-4000:])
@@ -290,22 +352,22 @@ def inside(folder: Path, words: Sequence[str]) -> list[str]:
     return ["ip", "netns", "exec", near, *words, "--mpi-args", f"--prtemca plm_ssh_agent {shlex.quote(str(agent))}"]
 
 
-def lose_host(folder: Path, fault: Fault, cut: bool) -> None:
+def lose_host(folder: Path, number: int, fault: Fault, cut: bool) -> None:
     """Kills all that runs on the second host, or takes its link away, when all ranks have come to that step."""
-    until(lambda: len(list(folder.glob(f"fault-{fault.step}-*"))) == len(fault.ranks), "the ranks")
+    until(lambda: len(list(folder.glob(f"fault-{number}-*"))) == len(fault.ranks), "the ranks")
     far = two_hosts.namespace(two_hosts.HOSTS[1])
-    note_at = folder / f"fault-{fault.step}-host"
+    note_at = folder / f"fault-{number}-host"
     if cut:
-        note_at.write_text(repr(time.time()))
+        note_at.write_text(f"{time.time()!r} 0")
         two_hosts.run("ip", "-n", far, "link", "set", two_hosts.LINK, "down")
     else:
         found = subprocess.run(["ip", "netns", "pids", far], capture_output=True, text=True, check=True).stdout.split()
-        note_at.write_text(repr(time.time()))
+        note_at.write_text(f"{time.time()!r} 0")
         for signum in (signal.SIGSTOP, signal.SIGKILL):  # those that are killed last must not tell of the first
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signum)
-    (folder / GO).touch()
+    (folder / go(number)).touch()
 
 
 def rows(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:

@@ -28,8 +28,8 @@ class Watch(keras.callbacks.Callback):
         with open("steps", "a") as file:
             file.write(f"{steps} {time.time()!r} {self.size}\n")
         if steps == STEP and os.environ["HOROVOD_HOSTNAME"] == HOST and hvd.local_rank() == 0:
-            with open(f"fault-{STEP}-{hvd.rank()}", "w") as file:
-                file.write(repr(time.time()))
+            with open(f"fault-0-{hvd.rank()}", "w") as file:
+                file.write(f"{time.time()!r} {steps}")
             os.kill(os.getpid(), signal.SIGKILL)
         self.model.stop_training = steps > STEP and self.size < 4 and steps >= self.since + 5
 
