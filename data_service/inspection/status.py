@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -27,7 +27,7 @@ _CHECKS: dict[str, Any] = {
     "work_dir_token": (str, type(None)),
     "tags": list,
     "counters": dict,
-    "leaving": list,
+    "leaving": dict,
     "trainers": list,
 }
 
@@ -49,7 +49,7 @@ class Status:
         work_dir_token: What proves that two processes see the same work_dir; None without one.
         tags: Words that the operator gave it.
         counters: Name to number; names that end in "_total" only grow.
-        leaving: Of a dispatcher: the workers that drain or have drained.
+        leaving: Of a dispatcher: the workers that have drained, each with the start of the one that has, in seconds.
         trainers: Of a dispatcher: the trainers that read, and the share of the time that each waits for data.
         jobs: Of a dispatcher with a journal: for the number of each pass the name of its job, and its number in that
             job, from 1 on.
@@ -69,7 +69,7 @@ class Status:
     work_dir_token: str | None = None
     tags: tuple[str, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
-    leaving: tuple[str, ...] = ()
+    leaving: Mapping[str, float] = field(default_factory=dict)
     trainers: tuple[TrainerWait, ...] = ()
     jobs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     ended: tuple[int, ...] = ()
@@ -96,9 +96,10 @@ def parse(text: bytes) -> Status:
             raise ValueError(f"{name} is {found.get(name)!r}")
     if found["role"] not in (DISPATCHER, WORKER) or found["state"] not in _STATES:
         raise ValueError(f"role {found['role']!r}, state {found['state']!r}")
-    found["tags"], found["leaving"] = _words(found, "tags"), _words(found, "leaving")
-    if not all(isinstance(value, (int, float)) for value in found["counters"].values()):
-        raise ValueError(f"counters is {found['counters']!r}")
+    _check_items(found, "tags", found["tags"], str)
+    found["tags"] = tuple(found["tags"])
+    for name in ("counters", "leaving"):
+        _check_items(found, name, found[name].values(), (int, float))
     found["trainers"] = tuple(_trainer(item) for item in found["trainers"])
     found["jobs"] = _jobs(found.get("jobs", {}))  # a server of another version is known by it, and may have none
     found["ended"] = _numbers(found.get("ended", []))
@@ -107,10 +108,9 @@ def parse(text: bytes) -> Status:
     return Status(**{item.name: found[item.name] for item in fields(Status)})
 
 
-def _words(found: dict[str, Any], name: str) -> tuple[str, ...]:
-    if not all(isinstance(word, str) for word in found[name]):
+def _check_items(found: dict[str, Any], name: str, items: Iterable[Any], kind: Any) -> None:
+    if not all(isinstance(item, kind) for item in items):
         raise ValueError(f"{name} is {found[name]!r}")
-    return tuple(found[name])
 
 
 def _trainer(item: Any) -> TrainerWait:

@@ -81,7 +81,7 @@ def survey(service: str | ServiceAddress, timeout_s: float = 5.0) -> Survey:
     end = time.monotonic() + timeout_s
     dispatcher, *workers = at_once(lambda name: _look_at(name, end), [str(address), *names])
     dispatcher = _named_otherwise(dispatcher, address)
-    leaving = dispatcher.status.leaving if dispatcher.status is not None else ()
+    leaving = dispatcher.status.leaving if dispatcher.status is not None else {}
     drained = dict.fromkeys(leaving, DRAINED)
     found = (replace(each, state=drained.get(each.address, DEAD)) if each.state == DEAD else each for each in workers)
     return Survey(str(address), dispatcher, tuple(found))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tfdist.atomic_file import write_atomically
 from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection.dispatcher_client import DispatcherClient
-from tfdist.data_service.inspection.survey import DEAD, DRAINED, READY, Survey, look, survey
+from tfdist.data_service.inspection.survey import DEAD, DRAINED, READY, Server, Survey, look, survey
 from tfdist.errors import ConfigError, PeerLostError
 
 _LOG = logging.getLogger("tfdist")
@@ -25,15 +25,20 @@ _CALL_S = 2.0
 LEAVING_FILE = "tfdist-leaving.json"
 
 
-def leaving_after(leaving: frozenset[str], states: Mapping[str, str]) -> frozenset[str]:
-    """The workers that have drained, by what they were and the states they are found in.
+def leaving_after(leaving: Mapping[str, float], workers: Iterable[Server]) -> dict[str, float]:
+    """The workers that have drained and when they had started, by what they were and how they are found.
 
     A worker that is ready again has come back. One that cannot be seen stays what it was: one that dies while it still
-    drains holds elements, and has not left.
+    drains holds elements, and has not left. A start tells a worker from those before it at its address: what is found
+    may be older than that worker's drain.
     """
-    begun = {worker for worker, state in states.items() if state == DRAINED}
-    back = {worker for worker, state in states.items() if state == READY}
-    return (leaving | begun) - back
+    after = dict(leaving)
+    for worker in workers:
+        if worker.state == READY:
+            after.pop(worker.address, None)
+        elif worker.state == DRAINED and worker.status is not None:
+            after[worker.address] = worker.status.started
+    return after
 
 
 class Caretaker:
@@ -53,9 +58,9 @@ class Caretaker:
         self._thread.start()
 
     @property
-    def leaving(self) -> tuple[str, ...]:
-        """The workers that have drained."""
-        return tuple(sorted(self._leaving))
+    def leaving(self) -> dict[str, float]:
+        """The workers that have drained, and the Unix time at which each had started, in seconds."""
+        return dict(self._leaving)
 
     def stop(self) -> None:
         """Ends the thread."""
@@ -73,11 +78,11 @@ class Caretaker:
 
     def _look(self, found: Survey) -> None:
         states = {worker.address: worker.state for worker in found.workers}
-        leaving = leaving_after(self._leaving, states)
+        leaving = leaving_after(self._leaving, found.workers)
         if leaving != self._leaving:
             self._leaving = leaving
             if self._path is not None:
-                text = json.dumps(sorted(leaving))
+                text = json.dumps(leaving, sort_keys=True)
                 write_atomically(self._path, lambda path: path.write_text(text, encoding="utf-8"))
         gone = [worker for worker in leaving if states.get(worker) in (DEAD, DRAINED)]
         with DispatcherClient(self._address, _CALL_S) as client:
@@ -89,12 +94,12 @@ class Caretaker:
                     _LOG.info("data service: finished %d tasks of %s, which has drained", len(tasks), worker)
 
 
-def _read(path: Path | None) -> frozenset[str]:
+def _read(path: Path | None) -> dict[str, float]:
     if path is None or not path.exists():
-        return frozenset()
+        return {}
     try:
-        return frozenset(map(str, json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError) as error:
+        return {str(worker): float(started) for worker, started in json.loads(path.read_text("utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path} cannot be read: {error}. Remove it if no worker of this service is to leave."
         ) from None

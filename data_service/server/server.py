@@ -128,8 +128,8 @@ class _Server:
     def _tags(self) -> tuple[str, ...]:
         return ()
 
-    def _leaving(self) -> tuple[str, ...]:
-        return ()
+    def _leaving(self) -> dict[str, float]:
+        return {}
 
     def _trainers(self) -> tuple[TrainerWait, ...]:
         return ()
@@ -245,8 +245,8 @@ class Dispatcher(_Server):
     def _has_fixed_workers(self) -> bool:
         return self._fixed_workers
 
-    def _leaving(self) -> tuple[str, ...]:
-        return self._caretaker.leaving if self._caretaker is not None else ()
+    def _leaving(self) -> dict[str, float]:
+        return self._caretaker.leaving if self._caretaker is not None else {}
 
     def _trainers(self) -> tuple[TrainerWait, ...]:
         return self._waits.read(time.monotonic())
@@ -374,9 +374,12 @@ class Worker(_Server):
         return ""
 
     def _is_noted(self) -> bool:
-        """Whether the dispatcher knows that this worker leaves, and so will not have trainers wait for it."""
+        """Whether the dispatcher knows that this worker leaves, and not one before it at its address.
+
+        So it will not have trainers wait for it.
+        """
         found = look(self._dispatcher, _CALL_S).status
-        return found is not None and self.address in found.leaving
+        return found is not None and found.leaving.get(self.address) == self._started
 
     def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
         while not condition():

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -15,24 +16,41 @@ from tfdist.errors import ConfigError
 A, B = "a:1", "b:1"
 
 
+def server(address, state, started=None):
+    """As a survey finds it; one that tells nothing has not told when it started."""
+    return Server(address, state, None if started is None else SimpleNamespace(started=started))
+
+
 @pytest.mark.parametrize(
-    ("before", "states", "after"),
+    ("before", "found", "after"),
     [
-        ([], {A: "ready", B: "ready"}, []),
-        ([], {A: "draining", B: "ready"}, []),
-        ([], {A: "drained", B: "ready"}, [A]),
-        ([A], {A: "dead", B: "ready"}, [A]),
-        ([A], {A: "drained", B: "dead"}, [A]),
-        ([A], {A: "unknown"}, [A]),
-        ([A], {A: "starting"}, [A]),
-        ([A], {A: "ready"}, []),
-        ([A], {}, [A]),
-        ([], {A: "dead"}, []),
-        ([A], {B: "drained"}, [A, B]),
+        ({}, [(A, "ready", 1.0), (B, "ready", 1.0)], {}),
+        ({}, [(A, "draining", 1.0), (B, "ready", 1.0)], {}),
+        ({}, [(A, "drained", 1.0), (B, "ready", 1.0)], {A: 1.0}),
+        ({A: 1.0}, [(A, "dead"), (B, "ready", 1.0)], {A: 1.0}),
+        ({A: 1.0}, [(A, "drained"), (B, "dead")], {A: 1.0}),
+        ({A: 1.0}, [(A, "unknown")], {A: 1.0}),
+        ({A: 1.0}, [(A, "starting", 2.0)], {A: 1.0}),
+        ({A: 1.0}, [(A, "ready", 2.0)], {}),
+        ({A: 1.0}, [(A, "drained", 2.0)], {A: 2.0}),
+        ({A: 1.0}, [], {A: 1.0}),
+        ({}, [(A, "dead")], {}),
+        ({A: 1.0}, [(B, "drained", 2.0)], {A: 1.0, B: 2.0}),
     ],
 )
-def test_who_is_leaving(before, states, after):
-    assert leaving_after(frozenset(before), states) == frozenset(after)
+def test_who_is_leaving(before, found, after):
+    assert leaving_after(before, [server(*worker) for worker in found]) == after
+
+
+def test_a_worker_does_not_leave_in_the_name_of_one_before_it(dispatcher, worker_of, monkeypatch):
+    """The dispatcher had looked at it when it was ready, and takes note of that after its drain."""
+    worker = worker_of(dispatcher)
+    leaving = {worker.address: worker.status().started - 1}
+    told = Server(dispatcher.address, "ready", SimpleNamespace(leaving=leaving))
+    monkeypatch.setattr("tfdist.data_service.server.server.look", lambda *_: told)
+    assert not worker._is_noted()
+    leaving[worker.address] += 1
+    assert worker._is_noted()
 
 
 def elements(service, count):
@@ -60,10 +78,10 @@ def test_later_passes_do_not_wait_for_a_worker_that_drained(dispatcher, worker_o
 def test_a_worker_that_comes_back_is_no_longer_leaving(dispatcher, worker_of, wait_until):
     worker = worker_of(dispatcher)
     assert worker.drain(30) == ""
-    assert dispatcher.status().leaving == (worker.address,)
+    assert dispatcher.status().leaving == {worker.address: worker.status().started}
     worker.stop()
     worker_of(dispatcher, port=worker.service.port)
-    wait_until(lambda: dispatcher.status().leaving == (), seconds=10, what="the return of the worker")
+    wait_until(lambda: dispatcher.status().leaving == {}, seconds=10, what="the return of the worker")
 
 
 @pytest.mark.parametrize(("state", "answers"), [("starting", False), ("unknown", False), ("drained", True)])
@@ -72,7 +90,7 @@ def test_a_worker_that_starts_where_one_has_drained_keeps_its_tasks(dispatcher, 
     finished = []
     caretaker = Caretaker(dispatcher.address, None)
     caretaker.stop()
-    caretaker._leaving = frozenset({"127.0.0.1:7010"})
+    caretaker._leaving = {"127.0.0.1:7010": 1.0}
     monkeypatch.setattr(retirement.DispatcherClient, "tasks", lambda self, worker: (4, 5))
     monkeypatch.setattr(retirement.DispatcherClient, "finish", lambda self, worker, tasks: finished.extend(tasks))
     monkeypatch.setattr(retirement, "look", lambda address, _: Server(address.grpc, state, None))
@@ -86,10 +104,10 @@ def test_it_is_remembered_across_a_restart_of_the_dispatcher(tmp_path, worker_of
     with data_service.Dispatcher(config) as first:
         worker = worker_of(first)
         assert worker.drain(30) == ""
-    assert json.loads((tmp_path / LEAVING_FILE).read_text()) == [worker.address]
+    assert json.loads((tmp_path / LEAVING_FILE).read_text()) == {worker.address: worker.status().started}
     worker.stop()
     with data_service.Dispatcher(config) as second:
-        assert second.status().leaving == (worker.address,)
+        assert list(second.status().leaving) == [worker.address]
 
 
 def test_a_broken_memory_is_named(tmp_path):

@@ -169,11 +169,11 @@ def test_a_drain_delivers_what_the_worker_holds(dispatcher, worker_of, wait_unti
     draining.start()
     wait_until(lambda: fetch(leaving.service, 5).state == "draining", what="the drain")
     assert ask(leaving, "/readyz") == (503, b"draining\n")
-    assert dispatcher.status().leaving == ()  # it still holds elements
+    assert dispatcher.status().leaving == {}  # it still holds elements
     released.set()
     thread.join(60)
     draining.join(60)
-    assert dispatcher.status().leaving == (leaving.address,)
+    assert dispatcher.status().leaving == {leaving.address: leaving.status().started}
     assert sorted(got) == list(range(60))
     assert said == [""]
 
