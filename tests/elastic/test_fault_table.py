@@ -5,20 +5,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 FIT = "elastic/test_fit.py::test_survivors_reach_the_weights_of_a_training_without_a_loss"
+THREE = f"{FIT}[the first, one after the last step of an epoch, one in a validation]"
+WAYS = f"{FIT}[at the end of an epoch, in a commit that it writes, by an error]"
 ANEW, PLANNED = "elastic/test_generations.py::test_", "elastic/test_planned_start.py::test_"
 HOSTS, LOST = "launch/test_changing_hosts.py::test_", "launch/test_lost_host.py::test_"
 ELASTIC, STORE = "launch/test_elastic.py::test_", "unit/elastic/test_commit_store.py::test_"
 # The beginning of a line, and the tests.
 TESTS = {
-    "a rank is killed, also rank 0": (f"{FIT}[a rank]", f"{FIT}[the first]", f"{FIT}[in a validation]"),
-    "several are killed at once": (f"{FIT}[two at once]", f"{FIT}[one after the other]", f"{FIT}[all others]"),
+    "a rank is killed, also rank 0": (THREE, WAYS),
+    "several are killed at once": (f"{FIT}[two at once]", THREE),
     "a rank is killed while the others go on": (
         f"{FIT}[while the others meet and while they get the newest commit]",
         f"{FIT}[while the others compare their commits]",
     ),
-    "a rank fails by an error": (f"{FIT}[by an error of its own]",),
+    "a rank fails by an error": (WAYS,),
     "a rank is killed in the middle of a commit": (
-        f"{FIT}[in a commit that it writes]",
+        WAYS,
         f"{ANEW}killed_in_a_commit_and_again_when_started_anew",
         f"{STORE}what_a_killed_process_has_begun_is_not_seen",
     ),

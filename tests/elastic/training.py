@@ -1,10 +1,9 @@
-"""Run by the tests of elastic training, in a folder of its own: as ranks, or alone to compute what they must reach.
+"""The training of the tests of elastic jobs, and what it must reach.
 
-training.py train VICTIMS STEPS  a fit by tfdistrun, STEPS at once; VICTIMS: "RANK:STEP:HOW,...", see `Killer`
-training.py reference SEGMENTS   one process; SEGMENTS: JSON, [[epoch, ranks, first iteration], ...]
+training.py VICTIMS STEPS  a fit by tfdistrun in a folder of its own, STEPS at once; VICTIMS: "RANK:STEP:HOW,...", see
+                           `Killer`
 """
 
-import json
 import os
 import resource
 import signal
@@ -187,13 +186,17 @@ def train(victims, steps_at_once):
     assert history.epoch == list(range(EPOCHS)), history.epoch
     # The ranks that are left share all of it.
     np.testing.assert_allclose(history.history["val_loss"][-1], model.evaluate(whole.batch(32), verbose=0)[0], 1e-4)
-    save(f"rank-{number}", model)
+    np.savez(Path(f"rank-{number}.npz"), *variables_of(model))
     if number in killers:
         killers[number].die("after")
 
 
 def reference(segments):
-    """Each segment up to the iteration at which the next begins, or the end of its epoch."""
+    """The weights and the optimizer's variables that one process has after the same steps.
+
+    Each of `segments`, [epoch, ranks, first iteration], goes up to the iteration at which the next begins, or the end
+    of its epoch.
+    """
     model = make_model()
     data = make_data()
     ends = [segment[2] for segment in segments[1:]] + [None]
@@ -209,16 +212,12 @@ def reference(segments):
             rows = order[position : position + ranks * BATCH]
             model.train_on_batch(np.stack([x for x, _ in rows]), np.stack([y for _, y in rows]))
             position += ranks * BATCH
-    save("reference", model)
+    return variables_of(model)
 
 
-def save(name, model):
-    variables = [*model.trainable_variables, *model.optimizer.variables]
-    np.savez(Path(f"{name}.npz"), *[np.asarray(variable) for variable in variables])
+def variables_of(model):
+    return [np.asarray(variable) for variable in (*model.trainable_variables, *model.optimizer.variables)]
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "train":
-        train([victim for victim in sys.argv[2].split(",") if victim], int(sys.argv[3]))
-    else:
-        reference(json.loads(sys.argv[2]))
+    train([victim for victim in sys.argv[1].split(",") if victim], int(sys.argv[2]))

@@ -2,8 +2,8 @@
 
 A test here is an ordinary function that every rank runs at the same time. `@pytest.mark.ranks(1, 2, 3, 4)` chooses the
 world sizes (default 2 and 3); the fixture `world` is the size. Seen from outside, each test and size is one item: it
-passes if it passed on every rank. Of the combinations of parameters `make test` runs a sample at sizes other than 2,
-and `make soak` all.
+passes if it passed on every rank. Of the combinations of parameters `make test` runs a sample, another one at each
+size, and `make soak` all.
 
 The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up. The ranks (the
 inner sessions) write what happened to files, which the outer session reads as they grow. A rank that fails leaves its
@@ -39,7 +39,7 @@ ON_GPU = {"CUDA_VISIBLE_DEVICES": "0", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 DEVICES = ON_GPU if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICES": ""}
 # Of the combinations of a test's parameters, `make test` runs one in so many; two ranks run all of them.
 SAMPLED = bool(os.environ.get("TFDIST_TEST_SAMPLE"))
-ONE_IN = {1: 3, 3: 2, 4: 3}
+ONE_IN = {1: 6, 2: 2, 3: 4, 4: 6}
 POLL_SECONDS = 0.05
 SECONDS_FOR_END = 60
 
