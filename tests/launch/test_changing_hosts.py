@@ -118,6 +118,28 @@ def test_a_host_that_flaps_is_left_out_for_longer_each_time(machines: Machines, 
     assert machines.memory(FIRST) == machines.memory(SECOND) == []
 
 
+def test_a_host_that_goes_when_no_rank_of_it_is_left(
+    machines: Machines, launch: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mpirun then ends all that it has started on the other one too, which is not lost, and is used at once."""
+    launch.script("open(f'pid-{rank}', 'w').write(str(os.getpid()))\n" + LEAN)
+    (launch.folder / "path").mkdir()
+    (launch.folder / "path" / "ssh").symlink_to("/bin/true")  # both answer when they are asked
+    monkeypatch.setenv("PATH", str(launch.folder / "path"), prepend=os.pathsep)
+    job = machines.start(launch, "--elastic", "--blacklist-cooldown-range", "600", "600")
+    _wait_for(launch, wait_until, [2])
+    os.kill(int((launch.folder / "pid-1").read_text()), signal.SIGKILL)
+    wait_until(lambda: "; 1 rank goes on" in launch.said(job), seconds=BOUND_S, what="the survival")
+    for host in (SECOND, FIRST):
+        machines.signal(host, signal.SIGKILL)
+    _wait_for(launch, wait_until, [2, 2])
+    (launch.folder / "end").touch()
+    done = launch.end(job)
+    assert done.code == 0, done.stderr
+    assert "was lost" not in done.stderr
+    assert f"mpirun ended before all ranks did; 2 ranks start anew on {FIRST}:1, {SECOND}:1\n" in done.stderr
+
+
 def test_too_few_hosts_are_waited_for_and_then_the_job_fails(machines: Machines, launch: Any, wait_until: Any) -> None:
     launch.script(LEAN)
     cooldown = ("--blacklist-cooldown-range", "600", "600")

@@ -6,7 +6,7 @@ import enum
 import itertools
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # From the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; together below 10 s.
 GRACE_S = 3.0
@@ -198,6 +198,23 @@ class Job:
             if name in self.elsewhere and not running and all(outcome.rank in silent for outcome in since):
                 found.append(LostHost(name, tuple(sorted(outcome.rank for outcome in since)), since[0].lost))
         return tuple(found)
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """Those of the lost hosts that may be there: where one is lost, mpirun ends what runs on all others at once.
+
+        The first that closed its connections is lost, unless a host had gone before of which no rank was left.
+        """
+        closed = [lost.name for lost in self.lost_hosts if lost.how == CLOSED]
+        alive = {name for rank, name in enumerate(self.hosts) if rank not in self.survived}
+        return tuple(closed[0 if self.elsewhere - alive else 1 :])
+
+    def spare(self, names: Collection[str]) -> None:
+        """These hosts are there: their ranks were ended."""
+        for rank, outcome in self.outcomes.items():
+            if outcome.lost and self.hosts[rank] in names:
+                self.outcomes[rank] = replace(outcome, told=True)
+                self._failed = [failed for failed in self._failed if failed != rank]
 
     @property
     def unreached(self) -> tuple[str, ...]:

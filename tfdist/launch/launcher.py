@@ -204,6 +204,7 @@ class Launcher:
                     self._act(self._next())
             finally:
                 self._end()
+            self._ask_doubtful_hosts()
             self._find_unreachable_hosts()
         return self._job.status
 
@@ -261,6 +262,12 @@ class Launcher:
         placement = host.placement(self._plan.mpirun.hosts)
         plan = self._plan
         return Job(placement, plan.start_timeout_s, time.monotonic(), plan.elsewhere, plan.least, plan.mpirun.name)
+
+    def _ask_doubtful_hosts(self) -> None:
+        doubtful = self._job.doubtful if self._plan.mpirun.own_daemons else ()
+        if doubtful:
+            silent = probe.unreachable(doubtful, self._plan.mpirun.ssh.words())
+            self._job.spare([name for name in doubtful if name not in silent])
 
     def _find_unreachable_hosts(self) -> None:
         # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.

@@ -1,4 +1,4 @@
-"""Asks hosts by ssh whether they are there, after a job that could not start on them. It mends nothing."""
+"""Asks hosts by ssh whether they are there, after a job that could not start or stay on them. It mends nothing."""
 
 from __future__ import annotations
 

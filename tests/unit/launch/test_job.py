@@ -10,6 +10,7 @@ import pytest
 
 from tfdist.launch.job import (
     BACKUP_S,
+    CLOSED,
     ELASTIC_GRACE_S,
     ELASTIC_TERM_S,
     GRACE_S,
@@ -309,6 +310,45 @@ def test_the_launchers_own_machine_is_never_lost() -> None:
     assert job.lost_hosts == ()
     _lost(job, 1)
     assert [lost.name for lost in job.lost_hosts] == ["b"]
+
+
+def test_hosts_that_closed_their_connections_behind_another_are_doubtful() -> None:
+    """mpirun may have ended what ran there."""
+    job = _hosts("a", "b", "c", "c", elsewhere="abc")
+    _lost(job, 1, CLOSED)
+    assert job.doubtful == ()
+    for rank in (0, 3, 2):
+        _lost(job, rank, CLOSED)
+    assert job.doubtful == ("a", "c")
+    job.spare(["c"])
+    assert [lost.name for lost in job.lost_hosts] == ["b", "a"]
+    assert (job.first_to_fail, job.status) == (1, 1)
+
+
+def test_hosts_that_were_silent_are_not_doubtful() -> None:
+    job = _hosts("a", "b")
+    _lost(job, 0)
+    _lost(job, 1)
+    assert job.doubtful == ()
+
+
+def test_a_host_without_ranks_may_have_gone_before_the_others() -> None:
+
+    def lose_the_first(*names: str) -> Job:
+        job = Job(names, 30.0, 0.0, set(names), 1)
+        for rank, name in enumerate(names):
+            job.connect(rank, name)
+            job.start(rank)
+            job.join(rank)
+        job.finish(Outcome(1, "b", 143, retired=True), 40.0)
+        job.finish(Outcome(0, "a", lost=CLOSED), 41.0)
+        return job
+
+    assert lose_the_first("a", "b", "b").doubtful == ()  # a rank is left on the other
+    job = lose_the_first("a", "b")
+    assert job.doubtful == ("a",)
+    job.spare(["a"])
+    assert (job.lost_hosts, job.first_to_fail, job.status) == ((), None, 1)
 
 
 def test_ranks_told_to_end_that_do_not_answer_lose_no_host() -> None:
