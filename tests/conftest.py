@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -106,6 +107,14 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
         return (yield)
     finally:
         os.chdir(start)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """A seed that a test has set is not that of the next one."""
+    tensorflow: Any = sys.modules.get("tensorflow")
+    if tensorflow is not None and not INNER:
+        tensorflow.random.set_seed(None)
 
 
 @pytest.hookimpl(trylast=True)
