@@ -125,7 +125,8 @@ def cut_host(_: int) -> list[Fault]:
     return [Fault(f"a host is cut off ({HOST_S} s limit): all anew", 20, (0, 1, 2, 3), "host", 2)]
 
 
-HOST_OPTIONS = ("--network-interfaces", two_hosts.LINK, "--host-discovery-script", "cat hosts", "--min-np", "2")
+LINK_OPTIONS = ("--elastic", "--network-interfaces", two_hosts.LINK)
+HOST_OPTIONS = (*LINK_OPTIONS, "-H", f"{NEAR}:2,{FAR}:2")
 JOBS = {
     "in-place": (in_place, ("--elastic",)),
     "in-recovery": (in_recovery, ("--elastic",)),
@@ -135,9 +136,12 @@ JOBS = {
         anew,
         ("--min-np", "2", "--stall-check-shutdown-time-seconds", str(STALL_S), "--host-discovery-script", "cat hosts"),
     ),
-    "killed-host": (killed_host, (*HOST_OPTIONS, "--blacklist-cooldown-range", "600", "600")),
-    "flapping-host": (flapping, (*HOST_OPTIONS, "--blacklist-cooldown-range", "15", "60")),
-    "cut-host": (cut_host, (*HOST_OPTIONS, "--host-timeout", str(HOST_S), "--blacklist-cooldown-range", "600", "600")),
+    "killed-host": (killed_host, HOST_OPTIONS),
+    "flapping-host": (
+        flapping,
+        (*LINK_OPTIONS, "--host-discovery-script", "cat hosts", "--blacklist-cooldown-range", "15", "60"),
+    ),
+    "cut-host": (cut_host, (*HOST_OPTIONS, "--host-timeout", str(HOST_S))),
 }
 
 
@@ -168,15 +172,20 @@ def train() -> None:
             with open(STEPS, "a") as file:
                 file.write(f"{steps} {time.time()!r} {self.size}\n")
             for number, fault in enumerate(faults):
-                since = self.since if fault.how == "again" else 0
-                later = fault.how != "again" or (self.since > 1 and self.size == fault.of)
-                if own in fault.ranks and later and fault.step == steps - since:
+                if own in fault.ranks and is_due(fault, steps, self.since, self.size):
                     make(fault, number, own, steps)
             over = self.size == faults[-1].size and steps >= self.since + 5
             self.model.stop_training = over and any(Path().glob(f"fault-{len(faults) - 1}-*"))
 
     callbacks = [tfdist.callbacks.DataParallel(elastic=True), Watch()]
     model.fit(tfdist.shard(rows).batch(8), epochs=1000, verbose=0, callbacks=callbacks)
+
+
+def is_due(fault: Fault, step: int, since: int, size: int) -> bool:
+    """Whether a fault comes at the end of this step; so many ranks are there since that one."""
+    if fault.how == "again":
+        return size == fault.of and since > 1 and step == since + fault.step
+    return step == fault.step
 
 
 def note(number: int, own: int, step: int) -> None:
@@ -319,9 +328,9 @@ def measure(job: str, number: int) -> dict[str, float]:
                 stderr=output,
             )
             with ending(started):
-                for number, fault in enumerate(faults):
+                for place, fault in enumerate(faults):
                     if fault.how in LOSSES:
-                        lose_host(folder, number, fault, cut=job.startswith("cut"))
+                        lose_host(folder, place, fault, cut=job.startswith("cut"))
                 started.wait(SECONDS)
         if started.returncode != 0:
             raise RuntimeError((folder / "output").read_text()[-4000:])

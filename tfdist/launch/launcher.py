@@ -204,8 +204,7 @@ class Launcher:
                     self._act(self._next())
             finally:
                 self._end()
-            self._ask_doubtful_hosts()
-            self._find_unreachable_hosts()
+            self._ask_hosts()
         return self._job.status
 
     def leave(self) -> None:
@@ -263,18 +262,18 @@ class Launcher:
         plan = self._plan
         return Job(placement, plan.start_timeout_s, time.monotonic(), plan.elsewhere, plan.least, plan.mpirun.name)
 
-    def _ask_doubtful_hosts(self) -> None:
-        doubtful = self._job.doubtful if self._plan.mpirun.own_daemons else ()
-        if doubtful:
-            silent = probe.unreachable(doubtful, self._plan.mpirun.ssh.words())
-            self._job.spare([name for name in doubtful if name not in silent])
-
-    def _find_unreachable_hosts(self) -> None:
-        # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.
-        if not self._plan.mpirun.own_daemons:
+    def _ask_hosts(self) -> None:
+        """By ssh, whether they are there: those that may have been lost, and those of which no rank has reported."""
+        # srun and jsrun look after the hosts themselves, and whoever interrupts a job waits for its end.
+        if not self._plan.mpirun.own_daemons or self._job.interrupt is not None:
             return
-        if self._job.status != 0 and self._job.interrupt is None and self._job.first_to_fail is None:
-            self._unreachable = probe.unreachable(self._job.unreached, self._plan.mpirun.ssh.words())
+        words = self._plan.mpirun.ssh.words()
+        if doubtful := self._job.doubtful:
+            silent = probe.unreachable(doubtful, words)
+            self._job.spare([name for name in doubtful if name not in silent])
+        # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.
+        if self._job.status != 0 and self._job.first_to_fail is None:
+            self._unreachable = probe.unreachable(self._job.unreached, words)
 
     def _say(self, text: str) -> None:
         self._console.say(f"tfdistrun: {text}")

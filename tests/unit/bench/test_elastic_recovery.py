@@ -58,6 +58,13 @@ def test_a_planned_start_begins_with_the_last_step_before_it(recovery: Any, tmp_
     assert recovery.standstills(tmp_path, [fault]) == {"fewer": 5.0}
 
 
+def test_a_host_is_lost_again_when_ranks_are_back(recovery: Any) -> None:
+    first, _, second = recovery.flapping(0)
+    due = [(step, since, size) for step in range(150) for since, size in ((1, 4), (21, 2), (100, 4))]
+    assert [one for one in due if recovery.is_due(second, *one)] == [(120, 100, 4)]
+    assert {step for step, since, size in due if recovery.is_due(first, step, since, size)} == {20}
+
+
 def test_a_host_that_comes_back_and_is_lost_again(recovery: Any, tmp_path: Path) -> None:
     steps = "20 1.0 4\n21 6.0 2\n99 7.0 2\n100 15.0 4\n120 16.0 4\n121 20.0 2\n"
     _record(tmp_path, steps, fault_0_0="1.5 20", fault_0_host="2.0 0", fault_2_0="16.5 120", fault_2_host="17.0 0")
