@@ -15,6 +15,7 @@ from tfdist.callbacks.elastic_state import CommitStateCallback, UpdateBatchState
 from tfdist.callbacks.learning_rate_schedule import LearningRateScheduleCallback
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.metric_average import MetricAverageCallback
+from tfdist.callbacks.metrics import Metrics
 from tfdist.callbacks.model_checkpoint import BestModelCheckpoint, ModelCheckpoint
 from tfdist.callbacks.rank_zero import RankZero
 from tfdist.callbacks.throughput import Throughput
@@ -29,6 +30,7 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "Metrics",
     "ModelCheckpoint",
     "RankZero",
     "Throughput",

@@ -11,6 +11,7 @@ import keras
 
 import tfdist
 from tfdist import _compat, config, errors, optimizer, runtime, xla
+from tfdist.callbacks.autotune import Autotune, need_equal_settings
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
@@ -43,6 +44,7 @@ class DataParallel(keras.callbacks.Callback):
     - averages moving statistics (batch normalisation) over the ranks at the end of each training epoch;
     - keeps ranks other than 0 from printing;
     - goes on when a rank is lost, if asked to;
+    - looks for the settings with the shortest step, with `TFDIST_AUTOTUNE=1`;
     - lets ranks end an epoch with unequal numbers of batches, where `tfdist.shard` was told `remainder="join"`;
     - warns when all ranks are fed the same data.
 
@@ -107,7 +109,15 @@ class DataParallel(keras.callbacks.Callback):
                 f"warmup_epochs={warmup_epochs} needs scale_learning_rate=True: the warm-up rises to the scaled rate. "
                 "For a rate of your own use LearningRateWarmupCallback."
             )
+        settings = config.read()
+        if elastic and settings.autotune != "0":
+            name = config.variable("autotune")
+            raise errors.ConfigError(
+                f"{name}={settings.autotune} needs the same ranks from begin to end; received elastic=True. Tune a job "
+                f"that is not elastic, and set what it finds; or set {name}=0."
+            )
         tfdist.init()
+        self._autotune = Autotune() if settings.autotune != "0" else None
         self._compression = Compression.of(compression) if compression else None
         self._warmup_epochs = warmup_epochs
         self._scales = scale_learning_rate
@@ -140,12 +150,15 @@ class DataParallel(keras.callbacks.Callback):
         self._base_rate = optimizer.unscaled_learning_rate(model.optimizer)
         if self._scales or optimizer.learning_rate_scale(model.optimizer) != 1.0:
             optimizer.scale_learning_rate(model.optimizer, tfdist.size() if self._scales else 1)
-        if self._checkpoint is not None:
-            self._checkpoint.set_model(model)
+        for part in (self._checkpoint, self._autotune):
+            if part is not None:
+                part.set_model(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compared = self._steps_taken = False
         self._compare_with_job()
+        if not self.elastic:
+            need_equal_settings()
         self._hook.begin("train")
         self._hook.when_built(lambda: broadcast_state(self.model, root_rank=0))
         self._warmup = self._make_warmup() if self._warmup_epochs else None
@@ -196,7 +209,7 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.end("test")
 
     def _parts(self) -> list[keras.callbacks.Callback]:
-        return [part for part in (self._warmup, self._checkpoint) if part is not None]
+        return [part for part in (self._warmup, self._checkpoint, self._autotune) if part is not None]
 
     def _distribute(self, model: keras.Model) -> None:
         """The optimizer's gradients are reduced from here on; a step traced before is made again."""

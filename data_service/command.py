@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import sys
 import time
@@ -307,9 +306,9 @@ def _status(options: argparse.Namespace) -> int:
     found = survey(address, options.timeout)
     reading = passes.read(found, address, options.timeout)
     if options.json:
-        _say(json.dumps(describe(found) | passes.describe(reading), indent=2))
+        print(json.dumps(describe(found) | passes.describe(reading), indent=2))
     else:
-        _say(f"{table.render(found, time.time())}\n\n{table.render_passes(reading)}")
+        print(f"{table.render(found, time.time())}\n\n{table.render_passes(reading)}")
     return FAILURE if any(server.state in (DEAD, UNKNOWN) for server in (found.dispatcher, *found.workers)) else 0
 
 
@@ -322,7 +321,7 @@ def _advise(options: argparse.Namespace) -> int:
     if told is None:
         raise PeerLostError(f"the dispatcher at {service} does not tell who waits: {after.dispatcher.detail}")
     found = advice.advise(told.trainers, advice.loads(before, after, end - start))
-    _say(json.dumps(found.to_json(), indent=2) if options.json else table.advice(found))
+    print(json.dumps(found.to_json(), indent=2) if options.json else table.advice(found))
     return 0
 
 
@@ -337,17 +336,8 @@ def _drain(options: argparse.Namespace) -> int:
         raise PeerLostError(f"{worker.grpc} was not asked to drain: {error}; {worker.elsewhere}") from None
     if code != _ACCEPTED:
         raise PeerLostError(f"{worker.grpc} does not drain: {plain(text.decode(errors='replace').strip())}")
-    _say(f"{worker.grpc} drains; `tfdist data-service status` shows it as drained when it has left")
+    print(f"{worker.grpc} drains; `tfdist data-service status` shows it as drained when it has left")
     return 0
-
-
-def _say(text: str) -> None:
-    """Prints an answer to whoever reads it; one that stops reading, as `head` does, has had enough."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # What is left would be tried again at the end of the process.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _may_be_open(host: str, insecure: bool) -> bool:

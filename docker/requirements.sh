@@ -24,6 +24,7 @@ case "$*" in
   cpu) require tensorflow-cpu TENSORFLOW_VERSION ;;
   cuda)
     require 'tensorflow[and-cuda]' TENSORFLOW_VERSION
+    require nvidia-nvtx-cu12 NVTX_VERSION
     # From 2.20 on TensorFlow takes several CUDAs, of which pip would take the newest; before, it names one itself.
     if [[ -n ${CUDA_TOOLKIT_VERSION:-} ]]; then
       libraries=cublas,cudart,cufft,cupti,curand,cusolver,cusparse,nvcc,nvjitlink,nvrtc

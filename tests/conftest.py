@@ -21,6 +21,8 @@ import pytest
 # Every process started by this session has it in its environment, whoever its parent is by then.
 TAG = "PYTEST_TFDIST_SESSION"
 INNER = TAG in os.environ
+# In the PYTHONPATH of all of them.
+STARTUP = str(Path(__file__).parent / "startup")
 LEFT = "processes left"
 LAUNCHERS = frozenset({"mpirun", "mpiexec", "prterun", "prted", "orted", "tfdistrun"})
 # A process that was told to end may need this long to go.
@@ -93,12 +95,13 @@ def scope(nodeid: str) -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Children inherit a folder in which `import tfdist` can only mean the installed package."""
+    """Children inherit a folder in which `import tfdist` can only mean the installed package, and STARTUP."""
     if INNER:
         return (yield)
     factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
     start = os.getcwd()
     os.environ[TAG] = uuid.uuid4().hex
+    os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *_python_path()])
     os.chdir(factory.mktemp("cwd"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So it is in the background of a shell, and children would inherit it.
@@ -107,6 +110,17 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
         return (yield)
     finally:
         os.chdir(start)
+
+
+def _python_path() -> list[str]:
+    """What else is in it."""
+    return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in ("", STARTUP)]
+
+
+@pytest.fixture
+def all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that the test starts find what `startup` hides from others."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(_python_path()))
 
 
 @pytest.hookimpl(trylast=True)

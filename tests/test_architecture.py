@@ -25,6 +25,8 @@ DATA_SERVICE_TOOLS = (
     "tfdist.launch.option",
     "tfdist.atomic_file",
     "tfdist.text_table",
+    "tfdist.observe.http_server",
+    "tfdist.observe.prometheus",
 )
 # The rooms of the data service that each of them may look into, beside what lies above them.
 DATA_SERVICE_ROOMS = {
@@ -44,6 +46,7 @@ LIGHT_ROOMS = (
     "tfdist.bench.command",
     "tfdist.doctor.command",
     "tfdist.image",
+    "tfdist.observe.command",
     "tfdist.data_service.command",
     "tfdist.data_service.process.manager",
     "tfdist.data_service.inspection.survey",
@@ -500,6 +503,7 @@ def test_cpp_environment_check_finds() -> None:
         "tfdist.command.main",
         "tfdist.bench.command",
         "tfdist.image.command",
+        "tfdist.observe.command",
         "tfdist.remote.function_job",
         "tfdist.config",
     ],

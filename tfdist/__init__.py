@@ -36,6 +36,8 @@ _HOMES = {
     "tfdist.gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
     "tfdist.sync_batch_norm": "SyncBatchNormalization",
     "tfdist.data": "shard",
+    "tfdist.observe.timeline": "start_timeline stop_timeline",
+    "tfdist.observe.meter": "metrics",
     "tfdist.remote.function_job": "run",
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}

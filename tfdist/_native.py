@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from tfdist import config, errors, gpu
+from tfdist.autotune.knobs import SHARED_BYTES
 
 LIBRARY = Path(__file__).with_name("libtfdist.so")
 REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation tfdist"
@@ -58,22 +59,31 @@ class Settings(ctypes.Structure):
         ("window_bytes", ctypes.c_int64),
         ("nccl_libraries", ctypes.c_char_p),
         ("nvrtc_libraries", ctypes.c_char_p),
+        ("nvtx_libraries", ctypes.c_char_p),
         ("kernel_cache", ctypes.c_char_p),
         ("hierarchy", ctypes.c_int),
+        ("process", ctypes.c_int64),
     )
 
     @classmethod
-    def of(cls, settings: config.Config) -> Settings:
-        """What the engine gets of the settings in force."""
+    def of(cls, settings: config.Config, process: int = 0) -> Settings:
+        """What the engine gets of the settings in force; for autotuning, room to change them.
+
+        `process` is this one's id, if SIGUSR1 prints its stacks.
+        """
+        tunes = settings.autotune != "0"
+        shared, hierarchy = settings.shared_memory, settings.hierarchical_allreduce
         return cls(
             settings.stall_warning_seconds,
             settings.stall_shutdown_seconds,
             settings.fusion_threshold,
-            settings.shared_memory,
+            max(shared, SHARED_BYTES) if tunes and shared else shared,
             "\n".join(gpu.nccl_libraries(settings)).encode(),
             "\n".join(gpu.nvrtc_libraries(settings)).encode(),
+            "\n".join(gpu.nvtx_libraries()).encode(),
             settings.kernel_cache.encode(),
-            config.HIERARCHIES.index(settings.hierarchical_allreduce),
+            config.HIERARCHIES.index("nccl" if tunes and hierarchy == "off" else hierarchy),
+            process,
         )
 
 
@@ -208,8 +218,12 @@ def call(name: str, *arguments: Any) -> None:
         raise _ERRORS.get(code, errors.TfdistError)(message.value.decode(errors="replace"))
 
 
-def ask(name: str) -> int:
+def ask(name: str, caller: str = "") -> int:
     """One number of this process's place in the job, such as "rank".
+
+    Args:
+        name: Of the number.
+        caller: Whom an error names, where it is not the function of that name.
 
     Raises:
         NotInitializedError: Before `tfdist.init()`.
@@ -217,7 +231,8 @@ def ask(name: str) -> int:
     value = int(getattr(load(), f"tfdist_{name}")())
     if value < 0:
         raise errors.NotInitializedError(
-            f"tfdist.{name}() was called before tfdist.init(). Call tfdist.init() once, at the start of the script."
+            f"tfdist.{caller or name}() was called before tfdist.init(). Call tfdist.init() once, at the start of the "
+            "script."
         )
     return value
 
@@ -259,6 +274,22 @@ def describe_gpus(settings: config.Config) -> dict[str, Any]:
     call("tfdist_describe_gpus", Settings.of(settings), report, _REPORT_BYTES)
     described: dict[str, Any] = json.loads(report.value.decode(errors="replace"))
     return described
+
+
+def read_metrics() -> dict[str, dict[str, int]]:
+    """What collectives have cost, as `tfdist/csrc/core/meter.h` tells, by operation.
+
+    Raises:
+        NotInitializedError: Before `tfdist.init()`.
+    """
+    text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    call("tfdist_read_metrics", text, _MESSAGE_BYTES)
+    if not text.value:
+        raise errors.NotInitializedError(
+            "tfdist.metrics() was called before tfdist.init(). Call tfdist.init() once, at the start of the script."
+        )
+    costs: dict[str, dict[str, int]] = json.loads(text.value)
+    return costs
 
 
 def read_watch(name: str) -> Watch:
@@ -405,15 +436,20 @@ def _declare(library: ctypes.CDLL) -> None:
         *(numbers, text, number),
     ]
     library.tfdist_describe_gpus.argtypes = [settings, text, number, text, number]
+    library.tfdist_tune.argtypes = [ctypes.c_int64, ctypes.c_int64, number, text, number]
     library.tfdist_shutdown.argtypes = [number, text, number]
     library.tfdist_barrier.argtypes = [text, text, number]
+    library.tfdist_timeline_start.argtypes = [text, number, text, number]
+    library.tfdist_timeline_stop.argtypes = []
+    library.tfdist_timeline_stop.restype = None
     for name in ("check", "shrink"):
         getattr(library, f"tfdist_{name}").argtypes = [text, number]
     for name in (
         *("init", "shutdown", "barrier", "check", "shrink", "is_initialized", "is_homogeneous"),
-        *("add_process_set", "remove_process_set", "plan_buckets", "describe_gpus"),
+        *("add_process_set", "remove_process_set", "plan_buckets", "describe_gpus", "timeline_start", "tune"),
     ):
         getattr(library, f"tfdist_{name}").restype = number
+    library.tfdist_most_chunk_bytes.restype = ctypes.c_int64
     library.tfdist_communication_seconds.restype = ctypes.c_double
     library.tfdist_read_watch.argtypes = [text, ctypes.POINTER(Watch)]
     library.tfdist_set_service_note.argtypes = [text, text]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -40,10 +41,24 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("must be a whole number, 1 or more")
+    return value
+
+
 def _positive_seconds(text: str) -> float:
     value = _seconds(text)
     if value == 0:
         raise ValueError("must be more than 0: a wait without a deadline is not offered")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise ValueError("must be a port, 0 to 65535")
     return value
 
 
@@ -55,6 +70,9 @@ def _choice(*choices: str) -> Callable[[str], str]:
 
     return parse
 
+
+# What the setting of autotuning says: no, whatever keeps the bits of gradients, 16 bits too.
+AUTOTUNES = ("0", "1", "lossy")
 
 # In the order of the engine's numbers.
 HIERARCHIES = ("off", "nccl", "mpi")
@@ -71,6 +89,16 @@ def _hierarchy(text: str) -> str:
 
 def _folder(text: str) -> str:
     return "" if text.lower() == "none" else os.path.abspath(os.path.expanduser(text))
+
+
+def _file(text: str) -> str:
+    """Wherever the script goes meanwhile."""
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def _timeline(text: str) -> str:
+    """Horovod calls it DYNAMIC where only `start_timeline` records."""
+    return "" if text.upper() == "DYNAMIC" else _file(text)
 
 
 def _cache_folder(source: Mapping[str, str]) -> str:
@@ -104,7 +132,7 @@ SETTINGS = (
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         _seconds,
         60.0,
-        "seconds of waiting after which a rank reports which ranks are missing; 0 never reports",
+        "seconds of waiting after which one rank reports who is missing and what they did last; 0 never reports",
     ),
     Setting(
         "stall_shutdown_seconds",
@@ -113,6 +141,30 @@ SETTINGS = (
         _positive_seconds,
         1800.0,
         "seconds of waiting for the other ranks after which a collective fails",
+    ),
+    Setting(
+        "stack_dump_folder",
+        "TFDIST_STACK_DUMP_DIR",
+        None,
+        _folder,
+        "",
+        "folder to which a rank that gets SIGUSR1 appends its Python stacks; none prints them to stderr",
+    ),
+    Setting(
+        "metrics_port",
+        "TFDIST_METRICS_PORT",
+        None,
+        _port,
+        None,
+        "port at which local rank 0 serves /metrics for Prometheus, each further rank one above; 0: any free ones",
+    ),
+    Setting(
+        "metrics_host",
+        "TFDIST_METRICS_HOST",
+        None,
+        str,
+        "127.0.0.1",
+        "address at which /metrics is served; 0.0.0.0 lets other machines read it, without a password",
     ),
     Setting(
         "host_timeout_seconds",
@@ -145,6 +197,22 @@ SETTINGS = (
         _choice("debug", "info", "warning", "error"),
         "warning",
         "what the logger `tfdist` shows",
+    ),
+    Setting(
+        "timeline",
+        "TFDIST_TIMELINE",
+        "HOROVOD_TIMELINE",
+        _timeline,
+        "",
+        "file in which each rank records its collectives, its rank put before the suffix; DYNAMIC records none as yet",
+    ),
+    Setting(
+        "timeline_mark_cycles",
+        "TFDIST_TIMELINE_MARK_CYCLES",
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        _flag,
+        False,
+        "1: TFDIST_TIMELINE has a mark where all ranks have come to a collective",
     ),
     Setting(
         "mpi_home",
@@ -210,6 +278,54 @@ SETTINGS = (
         False,
         "1: servers of the data service may listen for other machines, since only trusted ones reach them",
     ),
+    Setting(
+        "communication_thread",
+        "TFDIST_COMMUNICATION_THREAD",
+        None,
+        _flag,
+        False,
+        "1: on the CPU gradients are reduced in a thread beside the rest of the step, for ranks with cores to spare",
+    ),
+    Setting(
+        "autotune",
+        "TFDIST_AUTOTUNE",
+        "HOROVOD_AUTOTUNE",
+        _choice(*AUTOTUNES),
+        "0",
+        "1: DataParallel looks for the settings with the shortest step while it trains; lossy: 16 bits among them",
+    ),
+    Setting(
+        "autotune_log",
+        "TFDIST_AUTOTUNE_LOG",
+        "HOROVOD_AUTOTUNE_LOG",
+        _file,
+        None,
+        "CSV file that autotuning writes a row a sample to, on rank 0",
+    ),
+    Setting(
+        "autotune_result",
+        "TFDIST_AUTOTUNE_RESULT",
+        None,
+        _file,
+        None,
+        "JSON file of rank 0 that autotuning begins with, if it fits the job, and writes what it found to",
+    ),
+    Setting(
+        "autotune_samples",
+        "TFDIST_AUTOTUNE_SAMPLES",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        _count,
+        20,
+        "settings that autotuning tries before it compares the best ones with the default",
+    ),
+    Setting(
+        "autotune_steps",
+        "TFDIST_AUTOTUNE_STEPS",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        _count,
+        10,
+        "steps that autotuning times for a sample",
+    ),
     Setting("elastic", "TFDIST_ELASTIC", None, _flag, False, "set by tfdistrun --elastic: a lost rank is survived"),
     Setting("launched", "TFDIST_LAUNCHED", None, _flag, False, "1 in processes that tfdistrun started; set by it"),
 )
@@ -226,10 +342,15 @@ class Config:
     shared_memory: int
     stall_warning_seconds: float
     stall_shutdown_seconds: float
+    stack_dump_folder: str
+    metrics_port: int | None
+    metrics_host: str
     host_timeout_seconds: float
     gpu_operations: str
     compression: str
     log_level: str
+    timeline: str
+    timeline_mark_cycles: bool
     mpi_home: str | None
     pin_gpus: bool
     hierarchical_allreduce: str
@@ -238,6 +359,12 @@ class Config:
     kernel_cache: str
     data_service: str | None
     data_service_private_network: bool
+    communication_thread: bool
+    autotune: str
+    autotune_log: str | None
+    autotune_result: str | None
+    autotune_samples: int
+    autotune_steps: int
     elastic: bool
     launched: bool
 
@@ -253,6 +380,30 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     """
     source = os.environ if environment is None else environment
     return Config(**{setting.field: _value(setting, source) for setting in SETTINGS})
+
+
+def misspelled(environment: Mapping[str, str] | None = None) -> list[str]:
+    """A line for each variable that looks like one of tfdist's and is none: it would be ignored without a word."""
+    known = [setting.variable for setting in SETTINGS]
+    source = os.environ if environment is None else environment
+    meant = {
+        name: [
+            *(one for one in known if name.startswith(f"{one}_")),
+            *difflib.get_close_matches(name, known, cutoff=0.79),
+        ]
+        for name in sorted(source)
+        if name.startswith("TFDIST_") and name not in known
+    }
+    return [
+        f"{name} is no variable of tfdist and is ignored; did you mean {near[0]}?"
+        for name, near in meant.items()
+        if near
+    ]
+
+
+def variable(field: str) -> str:
+    """The name of the environment variable of a setting, for messages."""
+    return next(setting.variable for setting in SETTINGS if setting.field == field)
 
 
 def is_elastic() -> bool:

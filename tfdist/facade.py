@@ -5,9 +5,12 @@ Not a public door: both modules take `__all__` from here.
 
 from __future__ import annotations
 
+import os
 from typing import NoReturn
 
 from tfdist.compression import Compression
+from tfdist.observe import timeline
+from tfdist.observe.timeline import stop_timeline
 from tfdist.ops.barrier import barrier
 from tfdist.ops.join import join
 from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -71,13 +74,14 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 GUIDE = "See docs/migrating-from-horovod.md."
 
 _SESSIONS = "sessions and global variables belong to TensorFlow 1"
 _INSIDE = "a part of Horovod's inside"
-_LATER = "is not part of this version"
 _MODULE = "its public names are in tfdist.tensorflow"
 _MISSING = {
     "BroadcastGlobalVariablesHook": f"{_SESSIONS}: use callbacks.BroadcastGlobalVariablesCallback(0)",
@@ -96,12 +100,20 @@ _MISSING = {
     "mpi_ops": _MODULE,
     "refs_to_vars": _INSIDE,
     "split_list": _INSIDE,
-    "start_timeline": _LATER,
-    "stop_timeline": _LATER,
     "sync_batch_norm": _MODULE,
     "util": _INSIDE,
     "vars_to_refs": _INSIDE,
 }
+
+
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Records what each collective does and when, from now on; see `tfdist.start_timeline`. Every rank calls it.
+
+    Args:
+        file_path: As `path` of `tfdist.start_timeline`.
+        mark_cycles: As in `tfdist.start_timeline`.
+    """
+    timeline.start_timeline(file_path, mark_cycles)
 
 
 def refuse(module: str, name: str) -> NoReturn:

@@ -18,6 +18,7 @@ from tfdist.errors import ConfigError
 # Packages of the CUDA that TensorFlow uses, and the file of each that is wanted.
 NCCL = ("nvidia-nccl-cu12", "libnccl.so.2")
 NVRTC = ("nvidia-cuda-nvrtc-cu12", "libnvrtc.so.12")
+NVTX = ("nvidia-nvtx-cu12", "libnvtx3interop.so.1")
 _DRIVER = "libcuda.so.1"
 
 
@@ -53,6 +54,25 @@ def nccl_libraries(settings: Config) -> list[str]:
 def nvrtc_libraries(settings: Config) -> list[str]:
     """Where to look for NVRTC, the compiler of kernels, as `nccl_libraries`."""
     return [settings.nvrtc_library] if settings.nvrtc_library else _installed(*NVRTC)
+
+
+def nvtx_libraries() -> list[str]:
+    """Where to look for NVTX, which tells NVIDIA's profilers of collectives, as `nccl_libraries`."""
+    return _installed(*NVTX)
+
+
+def unseen_by_profiler(environment: Mapping[str, str] | None = None) -> str:
+    """Why the profiler that is attached will see nothing of tfdist; empty where it will, or none is attached."""
+    if "NVTX_INJECTION64_PATH" not in (os.environ if environment is None else environment):
+        return ""
+    for library in nvtx_libraries():
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(library)
+            return ""
+    return (
+        "a profiler is attached, but its trace will not show tfdist's collectives: NVTX was not found. Install it: pip "
+        "install -U nvidia-nvtx-cu12"
+    )
 
 
 def _installed(package: str, name: str) -> list[str]:

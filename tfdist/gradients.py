@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import _native, config, errors
+from tfdist import _native, errors, tuning
 from tfdist.compression import Compression, Compressor
 from tfdist.local_variable import LocalVariables, key_of
 from tfdist.ops import allreduce, call
@@ -75,6 +75,11 @@ class Grouping:
             return cls(groups=_disjoint(groups))
         return cls(parts=_positive("groups", groups, ", or a list of lists of variables"))
 
+    @property
+    def by_threshold(self) -> bool:
+        """Whether the fusion threshold decides."""
+        return self.parts is None and not self.groups
+
     def split(self, sources: Sequence[Any], gradients: Sequence[tf.Tensor]) -> list[list[int]]:
         """Positions in `sources`, each once, by collective.
 
@@ -90,7 +95,7 @@ class Grouping:
         elif self.parts is not None:
             split = _in_parts(len(sources), self.parts)
         else:
-            split = _in_buckets(gradients)
+            split = in_buckets(gradients, tuning.current().fusion_threshold)
         return [part for part in split if part]
 
     def _by_list(self, sources: Sequence[Any]) -> list[list[int]]:
@@ -296,15 +301,20 @@ def _in_parts(total: int, parts: int) -> list[list[int]]:
     return [list(range(begin, end)) for begin, end in itertools.pairwise(ends)][::-1]
 
 
-def _in_buckets(gradients: Sequence[tf.Tensor]) -> list[list[int]]:
-    """Buckets of positions, from the last gradient on; one for all if the size of one is not known before it runs."""
+def in_buckets(gradients: Sequence[tf.Tensor | tf.Variable], threshold: int) -> list[list[int]]:
+    """Buckets of positions, from the last gradient on; one for all if the size of one is not known before it runs.
+
+    Args:
+        gradients: Tensors, or the variables that they are the gradients of.
+        threshold: Bytes of a bucket at most; a larger gradient travels alone.
+    """
     backwards = range(len(gradients) - 1, -1, -1)
     counts = [gradients[position].shape.num_elements() for position in backwards]
     if None in counts:
         return [list(range(len(gradients)))]
     dtypes = [gradients[position].dtype for position in backwards]
     sizes = [count * dtype.size for count, dtype in zip(counts, dtypes, strict=True)]
-    plan = _native.plan_buckets([dtype.name for dtype in dtypes], sizes, config.read().fusion_threshold)
+    plan = _native.plan_buckets([dtype.name for dtype in dtypes], sizes, threshold)
     return [sorted(backwards[index] for index in bucket) for bucket in plan]
 
 

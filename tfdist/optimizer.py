@@ -26,9 +26,10 @@ from tfdist import _compat, errors, runtime
 from tfdist.compression import AnyCompression, Compression, Compressor
 from tfdist.gradients import GradientReduction, Grouping, name_of
 from tfdist.local_variable import LocalVariables, key_of
+from tfdist.noise_scale import GradientNorms
 from tfdist.ops import call
 from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Average, ReduceOp
+from tfdist.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.schedule import ScaledSchedule
 
 _LABEL = "gradients"
@@ -44,6 +45,7 @@ class _Distribution:
         factor: Multiplies the reduced gradient: Keras takes the mean of accumulated gradients, Horovod the sum.
         variables: The variables of the gradients that are on their way through the optimizer.
         traced: Whether a reduction is part of a `tf.function`, which settings made later do not reach.
+        norms: What is told of the gradients before and after each reduction.
     """
 
     reduction: GradientReduction
@@ -51,10 +53,17 @@ class _Distribution:
     factor: float = 1.0
     variables: list[Any] = field(default_factory=list)
     traced: bool = False
+    norms: GradientNorms | None = None
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         self.traced = self.traced or not tf.executing_eagerly()
-        return self.reduction.reduce(gradients, variables, _LABEL, self.local, self.factor)
+        reduced = self.reduction.reduce(gradients, variables, _LABEL, self.local, self.factor)
+        if self.norms is not None:
+            local = self.local.keys()
+            shared = [place for place, variable in enumerate(variables) if key_of(variable) not in local]
+            factor = self.factor * (self.reduction.process_set.size() if self.reduction.op is Sum else 1)
+            self.norms.observe([gradients[place] for place in shared], [reduced[place] for place in shared], factor)
+        return reduced
 
 
 class _Clipping:
@@ -425,6 +434,35 @@ def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compress
     changed = distribution.reduction.compression is not compression
     distribution.reduction = dataclasses.replace(distribution.reduction, compression=compression)
     return changed
+
+
+def observe(optimizer: keras.optimizers.Optimizer | None, norms: GradientNorms) -> bool:
+    """Tells `norms` of the gradients of each update; returns whether it was not told before.
+
+    A `train_function` traced before must be made again if it was not.
+
+    Raises:
+        ConfigError: If the optimizer is not distributed over all ranks, or combines gradients by Adasum.
+    """
+    distribution: _Distribution | None = getattr(optimizer, "_tfdist", None)
+    if distribution is None:
+        raise errors.ConfigError(
+            "the gradient noise scale is that of a distributed optimizer. Put the callback behind DataParallel in the "
+            "list, or compile the model with DistributedOptimizer."
+        )
+    if distribution.reduction.op is Adasum:
+        raise errors.ConfigError("the gradient noise scale needs the mean of the gradients; received op=Adasum.")
+    if distribution.reduction.process_set is not global_process_set:
+        raise errors.ConfigError("the gradient noise scale needs the gradients of all ranks; received a process set.")
+    changed = distribution.norms is not norms
+    distribution.norms = norms
+    return changed
+
+
+def reduction_of(optimizer: keras.optimizers.Optimizer) -> GradientReduction:
+    """How a distributed optimizer reduces its gradients."""
+    distribution: _Distribution = optimizer._tfdist
+    return distribution.reduction
 
 
 def local_variables(optimizer: keras.optimizers.Optimizer | None) -> list[Any]:

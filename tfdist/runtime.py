@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
-from tfdist import _native, config, errors, gpu
+from tfdist import _native, config, errors, gpu, tuning
 from tfdist import process_sets as process_set_module
 from tfdist.launch import member
+from tfdist.observe import stack_dump, timeline
 from tfdist.process_sets import ProcessSet
 
 _logger = logging.getLogger("tfdist")
@@ -30,6 +31,7 @@ _events: set[str] = set()
 SHARDED = "the data was sharded"
 JOINED = "the ranks may have unequal numbers of batches, so that they join at the end of an epoch"
 REDUCED = "something was reduced over the ranks"
+TUNED = "settings were looked for, or could have been"
 _first_arguments: list[Any] = [None, None]
 _status = [1]  # of an exit that does not wait
 _state: dict[str, bool] = {"failing": False, "hooked": False, "started": False, "mpi4py_ends_mpi": False}
@@ -45,6 +47,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     memory as it needs it. Importing tfdist has done that already, if no tensor was made before. A GPU that a cluster
     manager or the script has chosen is kept, `TFDIST_PIN_GPUS=0` leaves the devices alone, and without a launcher they
     are left alone too.
+
+    From now on SIGUSR1 makes this process print the Python stacks of its threads to stderr, or to a file in
+    `TFDIST_STACK_DUMP_DIR`; where the script has a handler of its own for it, that one stays.
 
     Args:
         comm: Which processes of the job belong together: None for all; a list of their ranks in the job, this one among
@@ -76,6 +81,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     settings = config.read()
     _logger.setLevel(settings.log_level.upper())
     launched = config.started_by_launcher()
+    _warn(settings)
+    process = _print_stacks(settings.stack_dump_folder)
     _state["started"] = True
     with _bounded(_STARTING, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
         _native.call(
@@ -84,12 +91,16 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             (ctypes.c_int * len(ranks))(*ranks),
             len(ranks),
             handle,
-            _native.Settings.of(settings),
+            _native.Settings.of(settings, process),
         )
     _first_arguments[:] = [comm, process_sets]
+    if settings.autotune != "0":  # the engine has room for more than the settings say
+        tuning.apply(tuning.of_settings(settings, tuning.most_chunk_bytes()))
     if launched and settings.pin_gpus:
         _pin_gpu()
     try:
+        if settings.timeline:
+            timeline.start_timeline(settings.timeline, settings.timeline_mark_cycles)
         process_set_module.start(process_sets, comm)
     except errors.TfdistError:
         with contextlib.suppress(errors.TfdistError):  # the first error is the one that explains
@@ -101,6 +112,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             "not know. A lost rank will end the job; start the script by tfdistrun directly.",
             rank(),
         )
+    if settings.metrics_port is not None:
+        _serve_metrics(settings.metrics_host, settings.metrics_port)
     _logger.info("rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
 
 
@@ -113,7 +126,10 @@ def shutdown() -> None:
         MismatchError: If another rank is still in a collective; names the rank and the collective.
     """
     if is_initialized():
+        if server := sys.modules.get("tfdist.observe.metrics_server"):  # whoever serves has imported it
+            server.stop()
         process_set_module.forget()
+        tuning.forget()
         _native.call("tfdist_shutdown", 1)
 
 
@@ -277,6 +293,40 @@ def _bounded(waiting: str, warning_seconds: float, limit_seconds: float) -> Iter
             timer.cancel()
 
 
+def _print_stacks(folder: str) -> int:
+    """The id of this process if SIGUSR1 makes it print its stacks; else 0."""
+    if stack_dump.install(folder):
+        return os.getpid()
+    _logger.warning(
+        "rank %s has a handler of its own for SIGUSR1, which stays: the signal does not print its stacks. Use py-spy "
+        "dump, or let the script leave SIGUSR1 alone.",
+        config.launcher_rank(),
+    )
+    return 0
+
+
+def _serve_metrics(host: str, port: int) -> None:
+    """By the number among all processes of the host: with `comm` several have the same local rank."""
+    from tfdist.observe import metrics_server  # it reads rank and size from here
+
+    place = config.launcher_local_place() or (local_rank(), local_size())
+    try:
+        metrics_server.start(host, port, place[0])
+    except errors.ConfigError:
+        _native.call("tfdist_shutdown", 0)  # waits for nobody: the others may have found a port
+        raise
+
+
+def _warn(settings: config.Config) -> None:
+    """Of what will be ignored without a word."""
+    first = not settings.launched and config.launcher_rank() in ("?", "0")  # else another has said so
+    lines = config.misspelled() if first else []
+    if gpu.has_driver():
+        lines.append(gpu.unseen_by_profiler())
+    for line in filter(None, lines):
+        _logger.warning("%s", line)
+
+
 def _pin_gpu() -> None:
     """By the number among all processes of the host: those of `comm` may not be the only ones."""
     if not gpu.has_driver():
@@ -297,7 +347,14 @@ def _advise() -> None:
             "tfdist: the data was sharded, but no gradient was ever reduced: every rank trained alone, on its part. "
             "Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
         )
-    service = config.read().data_service
+    settings = config.read()
+    if rank() == 0 and settings.autotune != "0" and TUNED not in _events:
+        _logger.warning(
+            "tfdist: %s=%s was set, but nothing was tuned. Add the callback that does it: "
+            "model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])",
+            *(config.variable("autotune"), settings.autotune),
+        )
+    service = settings.data_service
     watch = sys.modules.get("tfdist.data_service.trainer.watch")  # whoever reads from a service has imported it
     if rank() == 0 and service and not any(watched.service for watched in (watch.watches() if watch else ())):
         _logger.warning(

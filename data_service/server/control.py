@@ -4,28 +4,21 @@ nothing itself.
 
 from __future__ import annotations
 
-import contextlib
-import http.server
-import ipaddress
 import json
-import logging
 import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tfdist.data_service.inspection import wait_report
 from tfdist.data_service.inspection.status import Status
 from tfdist.data_service.server import metrics
 from tfdist.data_service.server.drain_request import HEADER, LARGEST_BODY_BYTES, Gatekeeper
 from tfdist.data_service.server.wait_book import WaitBook
+from tfdist.observe import prometheus
+from tfdist.observe.http_server import BoundedHandler, BoundedServer
 
-_LOG = logging.getLogger("tfdist")
-_REQUEST_SECONDS = 5.0
-_CONNECTIONS = 32
-_LARGEST_HEAD_BYTES = 16 << 10
 _POSTS = "POST /drain on a worker, POST /wait on a dispatcher"
 
 
@@ -63,134 +56,49 @@ class ControlServer:
 
     def __init__(self, listener: socket.socket, source: Source) -> None:
         self._server = _Server(listener, source)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="tfdist-control", daemon=True
-        )
-        self._thread.start()
+        self._server.start("tfdist-control")
 
     def stop(self) -> None:
         """Closes the port; requests in flight may still be answered."""
-        self._server.shutdown()
-        self._thread.join(_REQUEST_SECONDS)
-        self._server.server_close()
+        self._server.stop()
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Server(BoundedServer):
     def __init__(self, listener: socket.socket, source: Source) -> None:
-        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
+        super().__init__(listener, _Handler, source.name, source.tick)
         self.source = source
-        self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self.admission = threading.Lock()
 
-    def service_actions(self) -> None:
-        super().service_actions()
-        self.source.tick()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)  # whoever holds all connections waits for its own end
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        cut = threading.Timer(_REQUEST_SECONDS, _cut, (request,))
-        cut.daemon = True
-        cut.start()
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            cut.cancel()
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        _LOG.debug("a request of %s to the control port broke off", client_address, exc_info=True)
-
-
-def _is_ours(asked: str, own: str) -> bool:
-    """Whether a `Host` is our name, or an address, which no name server can give away."""
-    host = asked.rpartition(":")[0] if asked.rpartition(":")[2].isdecimal() else asked
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(host.strip("[]"))
-        return True
-    return host.lower() in ("localhost", own.lower())
-
-
-def _cut(request: socket.socket) -> None:
-    """The end of a request that takes too long, by whatever slowness."""
-    with contextlib.suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)
-
-
-class _LimitedReader:
-    """A request's head of bounded size; `http.server` alone would take megabytes."""
-
-    def __init__(self, file: Any) -> None:
-        self._file, self._left = file, _LARGEST_HEAD_BYTES
-
-    def readline(self, limit: int = -1) -> bytes:
-        line = bytes(self._file.readline(self._left if limit < 0 else min(limit, self._left)))
-        self._left -= len(line)
-        return line
-
-    def read(self, size: int) -> bytes:
-        return bytes(self._file.read(size))
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(BoundedHandler):
     server: _Server
-    timeout = _REQUEST_SECONDS
-    server_version = "tfdist"
-    sys_version = ""
 
-    def setup(self) -> None:
-        super().setup()
-        self.rfile = _LimitedReader(self.rfile)  # type: ignore[assignment]
-
-    def parse_request(self) -> bool:
-        if not super().parse_request():
-            return False
-        own, asked = self.server.source.name, self.headers.get("Host", "")
-        if not own or not asked or _is_ours(asked, own):
-            return True
-        self._answer(421, f"this server is for this machine alone; ask for it as {own}, not by another name\n")
-        return False
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name the library calls it by)
-        _LOG.debug("control port: " + format, *args)
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  (the name the library calls it by)
         source = self.server.source
         if self.path == "/healthz":
-            self._answer(200, "alive\n")
+            self.answer(200, "alive\n")
         elif self.path == "/readyz":
             obstacle = source.obstacle()
-            self._answer(503 if obstacle else 200, f"{obstacle or 'ready'}\n")
+            self.answer(503 if obstacle else 200, f"{obstacle or 'ready'}\n")
         elif self.path == "/metrics":
-            self._answer(200, metrics.render(source.status()), metrics.CONTENT_TYPE)
+            self.answer(200, metrics.render(source.status()), prometheus.CONTENT_TYPE)
         elif self.path == "/status":
-            self._answer(200, json.dumps(source.status().to_json()) + "\n", "application/json")
+            self.answer(200, json.dumps(source.status().to_json()) + "\n", "application/json")
         else:
-            self._answer(404, f"there are /healthz, /readyz, /metrics, /status, {_POSTS}\n")
+            self.answer(404, f"there are /healthz, /readyz, /metrics, /status, {_POSTS}\n")
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802  (the name the library calls it by)
         source = self.server.source
         if self.path == "/drain" and source.drain is not None:
             self._take_drain(source.drain, source.gatekeeper)
         elif self.path == wait_report.PATH and source.waits is not None:
             self._take_wait(source.waits)
         else:
-            self._answer(404, f"there is only {_POSTS}\n")
+            self.answer(404, f"there is only {_POSTS}\n")
 
     def _take_drain(self, drain: Callable[[], None], gatekeeper: Gatekeeper | None) -> None:
         if gatekeeper is None:
-            self._answer(403, "this worker was started without a key file, so it drains by SIGTERM only\n")
+            self.answer(403, "this worker was started without a key file, so it drains by SIGTERM only\n")
             return
         body = self._read_body(LARGEST_BODY_BYTES)
         if body is None:
@@ -198,10 +106,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with self.server.admission:
             refusal = gatekeeper.refusal(body, self.headers.get(HEADER, ""), time.time())
         if refusal:
-            self._answer(403, f"{refusal}\n")
+            self.answer(403, f"{refusal}\n")
         else:
             drain()
-            self._answer(202, "drains\n")
+            self.answer(202, "drains\n")
 
     def _take_wait(self, waits: WaitBook) -> None:
         body = self._read_body(wait_report.LARGEST_BODY_BYTES)
@@ -210,25 +118,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             wait = wait_report.parse(body)
         except ValueError as error:
-            self._answer(400, f"this is no report of a wait: {error}\n")
+            self.answer(400, f"this is no report of a wait: {error}\n")
             return
         if waits.note(wait, time.monotonic()):
-            self._answer(200, "noted\n")
+            self.answer(200, "noted\n")
         else:
-            self._answer(503, "too many trainers have reported; this one is not kept\n")
+            self.answer(503, "too many trainers have reported; this one is not kept\n")
 
     def _read_body(self, largest: int) -> bytes | None:
         """The body of a request; None if it has another size, and then the answer is given."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or not 0 < int(length) <= largest:
-            self._answer(413, f"expected a body of 1 to {largest} bytes, with its Content-Length\n")
+            self.answer(413, f"expected a body of 1 to {largest} bytes, with its Content-Length\n")
             return None
         return self.rfile.read(int(length))
-
-    def _answer(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
-        data = text.encode()
-        self.send_response(code)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from tfdist.data_service.inspection.status import READY, Status
 from tfdist.data_service.inspection.wait_report import TrainerWait
+from tfdist.observe import prometheus
+from tfdist.observe.prometheus import Family
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "tfdist_data_service_"
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 # What a scraper shows beside the name. A counter that is not here has none.
 HELP = {
     "info": "What the server is; always 1.",
@@ -41,36 +39,21 @@ def render(status: Status) -> str:
     """
     labels = {"role": status.role, "address": status.address}
     versions = {"tfdist": status.tfdist, "tensorflow": status.tensorflow, "python": status.python}
-    lines = _metric("info", "gauge", labels | versions, 1)
-    lines += _metric("ready", "gauge", labels | {"state": status.state}, int(status.state == READY))
-    lines += _metric("start_time_seconds", "gauge", labels, status.started)
-    for name, value in sorted(status.counters.items()):
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"a counter is named in small letters, digits and _; received {name!r}")
-        lines += _metric(name, "counter" if name.endswith("_total") else "gauge", labels, value)
+    families = [
+        _family("info", (labels | versions, 1)),
+        _family("ready", (labels | {"state": status.state}, int(status.state == READY))),
+        _family("start_time_seconds", (labels, status.started)),
+        *(_family(name, (labels, value)) for name, value in sorted(status.counters.items())),
+    ]
     if status.trainers:
-        lines += _about("trainer_wait_ratio", "gauge")
-        lines += [_sample("trainer_wait_ratio", labels | _origin(wait), wait.share) for wait in status.trainers]
-    return "\n".join(lines) + "\n"
+        waits = [(labels | _origin(wait), wait.share) for wait in status.trainers]
+        families.append(_family("trainer_wait_ratio", *waits))
+    return prometheus.render(families)
 
 
 def _origin(wait: TrainerWait) -> dict[str, str]:
     return {"trainer": wait.trainer, "measured_at": wait.measured_at}
 
 
-def _metric(name: str, kind: str, labels: dict[str, str], value: float) -> list[str]:
-    return [*_about(name, kind), _sample(name, labels, value)]
-
-
-def _about(name: str, kind: str) -> list[str]:
-    told = [f"# HELP {_PREFIX}{name} {HELP[name]}"] if name in HELP else []
-    return [*told, f"# TYPE {_PREFIX}{name} {kind}"]
-
-
-def _sample(name: str, labels: dict[str, str], value: float) -> str:
-    text = ",".join(f'{label}="{_escape(word)}"' for label, word in labels.items())
-    return f"{_PREFIX}{name}{{{text}}} {value}"
-
-
-def _escape(word: str) -> str:
-    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _family(name: str, *samples: tuple[dict[str, str], float]) -> Family:
+    return Family(_PREFIX, name, HELP.get(name, ""), samples)

@@ -17,7 +17,7 @@ Status Make(const tfdist::DeviceSpec& spec, std::unique_ptr<tfdist::Device>* dev
   *device = std::make_unique<tfdist::NcclDevice>(
       spec, [node](const tfdist::EngineConfig&, tfdist::GpuLibraries* libraries) {
         if (!node->lacks.empty()) return Status(StatusCode::kUnimplemented, node->lacks);
-        *libraries = {&node->gpu, node->nccl.get(), &node->compiler};
+        *libraries = {&node->gpu, node->nccl.get(), &node->compiler, &node->profiler};
         return Status::Ok();
       });
   return Status::Ok();
@@ -35,6 +35,32 @@ Machine::Machine(int size) {
     EXPECT(nodes.back()->gpu.NewStream(false, &nodes.back()->compute).ok());
   }
   current = this;
+}
+
+uint64_t FakeProfiler::Start(const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  started_.push_back(name);
+  seen_.push_back("start " + name);
+  return started_.size();
+}
+
+void FakeProfiler::End(uint64_t range) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  seen_.push_back("end " + started_.at(range - 1));
+}
+
+void FakeProfiler::Push(const std::string& name) { Add("push " + name); }
+
+void FakeProfiler::Pop() { Add("pop"); }
+
+void FakeProfiler::Add(const std::string& event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  seen_.push_back(event);
+}
+
+std::vector<std::string> FakeProfiler::Seen() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return seen_;
 }
 
 tfdist::OnGpu Told::On(const RankContext& self, int number) {

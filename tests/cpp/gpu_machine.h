@@ -9,7 +9,26 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "cuda/profiler.h"
 #include "gpu_team.h"
+
+// Keeps what it is told of.
+class FakeProfiler : public tfdist::Profiler {
+ public:
+  uint64_t Start(const std::string& name) override;
+  void End(uint64_t range) override;
+  void Push(const std::string& name) override;
+  void Pop() override;
+
+  // All of it so far, in order.
+  std::vector<std::string> Seen();
+
+ private:
+  void Add(const std::string& event);
+
+  std::mutex mutex_;
+  std::vector<std::string> started_, seen_;
+};
 
 // The GPUs of a job. They outlive its engines.
 struct Machine {
@@ -17,6 +36,7 @@ struct Machine {
     FakeCudaDriver gpu{FakeCudaDriver::kLastStream};
     std::unique_ptr<FakeNccl> nccl;
     FakeCompiler compiler;
+    FakeProfiler profiler;
     tfdist::CudaStream compute = nullptr;
     std::string lacks;  // what cannot be loaded, in the words of the loader
   };

@@ -11,7 +11,7 @@
 namespace {
 
 tfdist_settings Settings(double warning, double shutdown, int64_t threshold, int64_t window) {
-  return {warning, shutdown, threshold, window, nullptr, nullptr, nullptr, 0};
+  return {warning, shutdown, threshold, window, nullptr, nullptr, nullptr, nullptr, 0, 0};
 }
 
 const tfdist_settings kSettings = Settings(60, 1800, 1 << 20, 1 << 20);
@@ -142,6 +142,22 @@ TEST(CApiGoesOnWithoutLostRanksOnlyWhereItCan) {
   EXPECT_EQ(tfdist_check(message, sizeof(message)), 14);
   EXPECT_CONTAINS(std::string(message), "belongs to the time before");
   EXPECT_EQ(tfdist_shutdown(0, nullptr, 0), 0);
+}
+
+TEST(CApiTunesAnEngine) {
+  char message[1024] = "";
+  EXPECT_EQ(tfdist_tune(1 << 20, 0, 0, message, sizeof(message)), 9);
+  EXPECT_CONTAINS(std::string(message), "before tfdist.init()");
+  EXPECT_EQ(tfdist_most_chunk_bytes(), -1);
+  std::string text;
+  EXPECT_EQ(Init("self", kSettings, &text), 0);
+  EXPECT_EQ(tfdist_most_chunk_bytes(), 0);  // a process alone shares nothing
+  EXPECT_EQ(tfdist_tune(0, 0, 0, message, sizeof(message)), 0);
+  EXPECT_EQ(tfdist_tune(-1, 0, 0, message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "the fusion threshold is -1 bytes");
+  EXPECT_EQ(tfdist_tune(0, 8192, 0, nullptr, 0), 3);
+  EXPECT_EQ(tfdist_tune(0, 0, 1, nullptr, 0), 3);
+  EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
 }
 
 TEST(CApiPlansBucketsWithoutAnEngine) {

@@ -366,7 +366,7 @@ TEST(ProcessSetWhoseMemberDoesNotComeLeavesAllRanksUsable) {
       Engine set(std::move(subset), config, 4);
       const Status status = set.Barrier("b");
       EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kDeadlineExceeded));
-      EXPECT_CONTAINS(status.message(), "rank 1 (host localhost) waited");
+      EXPECT_CONTAINS(status.message(), "rank 1 (host localhost) has waited");
       EXPECT_CONTAINS(status.message(),
                       "in barrier 'b' in process set 4 (ranks 1-2) for rank 2 (host localhost)");
       EXPECT_EQ(set.Barrier("later").message(), status.message());

@@ -32,6 +32,20 @@ TEST(StartedCallTellsWhoWaitedBeforeItEnded) {
   EXPECT_EQ(waiter.told.at(0), "rank 1 is lost");
 }
 
+TEST(StartedCallKnowsHowLongItWasWaitedFor) {
+  int64_t number = 0;
+  const auto waited = StartedCall::New(&number);
+  const auto ended = StartedCall::New(&number);
+  Waiter waiter;
+  waited->WhenEnded(waiter.Take());
+  EXPECT_EQ(waited->waited_ns(), 0);
+  waited->End(Status::Ok());
+  EXPECT(waited->waited_ns() > 0);
+  ended->End(Status::Ok());
+  ended->WhenEnded(waiter.Take());
+  EXPECT_EQ(ended->waited_ns(), 0);
+}
+
 TEST(StartedCallTellsWhoComesAfterItHasEnded) {
   int64_t number = 0;
   const auto call = StartedCall::New(&number);

@@ -199,29 +199,6 @@ def test_advice_is_of_what_happens_between_two_looks(monkeypatch, capsys):
     assert "2 workers would end the waiting" in text and "1 run now" in text
 
 
-UNREAD = """
-import sys, types
-from tfdist.data_service import command
-dispatcher, worker = (types.SimpleNamespace(state=state) for state in ("ready", sys.argv[1]))
-command.survey = lambda *_: types.SimpleNamespace(dispatcher=dispatcher, workers=[worker])
-command.passes.read = lambda *_: None
-command.table.render = lambda *_: "w" * 200_000
-command.table.render_passes = lambda *_: "no dataset"
-sys.exit(command.main(["status", "localhost:1"]))
-"""
-
-
-@pytest.mark.parametrize(("state", "expected"), [("ready", 0), ("dead", 1)])
-def test_a_status_that_is_not_read_to_its_end_ends_without_a_word(state, expected):
-    """As before `| head`; the exit status is that of the service."""
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    words = [sys.executable, "-c", UNREAD, state]
-    with os.fdopen(write_end, "wb") as out:
-        ended = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (expected, "")
-
-
 def test_a_dispatcher_that_tells_nothing_gives_no_advice(monkeypatch, capsys):
     found = Survey("node:5050", Server("node:5050", "unknown", None, "no answer"), ())
     monkeypatch.setattr(command, "survey", lambda service, timeout_s: found)

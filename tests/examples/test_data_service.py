@@ -13,6 +13,8 @@ import pytest
 
 from tfdist import data_service
 
+pytestmark = pytest.mark.usefixtures("all_packages")
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "data_service.py"
 LINES_AT_MOST = 110
 SECONDS = 300

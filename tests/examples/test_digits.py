@@ -16,6 +16,8 @@ from sklearn.model_selection import train_test_split
 
 from tfdist.chaos.victim import ranks_below
 
+pytestmark = pytest.mark.usefixtures("all_packages")
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
 LINES_AT_MOST = 84
 SECONDS = 300

@@ -19,6 +19,8 @@ from sklearn.datasets import load_digits
 
 from tfdist.tensorflow.data.compute_service import TfDataServiceConfig
 
+pytestmark = pytest.mark.usefixtures("all_packages")
+
 FOLDER = Path(__file__).resolve().parent / "horovod_style"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
 LINES_AT_MOST = 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,50 @@ def test_adasum_kernels_compute_on_the_processor_what_the_engine_does(build: Pat
     done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stdout
     assert "2 tests, 0 failed expectations" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def ranges(build: Path) -> dict[str, Path]:
+    """A program that tells NVTX of ranges, a profiler that prints them, and NVTX."""
+    folder = RUN.parent / "profiler"
+    csrc = RUN.parents[2] / "tfdist" / "csrc"
+    files = {Path(str(file)).name: Path(str(file.locate())) for file in metadata.files("nvidia-nvtx-cu12") or ()}
+    found = {"nvtx": files["libnvtx3interop.so.1"], "program": build / "ranges", "listener": build / "listener.so"}
+    compiler = [os.environ.get("CXX", "g++"), "-std=c++17", "-Wall", "-Wextra", "-Werror"]
+    headers = files["nvToolsExt.h"].parents[1]
+    listener = [*compiler, "-shared", "-fPIC", "-isystem", headers, folder / "listener.cc", "-ldl"]
+    subprocess.run([*listener, "-o", found["listener"]], check=True, timeout=LIMIT_SECONDS)
+    sources = [folder / "ranges.cc", csrc / "cuda" / "loaded_nvtx.cc", csrc / "cuda" / "shared_library.cc"]
+    subprocess.run(
+        [*compiler, f"-I{csrc}", *sources, "-ldl", "-o", found["program"]], check=True, timeout=LIMIT_SECONDS
+    )
+    return found
+
+
+def seen_of(ranges: dict[str, Path], **variables: str) -> list[str]:
+    command = [ranges["program"], ranges["nvtx"]]
+    done = subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_profiler_is_told_of_ranges_in_the_layout_of_nvidias_headers(ranges: dict[str, Path]) -> None:
+    assert seen_of(ranges, NVTX_INJECTION64_PATH=str(ranges["listener"])) == [
+        "domain tfdist",
+        "start 1 allreduce 'a'",
+        "push bucket 0",
+        "push inner",
+        "pop",
+        "pop",
+        "start 2 allreduce 'b'",
+        "end 1",
+        "end 2",
+    ]
+
+
+def test_without_a_profiler_nobody_is_told(ranges: dict[str, Path]) -> None:
+    assert seen_of(ranges) == ["nobody listens"]
 
 
 @pytest.mark.gpu

@@ -1,6 +1,6 @@
 """Gradients whose reduction is started first and awaited later, as on a GPU: the same bits and errors as at once.
 
-On the CPU a collective is done when it has started; what can go wrong with streams is tested in tests/cpp.
+On the CPU a thread does the work; what can go wrong with streams is tested in tests/cpp.
 """
 
 import numpy as np

@@ -1,5 +1,9 @@
 """Settings from the environment: defaults, both names, and what a bad value says."""
 
+import os
+import re
+from pathlib import Path
+
 import pytest
 
 from tfdist import config
@@ -32,14 +36,34 @@ def test_defaults_fill_what_is_not_set():
         ("HOROVOD_HIERARCHICAL_ALLREDUCE", "1", "hierarchical_allreduce", "mpi"),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE", "0", "hierarchical_allreduce", "off"),
         ("TFDIST_PIN_GPUS", "0", "pin_gpus", False),
+        ("TFDIST_COMMUNICATION_THREAD", "1", "communication_thread", True),
+        ("TFDIST_AUTOTUNE", "Lossy", "autotune", "lossy"),
+        ("HOROVOD_AUTOTUNE", "1", "autotune", "1"),
+        ("TFDIST_AUTOTUNE_LOG", "/tmp/a.csv", "autotune_log", "/tmp/a.csv"),
+        ("HOROVOD_AUTOTUNE_LOG", "/tmp/b.csv", "autotune_log", "/tmp/b.csv"),
+        ("TFDIST_AUTOTUNE_RESULT", "~/a.json", "autotune_result", os.path.expanduser("~/a.json")),
+        ("TFDIST_AUTOTUNE_SAMPLES", "5", "autotune_samples", 5),
+        ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "6", "autotune_samples", 6),
+        ("TFDIST_AUTOTUNE_STEPS", "7", "autotune_steps", 7),
+        ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "8", "autotune_steps", 8),
         ("TFDIST_NCCL_LIBRARY", "/opt/libnccl.so.2", "nccl_library", "/opt/libnccl.so.2"),
         ("TFDIST_NVRTC_LIBRARY", "/opt/libnvrtc.so.12", "nvrtc_library", "/opt/libnvrtc.so.12"),
         ("TFDIST_KERNEL_CACHE", "/tmp/kernels", "kernel_cache", "/tmp/kernels"),
         ("TFDIST_KERNEL_CACHE", "None", "kernel_cache", ""),
+        ("TFDIST_TIMELINE", "/tmp/run.json", "timeline", "/tmp/run.json"),
+        ("HOROVOD_TIMELINE", "~/run.json", "timeline", os.path.expanduser("~/run.json")),
+        ("HOROVOD_TIMELINE", "DYNAMIC", "timeline", ""),
+        ("HOROVOD_TIMELINE_MARK_CYCLES", "1", "timeline_mark_cycles", True),
     ],
 )
 def test_variable_sets_its_field(variable, text, field, value):
     assert getattr(config.read({variable: text}), field) == value
+
+
+@pytest.mark.parametrize("field", ["timeline", "autotune_log", "autotune_result"])
+def test_files_stay_where_they_are_when_the_script_goes_elsewhere(field, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert getattr(config.read({config.variable(field): "run"}), field) == str(tmp_path / "run")
 
 
 def test_own_name_wins_over_horovods_and_empty_is_unset():
@@ -61,11 +85,39 @@ def test_own_name_wins_over_horovods_and_empty_is_unset():
         ("TFDIST_LOG_LEVEL", "loud"),
         ("TFDIST_LAUNCHED", "yes"),
         ("TFDIST_PIN_GPUS", "2"),
+        ("TFDIST_COMMUNICATION_THREAD", "on"),
+        ("TFDIST_AUTOTUNE", "2"),
+        ("HOROVOD_AUTOTUNE", "yes"),
+        ("TFDIST_AUTOTUNE_SAMPLES", "0"),
+        ("TFDIST_AUTOTUNE_STEPS", "1.5"),
     ],
 )
 def test_bad_value_names_variable_and_value(variable, text):
     with pytest.raises(ConfigError, match=f"{variable}='{text}' cannot be used"):
         config.read({variable: text})
+
+
+def test_misspelled_variables_are_told_with_what_was_meant():
+    given = {
+        "TFDIST_FUSION_TRESHOLD": "5",
+        "TFDIST_TIMELNE": "x",
+        "TFDIST_TIMELINE_FILENAME": "x",
+        "TFDIST_TIMELINE": "y",
+        "TFDIST_TEST_SAMPLE": "1",
+        "FUSION_TRESHOLD": "5",
+    }
+    assert config.misspelled(given) == [
+        "TFDIST_FUSION_TRESHOLD is no variable of tfdist and is ignored; did you mean TFDIST_FUSION_THRESHOLD?",
+        "TFDIST_TIMELINE_FILENAME is no variable of tfdist and is ignored; did you mean TFDIST_TIMELINE?",
+        "TFDIST_TIMELNE is no variable of tfdist and is ignored; did you mean TFDIST_TIMELINE?",
+    ]
+
+
+def test_what_tfdist_itself_sets_is_not_misspelled():
+    texts = [file.read_text() for file in (Path(__file__).resolve().parents[2] / "tfdist").rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r"\bTFDIST_[A-Z][A-Z_]*[A-Z]\b", text)}
+    assert len(named) > len(config.SETTINGS)
+    assert config.misspelled(dict.fromkeys(named, "1")) == []
 
 
 @pytest.mark.parametrize("variable", ["TFDIST_LAUNCHED", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"])

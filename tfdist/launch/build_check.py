@@ -69,5 +69,6 @@ def _box(name: str, part: Mapping[str, Any], remark: str = "") -> Box:
 
 def _line(box: Box) -> str:
     there, name, remark = box
-    told = f"  ({remark.partition(chr(10))[0].rstrip('.')})" if remark else ""
+    first = remark.partition("\n")[0].removesuffix(" Tried:").rstrip(".")  # tfdist doctor has what was tried
+    told = f"  ({first})" if remark else ""
     return f"    [{'X' if there else ' '}] {name}{told}"

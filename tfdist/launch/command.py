@@ -112,9 +112,11 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     # A job that is started by a rank of an elastic one is not elastic itself.
     inherited = ("TFDIST_ELASTIC", member.BACKUP_VARIABLE)
     environment = {name: value for name, value in environment.items() if name not in inherited}
-    environment |= option.variables(known)
+    environment |= _variables(known, environment)
     least = option.least(known)
     settings = config.read(environment)
+    _check_autotune(known, settings, least)
+    _check_timeline(known, settings)
     hosts = _hosts(known)
     elsewhere = host.addresses_elsewhere(hosts)
     everywhere = program.resolve(command, check_files=len(elsewhere) < len(hosts))
@@ -146,7 +148,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     if call.processes < known.num_proc:
         warnings.append(_shortage(known, hosts))
-    remarks = option.notes(known) + [line for line in warnings if line is not None]
+    remarks = config.misspelled(environment) + option.notes(known) + [line for line in warnings if line is not None]
     if known.verbose:
         remarks += _choices(known, call, why)
     plan = Plan(
@@ -183,6 +185,32 @@ def _shortage(known: Namespace, hosts: tuple[host.Host, ...]) -> str:
         f"--host-discovery-script has found no more slots ({', '.join(map(str, hosts))}), and --min-np "
         f"{option.least(known)} is enough; more start when it finds some"
     )
+
+
+def _variables(known: Namespace, environment: dict[str, str]) -> dict[str, str]:
+    """What options set in an environment. --autotune says that something is tuned; the environment may allow more."""
+    values = option.variables(known)
+    autotune = config.variable("autotune")
+    if environment.get(autotune, "").lower() == "lossy":
+        values.pop(autotune, None)
+    return values
+
+
+def _check_timeline(known: Namespace, settings: config.Config) -> None:
+    if known.timeline_mark_cycles and not settings.timeline:
+        raise ConfigError(
+            "--timeline-mark-cycles is about a timeline, and there is none; give --timeline-filename FILE"
+        )
+
+
+def _check_autotune(known: Namespace, settings: config.Config, least: int | None) -> None:
+    if known.autotune_log_file is not None and settings.autotune == "0":
+        raise ConfigError("--autotune-log-file is about autotuning, and nothing is tuned; give --autotune as well")
+    if least is not None and settings.autotune != "0":
+        raise ConfigError(
+            "--autotune needs the same ranks from begin to end, and an elastic job may lose some. Tune a job without "
+            "--elastic, and set what it finds; or set TFDIST_AUTOTUNE=0"
+        )
 
 
 def _backup(given: str, here: bool) -> str:

@@ -297,6 +297,16 @@ def _add_training(group: Any) -> None:
         "--fusion-threshold-mb", type=_mebibytes, metavar="MIB", help="TFDIST_FUSION_THRESHOLD, here in MiB"
     )
     group.add_argument("--compression", metavar="NAME", help="TFDIST_COMPRESSION: none, fp16 or bf16")
+    group.add_argument(
+        "--autotune",
+        action="store_true",
+        help="look for the settings with the shortest step while DataParallel trains (TFDIST_AUTOTUNE=1)",
+    )
+    group.add_argument(
+        "--autotune-log-file",
+        metavar="FILE",
+        help="--autotune, with a row a sample in FILE, as CSV (TFDIST_AUTOTUNE_LOG)",
+    )
     group.add_argument("--stall-check-warning-time-seconds", metavar="S", help="TFDIST_STALL_CHECK_WARNING_TIME")
     group.add_argument("--stall-check-shutdown-time-seconds", metavar="S", help="TFDIST_STALL_CHECK_SHUTDOWN_TIME")
     group.add_argument(
@@ -309,6 +319,8 @@ def _add_training(group: Any) -> None:
         action="store_true",
         help="TFDIST_HIERARCHICAL_ALLREDUCE=mpi: GPUs reduce within a host, then between hosts by MPI",
     )
+    group.add_argument("--timeline-filename", metavar="FILE", help="TFDIST_TIMELINE: FILE.json makes FILE.RANK.json")
+    group.add_argument("--timeline-mark-cycles", action="store_true", help="TFDIST_TIMELINE_MARK_CYCLES")
     group.add_argument("--log-level", type=str.upper, choices=_LOG_LEVELS, help="TFDIST_LOG_LEVEL")
 
 
@@ -506,10 +518,14 @@ def variables(known: argparse.Namespace) -> dict[str, str]:
     values = {
         "TFDIST_FUSION_THRESHOLD": None if threshold is None else str(threshold << 20),
         "TFDIST_COMPRESSION": known.compression,
+        "TFDIST_AUTOTUNE": "1" if known.autotune else None,
+        "TFDIST_AUTOTUNE_LOG": known.autotune_log_file,
         "TFDIST_STALL_CHECK_WARNING_TIME": warning,
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME": known.stall_check_shutdown_time_seconds,
         "TFDIST_HOST_TIMEOUT": known.host_timeout,
         "TFDIST_HIERARCHICAL_ALLREDUCE": "mpi" if known.hierarchical_allreduce else None,
+        "TFDIST_TIMELINE": known.timeline_filename,
+        "TFDIST_TIMELINE_MARK_CYCLES": "1" if known.timeline_mark_cycles else None,
         "TFDIST_LOG_LEVEL": None if level is None else _LOG_LEVELS[level],
     }
     return {name: value for name, value in values.items() if value is not None}

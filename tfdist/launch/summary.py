@@ -13,6 +13,8 @@ from tfdist.text_table import aligned
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
 _TRACEBACK = "Traceback (most recent call last):"
+# In the error of a rank that has waited for others in vain, whatever TensorFlow wraps it in.
+_STALLED = "(TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it"
 
 _SIGNAL_ADVICE: dict[int, str] = {
     signal.SIGKILL: "often the kernel's out-of-memory killer: check dmesg on that host, or lower the batch size",
@@ -57,6 +59,25 @@ def last_lines(tail: Sequence[str]) -> list[str]:
         return lines[-_SHORT_TAIL_LINES:]
     shown = lines[starts[-1] :]
     return shown if len(shown) <= _TAIL_LINES else [_TRACEBACK, "  ...", *shown[2 - _TAIL_LINES :]]
+
+
+def _waited_in_vain(outcome: Outcome) -> bool:
+    """Whether a rank failed because others did not come: its error names them, and is theirs."""
+    return any(_STALLED in line for line in last_lines(outcome.tail))
+
+
+def _explained(job: Job, cause: Outcome) -> list[Outcome]:
+    """Whose last lines are shown: those of the first to fail, and of another one's traceback where that left none."""
+    if _TRACEBACK in last_lines(cause.tail):
+        return [cause]
+    gone = {*job.survived, *job.left}
+    failed = [outcome for rank, outcome in job.outcomes.items() if rank not in gone and outcome.code]
+    return [cause, *[outcome for outcome in failed if _TRACEBACK in last_lines(outcome.tail)][:1]]
+
+
+def _shown(outcome: Outcome) -> str:
+    lines = "\n".join(f"  | {line}" for line in last_lines(outcome.tail))
+    return f"last lines of rank {outcome.rank}:\n{lines}"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -181,6 +202,11 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
     if cause.signum is not None:
         return f"{where}: {_SIGNAL_ADVICE.get(cause.signum, 'look up what sends this signal')}"
+    if _waited_in_vain(cause):
+        return (
+            f"{where} waited in vain for the ranks that its error names; see what they did: their lines above, or "
+            "their stacks while they are waited for (kill -USR1, or all in files by TFDIST_STACK_DUMP_DIR)"
+        )
     return f"{where}: mend the error above; --output-filename DIR keeps each rank's full output"
 
 
@@ -233,8 +259,8 @@ def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         text = "lost with its host" if rank in lost else outcome_text(job.outcomes.get(rank), _culprit(job))
         rows.append((str(rank), host, text))
     parts.append(aligned(rows, indent="  "))
-    if job.interrupt is None and job.cause is not None and not job.cause.told and (lines := last_lines(job.cause.tail)):
-        parts.append(f"last lines of rank {job.cause.rank}:\n" + "\n".join(f"  | {line}" for line in lines))
+    if job.interrupt is None and job.cause is not None and not job.cause.told:
+        parts += [_shown(outcome) for outcome in _explained(job, job.cause) if outcome.tail]
     if job.interrupt is None or job.lost_hosts:
         parts.append(f"next: {advice(job, unreachable)}")
     return "\n".join(parts)

@@ -190,8 +190,8 @@ class FusedAllreduce:
     def start(self, tensors: Sequence[Any]) -> Callable[[], Sequence[tf.Tensor]]:
         """Starts the collective; what is returned waits for its results, once.
 
-        On a GPU the computation goes on meanwhile; on the CPU it is done at once. All that is started must be waited
-        for.
+        On a GPU the computation goes on meanwhile, and on the CPU with `TFDIST_COMMUNICATION_THREAD=1`; else it is done
+        at once. All that is started must be waited for.
         """
         if not call.overlaps():
             reduced = self.run(tensors)

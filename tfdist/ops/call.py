@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _native, config, errors
+from tfdist import _native, config, errors, tuning
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
@@ -106,8 +106,11 @@ def collective_device() -> str:
 
 
 def overlaps() -> bool:
-    """Whether a collective can run beside the computation: on a GPU. On the CPU both need the same cores."""
-    return collective_device().startswith("GPU")
+    """Whether gradients are reduced beside the computation: on a GPU, and on the CPU where a thread is asked for.
+
+    On the CPU both need the same cores.
+    """
+    return collective_device().startswith("GPU") or tuning.current().thread
 
 
 def factor_of(value: Any) -> tf.Tensor:

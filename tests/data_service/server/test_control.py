@@ -12,10 +12,10 @@ import pytest
 from tfdist.data_service.inspection import wait_report
 from tfdist.data_service.inspection.status import Status, parse
 from tfdist.data_service.inspection.wait_report import TrainerWait
-from tfdist.data_service.server import control
 from tfdist.data_service.server.control import ControlServer, Source
 from tfdist.data_service.server.drain_request import HEADER, Gatekeeper, compose
 from tfdist.data_service.server.wait_book import WaitBook
+from tfdist.observe import http_server
 
 KEY = b"0123456789abcdef"
 STATUS = Status("worker", "node:5050", 5051, "0.1.0", "2.21.0", "3.11.7", 12, 1000.5, "ready")
@@ -150,18 +150,18 @@ def test_a_server_that_trainers_do_not_tell_says_so(serve):
 def test_a_head_without_end_is_cut(serve):
     served = serve()
     line = b"X: " + b"y" * 1019 + b"\r\n"
-    head = b"GET /status HTTP/1.0\r\n" + line * (control._LARGEST_HEAD_BYTES // len(line))
+    head = b"GET /status HTTP/1.0\r\n" + line * (http_server.LARGEST_HEAD_BYTES // len(line))
     # As much as is read, and not its end. Without the limit the server would wait for that, and cut the connection.
-    got = served.send(head[: control._LARGEST_HEAD_BYTES - 2] + b"\r\n")
+    got = served.send(head[: http_server.LARGEST_HEAD_BYTES - 2] + b"\r\n")
     assert got.startswith(b"HTTP/1.0 200") and b'"schema"' in got
     assert served.ask("GET", "/healthz")[0] == 200
 
 
 def test_no_more_of_a_head_is_read_than_its_limit():
     lines = [b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(90)]
-    reader = control._LimitedReader(io.BytesIO(b"".join(lines)))
+    reader = http_server.LimitedReader(io.BytesIO(b"".join(lines)))
     read = b"".join(iter(reader.readline, b""))
-    assert len(read) == control._LARGEST_HEAD_BYTES
+    assert len(read) == http_server.LARGEST_HEAD_BYTES
     assert reader.readline() == b""
 
 

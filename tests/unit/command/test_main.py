@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -29,6 +30,21 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, Command]:
     module.main = lift
     monkeypatch.setitem(sys.modules, "lift_module", module)
     return {"lift": Command("lift_module", "lift things"), "missing": Command("no_such_module", "never imported")}
+
+
+def test_a_reader_that_has_had_enough_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from tfdist.command.main import main; sys.exit(main())",
+        "doctor",
+        "--env",
+    ]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_words_and_exit_status_pass_through(commands: dict[str, Command]) -> None:
@@ -93,7 +109,7 @@ def test_every_command_of_the_table_can_be_called() -> None:
         ["image", "build", "--help"],
     ],
 )
-def test_help_imports_nothing_heavy(tmp_path: Path, words: list[str]) -> None:
+def test_help_imports_nothing_heavy(tmp_path: Path, words: list[str], all_packages: None) -> None:
     script = (
         f"import sys; sys.argv[1:] = {words!r}\n"
         "from tfdist.command.main import main\n"

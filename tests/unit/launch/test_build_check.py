@@ -40,7 +40,7 @@ Available Controllers:
 Available Tensor Operations:
     [X] MPI  (between hosts)
     [X] Shared memory  (inside a host)
-    [ ] NCCL  (no NCCL was found. Install nvidia-nccl-cu12. Tried:)
+    [ ] NCCL  (no NCCL was found. Install nvidia-nccl-cu12)
     [ ] CUDA  (no NVIDIA driver was found: libcuda.so.1)
     [X] XLA  (cpu, cuda)
 

@@ -35,6 +35,30 @@ def test_option_wins_over_environment() -> None:
     assert _plan("-np", "1", "--host-timeout", "0.5", "sh", **variables)[0].mpirun.host_timeout_s == 0.5
 
 
+def test_autotuning_is_checked_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _ = _plan("-np", "2", "--autotune", "--autotune-log-file", "a.csv", "sh")
+    assert plan.environment["TFDIST_AUTOTUNE"] == "1"
+    assert plan.environment["TFDIST_AUTOTUNE_LOG"] == "a.csv"
+    _plan("-np", "2", "--autotune-log-file", "a.csv", "sh", TFDIST_AUTOTUNE="lossy")
+    plan, _ = _plan("-np", "2", "--autotune", "sh", TFDIST_AUTOTUNE="Lossy")
+    assert plan.environment["TFDIST_AUTOTUNE"] == "Lossy"
+    with pytest.raises(ConfigError, match=r"--autotune-log-file is about autotuning.* give --autotune"):
+        _plan("-np", "2", "--autotune-log-file", "a.csv", "sh")
+    with pytest.raises(ConfigError, match="TFDIST_AUTOTUNE='2' cannot be used: must be one of 0, 1, lossy"):
+        _plan("-np", "2", "sh", TFDIST_AUTOTUNE="2")
+    monkeypatch.setattr(ulfm, "check", lambda _: None)
+    for words, variables in ((["--autotune"], {}), ([], {"TFDIST_AUTOTUNE": "lossy"})):
+        with pytest.raises(ConfigError, match=r"same ranks from begin to end.* without --elastic"):
+            _plan("-np", "2", "--elastic", *words, "sh", **variables)
+
+
+def test_marks_need_a_timeline() -> None:
+    with pytest.raises(ConfigError, match=r"about a timeline, and there is none; give --timeline-filename"):
+        _plan("-np", "2", "--timeline-mark-cycles", "sh", HOROVOD_TIMELINE="DYNAMIC")
+    plan, _ = _plan("-np", "2", "--timeline-mark-cycles", "sh", TFDIST_TIMELINE="run.json")
+    assert plan.environment["TFDIST_TIMELINE_MARK_CYCLES"] == "1"
+
+
 def test_elastic_is_asked_for_by_option_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank of an elastic job, where the variable is set, may start a job of its own. Supervisors set it for ranks."""
     asked: list[str] = []

@@ -27,7 +27,7 @@ def test_value_may_look_like_an_option() -> None:
     ("words", "message"),
     [
         (["-n", "2"], "did you mean -np"),
-        (["--autotune"], "--autotune: no such option"),
+        (["--autotun"], "--autotun: no such option; did you mean --autotune"),
         (["--output-filname", "x"], "did you mean --output-filename"),
         (["-np", "1.5", "x"], "'1.5' is not a number of ranks"),
         (["-np", "1", "--start-timeout", "0", "x"], "'0' is not a number of seconds"),
@@ -104,14 +104,19 @@ def test_new_starts_of_an_elastic_job() -> None:
 
 def test_variables() -> None:
     words = "-np 1 --fusion-threshold-mb 32 --log-level trace --compression fp16 --stall-check-warning-time-seconds 5"
-    more = "--stall-check-shutdown-time-seconds 9 --host-timeout 12.5 x"
-    known, _ = option.parse([*words.split(), *more.split()])
+    more = "--stall-check-shutdown-time-seconds 9 --host-timeout 12.5 --autotune --autotune-log-file a.csv"
+    timeline = "--timeline-filename t.json --timeline-mark-cycles x"
+    known, _ = option.parse([*words.split(), *more.split(), *timeline.split()])
     assert option.variables(known) == {
         "TFDIST_FUSION_THRESHOLD": str(32 << 20),
         "TFDIST_COMPRESSION": "fp16",
+        "TFDIST_AUTOTUNE": "1",
+        "TFDIST_AUTOTUNE_LOG": "a.csv",
         "TFDIST_STALL_CHECK_WARNING_TIME": "5",
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "9",
         "TFDIST_HOST_TIMEOUT": "12.5",
+        "TFDIST_TIMELINE": "t.json",
+        "TFDIST_TIMELINE_MARK_CYCLES": "1",
         "TFDIST_LOG_LEVEL": "debug",
     }
     assert option.variables(option.parse(["-np", "1", "x"])[0]) == {}

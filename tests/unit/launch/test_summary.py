@@ -63,6 +63,41 @@ def test_outcome(outcome: Outcome | None, text: str) -> None:
     assert summary.outcome_text(outcome, "X") == text
 
 
+def test_a_rank_that_waited_in_vain_is_not_the_one_to_mend() -> None:
+    tail = (
+        "Traceback (most recent call last):",
+        '  File "t.py", line 3',
+        "rank 1 waited (TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it if",
+    )
+    text = summary.render(
+        _job(Outcome(1, "h1", 1, tail=tail), Outcome(0, "h0", None, signal.SIGTERM, told=True), ranks=2)
+    )
+    assert text.splitlines()[-1] == (
+        "next: rank 1 on h1 waited in vain for the ranks that its error names; see what they did: their lines above, "
+        "or their stacks while they are waited for (kill -USR1, or all in files by TFDIST_STACK_DUMP_DIR)"
+    )
+    said = ("TFDIST_STALL_CHECK_SHUTDOWN_TIME is 5",)
+    assert "mend the error above" in summary.advice(_job(Outcome(0, "h0", 1, tail=said), ranks=1))
+
+
+def test_a_traceback_is_shown_where_the_first_to_fail_left_none() -> None:
+    tail = ("Traceback (most recent call last):", "tfdist.errors.MismatchError: rank 1 has ended")
+    ended = Outcome(2, "h2", None, signal.SIGTERM, tail=tail, told=True)
+    first = Outcome(1, "h1", 1, tail=("ERROR: out of step",))
+    text = summary.render(_job(first, Outcome(0, "h0", 1, tail=tail, told=True), ended))
+    job = _elastic(Outcome(2, "h2", 3, tail=tail), Outcome(0, "h0", None, 9), ranks=3, least=2)
+    assert "MismatchError" not in summary.render(job)  # of a failure that was survived
+    shown = [
+        "last lines of rank 1:",
+        "  | ERROR: out of step",
+        "last lines of rank 0:",
+        "  | Traceback (most recent call last):",
+        "  | tfdist.errors.MismatchError: rank 1 has ended",
+        "next: rank 1 on h1: mend the error above; --output-filename DIR keeps each rank's full output",
+    ]
+    assert text.splitlines()[-len(shown) :] == shown
+
+
 @pytest.mark.parametrize(
     ("outcome", "hint"),
     [

@@ -16,6 +16,7 @@
 #include "core/device_report.h"
 #include "core/dtype.h"
 #include "core/engine.h"
+#include "core/timeline.h"
 #include "core/world.h"
 
 #ifndef TFDIST_BUILD_TENSORFLOW
@@ -103,21 +104,28 @@ EngineConfig ConfigOf(const tfdist_settings& settings) {
   config.window_bytes = settings.window_bytes;
   config.nccl_libraries = Lines(settings.nccl_libraries);
   config.nvrtc_libraries = Lines(settings.nvrtc_libraries);
+  config.nvtx_libraries = Lines(settings.nvtx_libraries);
   config.kernel_cache = settings.kernel_cache != nullptr ? settings.kernel_cache : "";
   config.hierarchy = static_cast<Hierarchy>(settings.hierarchy);
+  config.process = settings.process;
   return config;
 }
 
-Status DescribeGpus(const EngineConfig& config, char* json, int json_size) {
-  const std::string report = DescribeDevices(config);
-  if (json == nullptr || json_size < 0 || report.size() >= static_cast<size_t>(json_size)) {
-    return Status(StatusCode::kInvalidArgument, "the report on the GPUs has " +
-                                                    std::to_string(report.size() + 1) +
+// `what` is for the message: "the report on the GPUs".
+Status CopyOut(const std::string& text, const std::string& what, char* json, int json_size) {
+  if (json == nullptr || json_size < 0 || text.size() >= static_cast<size_t>(json_size)) {
+    return Status(StatusCode::kInvalidArgument, what + " has " + std::to_string(text.size() + 1) +
                                                     " bytes; expected room for them, received " +
                                                     std::to_string(json_size) + ".");
   }
-  std::memcpy(json, report.c_str(), report.size() + 1);
+  std::memcpy(json, text.c_str(), text.size() + 1);
   return Status::Ok();
+}
+
+Status ReadMetrics(char* json, int json_size) {
+  const std::shared_ptr<Engine> engine = World::Get();
+  const std::string text = engine != nullptr ? engine->meter().Json() : "";
+  return CopyOut(text, "the text of the metrics", json, json_size);
 }
 
 Status Init(const char* transport, const Membership& membership, const EngineConfig& config) {
@@ -138,8 +146,10 @@ Status Shutdown(bool clean) {
   if (clean) World::FinishProcessSets();
   // Taken out first: whatever happens to the others, this process has no engine any more.
   const std::shared_ptr<Engine> engine = World::Set(nullptr);
-  if (engine == nullptr || !clean) return Status::Ok();
-  return engine->Shutdown();
+  if (engine == nullptr) return Status::Ok();
+  const Status ended = clean ? engine->Shutdown() : Status::Ok();
+  engine->timeline().Stop();
+  return ended;
 }
 
 Status Barrier(const char* name) {
@@ -149,6 +159,12 @@ Status Barrier(const char* name) {
                   "barrier was called before init(). Call init() first.");
   }
   return engine->Barrier(name != nullptr ? name : "");
+}
+
+Status Tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy) {
+  std::shared_ptr<Engine> engine;
+  TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
+  return engine->Tune({fusion_threshold_bytes, chunk_bytes, static_cast<Hierarchy>(hierarchy)});
 }
 
 Status ParseDType(const char* name, DType* dtype) {
@@ -247,6 +263,11 @@ double tfdist_communication_seconds(void) {
   return engine == nullptr ? -1 : engine->communication_seconds();
 }
 
+int tfdist_read_metrics(char* json, int json_size, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size,
+                         [&] { return tfdist::ReadMetrics(json, json_size); });
+}
+
 int tfdist_check(char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [] {
     std::shared_ptr<tfdist::Engine> engine;
@@ -257,6 +278,31 @@ int tfdist_check(char* message, int message_size) {
 
 int tfdist_shrink(char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [] { return tfdist::World::Shrink(); });
+}
+
+int tfdist_timeline_start(const char* path, int mark_cycles, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    std::shared_ptr<tfdist::Engine> engine;
+    TFDIST_RETURN_IF_ERROR(tfdist::World::Find(0, &engine));
+    return engine->StartTimeline(path, mark_cycles != 0);
+  });
+}
+
+void tfdist_timeline_stop(void) {
+  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  if (engine != nullptr) engine->timeline().Stop();
+}
+
+int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy, char* message,
+                int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    return tfdist::Tune(fusion_threshold_bytes, chunk_bytes, hierarchy);
+  });
+}
+
+int64_t tfdist_most_chunk_bytes(void) {
+  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  return engine == nullptr ? -1 : engine->MostChunkBytes();
 }
 
 int tfdist_barrier(const char* name, char* message, int message_size) {
@@ -286,7 +332,8 @@ int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int cou
 int tfdist_describe_gpus(const tfdist_settings* settings, char* json, int json_size, char* message,
                          int message_size) {
   return tfdist::Guarded(message, message_size, [&] {
-    return tfdist::DescribeGpus(tfdist::ConfigOf(*settings), json, json_size);
+    return tfdist::CopyOut(tfdist::DescribeDevices(tfdist::ConfigOf(*settings)),
+                           "the report on the GPUs", json, json_size);
   });
 }
 

@@ -21,10 +21,12 @@ struct tfdist_settings {
   double stall_shutdown_seconds;
   int64_t fusion_threshold_bytes;
   int64_t window_bytes;
-  const char* nccl_libraries;  // a path a line, as nvrtc_libraries; null: none
+  const char* nccl_libraries;  // a path a line, as the two below; null: none
   const char* nvrtc_libraries;
+  const char* nvtx_libraries;
   const char* kernel_cache;  // null: nothing is kept
   int hierarchy;             // Hierarchy (engine_config.h), as a number
+  int64_t process;           // of the system, if it prints its stacks on SIGUSR1; else 0
 };
 
 // Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
@@ -53,12 +55,32 @@ TFDIST_EXPORT int tfdist_is_homogeneous(void);
 // Seconds spent inside collectives so far; -1 when there is no engine.
 TFDIST_EXPORT double tfdist_communication_seconds(void);
 
+// What collectives have cost so far (Meter::Json), as JSON with a terminating zero; an empty string
+// where there is no engine. Fails where `json_size` bytes are too few.
+TFDIST_EXPORT int tfdist_read_metrics(char* json, int json_size, char* message, int message_size);
+
 // Ok while collectives can run, else why they cannot; waits for the one that runs.
 TFDIST_EXPORT int tfdist_check(char* message, int message_size);
 
 // After a rank was lost: goes on with those that live, counted anew (World::Shrink). Each of them
 // calls it. Waits without a deadline for a rank that lives and does not come.
 TFDIST_EXPORT int tfdist_shrink(char* message, int message_size);
+
+// All ranks call it, each with a file of its own: records what their calls do
+// (Engine::StartTimeline).
+TFDIST_EXPORT int tfdist_timeline_start(const char* path, int mark_cycles, char* message,
+                                        int message_size);
+
+// Writes what is there and ends the recording of this rank; does nothing where there is none.
+TFDIST_EXPORT void tfdist_timeline_stop(void);
+
+// How collectives run from now on (Tuning in engine.h); all ranks call it alike.
+TFDIST_EXPORT int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy,
+                              char* message, int message_size);
+
+// The most that tfdist_tune takes as chunk_bytes, 0 where the ranks share no memory; -1 when there
+// is no engine.
+TFDIST_EXPORT int64_t tfdist_most_chunk_bytes(void);
 
 TFDIST_EXPORT int tfdist_barrier(const char* name, char* message, int message_size);
 

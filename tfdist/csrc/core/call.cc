@@ -98,8 +98,9 @@ void Append(const std::string& text, std::string* result) {
 
 const char* NameOf(Operation operation) {
   static constexpr const char* kNames[] = {
-      "allreduce", "broadcast", "allgather",       "alltoall",           "reducescatter",
-      "barrier",   "join",      "add_process_set", "remove_process_set", "shutdown"};
+      "allreduce",          "broadcast",      "allgather", "alltoall",
+      "reducescatter",      "barrier",        "join",      "add_process_set",
+      "remove_process_set", "start_timeline", "tune",      "shutdown"};
   return kNames[static_cast<int>(operation)];
 }
 
@@ -111,6 +112,10 @@ std::string Title(const Call& call) {
   if (count == 0) return title + " (no tensors)";
   return title + " (" + std::to_string(count) + (count == 1 ? " tensor, " : " tensors, first ") +
          Quoted(TensorName(call, 0)) + ")";
+}
+
+std::string ShortTitle(const Call& call) {
+  return call.name.empty() ? Title(call) : NameOf(call.operation) + (" " + Quoted(call.name));
 }
 
 uint64_t Hash(const Call& call) {

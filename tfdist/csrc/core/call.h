@@ -26,8 +26,11 @@ enum class Operation {
   kJoin,
   kAddProcessSet,
   kRemoveProcessSet,
+  kStartTimeline,
+  kTune,
   kShutdown
 };
+constexpr size_t kOperations = static_cast<size_t>(Operation::kShutdown) + 1;
 
 // "allreduce", ...
 const char* NameOf(Operation operation);
@@ -52,6 +55,9 @@ struct Call {
 
 // "allreduce 'grads' (2 tensors, first 'dense/kernel')", for messages about waiting.
 std::string Title(const Call& call);
+
+// "allreduce 'grads'", or the Title of a call without a name.
+std::string ShortTitle(const Call& call);
 
 // The hashes of a call whose arguments are wrong, and of a rank that has joined.
 constexpr uint64_t kInvalidHash = 0;

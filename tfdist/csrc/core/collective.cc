@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/cast.h"
+#include "core/phase_scope.h"
 
 namespace tfdist {
 namespace {
@@ -66,6 +67,7 @@ int64_t Collective::AdasumBytes(DType dtype, int64_t count, int64_t tensors, int
 }
 
 Status Collective::Flush() {
+  const PhaseScope scope(wait_, Phase::kWait);
   const Status status = communicator_->Exchange(sends_, receives_, wait_);
   sends_.clear();
   receives_.clear();
@@ -76,7 +78,7 @@ Status Collective::Allreduce(const ReduceSpec& spec, const void* input, int64_t 
                              void* output) {
   if (count == 0) return Status::Ok();
   if (communicator_->size() == 1) {
-    Reduce(spec, {input}, count, output);
+    ReduceParts(spec, {input}, count, output);
     return Status::Ok();
   }
   TFDIST_RETURN_IF_ERROR(scratch_->Reserve(ScratchBytes(communicator_->size())));
@@ -84,6 +86,12 @@ Status Collective::Allreduce(const ReduceSpec& spec, const void* input, int64_t 
     return AllreduceSmall(spec, input, count, output);
   }
   return AllreduceLarge(spec, static_cast<const char*>(input), count, static_cast<char*>(output));
+}
+
+void Collective::ReduceParts(const ReduceSpec& spec, const std::vector<const void*>& parts,
+                             int64_t count, void* output) {
+  const PhaseScope scope(wait_, Phase::kReduce);
+  Reduce(spec, parts, count, output);
 }
 
 Status Collective::AllreduceSmall(const ReduceSpec& spec, const void* input, int64_t count,
@@ -98,7 +106,7 @@ Status Collective::AllreduceSmall(const ReduceSpec& spec, const void* input, int
     receives_.push_back({peer, part, bytes});
   }
   TFDIST_RETURN_IF_ERROR(Flush());
-  Reduce(spec, parts, count, output);
+  ReduceParts(spec, parts, count, output);
   return Status::Ok();
 }
 
@@ -148,7 +156,7 @@ void Collective::ReduceSegment(const ReduceSpec& spec, const Segment& segment, c
       received += own_bytes;
     }
   }
-  Reduce(spec, parts, own_bytes / segment.element_bytes, output + segment.Offset(rank));
+  ReduceParts(spec, parts, own_bytes / segment.element_bytes, output + segment.Offset(rank));
 }
 
 void Collective::GatherSegment(const Segment& segment, char* output) {
@@ -191,7 +199,7 @@ Status Collective::ReduceScatter(const ReduceSpec& spec, const void* input,
       received += own * element_bytes;
     }
     TFDIST_RETURN_IF_ERROR(Flush());
-    if (own > 0) Reduce(spec, parts, own, target + begin * element_bytes);
+    if (own > 0) ReduceParts(spec, parts, own, target + begin * element_bytes);
   }
   return Status::Ok();
 }
@@ -255,15 +263,19 @@ Status Collective::FoldParts(DType type, const std::vector<int64_t>& bounds, int
   };
   for (int live = communicator_->size(); live > 1; live = (live + 1) / 2) {
     const int pairs = live / 2;
-    for (int pair = 0; pair < pairs; ++pair) {
-      for (size_t t = 0; t < tensors; ++t) {
-        products[pair * tensors + t] =
-            MultiplyParts(type, at(2 * pair, t), at(2 * pair + 1, t), bounds[t + 1] - bounds[t]);
+    const int64_t numbers = static_cast<int64_t>(pairs * tensors) * 3;
+    {
+      const PhaseScope scope(wait_, Phase::kReduce);
+      for (int pair = 0; pair < pairs; ++pair) {
+        for (size_t t = 0; t < tensors; ++t) {
+          products[pair * tensors + t] =
+              MultiplyParts(type, at(2 * pair, t), at(2 * pair + 1, t), bounds[t + 1] - bounds[t]);
+        }
       }
     }
     const ReduceSpec sum{DType::kFloat64, Reduction::kSum, Scale()};
-    const int64_t numbers = static_cast<int64_t>(pairs * tensors) * 3;
     TFDIST_RETURN_IF_ERROR(Allreduce(sum, products, numbers, products));
+    const PhaseScope scope(wait_, Phase::kReduce);
     for (int pair = 0; pair < pairs; ++pair) {
       for (size_t t = 0; t < tensors; ++t) {
         CombineParts(type, products[pair * tensors + t], at(2 * pair + 1, t),

@@ -60,6 +60,8 @@ class Collective {
   Status AllreduceLarge(const ReduceSpec& spec, const char* input, int64_t count, char* output);
   void ScatterSegment(const Segment& segment, const char* input);
   void GatherSegment(const Segment& segment, char* output);
+  void ReduceParts(const ReduceSpec& spec, const std::vector<const void*>& parts, int64_t count,
+                   void* output);
   void ReduceSegment(const ReduceSpec& spec, const Segment& segment, const char* input,
                      char* output);
   Status FoldParts(DType type, const std::vector<int64_t>& bounds, int64_t own, char* parts,

@@ -1,20 +1,20 @@
 #include "core/engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "core/argument.h"
 #include "core/mismatch.h"
+#include "core/steady_clock.h"
 #include "core/stopwatch.h"
+#include "core/timeline.h"
 #include "core/wait.h"
 
 namespace tfdist {
 namespace {
 
-// Numbers for Communicator::Subset that each process set has: its own first.
-constexpr int kChannels = 4;
+// Of the kChannels that each process set has.
 constexpr int kHostChannel = 1;
 constexpr int kDeviceChannel = 2;  // and 3
 
@@ -53,17 +53,23 @@ std::vector<int> JoinedRanks(const Agreement& agreement, const Topology& topolog
 Engine::Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& config,
                int process_set)
     : communicator_(std::move(communicator)),
-      config_(config),
+      config_(Instrumented(config)),
       process_set_(process_set),
-      place_(PlaceOf(communicator_->topology(), process_set)) {}
+      place_(PlaceOf(communicator_->topology(), process_set)),
+      tuning_{config.fusion_threshold_bytes, 0, config.hierarchy},
+      trace_(config_.timeline.get(), process_set) {}
 
-Engine::Turn::Turn(Engine* engine, const OnGpu* gpu) : engine_(engine), gpu_(gpu) {
-  const bool announced = gpu != nullptr && gpu->place >= 0;
-  engine->turnstile_.Enter(announced ? gpu->place : engine->turnstile_.Announce());
+Engine::Turn::Turn(Engine* engine, const OnGpu* gpu, int64_t place) : engine_(engine), gpu_(gpu) {
+  if (gpu != nullptr) place = gpu->place;
+  engine->turnstile_.Enter(place >= 0 ? place : engine->turnstile_.Announce());
+  engine->trace_.Begin();
 }
 
 Engine::Turn::~Turn() {
   if (gpu_ != nullptr && gpu_->mark != nullptr) engine_->device_->Forget(gpu_->mark);
+  engine_->trace_.End();
+  engine_->metered_.End();
+  engine_->config_.monitor->Leave(engine_->process_set_, /*failed=*/false);
   engine_->turnstile_.Leave();
 }
 
@@ -77,8 +83,10 @@ void Engine::Announce(OnGpu* gpu) {
 Status Engine::Open() {
   const Turn turn(this, nullptr);
   Wait wait(config_, communicator_->topology(), [] { return std::string("init"); });
-  return Keep(OpenHost(config_, kChannels * process_set_ + kHostChannel, communicator_.get(), &wait,
-                       &host_));
+  TFDIST_RETURN_IF_ERROR(Keep(OpenHost(config_, kChannels * process_set_ + kHostChannel,
+                                       communicator_.get(), &wait, &host_)));
+  if (process_set_ != 0) return Status::Ok();
+  return Keep(OpenMonitor(config_, host_, communicator_.get(), &wait));
 }
 
 // Keeps an error after which the communicator cannot be used.
@@ -87,6 +95,8 @@ Status Engine::Keep(const Status& status) {
   if (code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
       code == StatusCode::kInternal) {
     end_ = status;
+    trace_.Fail();
+    config_.monitor->Leave(process_set_, /*failed=*/true);  // before others see it give up
     if (host_.window != nullptr) host_.window->GiveUp();
     if (device_ != nullptr) device_->Abort();
   }
@@ -96,9 +106,22 @@ Status Engine::Keep(const Status& status) {
 std::string Engine::TitleOf(const Call& call) const { return Title(call) + place_; }
 
 Status Engine::Agree(const Call& call, Wait* wait, Agreement* agreement) {
+  CollectiveCost* const cost = &config_.meter->of(call.operation);
+  metered_.Begin(call, cost);
+  const int64_t number = header_check_.calls() + 1;
+  const Activity own =
+      config_.monitor->Enter(process_set_, ShortTitle(call) + place_, number, call.on_gpu);
+  wait->SetCall(own, last_, cost);
+  wait->Record(trace_.Meet(call, number));
   const Status status = header_check_.Agree(call, communicator_.get(), wait, agreement);
+  trace_.Met(status.ok());
+  last_ = own;
+  last_.since_ns = SteadyNs();
+  // What another rank called there may have had another name.
+  if (!status.ok() || agreement->AnyJoined()) last_.SetTitle("");
   const bool about_call = status.code() == StatusCode::kFailedPrecondition ||
                           status.code() == StatusCode::kInvalidArgument;
+  if (about_call) config_.monitor->Leave(process_set_, /*failed=*/true);
   if (!place_.empty() && about_call) {
     return Status(status.code(), status.message() + " This was" + place_ + ".");
   }
@@ -133,7 +156,7 @@ Call Engine::CallOf(Operation operation, const AllreduceOptions& options,
   call.postscale = options.postscale;
   call.weighted = options.weighted;
   call.weight = options.weight;
-  call.fusion_threshold_bytes = config_.fusion_threshold_bytes;
+  call.fusion_threshold_bytes = tuning_.fusion_threshold_bytes;
   call.tensor_names = &options.tensor_names;
   call.tensors = &tensors;
   return call;
@@ -144,7 +167,7 @@ Call Engine::CallOf(const BroadcastOptions& options, const std::vector<TensorVie
   call.operation = Operation::kBroadcast;
   call.name = options.name;
   call.root = options.root;
-  call.fusion_threshold_bytes = config_.fusion_threshold_bytes;
+  call.fusion_threshold_bytes = tuning_.fusion_threshold_bytes;
   call.tensor_names = &options.tensor_names;
   call.tensors = &tensors;
   return call;
@@ -152,7 +175,7 @@ Call Engine::CallOf(const BroadcastOptions& options, const std::vector<TensorVie
 
 Status Engine::Allreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
                          const std::vector<TensorView>& outputs, const OnGpu* gpu) {
-  const Turn turn(this, gpu);
+  const Turn turn(this, gpu, options.place);
   const Stopwatch stopwatch(&busy_ns_);
   TFDIST_RETURN_IF_ERROR(CheckUsable());
   Call call = CallOf(Operation::kAllreduce, options, inputs);
@@ -319,91 +342,6 @@ Status Engine::Barrier(const std::string& name) {
   return Agree(call, &wait, &agreement);  // with every rank's header all are known to be here
 }
 
-Status Engine::Join(int* last) {
-  const Turn turn(this, nullptr);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call;
-  call.operation = Operation::kJoin;
-  call.weight = 0;  // counts what this rank has taken part in, so that the least is who came last
-  while (true) {
-    Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-    Agreement agreement;
-    TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-    if (agreement.AllJoined()) {
-      const auto& served = agreement.weights;
-      const auto latest = std::min_element(served.rbegin(), served.rend());
-      *last = communicator_->topology().world_ranks[served.rend() - latest - 1];
-      return Status::Ok();
-    }
-    TFDIST_RETURN_IF_ERROR(TakePart(agreement));
-    ++call.weight;
-  }
-}
-
-Status Engine::TakePart(const Agreement& agreement) {
-  ReceivedCall received;
-  TFDIST_RETURN_IF_ERROR(Keep(Decode(agreement.record, &received)));
-  Wait wait(config_, communicator_->topology(),
-            [&] { return TitleOf(received.call) + " after its join"; });
-  return Keep(ContributeZeros(&received, agreement, &wait));
-}
-
-Status Engine::ContributeZeros(ReceivedCall* received, const Agreement& agreement, Wait* wait) {
-  const Call& call = received->call;
-  FusedCollective fused(call, communicator_.get(), host_, wait, &buffers_);
-  std::vector<int64_t> rows;
-  if (call.operation == Operation::kAllgather) {
-    for (TensorView& tensor : received->tensors) tensor.shape[0] = 0;
-    bool equal_rows = false;
-    TFDIST_RETURN_IF_ERROR(fused.GatherRows(&equal_rows, &rows));
-    const bool refused = equal_rows && !CompareRows(TitleOf(call), call, rows).ok();
-    if (refused) return Status::Ok();  // as an error of the others, who do no more
-  }
-  if (call.on_gpu) return ContributeZerosOnGpu(rows, agreement, received, wait);
-  if (call.operation == Operation::kAllgather) {
-    const auto nowhere = [](int, const std::vector<int64_t>&, TensorView*) {
-      return Status(StatusCode::kResourceExhausted, "a rank that has joined keeps no result");
-    };
-    const Status status = fused.Allgather(rows, nowhere);
-    return status.code() == StatusCode::kResourceExhausted ? Status::Ok() : status;
-  }
-  if (call.operation != Operation::kAllreduce) return Status::Ok();  // a barrier
-  TFDIST_RETURN_IF_ERROR(fused.Prepare());
-  // Each begins where an element of any dtype may.
-  const auto aligned_bytes = [](const TensorView& tensor) {
-    constexpr int64_t kAlignment = alignof(double);
-    return (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-  };
-  int64_t bytes = 0;
-  for (const TensorView& tensor : received->tensors) bytes += aligned_bytes(tensor);
-  TFDIST_RETURN_IF_ERROR(zeros_.Reserve(bytes));
-  if (bytes > 0) std::memset(zeros_.data(), 0, static_cast<size_t>(bytes));
-  char* next = zeros_.data();
-  for (TensorView& tensor : received->tensors) {
-    tensor.data = next;
-    next += aligned_bytes(tensor);
-  }
-  return fused.Allreduce(agreement, received->tensors);
-}
-
-// The others have memory, so that this rank's lack of it is told when they wait for its part.
-Status Engine::ContributeZerosOnGpu(const std::vector<int64_t>& rows, const Agreement& agreement,
-                                    ReceivedCall* received, Wait* wait) {
-  Call& call = received->call;
-  OnGpu here;
-  here.number = -1;
-  here.done = [](const Status&) {};
-  call.error = PrepareDevice(here, &call);
-  const double share = FusedCollective::ShareOf(call, agreement, communicator_->rank());
-  return RunOnDevice(call, here, wait, [&](Device* device) {
-    if (call.operation == Operation::kAllgather) {
-      return device->Allgather(call, rows, {}, Device::Made(), wait);
-    }
-    return device->Allreduce(call, share, {}, Device::Made(), wait);
-  });
-}
-
 Status Engine::CheckRanksOfHost() const {
   if (host_.window == nullptr) return Status::Ok();
   std::vector<int> ended = host_.window->EndedRanks();
@@ -440,7 +378,7 @@ Status Engine::CheckUsable() {
 // the one that was found before.
 std::string Engine::PrepareDevice(const OnGpu& gpu, Call* call) {
   call->on_gpu = true;
-  call->hierarchy = config_.hierarchy;
+  call->hierarchy = tuning_.hierarchy;
   if (!call->error.empty()) return call->error;
   if (device_ == nullptr) {
     const auto check = [this] { return CheckRanksOfHost(); };
@@ -478,9 +416,11 @@ Status Engine::RunOnDevice(const Call& call, const OnGpu& gpu, Wait* wait,
     status = Status(StatusCode::kInternal, status.message());
   }
   TFDIST_RETURN_IF_ERROR(Keep(status));
-  device_->WhenDone(TitleOf(call), [this, done = gpu.done](const Status& late) {
+  device_->WhenDone(TitleOf(call), [this, done = gpu.done, waited_ns = gpu.waited_ns,
+                                    started = trace_.Started()](const Status& late) {
     if (!late.ok()) Remember(late);
     done(late);
+    config_.timeline->AddDevice(started, late.ok(), waited_ns ? waited_ns() : -1);
   });
   return Status::Ok();
 }
@@ -491,39 +431,17 @@ Status Engine::KeepMissing(const Status& allocated) {
   return Keep(Status(StatusCode::kInternal, "no memory for a result: " + allocated.message()));
 }
 
-Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
-                             std::shared_ptr<Engine>* engine) {
+Status Engine::Tune(const Tuning& tuning) {
   const Turn turn(this, nullptr);
   const Stopwatch stopwatch(&busy_ns_);
   TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call;
-  call.operation = Operation::kAddProcessSet;
-  call.error = CheckRanks(ranks, communicator_->size());
-  if (call.error.empty()) call.name = RankList(ranks);
+  const Call call = tfdist::CallOf(tuning, {MostChunkBytes(), config_.hierarchy});
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  std::unique_ptr<Communicator> subset;
-  const bool included = std::count(ranks.begin(), ranks.end(), communicator_->rank()) > 0;
-  if (call.error.empty() && included) {
-    call.error = communicator_->Subset(ranks, kChannels * process_set, &subset).message();
-  }
   Agreement agreement;
+  // With every rank's header none is in a collective, so nobody reads what was shown before.
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  engine->reset();
-  if (!included) return Status::Ok();
-  *engine = std::make_shared<Engine>(std::move(subset), config_, process_set);
-  return (*engine)->Open();
-}
-
-Status Engine::RemoveProcessSet(int process_set) {
-  const Turn turn(this, nullptr);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call;
-  call.operation = Operation::kRemoveProcessSet;
-  call.name = std::to_string(process_set);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  Agreement agreement;
-  return Agree(call, &wait, &agreement);
+  Take(tuning);
+  return Status::Ok();
 }
 
 void Engine::Finish() {
@@ -534,31 +452,6 @@ void Engine::Finish() {
 Status Engine::End() {
   const Turn turn(this, nullptr);
   return CheckUsable();
-}
-
-Status Engine::Survive(std::shared_ptr<Engine>* survivors) {
-  const Turn turn(this, nullptr);
-  if (CheckUsable().ok()) {
-    static_cast<void>(
-        Keep(Status(StatusCode::kUnavailable,
-                    RankListWithHosts(communicator_->topology(), {communicator_->rank()}) +
-                        " goes on without the ranks that were lost; this collective "
-                        "belongs to the time before.")));
-  }
-  std::shared_ptr<Engine> engine;
-  for (bool all = false; !all;) {
-    Communicator* const before =
-        engine == nullptr ? communicator_.get() : engine->communicator_.get();
-    std::unique_ptr<Communicator> smaller;
-    TFDIST_RETURN_IF_ERROR(before->Shrink(&smaller));
-    engine = std::make_shared<Engine>(std::move(smaller), config_);
-    const Status opened = engine->Open();
-    // Where only this rank cannot go on it ends, and is lost to the others.
-    if (!opened.ok() && opened.code() != StatusCode::kUnavailable) return opened;
-    TFDIST_RETURN_IF_ERROR(engine->communicator_->AgreeOnSurvival(opened.ok(), &all));
-  }
-  *survivors = std::move(engine);
-  return Status::Ok();
 }
 
 Status Engine::Shutdown() {

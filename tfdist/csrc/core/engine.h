@@ -20,15 +20,20 @@
 
 #include "core/call.h"
 #include "core/call_record.h"
+#include "core/call_trace.h"
+#include "core/clock_offset.h"
 #include "core/communicator.h"
 #include "core/device.h"
 #include "core/engine_config.h"
 #include "core/fused_collective.h"
 #include "core/header.h"
 #include "core/host.h"
+#include "core/meter.h"
 #include "core/reduction.h"
+#include "core/stall_monitor.h"
 #include "core/status.h"
 #include "core/tensor_view.h"
+#include "core/tuning.h"
 #include "core/turnstile.h"
 
 namespace tfdist {
@@ -44,6 +49,7 @@ struct AllreduceOptions {
   // instead of alike. A rank of weight 0 is left out; the average over no weight at all is zeros.
   bool weighted = false;
   uint32_t weight = 1;  // of this rank; may differ by rank
+  int64_t place = -1;   // from Engine::Announce() for tensors of the host; -1: behind all up to now
 };
 
 struct BroadcastOptions {
@@ -71,6 +77,8 @@ struct OnGpu {
   // After a call that has returned Ok: called once, from another thread, when the results are
   // there, or with an error when they never will be. It must not keep the engine alive.
   Device::Done done;
+  // After `done`, how long somebody has stood still for the results; null: from the beginning.
+  std::function<int64_t()> waited_ns;
   // From Engine::Announce: the place of the call among the others, and what `stream` held by then.
   int64_t place = -1;
   void* mark = nullptr;
@@ -87,8 +95,18 @@ class Engine {
 
   const Communicator& communicator() const { return *communicator_; }
 
+  // All ranks call it: records what their calls do from now on, each rank in a file of its own,
+  // until the timeline is stopped. `mark_cycles` marks the moments when all ranks have come.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+
+  // Its process sets and survivors go on with the same.
+  Timeline& timeline() const { return *config_.timeline; }
+
   // Time spent inside calls so far, waiting for peers included. May be read during a call.
   double communication_seconds() const { return static_cast<double>(busy_ns_) * 1e-9; }
+
+  // What collectives have cost so far, those in process sets included. May be read during a call.
+  const Meter& meter() const { return *config_.meter; }
 
   // The tensors of a collective are in the host's memory, or with `gpu` in that of a GPU, alike on
   // all ranks.
@@ -99,6 +117,9 @@ class Engine {
   // not before the first call has connected the GPUs. Exactly one collective with `gpu` follows,
   // whose outputs have their memory by now: what used that before is in the stream.
   void Announce(OnGpu* gpu);
+
+  // The same for an allreduce of tensors of the host, whose options get the place.
+  int64_t Announce() { return turnstile_.Announce(); }
 
   // outputs[i] has dtype and shape of inputs[i] and may be the same memory.
   // kAverage is the sum divided by the number of ranks, with those that have joined; floating
@@ -151,6 +172,16 @@ class Engine {
   // Every rank calls it; agrees that they drop the same set, and does nothing else.
   Status RemoveProcessSet(int process_set);
 
+  // Every rank calls it alike, and what follows runs so. Results have the same bits, but for what
+  // another order of sums makes of them where hosts or messages come in. Process sets that are
+  // there stay as they are, and later ones begin so.
+  Status Tune(const Tuning& tuning);
+
+  // What Tune may ask for at most as chunk_bytes; 0 where the ranks share no memory.
+  int64_t MostChunkBytes() const {
+    return host_.window == nullptr ? 0 : host_.window->slot_bytes();
+  }
+
   // Waits until what this rank has on the GPU has come to an end: before the engine of a process
   // set is let go.
   void Finish();
@@ -169,6 +200,9 @@ class Engine {
   Status Shutdown();
 
  private:
+  // Numbers for Communicator::Subset that each process set has: its own first.
+  static constexpr int kChannels = 4;
+
   Call CallOf(Operation operation, const AllreduceOptions& options,
               const std::vector<TensorView>& tensors) const;
   Call CallOf(const BroadcastOptions& options, const std::vector<TensorView>& tensors) const;
@@ -183,7 +217,7 @@ class Engine {
   // The time in which a call has the engine to itself.
   class Turn {
    public:
-    Turn(Engine* engine, const OnGpu* gpu);
+    Turn(Engine* engine, const OnGpu* gpu, int64_t place = -1);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -196,6 +230,10 @@ class Engine {
   using OnDevice = std::function<Status(Device* device)>;
   std::string PrepareDevice(const OnGpu& gpu, Call* call);
   Status RunOnDevice(const Call& call, const OnGpu& gpu, Wait* wait, const OnDevice& collective);
+  void Take(const Tuning& tuning) {
+    tuning_ = tuning;
+    if (host_.window != nullptr) host_.window->SetChunkBytes(tuning.chunk_bytes);
+  }
   Status CheckRanksOfHost() const;
   void Remember(const Status& late);
   Status CheckUsable();
@@ -208,8 +246,13 @@ class Engine {
   std::atomic<int64_t> busy_ns_{0};
   Turnstile turnstile_;  // one call at a time; guards all below
   Status end_;           // not ok: why no further call can run
+  Tuning tuning_;
   Host host_;
+  CallTrace trace_;
+  Activity last_;  // Stall::before, of the next call
+  ClockProbe clock_probe_;
   HeaderCheck header_check_;
+  MeteredCall metered_;
   Buffers buffers_;
   FusionBuffer zeros_;  // what a rank that has joined contributes
   std::mutex late_mutex_;

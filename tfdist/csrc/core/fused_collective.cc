@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "core/phase_scope.h"
+
 namespace tfdist {
 namespace {
 
@@ -108,6 +110,20 @@ double FusedCollective::ShareOf(const Call& call, const Agreement& agreement, in
   return agreement.joined[rank] == 1 ? 0 : agreement.weights[rank] / total;
 }
 
+BucketScope FusedCollective::Recorded(const Bucket& bucket) const {
+  return BucketScope(wait_->trace(), call_, bucket, static_cast<int>(&bucket - plan_.data()));
+}
+
+void FusedCollective::Pack(const FusedView& input, char* target) const {
+  const PhaseScope scope(wait_, Phase::kPack);
+  input.Copy(0, input.count(), target);
+}
+
+void FusedCollective::Unpack(const FusedView& output, const char* source) const {
+  const PhaseScope scope(wait_, Phase::kUnpack);
+  output.Write(0, output.count(), source);
+}
+
 // A compressed sum leaves the accumulator divided by a power of two, which costs no bits, and is
 // multiplied again in the tensor's own type: so it cannot overflow a 16-bit wire when its average
 // does not. Growing and shrinking by `postscale` happens where the range is wider.
@@ -152,6 +168,7 @@ Status FusedCollective::Allreduce(const Agreement& agreement,
 
 Status FusedCollective::AllreduceBucket(const Arithmetic& arithmetic, const Bucket& bucket,
                                         const std::vector<TensorView>& outputs) {
+  const BucketScope recorded = Recorded(bucket);
   const ReduceSpec spec{arithmetic.conversion.wire, call_.reduction, arithmetic.before_rounding};
   const FusedView input = ViewOf(arithmetic.conversion, *call_.tensors, bucket);
   const FusedView output = ViewOf(arithmetic.conversion, outputs, bucket);
@@ -169,7 +186,7 @@ Status FusedCollective::AllreduceMessages(const ReduceSpec& spec, const Bucket& 
     return collective_.Allreduce(spec, input.Memory(), count, output.Memory());
   }
   char* const buffer = buffers_->fusion.data();
-  input.Copy(0, count, buffer);
+  Pack(input, buffer);
   if (call_.reduction == Reduction::kAdasum) {
     std::vector<int64_t> counts;
     for (int index : bucket) counts.push_back((*call_.tensors)[index].count());
@@ -177,7 +194,7 @@ Status FusedCollective::AllreduceMessages(const ReduceSpec& spec, const Bucket& 
   } else {
     TFDIST_RETURN_IF_ERROR(collective_.Allreduce(spec, buffer, count, buffer));
   }
-  output.Write(0, count, buffer);
+  Unpack(output, buffer);
   return Status::Ok();
 }
 
@@ -223,6 +240,7 @@ Status FusedCollective::ReduceScatter(const Agreement& agreement,
 // ranks that are peers stand together.
 Status FusedCollective::ReduceScatterBucket(const Arithmetic& arithmetic, const Bucket& bucket,
                                             const std::vector<TensorView>& outputs) {
+  const BucketScope recorded = Recorded(bucket);
   const int size = communicator_->size();
   const std::vector<int>& local_ranks = communicator_->topology().local_ranks;
   std::vector<int> order(static_cast<size_t>(size));
@@ -249,9 +267,9 @@ Status FusedCollective::ReduceScatterBucket(const Arithmetic& arithmetic, const 
   if (host_.peers != nullptr) return ReduceScatterHosts(spec, input, offsets, output);
   char* const begin = buffers_->fusion.data();
   char* const own = begin + offsets[communicator_->rank()] * SizeOf(spec.dtype);
-  input.Copy(0, input.count(), begin);
+  Pack(input, begin);
   TFDIST_RETURN_IF_ERROR(collective_.ReduceScatter(spec, begin, offsets, own));
-  output.Write(0, output.count(), own);
+  Unpack(output, own);
   return Status::Ok();
 }
 
@@ -273,7 +291,7 @@ Status FusedCollective::ReduceScatterHosts(const ReduceSpec& spec, const FusedVi
                                                ViewOf(spec.dtype, of_peers.back(), part)));
   Collective peers(host_.peers.get(), wait_, &buffers_->scratch);
   TFDIST_RETURN_IF_ERROR(peers.ReduceScatter(steps.between, part, of_peers, own));
-  output.Write(0, output.count(), own);
+  Unpack(output, own);
   return Status::Ok();
 }
 
@@ -287,6 +305,7 @@ Status FusedCollective::Broadcast() {
 }
 
 Status FusedCollective::BroadcastBucket(int root, const Bucket& bucket) {
+  const BucketScope recorded = Recorded(bucket);
   const std::vector<TensorView>& tensors = *call_.tensors;
   Conversion as_it_is;
   as_it_is.wire = tensors[bucket[0]].dtype;
@@ -295,9 +314,9 @@ Status FusedCollective::BroadcastBucket(int root, const Bucket& bucket) {
   const int64_t bytes = view.count() * SizeOf(view.wire());
   if (view.Memory() != nullptr) return collective_.Broadcast(root, view.Memory(), bytes);
   char* const buffer = buffers_->fusion.data();
-  view.Copy(0, view.count(), buffer);
+  Pack(view, buffer);
   TFDIST_RETURN_IF_ERROR(collective_.Broadcast(root, buffer, bytes));
-  if (communicator_->rank() != root) view.Write(0, view.count(), buffer);
+  if (communicator_->rank() != root) Unpack(view, buffer);
   return Status::Ok();
 }
 
@@ -360,6 +379,9 @@ Status FusedCollective::Allgather(const std::vector<int64_t>& rows, const Alloca
       output.data = buffers_->fusion.data();
       allocated = status;
     }
+    const int tensor = static_cast<int>(t);
+    const Bucket alone = wait_->trace() != nullptr ? Bucket{tensor} : Bucket();
+    const BucketScope recorded(wait_->trace(), call_, alone, tensor);
     TFDIST_RETURN_IF_ERROR(AllgatherTensor(inputs[t], bytes, output.data));
   }
   return allocated;

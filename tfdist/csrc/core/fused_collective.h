@@ -13,6 +13,7 @@
 
 #include "core/bucket_plan.h"
 #include "core/call.h"
+#include "core/call_trace.h"
 #include "core/collective.h"
 #include "core/communicator.h"
 #include "core/fused_view.h"
@@ -81,6 +82,9 @@ class FusedCollective {
   };
 
   bool OnOneHost() const { return host_.window != nullptr && host_.peers == nullptr; }
+  BucketScope Recorded(const Bucket& bucket) const;
+  void Pack(const FusedView& input, char* target) const;
+  void Unpack(const FusedView& output, const char* source) const;
   Arithmetic ArithmeticFor(const Agreement& agreement, DType dtype) const;
   Status AllreduceBucket(const Arithmetic& arithmetic, const Bucket& bucket,
                          const std::vector<TensorView>& outputs);

@@ -4,6 +4,7 @@
 
 #include "core/call_record.h"
 #include "core/mismatch.h"
+#include "core/stopwatch.h"
 
 namespace tfdist {
 namespace {
@@ -37,7 +38,13 @@ bool Agreement::AllJoined() const { return std::count(joined.begin(), joined.end
 Status HeaderCheck::Agree(const Call& call, Communicator* communicator, Wait* wait,
                           Agreement* agreement) {
   own_ = {sequence_, call.weight, Hash(call)};
-  TFDIST_RETURN_IF_ERROR(ExchangeAll(&own_, communicator, wait, &headers_));
+  Status all_have_come;
+  {
+    const Stopwatch stopwatch(&wait->cost().wait_ns);
+    all_have_come = ExchangeAll(&own_, communicator, wait, &headers_);
+  }
+  TFDIST_RETURN_IF_ERROR(all_have_come);
+  wait->AllCame();
   bool agreed = true;
   uint64_t hash = kJoinedHash;  // of those that have not joined, once one was seen
   agreement->joined.clear();

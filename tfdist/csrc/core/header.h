@@ -42,6 +42,9 @@ class HeaderCheck {
   // failed exchange.
   Status Agree(const Call& call, Communicator* communicator, Wait* wait, Agreement* agreement);
 
+  // Calls that were agreed on, or not, so far; alike on all ranks.
+  int64_t calls() const { return sequence_; }
+
  private:
   Status ExplainDifference(const Call& call, Communicator* communicator, Wait* wait);
   Status ShareRecord(const Call& call, Communicator* communicator, Wait* wait,

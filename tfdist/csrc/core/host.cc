@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "core/collective.h"
+#include "core/meter.h"
+#include "core/stall_monitor.h"
+#include "core/timeline.h"
 
 namespace tfdist {
 namespace {
@@ -34,12 +37,12 @@ Status CheckSettings(int64_t window_bytes, Communicator* communicator, Wait* wai
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
     const std::vector<int>& names = communicator->topology().world_ranks;
-    return Status(
-        StatusCode::kInvalidArgument,
-        "the shared memory of a rank is " + std::to_string(all[0]) + " bytes on rank " +
-            std::to_string(names[0]) + " and " + std::to_string(all[r]) + " bytes on rank " +
-            std::to_string(names[r]) +
-            "; expected the same everywhere. Set TFDIST_SHARED_MEMORY alike, or nowhere.");
+    return Status(StatusCode::kInvalidArgument,
+                  "the shared memory of a rank is " + std::to_string(all[0]) + " bytes on rank " +
+                      std::to_string(names[0]) + " and " + std::to_string(all[r]) +
+                      " bytes on rank " + std::to_string(names[r]) +
+                      "; expected the same everywhere. Set TFDIST_SHARED_MEMORY and "
+                      "TFDIST_AUTOTUNE alike, or nowhere.");
   }
   return Status::Ok();
 }
@@ -74,6 +77,29 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
     TFDIST_RETURN_IF_ERROR(communicator->Subset(Peers(whole), channel, &host->peers));
   }
   host->window = std::move(window);
+  return Status::Ok();
+}
+
+EngineConfig Instrumented(EngineConfig config) {
+  if (config.monitor == nullptr) config.monitor = std::make_shared<StallMonitor>();
+  if (config.meter == nullptr) config.meter = std::make_shared<Meter>();
+  if (config.timeline == nullptr) config.timeline = std::make_shared<Timeline>();
+  return config;
+}
+
+Status OpenMonitor(const EngineConfig& config, const Host& host, Communicator* communicator,
+                   Wait* wait) {
+  const Topology& whole = communicator->topology();
+  std::vector<int64_t> processes;
+  TFDIST_RETURN_IF_ERROR(Gather(config.process, communicator, wait, &processes));
+  std::shared_ptr<Window> page = host.window;
+  if (config.window_bytes > 0 && !whole.is_homogeneous) {
+    std::unique_ptr<Window> small;
+    const Status opened = communicator->OpenWindow(0, wait, &small);
+    if (!opened.ok() && opened.code() != StatusCode::kInternal) return opened;
+    page = std::move(small);
+  }
+  config.monitor->Open(std::move(page), HostTopology(whole), std::move(processes));
   return Status::Ok();
 }
 

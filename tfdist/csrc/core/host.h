@@ -18,7 +18,7 @@ namespace tfdist {
 
 struct Host {
   Topology topology;                    // of the host's ranks alone
-  std::unique_ptr<Window> window;       // null: collectives go by messages
+  std::shared_ptr<Window> window;       // null: collectives go by messages
   std::unique_ptr<Communicator> peers;  // the ranks with this local rank; null on a single host
 };
 
@@ -27,6 +27,15 @@ struct Host {
 // An error is one of the transport.
 Status OpenHost(const EngineConfig& config, int channel, Communicator* communicator, Wait* wait,
                 Host* host);
+
+// The same with a monitor, a meter and a timeline, where it has none.
+EngineConfig Instrumented(EngineConfig config);
+
+// Lets config.monitor see the ranks of this host: through its window or, where hosts have unequal
+// numbers of ranks, through a small one. All ranks of `communicator` call it. An error is one of
+// the transport.
+Status OpenMonitor(const EngineConfig& config, const Host& host, Communicator* communicator,
+                   Wait* wait);
 
 }  // namespace tfdist
 

@@ -208,10 +208,18 @@ Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
   wait->Begin();
   hub_->Post(&exchange);
   const auto missing = [this, &exchange] { return hub_->Missing(exchange); };
+  std::vector<int> late;
   while (true) {
     bool progress = false;
     Status status = hub_->Poll(&exchange, &progress);
-    if (status.ok() && exchange.open == 0) return status;
+    if (status.ok() && exchange.open == 0) {
+      if (!late.empty()) wait->Ended(topology(), late.back());
+      return status;
+    }
+    if (wait->trace() != nullptr) {
+      std::vector<int> now = missing();
+      if (!now.empty()) late = std::move(now);  // else they have come since
+    }
     if (progress) wait->Progress();
     if (status.ok()) status = wait->Pause(topology(), missing);
     if (status.ok()) continue;

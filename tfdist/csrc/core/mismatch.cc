@@ -88,10 +88,11 @@ Status ExplainErrors(const Descriptions& descriptions, const std::vector<Group>&
   };
   const std::vector<Field>& first =
       std::find_if(descriptions.begin(), descriptions.end(), names_wrong)->fields;
+  const std::string name = ValueAt(first, kName);
   return Status(
       StatusCode::kFailedPrecondition,
-      ValueAt(first, kOperation) + " '" + ValueAt(first, kName) +
-          "' has wrong arguments on some ranks: " +
+      ValueAt(first, kOperation) + (name.empty() ? "" : " '" + name + "'") +
+          " has wrong arguments on some ranks: " +
           Join(wrong,
                [](const Group& group) { return RankList(group.ranks) + ": " + group.value; }) +
           kAdvice);

@@ -2,6 +2,8 @@
 
 #include <unordered_map>
 
+#include "core/steady_clock.h"
+
 namespace tfdist {
 namespace {
 
@@ -42,15 +44,22 @@ void StartedCall::End(const Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
     has_ended_ = true;
     status_ = status;
+    if (awaited_ns_ != 0) waited_ns_ = SteadyNs() - awaited_ns_;
     ended = std::move(ended_);
   }
   if (ended) ended(status);
+}
+
+int64_t StartedCall::waited_ns() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return waited_ns_;
 }
 
 void StartedCall::WhenEnded(const Ended& ended) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!has_ended_) {
+      awaited_ns_ = SteadyNs();
       ended_ = ended;
       return;
     }

@@ -27,10 +27,15 @@ class StartedCall {
   void End(const Status& status);
   void WhenEnded(const Ended& ended);
 
+  // How long somebody has waited for its end, in nanoseconds; 0 where nobody had come by then.
+  int64_t waited_ns();
+
  private:
   std::mutex mutex_;
   bool has_ended_ = false;
   Status status_;
+  int64_t awaited_ns_ = 0;  // since when somebody waits, by the steady clock; 0: not yet
+  int64_t waited_ns_ = 0;
   Ended ended_;
 };
 

@@ -5,24 +5,22 @@
 #define TFDIST_CORE_STOPWATCH_H_
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+
+#include "core/steady_clock.h"
 
 namespace tfdist {
 
 class Stopwatch {
  public:
   explicit Stopwatch(std::atomic<int64_t>* total_ns) : total_ns_(total_ns) {}
-  ~Stopwatch() {
-    const auto elapsed = std::chrono::steady_clock::now() - start_;
-    *total_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count();
-  }
+  ~Stopwatch() { total_ns_->fetch_add(SteadyNs() - start_ns_, std::memory_order_relaxed); }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
   std::atomic<int64_t>* const total_ns_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const int64_t start_ns_ = SteadyNs();
 };
 
 }  // namespace tfdist

@@ -5,6 +5,9 @@
 #include <thread>
 #include <utility>
 
+#include "core/stall_monitor.h"
+#include "core/steady_clock.h"
+
 namespace tfdist {
 namespace {
 
@@ -16,12 +19,6 @@ constexpr double kLongestSleepSeconds = 0.001;  // bounds what sleeping adds to 
 int SpinsFor(const Topology& topology) {
   static const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return topology.local_size > cores ? 0 : kSpins;
-}
-
-std::string Seconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof(text), seconds < 10 ? "%.1f s" : "%.0f s", seconds);
-  return text;
 }
 
 std::string Named(const Topology& topology, const std::vector<int>& ranks) {
@@ -54,9 +51,11 @@ Status Wait::Pause(const Topology& topology, const std::function<std::vector<int
   if (++polls_ <= spins_) return Status::Ok();
   const Clock::time_point now = Clock::now();
   const double waited = std::chrono::duration<double>(now - start_).count();
-  if (waited >= config_.stall_shutdown_seconds) return Expired(waited, Named(topology, missing()));
+  if (waited >= config_.stall_shutdown_seconds) {
+    return Status(StatusCode::kDeadlineExceeded, StallError(StallOf(waited, topology, missing())));
+  }
   const double warning = config_.stall_warning_seconds;
-  if (!reported_ && warning > 0 && waited >= warning) Report(waited, Named(topology, missing()));
+  if (!reported_ && warning > 0 && waited >= warning) Report(waited, topology, missing());
   const double idle = std::chrono::duration<double>(now - last_progress_).count();
   if (idle < kYieldSeconds) {
     std::this_thread::yield();
@@ -67,14 +66,11 @@ Status Wait::Pause(const Topology& topology, const std::function<std::vector<int
   return Status::Ok();
 }
 
-void Wait::Report(double waited_seconds, const std::string& missing) {
+void Wait::Report(double waited_seconds, const Topology& topology,
+                  const std::vector<int>& missing) {
   reported_ = true;
-  const std::string text =
-      "tfdist: stalled: " + RankListWithHosts(topology_, {topology_.rank}) + " has waited " +
-      Seconds(waited_seconds) + " in " + describe_() + " for " + missing + ". It fails after " +
-      Seconds(config_.stall_shutdown_seconds) +
-      ". Check that those processes still run and what they do now (py-spy dump), and that no rank "
-      "skips a collective, for example by having fewer steps or a branch that depends on its rank.";
+  if (!Speaks(topology, missing)) return;
+  const std::string text = StallReport(StallOf(waited_seconds, topology, missing));
   if (config_.on_stall) {
     config_.on_stall(text);
   } else {
@@ -82,13 +78,20 @@ void Wait::Report(double waited_seconds, const std::string& missing) {
   }
 }
 
-Status Wait::Expired(double waited_seconds, const std::string& missing) const {
-  return Status(StatusCode::kDeadlineExceeded,
-                RankListWithHosts(topology_, {topology_.rank}) + " waited " +
-                    Seconds(waited_seconds) + " in " + describe_() + " for " + missing +
-                    ", longer than stall_shutdown_seconds allows. Check the logs of those ranks: "
-                    "they have died, hang, or do not run this collective. If they are only slow, "
-                    "raise stall_shutdown_seconds.");
+Stall Wait::StallOf(double waited_seconds, const Topology& topology,
+                    const std::vector<int>& missing) const {
+  Stall stall;
+  stall.waiter = RankListWithHosts(topology_, {topology_.rank});
+  stall.title = describe_();
+  stall.missing = Named(topology, missing);
+  stall.own = call_;
+  stall.all_came = all_came_;
+  stall.before = before_;
+  stall.now_ns = SteadyNs();
+  stall.waited_seconds = waited_seconds;
+  stall.limit_seconds = config_.stall_shutdown_seconds;
+  if (config_.monitor != nullptr) stall.ranks = config_.monitor->Look(topology, missing);
+  return stall;
 }
 
 }  // namespace tfdist

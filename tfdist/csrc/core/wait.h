@@ -2,8 +2,9 @@
 //
 // A transport calls Begin, then polls: Progress after something has arrived, Pause after a poll in
 // vain. Pause spins first, then yields, then sleeps with backoff, since ranks may outnumber cores.
-// It reports a stall once and fails at the deadline, both times naming the ranks that are missing.
-// Lives on the stack of one collective call, which outlives it; for one thread.
+// It fails at its deadline, and before reports once, if no lower rank waits for the same, both
+// times with the missing ranks and what they did last. Lives on the stack of one collective call,
+// which outlives it; for one thread.
 #ifndef TFDIST_CORE_WAIT_H_
 #define TFDIST_CORE_WAIT_H_
 
@@ -12,7 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "core/activity.h"
+#include "core/call_trace.h"
 #include "core/engine_config.h"
+#include "core/meter.h"
+#include "core/stall_report.h"
 #include "core/status.h"
 #include "core/topology.h"
 
@@ -33,6 +38,18 @@ class Wait {
   // `describe` says what is being waited in, such as "allreduce 'grads'"; called only for messages.
   Wait(const EngineConfig& config, const Topology& topology, std::function<std::string()> describe);
 
+  // The call that this is a wait of, as other ranks see it, the one before (Stall::before), and
+  // what it costs.
+  void SetCall(const Activity& call, const Activity& before, CollectiveCost* cost) {
+    call_ = call;
+    before_ = before;
+    cost_ = cost;
+  }
+
+  // To that call; from now on the wait is for what follows.
+  void AllCame() { all_came_ = true; }
+  CollectiveCost& cost() { return *cost_; }
+
   // Starts the clock anew.
   void Begin();
 
@@ -44,19 +61,34 @@ class Wait {
   // empty when the transport cannot tell.
   Status Pause(const Topology& topology, const std::function<std::vector<int>()>& missing);
 
+  // Where it is written down what the time goes to; null, as at first: nowhere.
+  void Record(CallTrace* trace) { trace_ = trace; }
+  CallTrace* trace() const { return trace_; }
+
+  // After polls in vain: `rank`, by its number in `topology`, was the last one to deliver.
+  void Ended(const Topology& topology, int rank) const {
+    if (trace_ != nullptr) trace_->Awaited(topology.world_ranks[rank]);
+  }
+
   // "allreduce 'grads'", for the transport's own errors.
   std::string Describe() const { return describe_(); }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void Report(double waited_seconds, const std::string& missing);
-  Status Expired(double waited_seconds, const std::string& missing) const;
+  void Report(double waited_seconds, const Topology& topology, const std::vector<int>& missing);
+  Stall StallOf(double waited_seconds, const Topology& topology,
+                const std::vector<int>& missing) const;
 
   const EngineConfig& config_;
   const Topology& topology_;
   const std::function<std::string()> describe_;
   const int spins_;
+  CallTrace* trace_ = nullptr;
+  Activity call_;
+  Activity before_;
+  bool all_came_ = false;
+  CollectiveCost* cost_ = &Meter::Nowhere();
   bool reported_ = false;
   int polls_ = 0;
   Clock::time_point start_;

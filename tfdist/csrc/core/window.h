@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/activity.h"
+
 namespace tfdist {
 
 class Window {
@@ -30,12 +32,16 @@ class Window {
 
   // Bytes that a window of `size` ranks takes, for slots of `slot_bytes`, a multiple of 64.
   static int64_t Bytes(int size, int64_t slot_bytes) {
-    return size * (static_cast<int64_t>(sizeof(Counters)) + kSlots * 2 * slot_bytes);
+    return size * (kHeadBytes + kSlots * 2 * slot_bytes);
   }
 
   // `memory` has Bytes(size, slot_bytes) bytes, zeros at first, and is aligned to 64 bytes.
   Window(char* memory, int rank, int size, int64_t slot_bytes)
-      : memory_(memory), rank_(rank), size_(size), slot_bytes_(slot_bytes) {}
+      : memory_(memory),
+        rank_(rank),
+        size_(size),
+        slot_bytes_(slot_bytes),
+        chunk_bytes_(slot_bytes) {}
   virtual ~Window() = default;
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
@@ -44,7 +50,19 @@ class Window {
   int size() const { return size_; }
   int64_t slot_bytes() const { return slot_bytes_; }
 
+  // What a collective puts into a slot at most: the slot, or less.
+  int64_t chunk_bytes() const { return chunk_bytes_; }
+
+  // A multiple of 64, slot_bytes() at most; 0 for that. All ranks change it between the same two
+  // collectives.
+  void SetChunkBytes(int64_t bytes) { chunk_bytes_ = bytes == 0 ? slot_bytes_ : bytes; }
+
   Counters& counters(int rank) const { return reinterpret_cast<Counters*>(memory_)[rank]; }
+
+  // What the owner of a part does, for reports: of a window of all ranks only.
+  ActivitySlot& activity(int rank) const {
+    return reinterpret_cast<ActivitySlot*>(memory_ + size_ * sizeof(Counters))[rank];
+  }
 
   // What `rank` shows the others of chunk `chunk`: as it was, and reduced.
   char* posted(int rank, uint64_t chunk) const { return Slot(rank, chunk, 0); }
@@ -61,15 +79,18 @@ class Window {
   virtual std::vector<int> EndedRanks() const = 0;
 
  private:
+  static constexpr int64_t kHeadBytes = sizeof(Counters) + sizeof(ActivitySlot);
+
   char* Slot(int rank, uint64_t chunk, int area) const {
     const int64_t slot = (rank * int64_t{kSlots} + static_cast<int64_t>(chunk % kSlots)) * 2 + area;
-    return memory_ + size_ * sizeof(Counters) + slot * slot_bytes_;
+    return memory_ + size_ * kHeadBytes + slot * slot_bytes_;
   }
 
   char* const memory_;
   const int rank_;
   const int size_;
   const int64_t slot_bytes_;
+  int64_t chunk_bytes_;
   uint64_t next_chunk_ = 0;
 };
 

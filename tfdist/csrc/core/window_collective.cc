@@ -4,6 +4,8 @@
 #include <atomic>
 #include <string>
 
+#include "core/phase_scope.h"
+
 namespace tfdist {
 namespace {
 
@@ -73,10 +75,10 @@ struct WindowCollective::Stream {
 Status WindowCollective::Allreduce(const ReduceSpec& spec, const FusedView& input,
                                    const FusedView& output) {
   const int64_t element_bytes = SizeOf(input.wire());
-  if (input.count() * element_bytes <= std::min(kSmallBytes, window_->slot_bytes())) {
+  if (input.count() * element_bytes <= std::min(kSmallBytes, window_->chunk_bytes())) {
     return AllreduceSmall(spec, input, output);
   }
-  const int64_t step = window_->slot_bytes() / element_bytes;
+  const int64_t step = window_->chunk_bytes() / element_bytes;
   const int64_t chunks = (input.count() + step - 1) / step;
   return Run({&spec, &input, &output, nullptr, true, window_->size(), step, chunks,
               window_->next_chunk()});
@@ -90,14 +92,23 @@ Status WindowCollective::AllreduceSmall(const ReduceSpec& spec, const FusedView&
   if (chunk >= Window::kSlots) {
     TFDIST_RETURN_IF_ERROR(Await(Window::kDone, chunk - Window::kSlots + 1));
   }
-  input.Copy(0, count, window_->posted(window_->rank(), chunk));
+  {
+    const PhaseScope scope(wait_, Phase::kPack);
+    input.Copy(0, count, window_->posted(window_->rank(), chunk));
+  }
   Publish(Window::kPosted, chunk + 1);
   TFDIST_RETURN_IF_ERROR(Await(Window::kPosted, chunk + 1));
   std::vector<const void*> parts;
   for (int r = 0; r < window_->size(); ++r) parts.push_back(window_->posted(r, chunk));
   alignas(64) char result[kSmallBytes];
-  tfdist::Reduce(spec, parts, count, result);
-  output.Write(0, count, result);
+  {
+    const PhaseScope scope(wait_, Phase::kReduce);
+    tfdist::Reduce(spec, parts, count, result);
+  }
+  {
+    const PhaseScope scope(wait_, Phase::kUnpack);
+    output.Write(0, count, result);
+  }
   Publish(Window::kReduced, chunk + 1);
   Publish(Window::kDone, chunk + 1);
   window_->Advance(1);
@@ -108,7 +119,7 @@ Status WindowCollective::ReduceScatter(const ReduceSpec& spec, const FusedView& 
                                        const std::vector<int64_t>& offsets,
                                        const FusedView& output) {
   const int size = window_->size();
-  const int64_t step = window_->slot_bytes() / SizeOf(input.wire()) / size;
+  const int64_t step = window_->chunk_bytes() / SizeOf(input.wire()) / size;
   const int64_t chunks = (LongestPart(offsets) + step - 1) / step;
   return Run({&spec, &input, &output, &offsets, false, size, step, chunks, window_->next_chunk()});
 }
@@ -116,7 +127,7 @@ Status WindowCollective::ReduceScatter(const ReduceSpec& spec, const FusedView& 
 Status WindowCollective::Allgather(const FusedView& input, const std::vector<int64_t>& offsets,
                                    const FusedView& output) {
   const int size = window_->size();
-  const int64_t step = window_->slot_bytes() / SizeOf(output.wire());
+  const int64_t step = window_->chunk_bytes() / SizeOf(output.wire());
   const int64_t chunks = (LongestPart(offsets) + step - 1) / step;
   return Run({nullptr, &input, &output, &offsets, true, size, step, chunks, window_->next_chunk()});
 }
@@ -143,6 +154,13 @@ Status WindowCollective::Post(const Stream& stream, int64_t index) {
   if (chunk >= Window::kSlots) {
     TFDIST_RETURN_IF_ERROR(Await(Window::kDone, chunk - Window::kSlots + 1));
   }
+  Pack(stream, index, chunk);
+  Publish(Window::kPosted, chunk + 1);
+  return Status::Ok();
+}
+
+void WindowCollective::Pack(const Stream& stream, int64_t index, uint64_t chunk) {
+  const PhaseScope scope(wait_, Phase::kPack);
   const int rank = window_->rank();
   char* const slot = window_->posted(rank, chunk);
   if (stream.spec == nullptr) {
@@ -154,8 +172,6 @@ Status WindowCollective::Post(const Stream& stream, int64_t index) {
     const Slice slice = stream.Of(index, r);
     stream.input->Copy(slice.begin, slice.count, slot + slice.position * stream.element_bytes());
   }
-  Publish(Window::kPosted, chunk + 1);
-  return Status::Ok();
 }
 
 Status WindowCollective::Reduce(const Stream& stream, int64_t index) {
@@ -169,6 +185,7 @@ Status WindowCollective::Reduce(const Stream& stream, int64_t index) {
 }
 
 void WindowCollective::ReduceSlice(const Stream& stream, uint64_t chunk, const Slice& own) {
+  const PhaseScope scope(wait_, Phase::kReduce);
   const int rank = window_->rank();
   const int64_t element_bytes = stream.element_bytes();
   // Where the output begins: it has this rank's elements alone if they are not for all.
@@ -194,6 +211,7 @@ Status WindowCollective::Collect(const Stream& stream, int64_t index) {
   const bool gathers = stream.spec == nullptr;
   if (stream.collects) {
     TFDIST_RETURN_IF_ERROR(Await(gathers ? Window::kPosted : Window::kReduced, chunk + 1));
+    const PhaseScope scope(wait_, Phase::kUnpack);
     for (int r = 0; r < stream.size; ++r) {
       const bool is_there = !gathers || stream.input == stream.output;
       if (r == window_->rank() && is_there) continue;
@@ -228,17 +246,21 @@ Status WindowCollective::Await(Window::Stage stage, uint64_t chunks) {
   };
   int late = FirstLate(stage, chunks, 0);
   if (late == size) return Status::Ok();
+  const PhaseScope scope(wait_, Phase::kWait);
+  int last = late;
   wait_->Begin();
   for (int pauses = 1; late < size; ++pauses) {
     Status status = wait_->Pause(topology_, missing);
     if (status.ok() && pauses % kPausesPerCheck == 0) status = CheckPeers();
     for (int look = 0; look < kLooks && late < size; ++look) {
       Relax();
+      last = late;
       late = FirstLate(stage, chunks, late);
     }
     // What a rank has shown counts, also if it ended right after.
     if (!status.ok() && late < size) return status;
   }
+  wait_->Ended(topology_, last);
   return Status::Ok();
 }
 

@@ -48,6 +48,7 @@ class WindowCollective {
   Status AllreduceSmall(const ReduceSpec& spec, const FusedView& input, const FusedView& output);
   Status Run(const Stream& stream);
   Status Post(const Stream& stream, int64_t index);
+  void Pack(const Stream& stream, int64_t index, uint64_t chunk);
   Status Reduce(const Stream& stream, int64_t index);
   Status Collect(const Stream& stream, int64_t index);
   void ReduceSlice(const Stream& stream, uint64_t chunk, const Slice& own);

@@ -91,15 +91,18 @@ Status MpiCommunicator::Complete(Pieces* pieces, Wait* wait) {
     peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
     return peers;
   };
+  bool waited = false;
   while (pieces->open > 0) {
     bool progress = false;
     TFDIST_RETURN_IF_ERROR(Poll(pieces, &progress));
     if (progress) {
       wait->Progress();
     } else {
+      waited = true;
       TFDIST_RETURN_IF_ERROR(wait->Pause(topology(), missing));
     }
   }
+  if (waited && pieces->latest >= 0) wait->Ended(topology(), pieces->latest);
   return Status::Ok();
 }
 
@@ -108,6 +111,7 @@ Status MpiCommunicator::Poll(Pieces* pieces, bool* progress) {
   const int error = MPI_Testsome(static_cast<int>(pieces->requests.size()), pieces->requests.data(),
                                  &completed, indices_.data(), statuses_.data());
   if (error != MPI_SUCCESS && error != MPI_ERR_IN_STATUS) return Lost(error, -1);
+  if (completed > 0) pieces->latest = pieces->peers[indices_[completed - 1]];
   if (completed == MPI_UNDEFINED) completed = static_cast<int>(pieces->open);
   for (int i = 0; error == MPI_ERR_IN_STATUS && i < completed; ++i) {
     if (statuses_[i].MPI_ERROR == MPI_SUCCESS) continue;

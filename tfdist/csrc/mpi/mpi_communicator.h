@@ -47,6 +47,7 @@ class MpiCommunicator : public Communicator {
     std::vector<int> peers;  // by request
     size_t open = 0;
     size_t first_receive = 0;  // requests from here on receive
+    int latest = -1;           // the peer of the one that was complete last
   };
 
   Status Start(const Transfer& transfer, bool send, Pieces* pieces);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 
 #include "core/fused_collective.h"
 #include "nccl/wire_type.h"
@@ -55,6 +56,14 @@ std::vector<TensorView> Those(const std::vector<TensorView>& tensors, const Buck
   std::vector<TensorView> those;
   for (int index : bucket) those.push_back(tensors[index]);
   return those;
+}
+
+// "bucket 2: 12 tensors, 8388608 bytes".
+std::string NameOf(size_t number, const std::vector<TensorView>& tensors, DType wire) {
+  int64_t bytes = 0;
+  for (const TensorView& tensor : tensors) bytes += tensor.count() * SizeOf(wire);
+  return "bucket " + std::to_string(number) + ": " + std::to_string(tensors.size()) +
+         (tensors.size() == 1 ? " tensor, " : " tensors, ") + std::to_string(bytes) + " bytes";
 }
 
 }  // namespace
@@ -112,8 +121,8 @@ Status DeviceCollective::PrepareAllreduce(const DeviceReduce& reduce,
     const DType wire = NcclWire(tensors[0].dtype, reduce.compression);
     const bool needs_none = tensors[0].data != nullptr && ReducesAsItIs(reduce, tensors, wire);
     const int64_t count = Packer::BufferCount(tensors);
-    const int64_t room = by_hosts_ ? HostHierarchy::Padded(count, topology_) : count;
-    if (by_hosts_ || !needs_none) bytes = std::max(bytes, room * SizeOf(wire));
+    const int64_t room = reduce.by_hosts ? HostHierarchy::Padded(count, topology_) : count;
+    if (reduce.by_hosts || !needs_none) bytes = std::max(bytes, room * SizeOf(wire));
   }
   return buffer_.Reserve(bytes, stream_);
 }
@@ -147,9 +156,13 @@ Status DeviceCollective::Allreduce(const DeviceReduce& reduce,
                                    const std::vector<TensorView>& inputs,
                                    const std::vector<TensorView>& outputs, const Step& step) {
   return Run(step, [&] {
-    for (const Bucket& bucket : plan_) {
+    for (size_t number = 0; number < plan_.size(); ++number) {
+      const Bucket& bucket = plan_[number];
       const std::vector<TensorView> to = outputs.empty() ? outputs : Those(outputs, bucket);
       const std::vector<TensorView> from = Those(inputs, bucket);
+      const ProfilerScope shown(step.profiler, [&] {
+        return NameOf(number, from, NcclWire(from[0].dtype, reduce.compression));
+      });
       TFDIST_RETURN_IF_ERROR(reduce.reduction == Reduction::kAdasum
                                  ? AdasumBucket(reduce, from, to, step.wait)
                                  : AllreduceBucket(reduce, from, to, step.wait));
@@ -174,7 +187,7 @@ Status DeviceCollective::AllreduceBucket(const DeviceReduce& reduce,
   if (count == 0) return Status::Ok();
   NcclOperator op = ToNcclOperator(reduce.reduction, inputs[0].dtype);
   const bool zeros = outputs.empty();
-  if (!by_hosts_ && ReducesAsItIs(reduce, inputs, wire)) {
+  if (!reduce.by_hosts && ReducesAsItIs(reduce, inputs, wire)) {
     if (reduce.reduction == Reduction::kAverage) op = NcclOperator::kAverage;
     if (zeros) TFDIST_RETURN_IF_ERROR(driver_->Clear(buffer_.data(), inputs[0].bytes(), stream_));
     return ranks_->AllReduce(zeros ? buffer_.data() : inputs[0].data,
@@ -188,9 +201,9 @@ Status DeviceCollective::AllreduceBucket(const DeviceReduce& reduce,
     TFDIST_RETURN_IF_ERROR(packer_->Pack(inputs, wire, factors.pack, buffer_.data(), stream_));
   }
   TFDIST_RETURN_IF_ERROR(
-      by_hosts_ ? hierarchy_->Allreduce(buffer_.data(), count, wire, op, stream_, wait)
-                : ranks_->AllReduce(buffer_.data(), buffer_.data(), static_cast<size_t>(count),
-                                    type, op, stream_, wait));
+      reduce.by_hosts ? hierarchy_->Allreduce(buffer_.data(), count, wire, op, stream_, wait)
+                      : ranks_->AllReduce(buffer_.data(), buffer_.data(),
+                                          static_cast<size_t>(count), type, op, stream_, wait));
   return packer_->Unpack(outputs, wire, factors.unpack, buffer_.data(), stream_);
 }
 
@@ -198,9 +211,13 @@ Status DeviceCollective::ReduceScatter(const DeviceReduce& reduce,
                                        const std::vector<TensorView>& inputs,
                                        const std::vector<TensorView>& outputs, const Step& step) {
   return Run(step, [&] {
-    for (const Bucket& bucket : plan_) {
-      TFDIST_RETURN_IF_ERROR(
-          ReduceScatterBucket(reduce, Those(inputs, bucket), Those(outputs, bucket), step.wait));
+    for (size_t number = 0; number < plan_.size(); ++number) {
+      const Bucket& bucket = plan_[number];
+      const std::vector<TensorView> from = Those(inputs, bucket);
+      const ProfilerScope shown(step.profiler, [&] {
+        return NameOf(number, from, NcclWire(from[0].dtype, reduce.compression));
+      });
+      TFDIST_RETURN_IF_ERROR(ReduceScatterBucket(reduce, from, Those(outputs, bucket), step.wait));
     }
     return Status::Ok();
   });

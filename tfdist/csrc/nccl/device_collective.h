@@ -22,6 +22,7 @@
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_cache.h"
 #include "cuda/packer.h"
+#include "cuda/profiler.h"
 #include "cuda/stream_memory.h"
 #include "nccl/device_adasum.h"
 #include "nccl/host_hierarchy.h"
@@ -38,6 +39,7 @@ struct DeviceReduce {
   // each rank's share; a rank of share 0 gives zeros, whatever its inputs are.
   double share = -1;
   int64_t fusion_threshold_bytes = 8 << 20;
+  bool by_hosts = false;  // Allreduce, but for kAdasum: by the hierarchy, where there is one
 };
 
 class DeviceCollective {
@@ -50,9 +52,6 @@ class DeviceCollective {
   ~DeviceCollective();
   DeviceCollective(const DeviceCollective&) = delete;
   DeviceCollective& operator=(const DeviceCollective&) = delete;
-
-  // Allreduces go host by host; before anything is prepared.
-  void ReduceByHosts() { by_hosts_ = true; }
 
   // Compiles what Adasum needs, where that has not been done; before it is prepared.
   Status OpenAdasum(const DeviceFacts& device, KernelCache* kernels);
@@ -79,6 +78,7 @@ class DeviceCollective {
     Made made;
     Wait* wait;
     CudaEvent* done;
+    Profiler* profiler = nullptr;  // shows what is put into the stream, bucket by bucket
   };
 
   // Marks what `stream` holds now; given back by Release when the collective has been called.
@@ -125,7 +125,6 @@ class DeviceCollective {
 
   CudaDriver* const driver_;
   const Topology topology_;
-  bool by_hosts_ = false;
   NcclRanks* ranks_ = nullptr;
   HostHierarchy* hierarchy_ = nullptr;
   std::unique_ptr<Packer> packer_;

@@ -5,6 +5,7 @@
 
 #include "cuda/loaded_cuda_driver.h"
 #include "cuda/loaded_nvrtc.h"
+#include "cuda/loaded_nvtx.h"
 #include "nccl/loaded_nccl.h"
 
 namespace tfdist {
@@ -15,6 +16,8 @@ struct Loaded {
   std::unique_ptr<CudaDriver> driver;
   std::unique_ptr<NcclApi> nccl;
   std::unique_ptr<KernelCompiler> compiler;
+  std::unique_ptr<Profiler> profiler;
+  bool looked_for_profiler = false;
 };
 
 // Never destroyed: work of the GPU may outlive everything else.
@@ -35,7 +38,13 @@ Status LoadGpuLibraries(const EngineConfig& config, GpuLibraries* libraries) {
   if (loaded.compiler == nullptr) {
     TFDIST_RETURN_IF_ERROR(LoadNvrtc(config.nvrtc_libraries, &loaded.compiler));
   }
-  *libraries = {loaded.driver.get(), loaded.nccl.get(), loaded.compiler.get()};
+  if (!loaded.looked_for_profiler) {
+    loaded.looked_for_profiler = true;
+    // Where it is missing, nothing is shown; tfdist.init() has said so to whom it concerns.
+    loaded.profiler = LoadNvtx(config.nvtx_libraries);
+  }
+  *libraries = {loaded.driver.get(), loaded.nccl.get(), loaded.compiler.get(),
+                loaded.profiler.get()};
   return Status::Ok();
 }
 

@@ -1,10 +1,10 @@
 #include "nccl/gpu_report.h"
 
-#include <cstdio>
 #include <set>
 #include <vector>
 
 #include "core/device_report.h"
+#include "core/json_text.h"
 #include "cuda/adasum_kernels.h"
 #include "cuda/kernel_cache.h"
 #include "cuda/loaded_cuda_driver.h"
@@ -14,21 +14,6 @@
 
 namespace tfdist {
 namespace {
-
-std::string JsonText(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char one : text) {
-    if (one == '"' || one == '\\') quoted += '\\';
-    if (static_cast<unsigned char>(one) >= 0x20) {
-      quoted += one;
-      continue;
-    }
-    char escape[8];
-    std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(one));
-    quoted += escape;
-  }
-  return quoted + '"';
-}
 
 std::string Failed(const Status& status) {
   return "{\"error\": " + JsonText(status.message()) + "}";
@@ -81,7 +66,7 @@ std::string Kernels(KernelCompiler* compiler, const std::string& folder,
          (compiled.ok() ? "" : ", \"error\": " + JsonText(compiled.message())) + "}";
 }
 
-std::string Report(const EngineConfig& config) {
+std::string ReportGpus(const EngineConfig& config) {
   GpuParts parts;
   parts.driver = LoadCudaDriver;
   parts.compiler = [&](std::unique_ptr<KernelCompiler>* compiler) {
@@ -94,7 +79,7 @@ std::string Report(const EngineConfig& config) {
   return GpuReport(parts);
 }
 
-[[maybe_unused]] const bool kRegistered = RegisterDeviceReport(Report);
+[[maybe_unused]] const bool kReports = RegisterDeviceReport(ReportGpus);
 
 }  // namespace
 

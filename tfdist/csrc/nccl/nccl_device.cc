@@ -10,7 +10,7 @@ namespace {
 // The opening of NCCL ends before the deadline of those that wait for its outcome.
 constexpr double kPartOfDeadline = 0.5;
 
-DeviceReduce ReduceOf(const Call& call, double share) {
+DeviceReduce ReduceOf(const Call& call, double share, const Topology& topology) {
   DeviceReduce reduce;
   reduce.reduction = call.reduction;
   reduce.compression = call.compression;
@@ -18,6 +18,7 @@ DeviceReduce ReduceOf(const Call& call, double share) {
   reduce.postscale = call.postscale;
   reduce.share = share;
   reduce.fusion_threshold_bytes = call.fusion_threshold_bytes;
+  reduce.by_hosts = call.hierarchy != Hierarchy::kNone && HostHierarchy::Exists(topology);
   return reduce;
 }
 
@@ -28,13 +29,13 @@ Status MakeNcclDevice(const DeviceSpec& spec, std::unique_ptr<Device>* device) {
   return Status::Ok();
 }
 
-const bool kRegistered = RegisterDeviceFactory(MakeNcclDevice);
+const bool kDeviceRegistered = RegisterDeviceFactory(MakeNcclDevice);
 
 }  // namespace
 
 NcclDevice::NcclDevice(const DeviceSpec& spec, LibraryLoader load)
     : spec_(spec), load_(std::move(load)), number_(spec.number) {
-  static_cast<void>(kRegistered);
+  static_cast<void>(kDeviceRegistered);
 }
 
 NcclDevice::~NcclDevice() {
@@ -54,7 +55,6 @@ Status NcclDevice::Open() {
   KernelCache kernels(libraries_.compiler, spec_.config.kernel_cache);
   TFDIST_RETURN_IF_ERROR(
       DeviceCollective::Open(libraries_.driver, facts_, &kernels, spec_.topology, &collective_));
-  if (ReducesByHosts()) collective_->ReduceByHosts();
   return Status::Ok();
 }
 
@@ -76,7 +76,7 @@ Status NcclDevice::ChooseGpu() {
 
 Status NcclDevice::Prepare(const Call& call) {
   TFDIST_RETURN_IF_ERROR(Open());
-  const DeviceReduce reduce = ReduceOf(call, call.weighted ? 1 : -1);
+  const DeviceReduce reduce = ReduceOf(call, call.weighted ? 1 : -1, spec_.topology);
   if (call.operation == Operation::kAllreduce) {
     if (call.reduction == Reduction::kAdasum) {
       KernelCache kernels(libraries_.compiler, spec_.config.kernel_cache);
@@ -137,17 +137,21 @@ void NcclDevice::AbortRanks(const Status& why) {
 }
 
 DeviceCollective::Step NcclDevice::StepOf(const Made& made, Wait* wait) {
-  return {{ToStream(made.stream), static_cast<CudaEvent>(made.mark)}, wait, &done_};
+  Profiler* const profiler = libraries_.profiler;
+  if (profiler != nullptr) shown_ = profiler->Start(wait->Describe());
+  return {{ToStream(made.stream), static_cast<CudaEvent>(made.mark)}, wait, &done_, profiler};
 }
 
 Status NcclDevice::Allreduce(const Call& call, double share, const std::vector<TensorView>& outputs,
                              const Made& made, Wait* wait) {
-  return collective_->Allreduce(ReduceOf(call, share), *call.tensors, outputs, StepOf(made, wait));
+  return collective_->Allreduce(ReduceOf(call, share, spec_.topology), *call.tensors, outputs,
+                                StepOf(made, wait));
 }
 
 Status NcclDevice::ReduceScatter(const Call& call, const std::vector<TensorView>& outputs,
                                  const Made& made, Wait* wait) {
-  return collective_->ReduceScatter(ReduceOf(call, -1), *call.tensors, outputs, StepOf(made, wait));
+  return collective_->ReduceScatter(ReduceOf(call, -1, spec_.topology), *call.tensors, outputs,
+                                    StepOf(made, wait));
 }
 
 Status NcclDevice::Broadcast(const Call& call, int root, const std::vector<TensorView>& outputs,
@@ -184,10 +188,16 @@ Status NcclDevice::Precede(void* stream) {
 
 void NcclDevice::WhenDone(const std::string& title, const Done& done) {
   const CudaEvent event = done_;
-  completions_->Add(event, title, [this, event, done](const Status& status) {
-    if (status.ok()) collective_->Release(event);
-    done(status);
-  });
+  completions_->Add(event, title,
+                    [this, event, shown = std::exchange(shown_, 0), done](const Status& status) {
+                      if (status.ok()) collective_->Release(event);
+                      HideRange(shown);
+                      done(status);
+                    });
+}
+
+void NcclDevice::HideRange(uint64_t range) {
+  if (range != 0) libraries_.profiler->End(range);
 }
 
 void NcclDevice::Finish() {
@@ -203,6 +213,8 @@ Status NcclDevice::Close(Wait* wait) {
 }
 
 void NcclDevice::Abort() {
+  HideRange(shown_);
+  shown_ = 0;
   if (ranks_ != nullptr) {
     AbortRanks(Status(StatusCode::kUnavailable, "the ranks of this job have parted."));
   }

@@ -53,6 +53,7 @@ class NcclDevice : public Device {
   Status Verdict();
   void AbortRanks(const Status& why);
   DeviceCollective::Step StepOf(const Made& made, Wait* wait);
+  void HideRange(uint64_t range);
 
   const DeviceSpec spec_;
   const LibraryLoader load_;
@@ -64,6 +65,7 @@ class NcclDevice : public Device {
   std::unique_ptr<DeviceCollective> collective_;
   std::unique_ptr<CompletionThread> completions_;  // uses all of the above
   CudaEvent done_ = nullptr;                       // of the last collective
+  uint64_t shown_ = 0;  // the profiler's range of the collective that is called; 0: none
 };
 
 }  // namespace tfdist

@@ -1,5 +1,6 @@
 // The kernel of TfdistStartAllreduce, for both devices. It gives the collective its place among the
-// others, and on a GPU marks what makes its inputs; then a thread of its own waits for the ranks.
+// others, and on a GPU marks what makes its inputs; then a thread of its own waits for the ranks,
+// and on the CPU does the work.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -33,6 +34,9 @@ struct Work {
 void Run(const std::shared_ptr<Work>& work) {
   const OnGpu* const gpu = work->on_gpu ? &work->place : nullptr;
   const Status status = work->engine->Allreduce(work->options, work->inputs, work->outputs, gpu);
+  // Whoever waits finds the tensors in nobody else's hands, and may be the last to need the engine.
+  work->memory.clear();
+  work->engine.reset();
   if (gpu == nullptr || !status.ok()) work->call->End(status);
 }
 
@@ -51,12 +55,15 @@ class StartAllreduceKernel : public tensorflow::OpKernel {
     Tensor* number = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(context->num_outputs() - 1, {}, &number));
     work->call = StartedCall::New(&number->scalar<int64_t>()());
-    if (!on_gpu_) return Run(work);
-    // The engine's device holds it until then, so it must not hold the engine.
-    work->place.done = [call = work->call, memory = std::move(work->memory)](const Status& status) {
-      call->End(status);
-    };
-    work->engine->Announce(&work->place);
+    if (on_gpu_) {
+      // The engine's device holds it until then, so it must not hold the engine.
+      work->place.done = [call = work->call, memory = std::move(work->memory)](
+                             const Status& status) { call->End(status); };
+      work->place.waited_ns = [call = work->call] { return call->waited_ns(); };
+      work->engine->Announce(&work->place);
+    } else {
+      work->options.place = work->engine->Announce();
+    }
     tensorflow::Env::Default()->SchedClosure([work] { Run(work); });
   }
 

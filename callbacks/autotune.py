@@ -1,0 +1,290 @@
+"""Measures settings of the collectives while `fit` trains, and keeps the fastest. Decides nothing of it."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tfdist import _compat, config, errors, optimizer, runtime, tuning
+from tfdist.autotune import record
+from tfdist.autotune.knobs import Setting, World, offered, settings
+from tfdist.autotune.search import COMPARED, Verdict
+from tfdist.autotune.tuner import COMPARE, DONE, EXPLORE, WATCH, Order, Tuner
+from tfdist.callbacks.model_hook import ModelHook
+from tfdist.compression import Compression
+from tfdist.gradients import in_buckets
+from tfdist.local_variable import key_of
+from tfdist.ops import call
+
+# A sample of a setting that is kept is so many times as long, for it takes a collective.
+WATCHED_SAMPLES = 10
+# Steps before a sample that do not count: the first traces what is new, and the next may still compile.
+_STEPS_OF_TRACE = 2
+
+_Answer = TypeVar("_Answer")
+
+
+def need_equal_settings() -> None:
+    """Makes sure that all ranks tune, or none, and alike; every rank calls it.
+
+    Raises:
+        ConfigError: On every rank, if they differ; names the ranks and what each has.
+    """
+    mine = config.read()
+    fields = ("autotune", "autotune_samples", "autotune_steps")
+    numbers = [config.AUTOTUNES.index(mine.autotune), mine.autotune_samples, mine.autotune_steps]
+    by_rank = tfdist.allgather(np.array([numbers], np.int64), name="settings of autotuning").numpy()
+    for field, column in zip(fields, by_rank.T, strict=True):
+        other = next((rank for rank, value in enumerate(column) if value != column[0]), None)
+        if other is not None:
+            first, second = ((config.AUTOTUNES[v] if field == "autotune" else v) for v in (column[0], column[other]))
+            name = config.variable(field)
+            raise errors.ConfigError(
+                f"{name} is {first} on rank 0 and {second} on rank {other}; expected the same everywhere. Set it for "
+                f"all ranks: {name}=... tfdistrun -np {tfdist.size()} ..."
+            )
+
+
+class Autotune(keras.callbacks.Callback):
+    """Looks for the setting with the shortest step while it trains; `DataParallel` runs it where settings ask for it.
+
+    All ranks change between the same two steps. A sample is the median step of the slowest rank; steps in which
+    something is traced do not count. Rank 0 decides what is next, and its errors are every rank's.
+
+    Raises:
+        ConfigError: If a setting cannot be honoured, or the ranks may have unequal numbers of batches.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._settings = config.read()
+        self._tuner: Tuner | None = None  # on rank 0
+        self._log: record.Log | None = None
+        self._order: Order | None = None
+        self._default: Setting | None = None
+        self._functions: dict[tuple[Any, ...], Any] = {}
+        self._function: Any = None  # the one in place
+        self._applied: Setting | None = None  # what it runs with
+        self._samples = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if runtime.happened(runtime.JOINED):
+            raise errors.ConfigError(
+                f"{config.variable('autotune')}={self._settings.autotune} needs equally many batches on every rank, "
+                'and data was sharded with remainder="join" in this process. Shard with remainder="drop" or "pad", or '
+                f"set {config.variable('autotune')}=0."
+            )
+        self._hook = ModelHook.of(self.model)
+        self._stepped = self._running = False
+        self._uncounted = 1
+        self._start_anew()
+        runtime.remember(runtime.TUNED)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._last: float | None = None
+        self._cycle: list[float] = []
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._running and self._order is not None and self._order.phase == DONE:
+            return
+        if self._hook.skips(batch):
+            return
+        if not self._running:
+            if self._stepped:  # so the model is built
+                self._running = True
+                self._begin()
+            self._stepped = True
+            return
+        now = perf_counter()
+        if self._last is not None:
+            self._count(now - self._last)
+        if len(self._times) >= self._steps_of_sample():
+            self._end_sample()
+            now = perf_counter()
+        self._last = now
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if not self._running or self._order is None or self._default is None:
+            return
+        if self._order.phase in (EXPLORE, COMPARE):
+            self._apply(self._default)
+            most = self._settings.autotune_samples + COMPARED
+            self._say(
+                f"autotune: training ended after {self._samples} of at most {most} samples of "
+                f"{self._settings.autotune_steps} steps, before the search did; the default is kept. It needs more "
+                f"steps, or less of {config.variable('autotune_samples')} and "
+                f"{config.variable('autotune_steps')}; the next fit with the same callback goes on."
+            )
+
+    def _start_anew(self) -> None:
+        """The next step is the first one of a sample."""
+        self._times: list[float] = []
+        self._cycle = []
+        self._last = None
+
+    def _count(self, seconds: float) -> None:
+        """Takes one step; only after so many that are accumulated is there an update, and a reduction."""
+        if self._uncounted:
+            self._uncounted -= 1
+            return
+        self._cycle.append(seconds)
+        if len(self._cycle) >= self._accumulated:
+            self._times.append(sum(self._cycle) / len(self._cycle))
+            self._cycle = []
+
+    def _steps_of_sample(self) -> int:
+        watched = self._order is not None and self._order.phase == WATCH
+        return self._settings.autotune_steps * (WATCHED_SAMPLES if watched else 1)
+
+    def _begin(self) -> None:
+        """The first time in a `fit`, at its second step."""
+        inner = _compat.inner_optimizer(self.model.optimizer)
+        self._accumulated = inner.gradient_accumulation_steps or 1
+        if self._order is None:
+            self._default = self._default_setting()
+            self._order = self._lead(self._make_tuner)
+        # Of a model that was not compiled again since, the step is as it was left.
+        untouched = self._order.phase == DONE and self._order.setting == self._default
+        foreign = self.model.train_function is not self._function
+        if not untouched and (foreign or self._applied != self._order.setting):
+            self._functions = {} if foreign else self._functions
+            self._apply(self._order.setting)
+        self._start_anew()
+
+    def _default_setting(self) -> Setting:
+        plain = tuning.of_settings(self._settings, tuning.most_chunk_bytes())
+        compression = optimizer.reduction_of(self.model.optimizer).compression
+        name = compression.value if isinstance(compression, Compression) else "own"
+        return Setting(plain.fusion_threshold, plain.chunk, name, plain.thread, plain.hierarchy)
+
+    def _make_tuner(self) -> Order:
+        """On rank 0."""
+        assert self._default is not None
+        job, world = self._job(), self._world()
+        knobs = offered(world, self._default)
+        start = None
+        path = self._settings.autotune_result
+        if path:
+            start, misfit = record.load(path, job)
+            if start is not None and start not in set(settings(self._default, knobs)):
+                start, misfit = None, "its setting is none that is allowed here"
+            if misfit:
+                self._say(f"autotune: {path} does not fit this job, and is replaced: {misfit}.")
+        if not knobs:
+            self._say("autotune: there is nothing to tune with one rank, or where everything is fixed.")
+        elif start is not None:
+            what = "the default" if start == self._default else record.command(start, self._default, world.size)
+            self._say(f"autotune: begins with what {path} says, without a search: {what}")
+        if knobs and self._settings.autotune_log:
+            self._log = record.Log(self._settings.autotune_log)
+
+        def on_verdict(verdict: Verdict) -> None:
+            self._say(record.report(verdict, world.size))
+            if path:
+                self._write(lambda: record.save(path, job, verdict.kept.setting))
+
+        self._tuner = Tuner(self._default, knobs, self._settings.autotune_samples, start, on_verdict)
+        return self._tuner.order
+
+    def _variables(self) -> list[tf.Variable]:
+        local = {key_of(variable) for variable in optimizer.local_variables(self.model.optimizer)}
+        return [variable.value for variable in self.model.trainable_variables if key_of(variable) not in local]
+
+    def _job(self) -> record.Job:
+        variables = self._variables()
+        size = sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
+        return record.Job(tfdist.__version__, tfdist.size(), tfdist.cross_size(), len(variables), size)
+
+    def _world(self) -> World:
+        variables = self._variables()
+
+        def plan(threshold: int) -> tuple[tuple[int, ...], ...]:
+            return tuple(map(tuple, in_buckets(variables, threshold)))
+
+        return World(
+            size=tfdist.size(),
+            hosts=tfdist.cross_size() if tfdist.is_homogeneous() else 1,
+            on_gpu=call.collective_device().startswith("GPU"),
+            compiled=bool(self.model.jit_compile) and not self.model.run_eagerly,
+            most_chunk=tuning.most_chunk_bytes(),
+            lossy=self._settings.autotune == "lossy",
+            plan=plan if optimizer.reduction_of(self.model.optimizer).grouping.by_threshold else None,
+        )
+
+    def _end_sample(self) -> None:
+        assert self._order is not None
+        steps = int(self.model.steps_per_execution)
+        mine = tf.constant(statistics.median(self._times) / steps, tf.float64)
+        slowest = float(tfdist.allreduce(mine, op=tfdist.Max, name="step time"))
+        before = self._order
+        self._order = self._lead(lambda: self._tell(slowest))
+        self._samples += 1
+        if self._order.setting != before.setting:
+            self._apply(self._order.setting)
+        if self._order.phase in (WATCH, DONE):
+            self._functions = {}  # the others are not needed any more, and a new search makes its own
+        self._start_anew()
+
+    def _tell(self, seconds: float) -> Order:
+        """On rank 0."""
+        assert self._tuner is not None
+        order = self._tuner.order
+        log = self._log
+        if log is not None and not self._write(lambda: log.add(order.phase, order.setting, seconds)):
+            self._log = None
+        following = self._tuner.tell(seconds)
+        if order.phase == WATCH and following.phase == EXPLORE:
+            self._samples = -1  # this one is not of the search
+            self._say("autotune: the steps take another time than they did; the search begins again.")
+        return following
+
+    def _write(self, write: Callable[[], None]) -> bool:
+        """Whether a file could be written: a disk that is full ends no training."""
+        try:
+            write()
+        except errors.ConfigError as error:
+            self._say(f"autotune: the training goes on without a file: {error}")
+            return False
+        return True
+
+    def _lead(self, decide: Callable[[], _Answer]) -> _Answer:
+        """What rank 0 decides, on every rank; its error is every rank's."""
+        answer: Any = None
+        if tfdist.rank() == 0:
+            try:
+                answer = decide()
+            except errors.TfdistError as error:
+                answer = error
+        answer = tfdist.broadcast_object(answer, 0, name="order of autotuning")
+        if isinstance(answer, errors.TfdistError):
+            raise answer
+        return answer
+
+    def _apply(self, setting: Setting) -> None:
+        """Changes engine, optimizer and step, between two steps and on every rank."""
+        tuning.apply(tuning.Tuning(setting.fusion_threshold, setting.chunk, setting.hierarchy, setting.thread))
+        if setting.compression != "own":
+            optimizer.set_compression(self.model.optimizer, Compression.of(setting.compression))
+        traced = (setting.fusion_threshold, setting.compression, setting.thread)
+        self._uncounted = 1
+        if traced not in self._functions:
+            self._uncounted = _STEPS_OF_TRACE
+            self.model.train_function = None
+            self.model.make_train_function()
+            self._functions[traced] = self.model.train_function
+        self._function = self.model.train_function = self._functions[traced]
+        self._applied = setting
+
+    def _say(self, text: str) -> None:
+        """On rank 0: for people, and not a warning."""
+        if tfdist.rank() == 0:
+            sys.stderr.write(f"tfdist: {text}\n")
+            sys.stderr.flush()

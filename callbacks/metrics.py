@@ -1,0 +1,164 @@
+"""Where each epoch's collectives spent their time, which rank is slow, and the gradient noise scale."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import tfdist
+from tfdist import _compat, errors, optimizer
+from tfdist.callbacks import straggler
+from tfdist.callbacks.model_hook import ModelHook
+from tfdist.noise_scale import DEFAULT_DECAY, GradientNorms, estimate
+
+_logger = logging.getLogger("tfdist")
+# Less than this is no reason to look for a slow rank: in a short epoch any hiccup is a large share.
+_LEAST_WARNED_SECONDS = 1.0
+_PARTS = ("seconds", "wait_seconds", "exchange_seconds", "pack_seconds", "reduce_seconds", "unpack_seconds")
+
+
+class Metrics(keras.callbacks.Callback):
+    """Adds to the logs of each epoch where its collectives spent their time, and which rank the others waited for.
+
+    You need it to see why more ranks do not pay as they should. The logs of every rank get, for the training steps of
+    the epoch without validation:
+
+    - `collective_seconds`, `collective_wait_seconds`, `collective_exchange_seconds`, `collective_pack_seconds`,
+      `collective_reduce_seconds`, `collective_unpack_seconds`: as `tfdist.metrics()` of all operations, mean of the
+      ranks.
+    - `straggler_rank`: the rank that waited least for the others, so that they waited for it.
+    - `straggler_seconds`: how much longer than it the others waited. Near 0 where all are alike, or slow in turn.
+    - with `gradient_noise_scale`: `gradient_noise_scale`, in samples (McCandlish et al. 2018, arXiv:1812.06162,
+      appendix A.1): about the global batch beyond which more samples a step bring little. The averages behind it go on
+      from epoch to epoch. NaN while there are too few steps to tell.
+
+    Put it before the callbacks that write logs, such as `keras.callbacks.TensorBoard`, which then shows them.
+
+    Args:
+        log_dir: Folder to which rank 0 writes the numbers for TensorBoard, as `tfdist/NAME`; None: to the logs alone.
+        straggler_share: Rank 0 warns after an epoch when `straggler_seconds` are more than this share of it, and more
+            than a second.
+        gradient_noise_scale: Whether to estimate it, from the squared norms of each rank's gradient and of their mean,
+            which reads all gradients once more in each step. For two or more ranks with equally large batches; put the
+            callback behind `DataParallel` then.
+        decay: Of the averages behind the noise scale, a step; 0 to below 1.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured.
+
+    Example:
+
+    ```python
+    callbacks = [tfdist.callbacks.DataParallel(), tfdist.callbacks.Metrics("logs", gradient_noise_scale=True)]
+    ```
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        straggler_share: float = 0.1,
+        gradient_noise_scale: bool = False,
+        decay: float = DEFAULT_DECAY,
+    ) -> None:
+        super().__init__()
+        if not straggler_share > 0:
+            raise errors.ConfigError(f"straggler_share must be a number more than 0; received {straggler_share}.")
+        self._log_dir = log_dir
+        self._straggler_share = straggler_share
+        self._norms = GradientNorms(decay) if gradient_noise_scale else None
+        self._writer: Any = None
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._hook = ModelHook.of(model)
+        if self._norms is None:
+            return
+        if tfdist.size() == 1:
+            raise errors.ConfigError(
+                "gradient_noise_scale compares the gradients of ranks, and this job has one. Start it on two or more."
+            )
+        if optimizer.observe(model.optimizer, self._norms):
+            model.train_function = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._log_dir is not None and tfdist.rank() == 0:
+            self._writer = tf.summary.create_file_writer(self._log_dir)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._samples, self._steps = self._hook.samples_seen(), 0
+        self._end: tuple[float, list[float]] | None = None
+        self._start = (time.perf_counter(), _costs())
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._steps = batch + 1
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        # Validation runs before the epoch ends, with collectives of its own.
+        self._end = (time.perf_counter(), _costs())
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        end, costs = self._end or (time.perf_counter(), _costs())
+        start, before = self._start
+        own = [after - cost for after, cost in zip(costs, before, strict=True)]
+        by_rank = tfdist.allgather(tf.constant([own], tf.float64), name="metrics").numpy()
+        slow = straggler.find([float(wait) for wait in by_rank[:, _PARTS.index("wait_seconds")]])
+        told = {f"collective_{part}": float(mean) for part, mean in zip(_PARTS, by_rank.mean(axis=0), strict=True)}
+        told |= {"straggler_rank": float(slow.rank), "straggler_seconds": slow.seconds}
+        if self._norms is not None:
+            told["gradient_noise_scale"] = self._noise_scale(self._norms)
+        if logs is not None:
+            logs.update(told)
+        self._warn(slow, end - start)
+        self._write(epoch, told)
+
+    def _noise_scale(self, norms: GradientNorms) -> float:
+        own, reduced = norms.read() or (float("nan"), float("nan"))
+        batches = _compat.inner_optimizer(self.model.optimizer).gradient_accumulation_steps or 1
+        batch = batches * (self._hook.samples_seen() - self._samples) / max(self._steps, 1)
+        mine = tf.constant([own, batch], tf.float64)
+        small, batch = tfdist.allreduce(mine, op=tfdist.Average, name="gradient noise scale").numpy()
+        if not batch > 0:
+            return float("nan")
+        squared_norm, trace = estimate(float(small), reduced, float(batch), float(batch) * tfdist.size())
+        return trace / squared_norm if squared_norm > 0 else float("nan")
+
+    def _warn(self, slow: straggler.Straggler, epoch_seconds: float) -> None:
+        least = max(self._straggler_share * epoch_seconds, _LEAST_WARNED_SECONDS)
+        if tfdist.rank() == 0 and slow.seconds > least:
+            _logger.warning(
+                "tfdist: the ranks waited %.1f s of this epoch's %.1f s for rank %d. See what it shares its processor, "
+                "disk or network with, and whether its data takes longer.",
+                slow.seconds,
+                epoch_seconds,
+                slow.rank,
+            )
+
+    def _write(self, epoch: int, told: dict[str, float]) -> None:
+        if self._writer is None:
+            return
+        with self._writer.as_default():
+            for name, value in told.items():
+                # tf.summary.scalar needs the package of TensorBoard where training runs.
+                tf.summary.write(f"tfdist/{name}", tf.constant(value, tf.float32), epoch, _scalars())
+        self._writer.flush()
+
+
+def _scalars() -> Any:
+    """What tells TensorBoard that a value is a scalar."""
+    plugin = tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
+    return tf.compat.v1.SummaryMetadata(plugin_data=plugin)
+
+
+def _costs() -> list[float]:
+    """The parts, over all operations."""
+    collectives = tfdist.metrics()["collectives"].values()
+    return [float(sum(cost[part] for cost in collectives)) for part in _PARTS]

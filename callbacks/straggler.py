@@ -1,0 +1,35 @@
+"""Which rank the others wait for, from how long each has waited. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The rank that waited least.
+
+    Attributes:
+        rank: Its number.
+        seconds: How much longer than it the others waited, on average: the time they would have saved, had it been
+            as fast as they are.
+    """
+
+    rank: int
+    seconds: float
+
+
+def find(waits: Sequence[float]) -> Straggler:
+    """The rank that came last more often, or by more, than the others.
+
+    A rank that is late makes the others wait and does not wait itself. Ranks that are late in turn wait equally long,
+    and then `seconds` is near 0, however long they waited.
+
+    Args:
+        waits: Seconds that each rank waited for all ranks to come, by rank; at least one.
+    """
+    rank = min(range(len(waits)), key=lambda r: waits[r])
+    others = [wait for r, wait in enumerate(waits) if r != rank]
+    mean = sum(others) / len(others) if others else waits[rank]
+    return Straggler(rank, mean - waits[rank])

@@ -1,0 +1,149 @@
+"""The logs of `Metrics`: what collectives cost, who is slow, the noise scale."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist import errors
+from tfdist.callbacks import DataParallel, Metrics, metrics, straggler
+
+NAMES = [f"collective_{part}seconds" for part in ("", "wait_", "exchange_", "pack_", "reduce_", "unpack_")]
+BATCH, STEPS = 4, 6
+
+
+def data():
+    x = np.random.default_rng(tfdist.rank()).normal(size=(STEPS * BATCH, 2)).astype("float32")
+    return x, x[:, :1] + 1
+
+
+def make_model(loss_scaled=False, **options):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    optimizer = keras.optimizers.SGD(0.01, **options)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if loss_scaled else optimizer, loss="mse")
+    return model
+
+
+def fit(model, *callbacks, epochs=2):
+    x, y = data()
+    options = {"batch_size": BATCH, "epochs": epochs, "shuffle": False, "verbose": 0}
+    return model.fit(x, y, callbacks=list(callbacks), **options).history
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_logs(world):
+    logs = fit(make_model(), DataParallel(), Metrics())
+    for epoch in (0, 1):
+        parts = [logs[name][epoch] for name in NAMES]
+        assert parts[0] > 0
+        assert 0 <= sum(parts[1:]) <= parts[0]
+        assert world == 1 or parts[1] > 0
+        assert logs["straggler_rank"][epoch] in range(world)
+        assert logs["straggler_seconds"][epoch] >= 0
+    assert len(set(tfdist.allgather_object(str(logs), name="logs"))) == 1
+    assert "gradient_noise_scale" not in logs
+
+
+@pytest.mark.ranks(1, 2)
+def test_tensorboard_gets_the_same_numbers_from_rank_0(world, shared_tmp_path):
+    logs = fit(make_model(), DataParallel(), Metrics(str(shared_tmp_path)))
+    if tfdist.rank() != 0:  # whose callback may not be closed yet
+        return
+    (file,) = shared_tmp_path.iterdir()
+    written = {
+        (value.tag, event.step): float(tf.make_ndarray(value.tensor))
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    }
+    for name in (*NAMES, "straggler_rank", "straggler_seconds"):
+        for epoch in (0, 1):
+            np.testing.assert_allclose(written[f"tfdist/{name}", epoch], logs[name][epoch], rtol=1e-6)
+
+
+class Late(keras.callbacks.Callback):
+    """Does more before each step than the others."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if tfdist.rank() == tfdist.size() - 1:
+            end = tf.timestamp() + 0.3
+            while tf.timestamp() < end:
+                np.linalg.svd(np.ones((20, 20)))
+
+
+@pytest.mark.ranks(2, 3)
+def test_the_slow_rank_is_named(world, warnings_of_tfdist, monkeypatch):
+    monkeypatch.setattr(metrics, "_LEAST_WARNED_SECONDS", 0)
+    logs = fit(make_model(), DataParallel(), Metrics(straggler_share=0.05), Late(), epochs=1)
+    assert logs["straggler_rank"] == [world - 1]
+    assert logs["straggler_seconds"][0] > 0
+    named = [line for line in warnings_of_tfdist if f"for rank {world - 1}. See what it shares" in line]
+    assert len(named) == (1 if tfdist.rank() == 0 else 0)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("seconds", "warned"), [(0.9, 0), (1.1, 1)])
+def test_less_than_a_second_is_no_reason_to_warn(world, warnings_of_tfdist, monkeypatch, seconds, warned):
+    monkeypatch.setattr(straggler, "find", lambda waits: straggler.Straggler(1, seconds))
+    logs = fit(make_model(), DataParallel(), Metrics(straggler_share=1e-6), epochs=1)
+    assert logs["straggler_seconds"] == [seconds]
+    named = [line for line in warnings_of_tfdist if "for rank 1. See what it shares" in line]
+    assert len(named) == (warned if tfdist.rank() == 0 else 0)
+
+
+def noise_of(gradients, batch):
+    """By hand, from the gradients of each update and rank; an average with decay 0.5."""
+    ranks = gradients.shape[1]
+    small = (gradients**2).sum(-1).mean(1)
+    big = (gradients.mean(1) ** 2).sum(-1)
+    weights = 0.5 ** np.arange(len(gradients))[::-1]
+    small, big = (np.average(norms, weights=weights) for norms in (small, big))
+    squared_norm = (ranks * big - small) / (ranks - 1)
+    trace = (small - big) / (1 / batch - 1 / (batch * ranks))
+    return trace / squared_norm
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize(("loss_scaled", "accumulated"), [(False, 1), (True, 1), (False, 2), (True, 3)])
+def test_noise_scale_equals_that_by_hand(world, loss_scaled, accumulated):
+    """With a rate of 0 the gradients of every step are known."""
+    model = make_model(loss_scaled, gradient_accumulation_steps=accumulated if accumulated > 1 else None)
+    model.optimizer.learning_rate = 0.0
+    x, y = data()
+    gradients = []
+    for step in range(STEPS):
+        rows = slice(step * BATCH, (step + 1) * BATCH)
+        inputs = np.hstack([x[rows], np.ones((BATCH, 1), "float32")])
+        error = inputs @ np.array([[1.0], [1.0], [0.0]]) - y[rows]
+        gradients.append(2 * (inputs * error).mean(0))
+    updates = np.array(gradients).reshape(-1, accumulated, 3).mean(1)
+    by_rank = np.array(tfdist.allgather_object(updates, name="gradients")).swapaxes(0, 1)
+    expected = noise_of(by_rank, BATCH * accumulated)
+    assert expected > 0
+    logs = fit(model, DataParallel(), Metrics(gradient_noise_scale=True, decay=0.5), epochs=1)
+    np.testing.assert_allclose(logs["gradient_noise_scale"], [expected], rtol=1e-3)
+
+
+@pytest.mark.ranks(2)
+def test_noise_scale_needs_a_step_traced_with_it(world):
+    """A model that was trained before is traced again, and trained once more without, not."""
+    model = make_model()
+    fit(model, DataParallel(), epochs=1)
+    first = fit(model, DataParallel(), Metrics(gradient_noise_scale=True), epochs=1)
+    assert "gradient_noise_scale" in first
+
+
+@pytest.mark.ranks(1, 2)
+def test_refusals(world):
+    with pytest.raises(errors.ConfigError, match="straggler_share must be a number more than 0; received 0"):
+        Metrics(straggler_share=0)
+    with pytest.raises(errors.ConfigError, match="decay"):
+        Metrics(gradient_noise_scale=True, decay=1.0)
+    text = "behind DataParallel" if world > 1 else "this job has one"
+    with pytest.raises(errors.ConfigError, match=text):
+        Metrics(gradient_noise_scale=True).set_model(make_model())
+    if world > 1:
+        model = make_model()
+        model.compile(tfdist.DistributedOptimizer(keras.optimizers.SGD(), op=tfdist.Adasum), loss="mse")
+        with pytest.raises(errors.ConfigError, match="op=Adasum"):
+            Metrics(gradient_noise_scale=True).set_model(model)

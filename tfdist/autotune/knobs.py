@@ -1,0 +1,107 @@
+"""What can be tuned, and in which worlds. Knows no measurement and changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+FUSION_THRESHOLDS = tuple(256 * KIB << power for power in range(10))  # 256 KiB to 128 MiB
+CHUNKS = tuple(32 * KIB << power for power in range(5))  # 32 KiB to 512 KiB
+# What a rank shares with its host while it is tuned, in bytes: room for the largest chunk, of which there are eight.
+SHARED_CHUNKS = 8
+SHARED_BYTES = SHARED_CHUNKS * CHUNKS[-1]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run the collectives of a step.
+
+    Attributes:
+        fusion_threshold: Bytes of gradients that are reduced in one piece.
+        chunk: Bytes that a rank shows its host at a time; 0 where ranks share no memory.
+        compression: "none", "fp16" or "bf16"; "own" for a compression of the user's own.
+        thread: Whether gradients are reduced in a thread beside the rest of the step, on the CPU.
+        hierarchy: How GPUs of several hosts reduce: "off", "nccl" or "mpi".
+    """
+
+    fusion_threshold: int
+    chunk: int
+    compression: str
+    thread: bool
+    hierarchy: str
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A field of `Setting`, and two or more values that make a difference, in ascending order."""
+
+    field: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class World:
+    """What decides which knobs there are.
+
+    Attributes:
+        size: Number of ranks.
+        hosts: Number of hosts.
+        on_gpu: Whether collectives run on GPUs.
+        compiled: Whether XLA compiles the step.
+        most_chunk: The largest chunk in bytes; 0 where ranks share no memory.
+        lossy: Whether gradients may be rounded to 16 bits.
+        plan: The buckets that a fusion threshold makes of the gradients; None where something else groups them.
+    """
+
+    size: int
+    hosts: int
+    on_gpu: bool
+    compiled: bool
+    most_chunk: int
+    lossy: bool
+    plan: Callable[[int], Hashable] | None
+
+
+def offered(world: World, default: Setting) -> tuple[Knob, ...]:
+    """The knobs of a world. Values that make no difference there are left out, and the default's are always in."""
+    if world.size == 1:
+        return ()
+    knobs = []
+    for field, choices in _choices(world, default).items():
+        values = tuple(sorted({*choices, getattr(default, field)}))
+        if len(values) > 1:
+            knobs.append(Knob(field, values))
+    return tuple(knobs)
+
+
+def settings(default: Setting, knobs: tuple[Knob, ...]) -> Iterator[Setting]:
+    """All that the knobs can be set to."""
+    for values in itertools.product(*(knob.values for knob in knobs)):
+        yield replace(default, **{knob.field: value for knob, value in zip(knobs, values, strict=True)})
+
+
+def _choices(world: World, default: Setting) -> dict[str, list[Any]]:
+    """What each field may be, beside what it is."""
+    lossy = world.lossy and default.compression == "none"
+    by_hosts = world.on_gpu and 1 < world.hosts < world.size
+    return {
+        "fusion_threshold": [] if world.plan is None else _distinct(world.plan, default.fusion_threshold),
+        "chunk": [] if world.on_gpu else [chunk for chunk in CHUNKS if chunk <= world.most_chunk],
+        "compression": ["fp16"] if lossy else [],
+        "thread": [] if world.on_gpu or world.compiled else [False, True],
+        # The engine was started with one of the two kinds.
+        "hierarchy": ["off", "mpi" if default.hierarchy == "mpi" else "nccl"] if by_hosts else [],
+    }
+
+
+def _distinct(plan: Callable[[int], Hashable], default: int) -> list[int]:
+    """The default, and one threshold for each other plan that there is."""
+    thresholds = {plan(default): default}
+    for threshold in FUSION_THRESHOLDS:
+        thresholds.setdefault(plan(threshold), threshold)
+    return list(thresholds.values())

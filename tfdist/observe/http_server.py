@@ -1,0 +1,153 @@
+"""A small HTTP server that a stranger cannot occupy: bounded connections, time, and heads. It knows no answers."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+LARGEST_HEAD_BYTES = 16 << 10
+_LOG = logging.getLogger("tfdist")
+_REQUEST_SECONDS = 5.0
+_CONNECTIONS = 32
+
+
+class BoundedServer(http.server.ThreadingHTTPServer):
+    """Answers on a socket that listens already, in threads of its own, from `start` to `stop`.
+
+    Args:
+        listener: The socket; taken over.
+        handler: Answers one request each.
+        name: The host name under which this server is asked, where it is for this machine alone; a page in a browser
+            here could else have its own name point to us. Empty: any name.
+        tick: Called ten times a second, by the thread that accepts; it must be quick.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        handler: type[BoundedHandler],
+        name: str = "",
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(listener.getsockname(), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.name = name
+        self._tick = tick
+        self._free = threading.BoundedSemaphore(_CONNECTIONS)
+
+    def start(self, thread_name: str) -> None:
+        """Begins to answer."""
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name=thread_name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Closes the port; requests in flight may still be answered."""
+        if self._thread.is_alive():  # not in a copy of the process, where nobody would hear of it
+            self.shutdown()
+        self._thread.join(_REQUEST_SECONDS)
+        self.server_close()
+
+    def service_actions(self) -> None:
+        super().service_actions()
+        self._tick()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)  # whoever holds all connections waits for its own end
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # there is no room for another thread
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        cut = threading.Timer(_REQUEST_SECONDS, _cut, (request,))
+        cut.daemon = True
+        try:
+            cut.start()
+            super().process_request_thread(request, client_address)
+        except RuntimeError:  # as above, and without its end nothing may begin
+            self.shutdown_request(request)
+        finally:
+            cut.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _LOG.debug("a request of %s broke off", client_address, exc_info=True)
+
+
+def _is_ours(asked: str, own: str) -> bool:
+    """Whether a `Host` is our name, or an address, which no name server can give away."""
+    host = asked.rpartition(":")[0] if asked.rpartition(":")[2].isdecimal() else asked
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host.strip("[]"))
+        return True
+    return host.lower() in ("localhost", own.lower())
+
+
+def _cut(request: socket.socket) -> None:
+    """The end of a request that takes too long, by whatever slowness."""
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+class LimitedReader:
+    """A request's head of bounded size; `http.server` alone would take megabytes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, LARGEST_HEAD_BYTES
+
+    def readline(self, limit: int = -1) -> bytes:
+        line = bytes(self._file.readline(self._left if limit < 0 else min(limit, self._left)))
+        self._left -= len(line)
+        return line
+
+    def read(self, size: int) -> bytes:
+        return bytes(self._file.read(size))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class BoundedHandler(http.server.BaseHTTPRequestHandler):
+    """A handler of a `BoundedServer`; subclasses add `do_GET` and the like."""
+
+    server: BoundedServer
+    timeout = _REQUEST_SECONDS
+    server_version = "tfdist"
+    sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = LimitedReader(self.rfile)  # type: ignore[assignment]
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        own, asked = self.server.name, self.headers.get("Host", "")
+        if not own or not asked or _is_ours(asked, own):
+            return True
+        self.answer(421, f"this server is for this machine alone; ask for it as {own}, not by another name\n")
+        return False
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name the library calls it by)
+        _LOG.debug("HTTP: " + format, *args)
+
+    def answer(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
+        """Sends a whole answer."""
+        data = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

@@ -1,0 +1,79 @@
+"""What this process has spent in collectives, as numbers and as text for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfdist import _native, runtime
+from tfdist.observe import prometheus
+from tfdist.observe.prometheus import Family
+
+_PREFIX = "tfdist_"
+# Of each operation; beside them "calls" and "bytes".
+SECONDS = {
+    "seconds": "Time inside calls",
+    "wait_seconds": "Time inside calls until all ranks had come",
+    "exchange_seconds": "Time inside calls waiting for data of other ranks, once all had come",
+    "pack_seconds": "Time inside calls spent copying, scaling and casting inputs",
+    "reduce_seconds": "Time inside calls spent adding up",
+    "unpack_seconds": "Time inside calls spent copying, scaling and casting results",
+}
+_NANOSECONDS = {"seconds": "total_ns"}
+
+
+def metrics() -> dict[str, Any]:
+    """What the collectives of this process have cost since `tfdist.init()`. Asks no other rank.
+
+    You need it to see where a step loses time: a rank whose `wait_seconds` are low is the one that the others wait for.
+    Process sets count too. Counting is always on and costs about a microsecond a call.
+
+    Returns:
+        `rank`, `size`, `local_rank`: ints.
+        `collectives`: for each of "allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "barrier" and
+        "join" a dict of
+
+        - `calls`: int; a grouped collective is one call.
+        - `bytes`: int, of this rank's tensors, before compression.
+        - `seconds`: float, inside calls. On a GPU calls return before their work is done.
+        - `wait_seconds`: of these, until all ranks had come.
+        - `exchange_seconds`: of these, waiting for the data of other ranks once all had come.
+        - `pack_seconds`, `reduce_seconds`, `unpack_seconds`: of these, the processor's work on tensors in the host's
+          memory. Between hosts packing in place counts as none.
+
+    Raises:
+        NotInitializedError: Before `tfdist.init()`.
+
+    Example:
+
+    ```python
+    before = tfdist.metrics()["collectives"]["allreduce"]["wait_seconds"]
+    model.fit(dataset, epochs=1, callbacks=[tfdist.callbacks.DataParallel()])
+    print(tfdist.metrics()["collectives"]["allreduce"]["wait_seconds"] - before)
+    ```
+    """
+    place = {"rank": runtime.rank(), "size": runtime.size(), "local_rank": runtime.local_rank()}
+    costs = {operation: _in_seconds(cost) for operation, cost in _native.read_metrics().items()}
+    return {**place, "collectives": costs}
+
+
+def _in_seconds(cost: Mapping[str, int]) -> dict[str, int | float]:
+    times = {name: cost[_NANOSECONDS.get(name, name.replace("_seconds", "_ns"))] * 1e-9 for name in SECONDS}
+    return {"calls": cost["calls"], "bytes": cost["bytes"], **times}
+
+
+def render(measured: Mapping[str, Any]) -> str:
+    """The text of `/metrics`.
+
+    Args:
+        measured: As `metrics` returns.
+    """
+    rank = {"rank": str(measured["rank"])}
+    families = [Family(_PREFIX, "ranks", "Number of ranks of the job.", ((rank, measured["size"]),))]
+    told = {"calls": "Collectives called", "bytes": "Bytes of the rank's tensors, before compression", **SECONDS}
+    for name, meaning in told.items():
+        samples = tuple(
+            (rank | {"operation": operation}, cost[name]) for operation, cost in measured["collectives"].items()
+        )
+        families.append(Family(_PREFIX, f"collective_{name}_total", f"{meaning}.", samples))
+    return prometheus.render(families)

@@ -1,0 +1,66 @@
+"""The Python stacks of all threads of this process, printed when it gets SIGUSR1. Sends no signal."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from pathlib import Path
+from typing import BinaryIO
+
+from tfdist import errors
+
+_STATUS = Path("/proc/self/status")
+_STDERR = 2
+# What was installed here, which stays for the life of the process: the file must not be closed.
+_installed: list[BinaryIO | int] = []
+
+
+def install(folder: str) -> bool:
+    """Has this process print its stacks on SIGUSR1, unless it handles the signal already.
+
+    Args:
+        folder: The stacks are appended to the file `stacks-HOST-PID.txt` there; empty: they go to stderr.
+
+    Returns:
+        Whether SIGUSR1 prints stacks; False where it has a handler of the script's own, or is ignored.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+
+    Example:
+
+    ```python
+    stack_dump.install("")
+    os.kill(os.getpid(), signal.SIGUSR1)  # "Thread 0x00007f... (most recent call first): ..."
+    ```
+    """
+    if _installed:
+        return True
+    if _is_handled():
+        return False
+    target = _open(Path(folder)) if folder else _STDERR
+    faulthandler.register(signal.SIGUSR1, file=target, all_threads=True)
+    _installed.append(target)
+    return True
+
+
+def _is_handled() -> bool:
+    """Asks the kernel: Python does not know of handlers that C code or faulthandler has set."""
+    bit = 1 << (signal.SIGUSR1 - 1)
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return any(int(fields[name], 16) & bit for name in ("SigCgt", "SigIgn"))
+
+
+def _open(folder: Path) -> BinaryIO:
+    path = folder / f"stacks-{os.uname().nodename}-{os.getpid()}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Others may be able to write to the folder: no link of theirs is followed, and no pipe waited for.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
+    except OSError as error:
+        raise errors.ConfigError(
+            f"the stacks of this process cannot be written to {path}: {error.strerror}. Name a folder that this "
+            "process may write to (TFDIST_STACK_DUMP_DIR), or none for stderr."
+        ) from error

@@ -1,0 +1,120 @@
+"""Reads the timeline of one rank, also where the process was killed while it wrote. Draws no conclusions."""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tfdist.errors import ConfigError
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The events of one rank's file, and whose they are.
+
+    `to_unix_ns` added to a time of the file is unix time by the clocks of rank 0; off by half of `round_trip_ns`.
+    """
+
+    path: Path
+    rank: int
+    size: int
+    host: str
+    to_unix_ns: int
+    round_trip_ns: int
+    events: Sequence[Event]
+
+    def begin_ns(self, event: Event) -> int:
+        """When it began, in unix time by the clocks of rank 0."""
+        return round(event["ts"] * 1000) + self.to_unix_ns
+
+    @property
+    def timed(self) -> list[Event]:
+        """The events that have a time."""
+        return [event for event in self.events if "ts" in event]
+
+    @cached_property
+    def first_ns(self) -> int:
+        """When its first event began, in unix time by the clocks of rank 0; 0 where it has none."""
+        return min(map(self.begin_ns, self.timed), default=0)
+
+    def of(self, category: str) -> list[Event]:
+        """The events of a category: "call", "bucket", "phase", "device", "cycle" or "remark"."""
+        return [event for event in self.events if event.get("cat") == category]
+
+    @cached_property
+    def numbers(self) -> list[tuple[int, int]]:
+        """Which rank the process was from when on: (unix time in ns, rank), the first from the beginning on."""
+        later = [event for event in self.of("remark") if event["name"] == "ranks counted anew"]
+        return [(0, self.rank), *((self.begin_ns(event), int(event["args"]["rank"])) for event in later)]
+
+    def rank_at(self, unix_ns: int) -> int:
+        """Which rank the process was then."""
+        return self.numbers[bisect.bisect_right(self.numbers, unix_ns, key=lambda number: number[0]) - 1][1]
+
+
+def read(path: Path) -> Trace:
+    """The timeline in a file.
+
+    Raises:
+        ConfigError: If it cannot be read, or is none of one rank.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    events = _events(text)
+    sources = [event.get("args") for event in events if event.get("name") == "tfdist" and event.get("ph") == "M"]
+    if len(sources) != 1:
+        problem = "it is merged of several; give those" if len(sources) > 1 else "it is none of tfdist; give the files"
+        raise ConfigError(f"{path} is not the timeline of a rank: {problem} that the ranks wrote.")
+    source: Any = sources[0]
+    try:
+        return Trace(
+            path,
+            rank=int(source["rank"]),
+            size=int(source["size"]),
+            host=str(source["host"]),
+            to_unix_ns=int(source["to_unix_ns"]),
+            round_trip_ns=int(source["round_trip_ns"]),
+            events=events,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path} is damaged, or of another release: the event tfdist says {source!r}, expected rank, size, host "
+            "and clock of a rank. Give the file as the rank wrote it."
+        ) from error
+
+
+def read_all(paths: Sequence[Path]) -> list[Trace]:
+    """The timelines in files, by rank; several of one rank in the order in which they were begun.
+
+    Raises:
+        ConfigError: As `read`; if a file is given twice.
+    """
+    twice = {path for path in paths if sum(path.absolute() == other.absolute() for other in paths) > 1}
+    if twice:
+        raise ConfigError(f"{min(twice)} is given twice; give each file once.")
+    return sorted(map(read, paths), key=lambda trace: (trace.rank, trace.first_ns))
+
+
+def _events(text: str) -> list[Event]:
+    """What can be read: of a file that ends within an event, those before it, which have a line each."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = []
+        for line in text.split("\n"):
+            try:
+                found.append(json.loads(line.strip().rstrip(",")))
+            except ValueError:
+                continue
+    if isinstance(found, dict):
+        found = found.get("traceEvents")
+    return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else []
