@@ -99,9 +99,10 @@ test: setup $(HELM) ## run every test against the installed package
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
 .PHONY: soak
-soak: setup ## run what make test samples as a whole: every combination of parameters, fifty killed ranks (two hours)
+soak: setup ## run what make test samples as a whole: every combination of parameters, fifty killed ranks (three hours)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) tests/ranks \
-	tests/launch/test_communicator.py tests/elastic/test_random_kill.py
+	tests/launch/test_communicator.py tests/launch/test_training_failure.py tests/elastic/test_random_kill.py \
+	tests/elastic/test_fit.py tests/data_service/test_guarantee.py tests/examples/test_digits.py tests/cpp
 
 # atheris goes by coverage, which takes its time; `make test` gives the same parsers random bytes.
 FUZZ_SECONDS := 30
@@ -116,7 +117,7 @@ $(VENV)/fuzzer: pyproject.toml | $(VENV)/installed
 # Two ranks tell what the build can do; `make test` has the other world sizes.
 .PHONY: test-matrix
 test-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
-	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
+	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
 	-k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
 
 # -j2 makes the two environments of the matrix side by side.
@@ -146,7 +147,7 @@ version = $$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.vers
 # The wheel that was built beside TensorFlow for the CPU, beside the one for GPUs. Needs no GPU.
 .PHONY: test-gpu-build
 test-gpu-build: $(VENV_GPU)/installed ## the same wheel beside TensorFlow's build for GPUs, on any machine
-	@PATH="$(CURDIR)/$(VENV_GPU)/bin:$$PATH" $(VENV_GPU)/bin/pytest $(PYTEST_ARGUMENTS) \
+	@PATH="$(CURDIR)/$(VENV_GPU)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_GPU)/bin/pytest $(PYTEST_ARGUMENTS) \
 	-k 'not (np1 or np3 or np4)' tests/unit/test_gpu_kernels.py tests/unit/test_xla.py tests/ranks/test_broadcast.py
 
 $(VENV_GPU)/bin/python:

@@ -25,6 +25,8 @@ INNER = TAG in os.environ
 STARTUP = str(Path(__file__).parent / "startup")
 LEFT = "processes left"
 LAUNCHERS = frozenset({"mpirun", "mpiexec", "prterun", "prted", "orted", "tfdistrun"})
+# Some tests run a part of their combinations: those with the mark `sampled`, and tests/ranks by a rule of its own.
+SAMPLED = bool(os.environ.get("TFDIST_TEST_SAMPLE"))
 # A process that was told to end may need this long to go.
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.02
@@ -66,6 +68,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return ranks.get(parts[0], len(ORDER))
 
     items.sort(key=place)
+    if SAMPLED:
+        seen: dict[object, int] = {}
+        left_out = []
+        for item in items:
+            mark = item.get_closest_marker("sampled")
+            if mark is None:
+                continue
+            count = seen.setdefault(item.function, 0)  # type: ignore[attr-defined]
+            seen[item.function] = count + 1  # type: ignore[attr-defined]
+            if count % mark.args[0]:
+                left_out.append(item)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(optionalhook=True)

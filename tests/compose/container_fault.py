@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 # What a worker runs while no rank is on it.
 _IDLE = {"tini", "bash", "sshd"}
+SECONDS_TO_FREEZE = 60
 
 
 class Fault:
     """Faults of a job's containers, by their names without that of the project."""
 
-    def __init__(self, docker: Any, job: Any) -> None:
-        self.docker, self.job = docker, job
+    def __init__(self, docker: Any, job: Any, wait_until: Callable[..., None]) -> None:
+        self.docker, self.job, self.wait_until = docker, job, wait_until
 
     def container(self, service: str) -> str:
         return f"{self.job.name}-{service}"
@@ -24,7 +26,14 @@ class Fault:
         self.docker("stop", self.container(service))
 
     def pause(self, service: str) -> None:
-        self.docker("pause", self.container(service))
+        """On a busy machine the engine may need several attempts: what forks while it is frozen stops the freezing."""
+
+        def frozen() -> bool:
+            done = self.docker("pause", self.container(service), check=False)
+            assert done.returncode == 0 or "unable to freeze" in done.stderr, done.stderr
+            return done.returncode == 0
+
+        self.wait_until(frozen, SECONDS_TO_FREEZE, f"{self.container(service)} to freeze")
 
     def unpause(self, service: str) -> None:
         self.docker("unpause", self.container(service))

@@ -71,7 +71,7 @@ def training(project, code, docker, wait_until, tmp_path):
     )
     log = tmp_path / "log"
     with job.started(log, "launcher", verb=("run", "--rm", "-T")) as process:
-        yield job, process, Fault(docker, job), Output(log, wait_until)
+        yield job, process, Fault(docker, job, wait_until), Output(log, wait_until)
     # Else a test that fails leaves a container that cannot be stopped.
     docker("unpause", f"{job.name}-worker-3", check=False)
 

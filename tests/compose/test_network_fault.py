@@ -23,7 +23,7 @@ NEXT = "next: check whether host "
 
 
 @pytest.fixture
-def faulty(project, code, docker):
+def faulty(project, code, docker, wait_until):
     """Makes a job that trains on two workers, and what can be done to it."""
 
     def make(**variables):
@@ -35,7 +35,7 @@ def faulty(project, code, docker):
             LAUNCH_OPTIONS=f"--start-timeout {START_TIMEOUT_S}",
             **variables,
         )
-        return job, Fault(docker, job)
+        return job, Fault(docker, job, wait_until)
 
     return make
 

@@ -33,8 +33,8 @@ class FakeProfiler : public tfdist::Profiler {
 // The GPUs of a job. They outlive its engines.
 struct Machine {
   struct Node {
+    std::unique_ptr<FakeNccl> nccl;  // outlives the thread of the GPU, which may still run a collective
     FakeCudaDriver gpu{FakeCudaDriver::kLastStream};
-    std::unique_ptr<FakeNccl> nccl;
     FakeCompiler compiler;
     FakeProfiler profiler;
     tfdist::CudaStream compute = nullptr;

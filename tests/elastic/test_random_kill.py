@@ -9,7 +9,7 @@ from elastic_job import check_weights, train
 SIZE, STEPS = 4, 90
 # From the end of a step into the next ones, a validation or a commit.
 MOST_SECONDS = 0.06
-RUNS = 5 if os.environ.get("TFDIST_TEST_SAMPLE") else 50
+RUNS = 3 if os.environ.get("TFDIST_TEST_SAMPLE") else 50
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

@@ -41,6 +41,7 @@ def accuracy_of(path):
     return float(np.mean(np.argmax(probabilities, axis=1) == labels))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_learns_the_digits_and_saves_what_it_says(size, tmp_path):
     output, errors = run(size, tmp_path)

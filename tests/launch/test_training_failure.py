@@ -55,6 +55,7 @@ def launch(folder, size, text):
     return done, time.time()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "size"), [*((case, 2) for case in CASES), ("exception", 1), ("SIGKILL", 3)])
 def test_one_failing_rank_ends_the_job(tmp_path, case, size):
     failure, codes, texts = CASES[case]

@@ -25,11 +25,16 @@ def test_drawn_gradients_give_the_answer_within_their_noise():
     random = np.random.default_rng(3)
     batch, ranks, steps = 16, 4, 4000
     norms = [GradientNorms(decay=0.999) for _ in range(ranks)]
-    for _ in range(steps):
-        own = MEAN + random.normal(size=(ranks, batch, 3)).mean(axis=1) * DEVIATIONS
-        for rank in range(ranks):
-            parts = [tf.constant(own[rank, :1]), None, tf.constant(own[rank, 1:])]
-            norms[rank].observe(parts, [tf.constant(own.mean(0))])
+    drawn = tf.constant(MEAN + random.normal(size=(steps, ranks, batch, 3)).mean(axis=2) * DEVIATIONS)
+
+    @tf.function  # the steps would take most of a minute one by one
+    def train():
+        for step in tf.range(steps):
+            own = drawn[step]
+            for rank in range(ranks):
+                norms[rank].observe([own[rank, :1], None, own[rank, 1:]], [tf.reduce_mean(own, axis=0)])
+
+    train()
     small = np.mean([norm.read()[0] for norm in norms])
     squared_norm, trace = estimate(small, norms[0].read()[1], batch, batch * ranks)
     assert abs(squared_norm / 9 - 1) < 0.1
