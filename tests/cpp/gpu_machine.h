@@ -33,7 +33,8 @@ class FakeProfiler : public tfdist::Profiler {
 // The GPUs of a job. They outlive its engines.
 struct Machine {
   struct Node {
-    std::unique_ptr<FakeNccl> nccl;  // outlives the thread of the GPU, which may still run a collective
+    // Outlives the thread of the GPU, which may still run a collective.
+    std::unique_ptr<FakeNccl> nccl;
     FakeCudaDriver gpu{FakeCudaDriver::kLastStream};
     FakeCompiler compiler;
     FakeProfiler profiler;
