@@ -243,12 +243,16 @@ if not INNER:
             step = min(ONE_IN[size], len(combinations))
             left_out += [item for index, item in enumerate(combinations) if (index - size) % step]
         alone = [combinations[0] for combinations in functions.values() if len(combinations) == 1]
-        for size, step in OF_CALLBACKS.items():
-            ours = [item for item in alone if world_of(item) == size and HERE / "callbacks" in item.path.parents]
-            others = {item.function for item in alone if world_of(item) == 2}  # type: ignore[attr-defined]
-            ours = [item for item in ours if item.function in others]  # type: ignore[attr-defined]
-            left_out += [item for index, item in enumerate(ours) if (index - size) % step]
-        return left_out
+        return left_out + _sample_of_callbacks([item for item in alone if HERE / "callbacks" in item.path.parents])
+
+    def _sample_of_callbacks(items: list[pytest.Item]) -> list[pytest.Item]:
+        sizes = {size: {item.function: item for item in items if world_of(item) == size} for size in (1, 2, 3)}  # type: ignore[attr-defined]
+        return [
+            item
+            for size, step in OF_CALLBACKS.items()
+            for index, item in enumerate(item for function, item in sizes[size].items() if function in sizes[2])
+            if (index - size) % step
+        ]
 
     def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
         """World sizes one after the other, so that progress shows job by job."""
