@@ -73,6 +73,7 @@ CLOSED = "closed its connection without a record"
 ENDED = "ended by tfdistrun after {host} was lost"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "worker", "how"),
     [("kill", 1, CLOSED), ("stop", 2, CLOSED), ("pause", 1, SILENT), ("disconnect", 2, SILENT)],
@@ -124,6 +125,7 @@ def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, faul
     wait_until(lambda: not faults.ranks("worker-1"), seconds=BOUND_S, what="no rank on worker-1")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "how"), [("kill", CLOSED), ("pause", SILENT), ("disconnect", SILENT)], ids=["kill", "pause", "disconnect"]
 )
