@@ -116,7 +116,7 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
     start = os.getcwd()
     os.environ[TAG] = uuid.uuid4().hex
-    os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *_python_path()])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, os.environ.get("PYTHONPATH"))))
     os.chdir(factory.mktemp("cwd"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So it is in the background of a shell, and children would inherit it.
@@ -127,15 +127,10 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
         os.chdir(start)
 
 
-def _python_path() -> list[str]:
-    """What else is in it."""
-    return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in ("", STARTUP)]
-
-
 @pytest.fixture
 def all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that the test starts find what `startup` hides from others."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(_python_path()))
+    monkeypatch.setenv("PYTEST_TFDIST_ALL_PACKAGES", "1")
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -58,6 +59,18 @@ def test_call_there_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert function(*args, **kwargs) == 121
     assert sent.path[:2] == (os.getcwd(), "/somewhere")
     assert (sent.executable, sent.python) == (sys.executable, parcel.python_version())
+
+
+def test_code_knows_its_file() -> None:
+    """So tracebacks have lines of the source, and AutoGraph finds it."""
+
+    def outer() -> Any:
+        return lambda: inspect.getsource(outer)
+
+    function, _, _ = parcel.unpack_call(parcel.pack_call(outer, [], {})).load()
+    for code in (function.__code__, function().__code__):
+        assert code.co_filename == __file__
+    assert inspect.getsource(function) == inspect.getsource(outer) == function()()
 
 
 @pytest.mark.parametrize("bad", [threading.Lock(), (n for n in range(2))])

@@ -88,14 +88,16 @@ Status ExplainErrors(const Descriptions& descriptions, const std::vector<Group>&
   };
   const std::vector<Field>& first =
       std::find_if(descriptions.begin(), descriptions.end(), names_wrong)->fields;
+  const std::string operation = ValueAt(first, kOperation);
   const std::string name = ValueAt(first, kName);
-  return Status(
-      StatusCode::kFailedPrecondition,
-      ValueAt(first, kOperation) + (name.empty() ? "" : " '" + name + "'") +
-          " has wrong arguments on some ranks: " +
-          Join(wrong,
-               [](const Group& group) { return RankList(group.ranks) + ": " + group.value; }) +
-          kAdvice);
+  const std::string text =
+      Join(wrong, [](const Group& group) { return RankList(group.ranks) + ": " + group.value; });
+  // Of a timeline it is a file of that rank that is in the way, and no branch of the script.
+  const bool recording = operation == NameOf(Operation::kStartTimeline);
+  return Status(StatusCode::kFailedPrecondition,
+                operation + (name.empty() ? "" : " '" + name + "'") +
+                    (recording ? " failed" : " has wrong arguments") + " on some ranks: " + text +
+                    (recording ? "" : kAdvice));
 }
 
 Status ExplainDeeds(const std::vector<Group>& deeds) {
