@@ -30,10 +30,11 @@ SAMPLED = bool(os.environ.get("TFDIST_TEST_SAMPLE"))
 # A process that was told to end may need this long to go.
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.02
-# Folders of tests, fast ones first; one that is not named here comes last.
+# Folders of tests, fast ones first. At the end come those of many short files, so that the processes end at the same
+# time; one that is not named here comes after them.
 ORDER = (
     *("unit", "fuzz", "test_architecture.py", "kubernetes", "compose", "cpp", "gpu", "xla", "ranks"),
-    *("launch", "elastic", "data_service", "examples"),
+    *("launch", "elastic", "examples", "data_service"),
 )
 # Of a test of tests/ranks: its world size.
 WORLD = re.compile(r"[\[-]np(\d+)[-\]]")

@@ -17,7 +17,7 @@ import types
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -166,11 +166,11 @@ def _code_of_file(file: str, make: Callable[..., types.CodeType], arguments: Seq
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle's, and code knows the file that it is from.
 
-    Since 3.1.3 it does not by itself: tracebacks then have no lines of the source, and TensorFlow's AutoGraph, which reads
-    it, leaves a function's `if` and `while` as they are.
+    Since 3.1.3 it does not by itself: tracebacks then have no lines of the source, and TensorFlow's AutoGraph, which
+    reads it, leaves a function's `if` and `while` as they are.
     """
 
-    dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
 
 def _dumps(value: Any) -> bytes:
