@@ -91,7 +91,7 @@ $(VENV)/bin/helm: tools/helm_program.py Makefile | $(VENV)/installed
 	$(VENV)/bin/python tools/helm_program.py $(VENV)/helm/*.whl $@
 
 # One process more than cores, as most tests wait for others. tests/conftest.py tells which tests one process runs.
-SIDE_BY_SIDE = -n $(shell expr $$(nproc) + 1) --dist loadscope
+SIDE_BY_SIDE = -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadscope
 
 # One run, fast tests first (tests/conftest.py orders them), so that its last line is the verdict on everything.
 .PHONY: test
