@@ -71,6 +71,11 @@ def _choice(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def _log_level(text: str) -> str:
+    """Horovod has two levels more, at the ends."""
+    return {"trace": "debug", "fatal": "error"}.get(text.lower()) or _choice("debug", "info", "warning", "error")(text)
+
+
 # What the setting of autotuning says: no, whatever keeps the bits of gradients, 16 bits too.
 AUTOTUNES = ("0", "1", "lossy")
 
@@ -99,6 +104,12 @@ def _file(text: str) -> str:
 def _timeline(text: str) -> str:
     """Horovod calls it DYNAMIC where only `start_timeline` records."""
     return "" if text.upper() == "DYNAMIC" else _file(text)
+
+
+def _stall_warning_seconds(source: Mapping[str, str]) -> float:
+    """Horovod switches the report off by a variable of its own."""
+    text = source.get("HOROVOD_STALL_CHECK_DISABLE", "")
+    return 0.0 if text.isdecimal() and int(text) else 60.0
 
 
 def _cache_folder(source: Mapping[str, str]) -> str:
@@ -131,7 +142,7 @@ SETTINGS = (
         "TFDIST_STALL_CHECK_WARNING_TIME",
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         _seconds,
-        60.0,
+        _stall_warning_seconds,
         "seconds of waiting after which one rank reports who is missing and what they did last; 0 never reports",
     ),
     Setting(
@@ -194,7 +205,7 @@ SETTINGS = (
         "log_level",
         "TFDIST_LOG_LEVEL",
         "HOROVOD_LOG_LEVEL",
-        _choice("debug", "info", "warning", "error"),
+        _log_level,
         "warning",
         "what the logger `tfdist` shows",
     ),

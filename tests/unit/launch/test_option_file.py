@@ -55,6 +55,8 @@ stall-check:
   shutdown_time_seconds: 60
 library_options: {mpi_args: --mca a b}
 logging: {level: debug}
+timeline: {filename: run.json, mark_cycles: true}
+autotune: {enabled: true, log_file: tuning.csv}
 verbose: false
 """,
     )
@@ -64,6 +66,10 @@ verbose: false
         "TFDIST_STALL_CHECK_WARNING_TIME": "12",
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "60",
         "TFDIST_LOG_LEVEL": "debug",
+        "TFDIST_TIMELINE": "run.json",
+        "TFDIST_TIMELINE_MARK_CYCLES": "1",
+        "TFDIST_AUTOTUNE": "1",
+        "TFDIST_AUTOTUNE_LOG": "tuning.csv",
     }
     assert [note.partition(" ")[0] for note in option.notes(known)] == ["--cycle-time-ms"]
 
