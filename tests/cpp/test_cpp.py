@@ -12,7 +12,7 @@ import pytest
 
 RUN = Path(__file__).resolve().parent / "run.sh"
 # A build under the thread sanitizer on one busy core.
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 1800
 # `make soak` also runs what the sanitizers have seen as the product is compiled.
 BUILDS = ["thread", "address", "mpi", *([] if os.environ.get("TFDIST_TEST_SAMPLE") else ["none"])]
 

@@ -58,7 +58,7 @@ def _check_choice(said: str, slurm: Slurm) -> None:
     found = CHOICE.search(said)
     assert found is not None, said
     starter = found[1] or found[2]
-    assert re.search(rf"tfdistrun: runs \S*/{starter} ", said), said
+    assert re.search(rf"tfdistrun: runs .*/{starter} ", said), said
     assert f"tfdistrun: 2 ranks on hosts of the allocation {slurm.name}:2, from Slurm's SLURM_JOB_NODELIST" in said
 
 

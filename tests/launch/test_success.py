@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -114,6 +115,12 @@ def test_key_is_on_no_command_line_and_in_no_child(launch: Any, wait_until: Any)
     assert key not in done.stdout + done.stderr
     children = [int(path.read_text()) for path in launch.files("up*")]
     assert all("TFDIST_RUN_KEY" not in environments[pid] for pid in children)
+    # What it says that it runs is what it runs.
+    words = shlex.split(done.stderr.partition("tfdistrun: runs ")[2].partition("\n")[0])
+    settings = dict(word.split("=", 1) for word in words if re.match(r"[A-Z]\w*=", word))
+    (pid,) = (pid for pid, command in running.items() if command.split(" ") == [*words[len(settings) :], ""])
+    assert settings
+    assert settings.items() <= environments[pid].items()
 
 
 def test_output_filename(launch: Any) -> None:

@@ -310,13 +310,15 @@ class Launcher:
         if plan.backup:
             environment[member.BACKUP_VARIABLE] = plan.backup
         supervisor, between = ([sys.executable, "-I", "-S", str(Path(file).resolve())] for file in _OWN_PROGRAMS)
-        words = plan.mpirun.command(supervisor, environment)
-        environment |= plan.mpirun.settings(environment, root=os.geteuid() == 0)
+        command = [*between, *plan.mpirun.command(supervisor, environment)]
+        settings = plan.mpirun.settings(environment, root=os.geteuid() == 0)
+        environment |= settings
         if plan.verbose:
-            self._say(f"runs {shlex.join(words)}\n  whose ranks run {shlex.join(plan.command)}")
+            set_for_it = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items())
+            self._say(f"runs {set_for_it}{shlex.join(command)}\n  whose ranks run {shlex.join(plan.command)}")
         # In a session of its own, so that Ctrl-C reaches the ranks through us, once, and not by mpirun's abrupt way.
         self._mpirun = subprocess.Popen(
-            [*between, *words],
+            command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
