@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import platform
@@ -45,6 +46,10 @@ UNCHECKED = (
     "tfdist: the dispatcher at %s has a work_dir and this worker names none. It takes the datasets from that path if "
     "it is here, unchecked: another folder under the same path would bring other datasets. Name it (--work-dir), if "
     "this machine sees it."
+)
+WAITING = (
+    "tfdist: the worker at %s has tasks that ask a dispatcher at %s, which is gone. TensorFlow would wait for them, so "
+    "its port stays open until this process ends."
 )
 _PROTOCOL = "grpc"
 _HEARTBEAT_MS = 1000
@@ -300,6 +305,7 @@ class Worker(_Server):
                 raise ConfigError(f"work_dir cannot be compared: the dispatcher tells nothing: {found.detail}.")
             work_dir.check_token(config.work_dir, found.status.work_dir_token)
             self._work_dir_token = found.status.work_dir_token
+        self._kept = False
         super().__init__(WORKER, config)
         # TensorFlow's Python class for it has no tags. Not with a dispatcher_timeout_ms: that is the time that a pass
         # waits for a dispatcher that is away.
@@ -319,6 +325,12 @@ class Worker(_Server):
     def stop(self) -> None:
         """Ends the server; a second call does nothing. Reads of Parquet files in this process fail meanwhile."""
         with row_reader.closed():
+            if self._server is not None and not self._kept:
+                self._kept = True
+                _keep_for_ever(self._server)
+                if self._tasks() and not accepts(self._dispatcher.host, self._dispatcher.port, _CALL_S):
+                    _LOG.warning(WAITING, self.address, self._dispatcher.grpc)
+                    self._server = None
             super().stop()
 
     def _tasks(self) -> int:
@@ -387,6 +399,15 @@ class Worker(_Server):
                 return False
             time.sleep(_POLL_S)
         return True
+
+
+def _keep_for_ever(server: Any) -> None:
+    """Lets a worker of TensorFlow never be destroyed.
+
+    Its destructor waits for its tasks, and a task whose dispatcher is gone asks it for an hour. It would do so wherever
+    the garbage collector happens to run, with Python's lock held: all threads would stand still, and so would the exit.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def _limit(cores: int) -> None:

@@ -362,3 +362,30 @@ def test_a_dispatcher_that_starts_again_without_a_journal_knows_no_pass(worker_o
         said = outcome(lambda: collections.deque(elements, maxlen=0), 60)
     assert isinstance(said, tf.errors.NotFoundError)
     assert re.search(r"Unknown iteration client id|Iteration id \d+ not found", str(said))
+
+
+ENDS = """
+import gc
+import tensorflow as tf
+from tfdist import data_service
+dispatcher = data_service.Dispatcher(data_service.DispatcherConfig(host="127.0.0.1"))
+worker = data_service.Worker(data_service.WorkerConfig(str(dispatcher.service), host="127.0.0.1"))
+elements = iter(data_service.distribute(tf.data.Dataset.range(20).repeat(), str(dispatcher.service), wait_seconds=2))
+next(elements)
+dispatcher.stop()
+try:
+    list(elements)  # until the worker has none left, and asks the dispatcher for more
+except tf.errors.OpError as error:
+    print(type(error).__name__)
+worker.stop()
+del elements, worker, dispatcher
+gc.collect()
+print("collected")
+"""
+
+
+def test_a_worker_whose_dispatcher_is_gone_holds_up_nobody(tmp_path):
+    """TensorFlow's would wait for an hour where it is destroyed, and all threads of Python with it."""
+    done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "DeadlineExceededError\ncollected\n"

@@ -96,8 +96,12 @@ def test_threads_are_shared_out_unless_set(launch: Any) -> None:
     assert sorted(done.stdout.splitlines()) == sorted(f"[{rank}] 1 5" for rank in range(ranks))
 
 
-def test_key_is_on_no_command_line_and_in_no_child(launch: Any, wait_until: Any) -> None:
-    launch.script("open(f'up{rank}', 'w').write(str(os.getpid()))\nwhile not os.path.exists('go'): time.sleep(0.01)")
+UP = "open(f'up{rank}', 'w').write(str(os.getpid()))\nwhile not os.path.exists('go'): time.sleep(0.01)"
+
+
+def _looked_at(launch: Any, wait_until: Any) -> tuple[Any, dict[int, str], dict[int, dict[str, str]]]:
+    """A verbose job, and while it ran the command lines and environments of its processes."""
+    launch.script(UP)
     job = launch.start("-np", "2", "--verbose", "python", "rank.py")
     wait_until(lambda: len(launch.files("up*")) == 2 and all(path.read_text() for path in launch.files("up*")))
     running = launch.processes()
@@ -105,9 +109,13 @@ def test_key_is_on_no_command_line_and_in_no_child(launch: Any, wait_until: Any)
     for pid in running:
         with open(f"/proc/{pid}/environ") as file:
             environments[pid] = dict(pair.partition("=")[::2] for pair in file.read().split("\0"))
-    keys = {found["TFDIST_RUN_KEY"] for found in environments.values() if "TFDIST_RUN_KEY" in found}
     (launch.folder / "go").touch()
-    done = launch.end(job)
+    return launch.end(job), running, environments
+
+
+def test_key_is_on_no_command_line_and_in_no_child(launch: Any, wait_until: Any) -> None:
+    done, running, environments = _looked_at(launch, wait_until)
+    keys = {found["TFDIST_RUN_KEY"] for found in environments.values() if "TFDIST_RUN_KEY" in found}
     assert len(keys) == 1
     key = keys.pop()
     assert len(key) == 64
@@ -115,7 +123,11 @@ def test_key_is_on_no_command_line_and_in_no_child(launch: Any, wait_until: Any)
     assert key not in done.stdout + done.stderr
     children = [int(path.read_text()) for path in launch.files("up*")]
     assert all("TFDIST_RUN_KEY" not in environments[pid] for pid in children)
-    # What it says that it runs is what it runs.
+
+
+def test_verbose_says_what_it_runs(launch: Any, wait_until: Any) -> None:
+    """To the word, with the variables that are set for it."""
+    done, running, environments = _looked_at(launch, wait_until)
     words = shlex.split(done.stderr.partition("tfdistrun: runs ")[2].partition("\n")[0])
     settings = dict(word.split("=", 1) for word in words if re.match(r"[A-Z]\w*=", word))
     (pid,) = (pid for pid, command in running.items() if command.split(" ") == [*words[len(settings) :], ""])
