@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,6 +40,22 @@ def set_learning_rate_source(optimizer: Any, source: Any) -> None:
 def inner_optimizer(optimizer: Any) -> Any:
     """The optimizer that holds rate and slots: the one inside a `LossScaleOptimizer`, else itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:
+    """Has every `LossScaleOptimizer` apply what `prepare(optimizer, gradients, variables)` makes of its gradients.
+
+    Keras' `compile` puts one around whatever optimizer it is given, and it does not show itself to the one inside
+    before it has decided by the gradients whether to update.
+    """
+    kind = keras.optimizers.LossScaleOptimizer
+    original = kind.apply
+
+    @functools.wraps(original)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        original(self, prepare(self, grads, trainable_variables), trainable_variables)
+
+    kind.apply = apply
 
 
 def accumulators(optimizer: Any) -> list[Any]:

@@ -32,8 +32,6 @@ from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.schedule import ScaledSchedule
 
-_LABEL = "gradients"
-
 
 @dataclass
 class _Distribution:
@@ -46,6 +44,7 @@ class _Distribution:
         variables: The variables of the gradients that are on their way through the optimizer.
         traced: Whether a reduction is part of a `tf.function`, which settings made later do not reach.
         norms: What is told of the gradients before and after each reduction.
+        label: What errors call the collective.
     """
 
     reduction: GradientReduction
@@ -54,10 +53,11 @@ class _Distribution:
     variables: list[Any] = field(default_factory=list)
     traced: bool = False
     norms: GradientNorms | None = None
+    label: str = "gradients"
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         self.traced = self.traced or not tf.executing_eagerly()
-        reduced = self.reduction.reduce(gradients, variables, _LABEL, self.local, self.factor)
+        reduced = self.reduction.reduce(gradients, variables, self.label, self.local, self.factor)
         if self.norms is not None:
             local = self.local.keys()
             shared = [place for place, variable in enumerate(variables) if key_of(variable) not in local]
@@ -95,18 +95,10 @@ class _Distributed(_Clipping):
 
 
 class _DistributedLossScale:
-    """Mixed into the class of a `LossScaleOptimizer`."""
+    """Mixed into the class of a `LossScaleOptimizer`, whose gradients `_reduce_before_check` reduces."""
 
     _tfdist: _Distribution
     inner_optimizer: Any
-
-    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        if not _accumulates(self.inner_optimizer):
-            variables = trainable_variables
-            if variables is None:
-                variables = self._trainable_variables  # type: ignore[attr-defined]
-            grads = self._tfdist.reduce(grads, variables)
-        super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
         finite = super().check_finite(grads)  # type: ignore[misc]
@@ -379,7 +371,7 @@ def distribute(
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether the optimizer reduces its gradients over all ranks."""
-    return hasattr(type(optimizer), "_tfdist_base")
+    return _distribution_of(optimizer) is not None
 
 
 def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) -> None:
@@ -430,10 +422,16 @@ def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compress
 
     A `train_function` traced before must be made again if it was.
     """
-    distribution: _Distribution = optimizer._tfdist
+    distribution = _distribution_of(optimizer)
+    assert distribution is not None
     changed = distribution.reduction.compression is not compression
     distribution.reduction = dataclasses.replace(distribution.reduction, compression=compression)
     return changed
+
+
+def set_label(optimizer: keras.optimizers.Optimizer, label: str) -> None:
+    """Has errors call the reduction of a distributed optimizer by a name that is the same on every rank."""
+    optimizer._tfdist.label = label
 
 
 def observe(optimizer: keras.optimizers.Optimizer | None, norms: GradientNorms) -> bool:
@@ -444,7 +442,7 @@ def observe(optimizer: keras.optimizers.Optimizer | None, norms: GradientNorms) 
     Raises:
         ConfigError: If the optimizer is not distributed over all ranks, or combines gradients by Adasum.
     """
-    distribution: _Distribution | None = getattr(optimizer, "_tfdist", None)
+    distribution = _distribution_of(optimizer)
     if distribution is None:
         raise errors.ConfigError(
             "the gradient noise scale is that of a distributed optimizer. Put the callback behind DataParallel in the "
@@ -461,19 +459,20 @@ def observe(optimizer: keras.optimizers.Optimizer | None, norms: GradientNorms) 
 
 def reduction_of(optimizer: keras.optimizers.Optimizer) -> GradientReduction:
     """How a distributed optimizer reduces its gradients."""
-    distribution: _Distribution = optimizer._tfdist
+    distribution = _distribution_of(optimizer)
+    assert distribution is not None
     return distribution.reduction
 
 
 def local_variables(optimizer: keras.optimizers.Optimizer | None) -> list[Any]:
     """The variables whose gradients a distributed optimizer leaves on this rank; none for any other optimizer."""
-    distribution: _Distribution | None = getattr(optimizer, "_tfdist", None)
+    distribution = _distribution_of(optimizer)
     return [] if distribution is None else distribution.local.variables()
 
 
 def has_local_variables(optimizer: keras.optimizers.Optimizer | None) -> bool:
     """Whether ranks may have local variables; the same on every rank, also on one that has none."""
-    distribution: _Distribution | None = getattr(optimizer, "_tfdist", None)
+    distribution = _distribution_of(optimizer)
     return distribution is not None and distribution.local.partial
 
 
@@ -509,10 +508,33 @@ def _copy(optimizer: Any, name: str | None) -> keras.optimizers.Optimizer:
     return type(optimizer).from_config(config)
 
 
+def _distribution_of(optimizer: Any) -> _Distribution | None:
+    """Also of a `LossScaleOptimizer` around a distributed optimizer, which takes over its distribution."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not hasattr(type(optimizer), "_tfdist_base"):
+        inner: _Distribution | None = getattr(optimizer.inner_optimizer, "_tfdist", None)
+        return None if inner is None else _install(optimizer, inner.reduction)
+    return getattr(optimizer, "_tfdist", None)
+
+
+def _reduce_before_check(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None) -> Sequence[Any]:
+    """Of a `LossScaleOptimizer`: the finite check must see the same gradients on every rank."""
+    distribution = _distribution_of(optimizer)
+    if distribution is None or _accumulates(optimizer.inner_optimizer):
+        return gradients
+    return distribution.reduce(gradients, optimizer._trainable_variables if variables is None else variables)
+
+
+@functools.cache
+def _reach_loss_scaling() -> None:
+    _compat.prepare_loss_scaling(_reduce_before_check)
+
+
 def _install(optimizer: keras.optimizers.Optimizer, reduction: GradientReduction) -> _Distribution:
     """Changes the classes of the optimizer and the one inside it."""
     runtime.rank()
-    distribution: _Distribution = getattr(optimizer, "_tfdist", None) or _Distribution(reduction)
+    _reach_loss_scaling()
+    known = getattr(optimizer, "_tfdist", None) or getattr(_compat.inner_optimizer(optimizer), "_tfdist", None)
+    distribution: _Distribution = known or _Distribution(reduction)
     distribution.reduction = reduction
     reducing, inner = _reducing(optimizer), _compat.inner_optimizer(optimizer)
     for part in dict.fromkeys((optimizer, inner)):
