@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, config, errors, optimizer, runtime, tuning
+from tfdist import _compat, config, errors, model_optimizer, optimizer, runtime, tuning
 from tfdist.autotune import record
 from tfdist.autotune.knobs import Setting, World, offered, settings
 from tfdist.autotune.search import COMPARED, Verdict
@@ -146,8 +146,8 @@ class Autotune(keras.callbacks.Callback):
 
     def _begin(self) -> None:
         """The first time in a `fit`, at its second step."""
-        inner = _compat.inner_optimizer(self.model.optimizer)
-        self._accumulated = inner.gradient_accumulation_steps or 1
+        inner = [_compat.inner_optimizer(each) for each in model_optimizer.optimizers_of(self.model)]
+        self._accumulated = max(each.gradient_accumulation_steps or 1 for each in inner)
         if self._order is None:
             self._default = self._default_setting()
             self._order = self._lead(self._make_tuner)
@@ -161,9 +161,12 @@ class Autotune(keras.callbacks.Callback):
 
     def _default_setting(self) -> Setting:
         plain = tuning.of_settings(self._settings, tuning.most_chunk_bytes())
-        compression = optimizer.reduction_of(self.model.optimizer).compression
+        compression = optimizer.reduction_of(self._first_optimizer()).compression
         name = compression.value if isinstance(compression, Compression) else "own"
         return Setting(plain.fusion_threshold, plain.chunk, name, plain.thread, plain.hierarchy)
+
+    def _first_optimizer(self) -> keras.optimizers.Optimizer:
+        return model_optimizer.optimizers_of(self.model)[0]
 
     def _make_tuner(self) -> Order:
         """On rank 0."""
@@ -195,7 +198,7 @@ class Autotune(keras.callbacks.Callback):
         return self._tuner.order
 
     def _variables(self) -> list[tf.Variable]:
-        local = {key_of(variable) for variable in optimizer.local_variables(self.model.optimizer)}
+        local = {key_of(variable) for variable in model_optimizer.local_variables(self.model)}
         return [variable.value for variable in self.model.trainable_variables if key_of(variable) not in local]
 
     def _job(self) -> record.Job:
@@ -216,7 +219,7 @@ class Autotune(keras.callbacks.Callback):
             compiled=bool(self.model.jit_compile) and not self.model.run_eagerly,
             most_chunk=tuning.most_chunk_bytes(),
             lossy=self._settings.autotune == "lossy",
-            plan=plan if optimizer.reduction_of(self.model.optimizer).grouping.by_threshold else None,
+            plan=plan if optimizer.reduction_of(self._first_optimizer()).grouping.by_threshold else None,
         )
 
     def _end_sample(self) -> None:
@@ -272,7 +275,8 @@ class Autotune(keras.callbacks.Callback):
         """Changes engine, optimizer and step, between two steps and on every rank."""
         tuning.apply(tuning.Tuning(setting.fusion_threshold, setting.chunk, setting.hierarchy, setting.thread))
         if setting.compression != "own":
-            optimizer.set_compression(self.model.optimizer, Compression.of(setting.compression))
+            for each in model_optimizer.optimizers_of(self.model):
+                optimizer.set_compression(each, Compression.of(setting.compression))
         traced = (setting.fusion_threshold, setting.compression, setting.thread)
         self._uncounted = 1
         if traced not in self._functions:

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 import tfdist
-from tfdist import _compat, errors, optimizer
+from tfdist import _compat, errors, model_optimizer, optimizer
 from tfdist.atomic_file import need_folder
 from tfdist.callbacks import metric_reduction, snapshot, writer
 from tfdist.callbacks.failure_series import FailureSeries
@@ -154,9 +154,12 @@ class BackupAndRestore(keras.callbacks.Callback):
             return
         arrays = {f"local/{rank}/{name}": v for rank, state in enumerate(by_rank) for name, v in state.items()}
         arrays |= {f"weight/{index}": value for index, value in enumerate(self.model.get_weights())}
-        store: dict[str, Any] = {}
-        self.model.optimizer.save_own_variables(store)
-        arrays |= {f"optimizer/{name}": value for name, value in store.items()}
+        for prefix, each, places in self._optimizers():
+            store: dict[str, Any] = {}
+            each.save_own_variables(store)
+            arrays |= {f"{prefix}/{name}": value for name, value in store.items()}
+            if places is not None:
+                arrays[f"{prefix} updates"] = np.array(places, np.int64)
         arrays["ranks"] = np.array(tfdist.size())
         if self._writer.put(lambda: self._write(position, arrays)) and not self._leaves_out:
             self._leaves_out = True
@@ -207,7 +210,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 f"it was written in the middle of an epoch by {ranks} ranks, and now there are {tfdist.size()}, which "
                 f"deal out the data in another way. Start {ranks} ranks, or remove the folder."
             )
-        if ranks != tfdist.size() and optimizer.has_local_variables(self.model.optimizer):
+        if ranks != tfdist.size() and model_optimizer.has_local_variables(self.model):
             raise ValueError(
                 f"it was written by {ranks} ranks, each with local variables of its own, and now there are "
                 f"{tfdist.size()}. Start {ranks} ranks, or remove the folder."
@@ -218,20 +221,35 @@ class BackupAndRestore(keras.callbacks.Callback):
                 f"it was written after batch {position.batch} of an epoch, and now an epoch has {steps}. Use the "
                 "same data, or remove the folder."
             )
-        if not self.model.optimizer.built:
-            self.model.optimizer.build(self.model.trainable_variables)
+        self._build_optimizers(arrays)
         self._refuse_another_model(arrays)
         self.model.set_weights([arrays[f"weight/{index}"] for index in range(len(self.model.weights))])
-        self.model.optimizer.load_own_variables(_part(arrays, "optimizer/"))
+        for prefix, each, _ in self._optimizers():
+            each.load_own_variables(_part(arrays, f"{prefix}/"))
         self._failures.newest = f"backup of {position}"
         _logger.warning("tfdist: resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._folder)
         if ranks != tfdist.size():
             return position, [], None
         return position, [_part(arrays, f"local/{rank}/") for rank in range(ranks)], None
 
+    def _optimizers(self) -> Iterator[tuple[str, Any, list[int] | None]]:
+        """What the names of an optimizer's arrays begin with, the optimizer, and the weights it updates once built."""
+        layout = model_optimizer.layout_of(self.model)
+        for number, (each, places) in enumerate(zip(model_optimizer.optimizers_of(self.model), layout, strict=True)):
+            yield (f"optimizer {number}" if number else "optimizer"), each, places
+
+    def _build_optimizers(self, arrays: dict[str, Any]) -> None:
+        """As they were when the file was written: Keras builds one in the first step that uses it."""
+        layout: model_optimizer.Layout = []
+        for prefix, _, _ in self._optimizers():
+            places = arrays.get(f"{prefix} updates")
+            layout.append(None if places is None else [int(place) for place in places])
+        model_optimizer.build_as(self.model, layout)
+
     def _refuse_another_model(self, arrays: dict[str, Any]) -> None:
         """Keras would take the variables that fit and leave the others as they are."""
-        for part, variables in (("weight", self.model.weights), ("optimizer", self.model.optimizer.variables)):
+        parts = [("weight", self.model.weights), *((prefix, each.variables) for prefix, each, _ in self._optimizers())]
+        for part, variables in parts:
             found = {name: tuple(array.shape) for name, array in _part(arrays, f"{part}/").items()}
             expected = {str(index): tuple(variable.shape) for index, variable in enumerate(variables)}
             if found != expected:
@@ -245,9 +263,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         statistics and metrics. Every rank must ask.
         """
         state = {f"own/{index}": variable.numpy() for index, variable in enumerate(self._own_variables())}
-        state["rate factor"] = np.array(optimizer.learning_rate_scale(self.model.optimizer))
-        if isinstance(self._rate(), keras.Variable):
-            state["rate"] = self._rate().numpy()
+        for prefix, each, _ in self._optimizers():
+            state[f"{prefix} rate factor"] = np.array(optimizer.learning_rate_scale(each))
+            rate = _compat.learning_rate_of(each)
+            if isinstance(rate, keras.Variable):
+                state[f"{prefix} rate"] = rate.numpy()
         if position.batch:
             places = {id(variable): index for index, variable in enumerate(self.model.weights)}
             statistics = statistics_of_rank(self.model)
@@ -263,15 +283,13 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _set_rate(self, state: dict[str, Any]) -> None:
         """The rate in force, to the bit. The optimizer's part of the file holds that of one process."""
-        if "rate factor" in state:
-            factor = float(state["rate factor"])
-            if factor != optimizer.learning_rate_scale(self.model.optimizer):
-                optimizer.scale_learning_rate(self.model.optimizer, factor)
-        if "rate" in state:
-            self._rate().assign(state["rate"])
-
-    def _rate(self) -> Any:
-        return _compat.learning_rate_of(self.model.optimizer)
+        for prefix, each, _ in self._optimizers():
+            if f"{prefix} rate factor" in state:
+                factor = float(state[f"{prefix} rate factor"])
+                if factor != optimizer.learning_rate_scale(each):
+                    optimizer.scale_learning_rate(each, factor)
+            if f"{prefix} rate" in state:
+                _compat.learning_rate_of(each).assign(state[f"{prefix} rate"])
 
     def _add_metrics(self, state: dict[str, Any]) -> None:
         """Adds what was counted before the interruption. Keras makes metrics in the first step, so not earlier."""
@@ -282,7 +300,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _own_variables(self) -> list[Any]:
         shared = {id(variable) for variable in [*self.model.weights, *self.model.metrics_variables]}
         seeds = [variable for variable in self.model.variables if id(variable) not in shared]
-        return [*seeds, *optimizer.state_of_rank(self.model.optimizer)]
+        return [*seeds, *model_optimizer.state_of_rank(self.model)]
 
     def _metric_states(self) -> list[Any]:
         metrics = metric_reduction.leaves(self.model.metrics)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
 import tfdist
-from tfdist import _compat, config, errors, optimizer, runtime, xla
+from tfdist import config, errors, model_optimizer, optimizer, runtime, xla
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
-from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
-from tfdist.callbacks.rate_setter import velocities
+from tfdist.callbacks.optimizer_warmup import OptimizerWarmup
 from tfdist.compression import AnyCompression, Compression
 from tfdist.elastic import advice, loop
 
@@ -32,9 +32,11 @@ class DataParallel(keras.callbacks.Callback):
 
     You need it, and `tfdist.shard` around the data, to train a single-process script on many processes. It
 
-    - makes the model's optimizer reduce gradients over the ranks, once per update;
-    - multiplies the learning rate, or the model's `LearningRateSchedule`, by the number of ranks, with a warm-up if
-      asked for. One process at that rate on the global batch is what the result equals;
+    - makes the model's optimizer reduce gradients over the ranks, once per update, and so every other optimizer that
+      it finds among the attributes of the model and of the layers and models in it, in lists and dicts too: those of a
+      `train_step` of your own. An optimizer that only a closure or a global variable holds is not found;
+    - multiplies their learning rates or `LearningRateSchedule`s by the number of ranks, with a warm-up if asked for.
+      One process at that rate on the global batch is what the result equals;
     - starts all ranks from the weights and optimizer state of rank 0;
     - makes the logs of each epoch those of all ranks, so that `EarlyStopping`, `ReduceLROnPlateau` and `TerminateOnNaN`
       act on all ranks together;
@@ -124,7 +126,7 @@ class DataParallel(keras.callbacks.Callback):
         self._steps_per_epoch = steps_per_epoch
         self._average_metrics = average_metrics
         self._quiet_ranks = quiet_ranks
-        self._warmup: LearningRateWarmupCallback | None = None
+        self._warmups: list[OptimizerWarmup] = []
         by_path = isinstance(checkpoint, (str, Path))
         self._checkpoint: Any = ModelCheckpoint(str(checkpoint)) if by_path else checkpoint
         self._compared = self._steps_taken = False
@@ -146,10 +148,10 @@ class DataParallel(keras.callbacks.Callback):
             self._hook.synchronizes_moments = True
             model.train_function = None
         self._distribute(model)
+        optimizers = model_optimizer.optimizers_of(model)
         # Taken before any callback restores an earlier training, whose rate may be in the middle of its warm-up.
-        self._base_rate = optimizer.unscaled_learning_rate(model.optimizer)
-        if self._scales or optimizer.learning_rate_scale(model.optimizer) != 1.0:
-            optimizer.scale_learning_rate(model.optimizer, tfdist.size() if self._scales else 1)
+        self._base_rates = [optimizer.unscaled_learning_rate(each) for each in optimizers]
+        self._scale(optimizers)
         for part in (self._checkpoint, self._autotune):
             if part is not None:
                 part.set_model(model)
@@ -161,7 +163,7 @@ class DataParallel(keras.callbacks.Callback):
             need_equal_settings()
         self._hook.begin("train")
         self._hook.when_built(lambda: broadcast_state(self.model, root_rank=0))
-        self._warmup = self._make_warmup() if self._warmup_epochs else None
+        self._warmups = self._make_warmups() if self._warmup_epochs else []
         for part in self._parts():
             part.on_train_begin(logs)
 
@@ -171,10 +173,11 @@ class DataParallel(keras.callbacks.Callback):
             keras.config.enable_interactive_logging()  # rank 0 may be lost
         self._hook.begin("train")
         if self._scales:
-            optimizer.scale_learning_rate(self.model.optimizer, tfdist.size())
-        if self._warmup is not None:
-            self._warmup = self._make_warmup()
-            self._warmup.on_train_begin()
+            self._scale(model_optimizer.optimizers_of(self.model))
+        if self._warmups:
+            self._warmups = self._make_warmups()
+            for warmup in self._warmups:
+                warmup.on_train_begin()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         for part in self._parts():
@@ -209,22 +212,27 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.end("test")
 
     def _parts(self) -> list[keras.callbacks.Callback]:
-        return [part for part in (self._warmup, self._checkpoint, self._autotune) if part is not None]
+        return [part for part in (*self._warmups, self._checkpoint, self._autotune) if part is not None]
 
     def _distribute(self, model: keras.Model) -> None:
-        """The optimizer's gradients are reduced from here on; a step traced before is made again."""
-        if model.optimizer is None:
+        """The optimizers' gradients are reduced from here on; a step traced before is made again."""
+        named = model_optimizer.named_optimizers(model)
+        if not named:
             raise errors.ConfigError("the model has no optimizer. Call model.compile(optimizer=...) before fit.")
         compression = self._compression or Compression.of(config.read().compression)
-        if not optimizer.is_distributed(model.optimizer):
-            optimizer.distribute(model.optimizer, compression=compression)
-            self._hook.wrapped_optimizer = model.optimizer
-            model.train_function = None
-        # An optimizer that the script wrapped keeps its own compression unless this callback names one.
-        elif (self._compression or self._hook.wrapped_optimizer is model.optimizer) and optimizer.set_compression(
-            model.optimizer, compression
-        ):
-            model.train_function = None
+        wrapped = self._hook.wrapped_optimizers
+        for path, each in named.items():
+            if not optimizer.is_distributed(each):
+                optimizer.distribute(each, compression=compression)
+                if each is not model.optimizer:
+                    optimizer.set_label(each, f"gradients of {path}")
+                wrapped.append(each)
+                model.train_function = None
+            # An optimizer that the script wrapped keeps its own compression unless this callback names one.
+            elif (self._compression or any(each is other for other in wrapped)) and optimizer.set_compression(
+                each, compression
+            ):
+                model.train_function = None
         obstacle = xla.obstacle() if model.jit_compile else None
         if obstacle:
             model.jit_compile = False
@@ -235,11 +243,7 @@ class DataParallel(keras.callbacks.Callback):
     def _join_where_uneven(self, model: keras.Model) -> None:
         """Ranks with unequal numbers of batches count by their samples; a step traced without that is made again."""
         joins = runtime.happened(runtime.JOINED)
-        if (
-            joins
-            and model.optimizer is not None
-            and _compat.inner_optimizer(model.optimizer).gradient_accumulation_steps
-        ):
+        if joins and model_optimizer.accumulates(model):
             raise errors.ConfigError(
                 'after tfdist.shard(..., remainder="join") no fit takes gradient_accumulation_steps: a rank that is '
                 'through would keep gradients that were never applied. Shard with remainder="drop" or "pad", also what '
@@ -249,18 +253,19 @@ class DataParallel(keras.callbacks.Callback):
             self._hook.joins = joins
             model.train_function = None
 
-    def _make_warmup(self) -> LearningRateWarmupCallback:
-        if self._base_rate is None:
-            warmup: LearningRateWarmupCallback = _ScheduleWarmup(
-                tfdist.size(), self._warmup_epochs, steps_per_epoch=self._steps_per_epoch
-            )
-        else:
-            warmup = LearningRateWarmupCallback(
-                self._base_rate * tfdist.size(), self._warmup_epochs, steps_per_epoch=self._steps_per_epoch
-            )
-        warmup.set_model(self.model)
-        warmup.set_params(self.params)
-        return warmup
+    def _scale(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+        for each in optimizers:
+            if self._scales or optimizer.learning_rate_scale(each) != 1.0:
+                optimizer.scale_learning_rate(each, tfdist.size() if self._scales else 1)
+
+    def _make_warmups(self) -> list[OptimizerWarmup]:
+        warmups = []
+        for each, base_rate in zip(model_optimizer.optimizers_of(self.model), self._base_rates, strict=True):
+            warmup = OptimizerWarmup(each, base_rate, self._warmup_epochs, self._steps_per_epoch)
+            warmup.set_model(self.model)
+            warmup.set_params(self.params)
+            warmups.append(warmup)
+        return warmups
 
     def _compare_with_job(self) -> None:
         """A lost rank is survived where the job is elastic, and this callback or a loop around `fit` sees to it."""
@@ -275,15 +280,3 @@ class DataParallel(keras.callbacks.Callback):
         self._compared = True
         if self._hook.ranks_see_same_data() and tfdist.rank() == 0:
             _logger.warning("tfdist: %s", SAME_DATA.format(size=tfdist.size()))
-
-
-class _ScheduleWarmup(LearningRateWarmupCallback):
-    """Warms up the factor in front of a schedule instead of the rate."""
-
-    def _apply(self, rate: float) -> None:
-        old = optimizer.learning_rate_scale(self.model.optimizer)
-        if rate == old:
-            return
-        optimizer.scale_learning_rate(self.model.optimizer, rate)
-        for velocity in velocities(_compat.inner_optimizer(self.model.optimizer)):
-            velocity.assign(velocity * (rate / old))

@@ -19,6 +19,7 @@ import tfdist
 from tfdist import elastic, runtime
 from tfdist.callbacks.elastic_data import part_of
 from tfdist.callbacks.model_hook import build_from_data
+from tfdist.callbacks.step_trace import build_optimizers
 from tfdist.elastic.part import find, order_of, put_in_order
 from tfdist.launch import member
 
@@ -59,6 +60,7 @@ class _Fit:
         self._part, self._unit = part_of(self._dataset, steps)
         if not self._model.built:
             build_from_data(self._model, self._dataset)
+        build_optimizers(self._model, self._dataset)
         # Keras would begin another pass of the service with each fit, so it gets something else to hold.
         self._stream = None if steps is None else iter(self._dataset)
         self._training = _Training(self._model, arguments.pop("initial_epoch"), plugin.batches_per_commit, self._stream)

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from tfdist import errors
+from tfdist.callbacks.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
 from tfdist.callbacks.learning_rate_warmup import steps_of_epoch
 from tfdist.callbacks.model_hook import ModelHook
 from tfdist.callbacks.rate_setter import RateSetter
@@ -29,7 +30,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         steps_per_epoch: Steps, for `staircase=False`; default: what `fit` knows.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument cannot be honoured, or at the end of an epoch if the model is also trained by
+            optimizers that it was not compiled with.
 
     Example:
 
@@ -59,6 +61,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._staircase = staircase or not callable(multiplier)
         self._steps_per_epoch = steps_per_epoch
         self._setter = RateSetter(momentum_correction)
+        self._compiled = CompiledOptimizer("LearningRateScheduleCallback sets the rate", RATES_REMEDY)
         self._epoch = 0
 
     def set_model(self, model: keras.Model) -> None:
@@ -66,6 +69,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._compiled.begin(self.model)
         self._steps = 1 if self._staircase else steps_of_epoch(self._steps_per_epoch, self.params)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -76,6 +80,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._staircase and self._applies() and not self._hook.skips(batch):
             self._set(self._epoch + batch / self._steps)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._compiled.check(self.model)
 
     def _applies(self) -> bool:
         return self._start_epoch <= self._epoch and (self._end_epoch is None or self._epoch < self._end_epoch)

@@ -9,6 +9,7 @@ import keras
 import tfdist
 from tfdist import errors, runtime
 from tfdist._compat import print_message
+from tfdist.callbacks.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
 from tfdist.callbacks.model_hook import ModelHook
 from tfdist.callbacks.rate_setter import RateSetter
 
@@ -46,7 +47,8 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         verbose: 1 prints a line at the end of the warm-up, on rank 0.
 
     Raises:
-        ConfigError: If an argument cannot be honoured, or the steps of an epoch are not known.
+        ConfigError: If an argument cannot be honoured, the steps of an epoch are not known, or, at the end of an epoch,
+            the model is also trained by optimizers that it was not compiled with.
 
     Example:
 
@@ -73,6 +75,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         self._steps_per_epoch = steps_per_epoch
         self._verbose = verbose
         self._setter = RateSetter(momentum_correction)
+        self._compiled = CompiledOptimizer("LearningRateWarmupCallback sets the rate", RATES_REMEDY)
         self._epoch = 0
 
     def set_model(self, model: keras.Model) -> None:
@@ -81,6 +84,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._ended: bool | None = None
+        self._compiled.begin(self.model)
         self._steps = steps_of_epoch(self._steps_per_epoch, self.params)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -97,6 +101,10 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
             self._advance(step, warmup_steps)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._compiled.check(self.model)
+        self._end_epoch(epoch)
+
+    def _end_epoch(self, epoch: int) -> None:
         # So that callbacks which change the rate between epochs have the last word.
         step, warmup_steps = self._position(0, epoch + 1)
         if not self._ended and step >= warmup_steps:

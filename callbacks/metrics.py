@@ -12,6 +12,7 @@ import tensorflow as tf
 import tfdist
 from tfdist import _compat, errors, optimizer
 from tfdist.callbacks import straggler
+from tfdist.callbacks.compiled_optimizer import CompiledOptimizer
 from tfdist.callbacks.model_hook import ModelHook
 from tfdist.noise_scale import DEFAULT_DECAY, GradientNorms, estimate
 
@@ -70,6 +71,7 @@ class Metrics(keras.callbacks.Callback):
         self._log_dir = log_dir
         self._straggler_share = straggler_share
         self._norms = GradientNorms(decay) if gradient_noise_scale else None
+        self._compiled = CompiledOptimizer("gradient_noise_scale is", "Leave it out for such a model.")
         self._writer: Any = None
 
     def set_model(self, model: keras.Model) -> None:
@@ -85,6 +87,7 @@ class Metrics(keras.callbacks.Callback):
             model.train_function = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._compiled.begin(self.model)
         if self._log_dir is not None and tfdist.rank() == 0:
             self._writer = tf.summary.create_file_writer(self._log_dir)
 
@@ -114,6 +117,7 @@ class Metrics(keras.callbacks.Callback):
         told = {f"collective_{part}": float(mean) for part, mean in zip(_PARTS, by_rank.mean(axis=0), strict=True)}
         told |= {"straggler_rank": float(slow.rank), "straggler_seconds": slow.seconds}
         if self._norms is not None:
+            self._compiled.check(self.model)
             told["gradient_noise_scale"] = self._noise_scale(self._norms)
         if logs is not None:
             logs.update(told)

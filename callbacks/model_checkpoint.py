@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist import errors
+from tfdist import errors, model_optimizer
 from tfdist.atomic_file import need_folder, need_room, write_atomically
 from tfdist.callbacks.failure_series import FailureSeries, disk_error
 from tfdist.callbacks.model_hook import ModelHook, need_equal_batches
@@ -115,7 +115,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     def _size_bytes(self) -> int:
         """Of the variables; with what describes them, about."""
-        saved = [] if self.save_weights_only else self.model.optimizer.variables
+        saved = [] if self.save_weights_only else model_optimizer.variables_of(self.model)
         size = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in [*self.model.weights, *saved])
         return size + size // 20 + _DESCRIPTION_BYTES
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, errors, optimizer, runtime
+from tfdist import _compat, errors, model_optimizer, runtime
 from tfdist.callbacks import metric_reduction
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
@@ -37,7 +37,7 @@ class ModelHook:
             for each other at the end of each training epoch.
         synchronizes_moments: Whether Keras' `BatchNormalization(synchronized=True)` in a training step is over all
             ranks. Read when the step is traced.
-        wrapped_optimizer: The optimizer that `DataParallel` made distributed.
+        wrapped_optimizers: The optimizers that `DataParallel` made distributed.
         resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
     """
 
@@ -55,7 +55,7 @@ class ModelHook:
         self.joins = False
         self.synchronizes_moments = False
         self.resume_batch = 0
-        self.wrapped_optimizer: Any = None
+        self.wrapped_optimizers: list[Any] = []
         self._digest = tf.Variable(0.0, trainable=False, dtype=tf.float32)
         self._train_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._test_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
@@ -178,8 +178,8 @@ class ModelHook:
 def join(model: keras.Model) -> None:
     """Waits until every rank has trained on its last batch; those that had fewer take over the state of the last."""
     last = tfdist.join()
-    steps = tfdist.allgather(tf.reshape(model.optimizer.iterations, [1]), name="steps of each rank").numpy()
-    if len(set(steps)) > 1:
+    steps = tf.stack([tf.cast(count, tf.int64) for count in model_optimizer.iterations_of(model)])
+    if len(np.unique(tfdist.allgather(steps[None], name="steps of each rank").numpy(), axis=0)) > 1:
         # While each rank still has its own; those of synchronized layers are complete on the last rank alone.
         average_statistics(model, keep=synchronized_statistics(model))
         broadcast_state(model, root_rank=last)
@@ -205,7 +205,7 @@ def statistics_of_rank(model: keras.Model, keep: Sequence[Any] = ()) -> list[Any
     Frozen weights do not differ. They are left out for their size, and because the mean of three equal numbers need
     not be that number. Those of local layers are their rank's own.
     """
-    local = {key_of(variable) for variable in (*optimizer.local_variables(model.optimizer), *keep)}
+    local = {key_of(variable) for variable in (*model_optimizer.local_variables(model), *keep)}
     floating = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
     candidates = [v for v in floating if key_of(v) not in local]
     if not candidates or tfdist.size() == 1:
@@ -244,12 +244,13 @@ def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()
             f"model {model.name!r} has no weights to broadcast before the first step. Build it first: "
             "model.build(input_shape), or call it on a batch."
         )
-    variables = list(model.weights)
-    if model.optimizer is not None:
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
-        variables += model.optimizer.variables
-    local = optimizer.state_of_rank(model.optimizer, keep)
+    model_optimizer.build_compiled(model)
+    if len(model_optimizer.optimizers_of(model)) > 1:
+        # Keras builds the others in the first step that uses them, which not every rank may have taken.
+        layout = tfdist.broadcast_object(model_optimizer.layout_of(model), root_rank, name="what optimizers update")
+        model_optimizer.build_as(model, layout)
+    variables = [*model.weights, *model_optimizer.variables_of(model)]
+    local = model_optimizer.state_of_rank(model, keep)
     kept = {id(part) for variable in local for part in (variable, getattr(variable, "value", variable))}
     shared = [v for v in variables if id(v) not in kept and id(v.value) not in kept]
     tfdist.broadcast_variables(shared, root_rank, name="weights and optimizer state")

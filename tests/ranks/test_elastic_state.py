@@ -129,6 +129,34 @@ def test_the_rate_in_force_and_its_factor_come_back_to_the_bit(world):
     assert len(set(tfdist.allgather_object(model.optimizer.learning_rate.numpy().tobytes()))) == 1
 
 
+def test_all_optimizers_of_a_model_are_restored_and_synchronized(world):
+    model = make_model(keras.optimizers.SGD(0.1, momentum=0.9))
+    model.second = keras.optimizers.Adam(0.1)
+    tfdist.optimizer.distribute(model.second)
+    model.second.build(model.trainable_variables[:1])
+    tfdist.optimizer.scale_learning_rate(model.second, 4.0)
+    state = KerasState(model)
+    assert model.second.variables[-1] in state.variables
+    state.sync()
+    model.second.apply_gradients([(tf.ones_like(model.trainable_variables[0]), model.trainable_variables[0])])
+    state.commit()
+    kept = [np.array(variable) for variable in model.second.variables]
+    model.second.apply_gradients([(tf.ones_like(model.trainable_variables[0]), model.trainable_variables[0])])
+    tfdist.optimizer.scale_learning_rate(model.second, 1.0)
+    state.restore()
+    assert_equal([np.array(variable) for variable in model.second.variables], kept)
+    assert tfdist.optimizer.learning_rate_scale(model.second) == 4.0
+
+
+def test_an_optimizer_that_is_built_after_the_state_is_refused(world):
+    model = make_model()
+    model.second = keras.optimizers.Adam(0.1)
+    state = KerasState(model)
+    model.second.build(model.trainable_variables)
+    with pytest.raises(tfdist.errors.ConfigError, match=r"model\.second\.build\(variables\)"):
+        state.commit()
+
+
 @pytest.mark.ranks(1)
 def test_a_model_that_has_no_state_is_refused(world):
     with pytest.raises(tfdist.errors.ConfigError, match="has no weights yet"):

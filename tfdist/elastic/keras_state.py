@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdist import errors, optimizer
+from tfdist import errors, model_optimizer, optimizer
 from tfdist.elastic.state import ObjectState
 from tfdist.ops.broadcast import broadcast_variables
 from tfdist.ops.object import allgather_object, broadcast_object
@@ -103,11 +103,13 @@ def _name_of(variable: Any) -> str:
 
 
 class KerasState(TensorFlowState):
-    """A state of a Keras model, its optimizer with the rate that is in force, and Python objects.
+    """A state of a Keras model, its optimizers with the rates that are in force, and Python objects.
+
+    The optimizers are the compiled one and those found among the attributes of the model and of the layers in it.
 
     Args:
         model: A built model.
-        optimizer: The optimizer; by default that of the compiled model.
+        optimizer: One more optimizer, which the model does not hold; by default there is none.
         **values: As for `ObjectState`; such as `epoch=0, batch=0`.
 
     Attributes:
@@ -126,11 +128,19 @@ class KerasState(TensorFlowState):
     """
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None, **values: Any) -> None:
-        compiled: Any = getattr(model, "optimizer", None)
         self.model = model
-        self.optimizer = compiled if optimizer is None else optimizer
+        self._given = optimizer
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         self._check(model)
-        super().__init__([*model.weights, *self.optimizer.variables], **values)
+        super().__init__(self._state_variables(), **values)
+
+    def _optimizers(self) -> list[Any]:
+        found = model_optimizer.optimizers_of(self.model)
+        return found if self._given is None or any(each is self._given for each in found) else [self._given, *found]
+
+    def _state_variables(self) -> list[Any]:
+        variables = [*self.model.weights, *(variable for each in self._optimizers() for variable in each.variables)]
+        return list({id(variable): variable for variable in variables}.values())
 
     def _check(self, model: keras.Model) -> None:
         if not model.weights:
@@ -138,13 +148,14 @@ class KerasState(TensorFlowState):
                 f"model {model.name!r} has no weights yet, so there is no state to keep. Build it first: "
                 "model.build(input_shape), or call it on a batch."
             )
-        if self.optimizer is None:
+        optimizers = self._optimizers()
+        if not optimizers:
             raise errors.ConfigError(
                 f"model {model.name!r} has no optimizer. Compile it first, or pass optimizer=... to KerasState."
             )
-        if not self.optimizer.built:
+        if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(model.trainable_variables)
-        if optimizer.state_of_rank(self.optimizer):
+        if any(optimizer.state_of_rank(each) for each in optimizers) or model_optimizer.accumulates(model):
             raise errors.ConfigError(
                 "elastic training takes no optimizer that accumulates gradients over several steps or has local "
                 "variables: what a lost rank has of them is lost, and the others would go on with a part. Use larger "
@@ -152,29 +163,39 @@ class KerasState(TensorFlowState):
             )
 
     def _keep(self) -> None:
+        if len(self._state_variables()) != len(self.variables):
+            late = [path for path, each in model_optimizer.named_optimizers(self.model).items() if each.built]
+            raise errors.ConfigError(
+                f"an optimizer of model {self.model.name!r} was built after the state was made, so the commits before "
+                "do not have its variables. Build all of them first, each with the variables it updates: "
+                f"{' and '.join(f'model.{path}.build(variables)' for path in late)}."
+            )
         super()._keep()
-        self._kept_factor = optimizer.learning_rate_scale(self.optimizer)
+        self._kept_factors = self._factors()
 
     def _put_back(self) -> None:
         # Before the variables, of which the rate may be one: scaling it anew would round it.
-        self._scale(self._kept_factor)
+        self._scale(self._kept_factors)
         super()._put_back()
 
     def _receive(self, root: int) -> None:
-        factor = optimizer.learning_rate_scale(self.optimizer)
-        self._scale(broadcast_object(factor, root, name="factor of the rate"))
+        self._scale(broadcast_object(self._factors(), root, name="factors of the rates"))
         super()._receive(root)
 
     def _kept_content(self) -> dict[str, Any]:
-        return {**super()._kept_content(), "factor": self._kept_factor}
+        return {**super()._kept_content(), "factors": self._kept_factors}
 
     def _adopt(self, content: dict[str, Any]) -> None:
         super()._adopt(content)
-        self._kept_factor = content["factor"]
+        self._kept_factors = content["factors"]
 
-    def _scale(self, factor: float) -> None:
-        if factor != optimizer.learning_rate_scale(self.optimizer):
-            optimizer.scale_learning_rate(self.optimizer, factor)
+    def _factors(self) -> list[float]:
+        return [optimizer.learning_rate_scale(each) for each in self._optimizers()]
+
+    def _scale(self, factors: list[float]) -> None:
+        for each, factor in zip(self._optimizers(), factors, strict=True):
+            if factor != optimizer.learning_rate_scale(each):
+                optimizer.scale_learning_rate(each, factor)
 
 
 TensorFlowKerasState = KerasState

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from tfdist import errors, facade, runtime
+from tfdist import errors, facade, model_optimizer, runtime
 from tfdist import optimizer as optimizer_module
 from tfdist.compression import AnyCompression, Compression
 from tfdist.facade import *  # noqa: F403
@@ -181,7 +181,7 @@ def load_model(
     compression: AnyCompression = Compression.none,
     legacy_opts: bool = False,
 ) -> keras.Model:
-    """Loads a saved model and makes its optimizer distributed, with its state.
+    """Loads a saved model and makes its optimizers distributed, with their state.
 
     You need it to go on training, on several ranks, from a file of `model.save`, whether it was written by one process
     or many. Every rank loads the file; the rate is the one that is in it.
@@ -210,6 +210,6 @@ def load_model(
     compression = Compression.of(compression)
     objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
     model = keras.saving.load_model(filepath, custom_objects=objects)
-    if getattr(model, "optimizer", None) is not None:
-        optimizer_module.distribute(model.optimizer, compression=compression)
+    for each in model_optimizer.optimizers_of(model):
+        optimizer_module.distribute(each, compression=compression)
     return model
