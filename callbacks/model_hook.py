@@ -20,6 +20,7 @@ import tensorflow as tf
 import tfdist
 from tfdist import _compat, errors, optimizer, runtime
 from tfdist.callbacks import metric_reduction
+from tfdist.callbacks.drift import Drift
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
 from tfdist.sync_batch_norm import synchronized, synchronized_statistics
@@ -37,6 +38,7 @@ class ModelHook:
             for each other at the end of each training epoch.
         synchronizes_moments: Whether Keras' `BatchNormalization(synchronized=True)` in a training step is over all
             ranks. Read when the step is traced.
+        drift: Looks whether the ranks still have the same weights.
         wrapped_optimizer: The optimizer that `DataParallel` made distributed.
         resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
     """
@@ -55,6 +57,7 @@ class ModelHook:
         self.joins = False
         self.synchronizes_moments = False
         self.resume_batch = 0
+        self.drift = Drift(model)
         self.wrapped_optimizer: Any = None
         self._digest = tf.Variable(0.0, trainable=False, dtype=tf.float32)
         self._train_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
