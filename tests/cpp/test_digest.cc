@@ -42,8 +42,7 @@ TEST(DigestSeesEveryBitOfEveryLength) {
 }
 
 TEST(DigestSeesTwoChangedBits) {
-  // Those 64 bytes apart meet in one lane, where the topmost bits would cancel without a rotation,
-  // and a bit with the one that it is rotated to without a second multiplication.
+  // In one word, in two that are multiplied with each other, and in one lane 64 bytes apart.
   const Bytes bytes = Counted(132);
   std::set<uint64_t> seen{Of(bytes)};
   size_t pairs = 0;
