@@ -172,7 +172,7 @@ def part_of(variable: Any) -> Part:
     Raises:
         ConfigError: If it does not hold numbers.
     """
-    part = Part(getattr(variable, "path", None) or variable.name, variable)
+    part = Part(getattr(variable, "path", None) or variable.name.removesuffix(":0"), variable)
     dtype = tf.as_dtype(variable.dtype)
     if dtype in (tf.string, tf.variant, tf.resource):
         raise errors.ConfigError(f"{part.name} holds {dtype.name}; variables of numbers can be compared.")

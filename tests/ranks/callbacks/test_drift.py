@@ -85,10 +85,14 @@ class Assigning(keras.Sequential):
 
 
 CAUSES = {
-    "by_hand": (keras.Sequential, [ByHand()], ["after the first step", "head/kernel", "'sgd', which is distributed"]),
+    "by_hand": (
+        keras.Sequential,
+        [ByHand()],
+        ["after the first step", "head/kernel", "distributed, so something else"],
+    ),
     "by_hand_later": (keras.Sequential, [ByHand(2)], ["after the first epoch", "head/kernel"]),
     "in_closure": (OptimizerInClosure, [], ["body/kernel", "body/bias", "no optimizer of the model holds it"]),
-    "assigning": (Assigning, [], ["head/bias", "'sgd', which is distributed", "code of train_step"]),
+    "assigning": (Assigning, [], ["head/bias", "distributed, so something else", "code of train_step"]),
 }
 
 
@@ -218,13 +222,13 @@ def test_no_false_alarm_by_explicit_callbacks(world, warnings_of_tfdist):
 
 @pytest.mark.ranks(2, 3)
 def test_uneven_batches(world, warnings_of_tfdist):
-    """Ranks meet at the end of the epoch only; one that had no batch at all looks too."""
-    for batches in (2 * world + 1, 1):
-        dataset = tf.data.Dataset.from_tensor_slices(tuple(part[:batches] for part in data(8))).batch(1)
-        model = new_model()
-        model.fit(tfdist.shard(dataset, remainder="join"), epochs=2, verbose=0, callbacks=[DataParallel()])
-        tfdist.check_equal(model)
-    assert not [line for line in warnings_of_tfdist if "differ" in line]
+    """Ranks meet at the end of the epoch only."""
+    x = np.linspace(-1, 1, (2 * world + 1) * 3, dtype="float32").reshape(-1, 3)
+    dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(1)
+    model = new_model()
+    model.fit(tfdist.shard(dataset, remainder="join"), epochs=2, verbose=0, callbacks=[DataParallel()])
+    tfdist.check_equal(model)
+    assert not warnings_of_tfdist
 
 
 @pytest.mark.ranks(3)
