@@ -132,7 +132,9 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
     if drifted:
         raise errors.MismatchError(describe(drifted, parts, label, process_set, _REMEDY))
     if differences:
-        warn_of_rounding(differences, label, process_set)
+        text = describe_rounding(differences, label, process_set)
+        if runtime.rank() == process_set.ranks[0]:
+            _logger.warning("tfdist: %s", text)
 
 
 def parts_of(target: Any) -> list[Part]:
@@ -244,23 +246,16 @@ def describe(
     return str(broadcast_object(text, root, name=f"{label}: text", process_set=process_set))
 
 
-def warn_of_rounding(differences: Sequence[Difference], label: str, process_set: ProcessSet) -> None:
-    """The first rank warns of differences that are rounding, and names the hardware of the ranks."""
+def describe_rounding(differences: Sequence[Difference], label: str, process_set: ProcessSet) -> str:
+    """A text on differences that are rounding, which names the hardware of the ranks. All of the set call it."""
     kinds = allgather_object(hardware.kind(), name=f"{label}: hardware", process_set=process_set)
-    ranks = process_set.ranks
-    if runtime.rank() != ranks[0]:
-        return
+    ranks_of = {kind: [r for r, other in zip(process_set.ranks, kinds, strict=True) if other == kind] for kind in kinds}
     worst = max(differences, key=_size)
-    ranks_of = {kind: [rank for rank, other in zip(ranks, kinds, strict=True) if other == kind] for kind in kinds}
-    _logger.warning(
-        "tfdist: %s: the values of %d variables differ in their last digits between the ranks, at most by %.1g of the "
-        "norm (%s). Unequal hardware rounds differently, and so do operations that add up in any order, see "
-        "tf.config.experimental.enable_op_determinism. The ranks run on: %s",
-        label,
-        len(differences),
-        _size(worst),
-        worst.name,
-        "; ".join(f"{kind} (rank {', '.join(map(str, members))})" for kind, members in ranks_of.items()),
+    hosts = "; ".join(f"{kind} (rank {', '.join(map(str, members))})" for kind, members in ranks_of.items())
+    return (
+        f"{label}: variables differ between the ranks in their last digits, {len(differences)} of them, at most by "
+        f"{_size(worst):.1g} of the norm ({worst.name}). Unequal hardware rounds differently, and so do operations "
+        f"that add up in any order, see tf.config.experimental.enable_op_determinism. The ranks run on: {hosts}"
     )
 
 
