@@ -8,7 +8,8 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist import errors
+from tfdist import errors, runtime
+from tfdist.callbacks.drift import checked
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
 from tfdist.ops import call
 
@@ -24,6 +25,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         device: Only "".
         local_variables: Variables, `keras.Variable` or `tf.Variable`, or one of them, that each rank keeps as they are;
             the same on every rank.
+        drift: As in `DataParallel`: what to do when the ranks' weights differ after the first step or epoch.
 
     Raises:
         ConfigError: If an argument cannot be honoured, or the model cannot be built before the first step.
@@ -35,8 +37,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None, drift: str = "error") -> None:
         super().__init__()
+        self._drift = checked(drift)
         call.refuse_device(device=device)
         if not 0 <= root_rank < tfdist.size():
             raise errors.ConfigError(f"root_rank must be 0 to {tfdist.size() - 1}; received {root_rank}.")
@@ -57,4 +60,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._hook.drift.begin(self._drift, self._local_variables, in_epoch=not runtime.happened(runtime.JOINED))
         self._hook.when_built(lambda: broadcast_state(self.model, self._root_rank, keep=self._local_variables))
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._hook.skips(batch):
+            self._hook.drift.batch_begins(batch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._hook.drift.epoch_ends()

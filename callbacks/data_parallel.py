@@ -13,6 +13,7 @@ import keras
 import tfdist
 from tfdist import config, errors, model_optimizer, optimizer, runtime, xla
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
+from tfdist.callbacks.drift import checked
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
 from tfdist.callbacks.optimizer_warmup import OptimizerWarmup
@@ -48,7 +49,8 @@ class DataParallel(keras.callbacks.Callback):
     - goes on when a rank is lost, if asked to;
     - looks for the settings with the shortest step, with `TFDIST_AUTOTUNE=1`;
     - lets ranks end an epoch with unequal numbers of batches, where `tfdist.shard` was told `remainder="join"`;
-    - warns when all ranks are fed the same data.
+    - warns when all ranks are fed the same data;
+    - ends training when the weights of the ranks have drifted apart.
 
     Calls `tfdist.init()` if that has not been done. In a world of one it changes nothing that can be measured.
 
@@ -71,6 +73,9 @@ class DataParallel(keras.callbacks.Callback):
         batches_per_commit: Steps between two commits, with `elastic`; None is 1. The end of an epoch is one too.
         steps_per_epoch: Steps, for the warm-up on data whose length is not known.
         quiet_ranks: Whether ranks other than 0 print nothing through Keras.
+        drift: What to do when the trainable weights of the ranks differ, which are compared after the first step and
+            the first epoch of each fit: "error" raises a `MismatchError` on every rank, "warn" warns, "off" does not
+            look. Weights that are local to a rank are left out. Small differences, which are rounding, are a warning.
 
     Raises:
         ConfigError: If an argument cannot be honoured.
@@ -94,8 +99,10 @@ class DataParallel(keras.callbacks.Callback):
         steps_per_epoch: int | None = None,
         quiet_ranks: bool = True,
         batches_per_commit: int | None = None,
+        drift: str = "error",
     ) -> None:
         super().__init__()
+        self._drift = checked(drift)
         if batches_per_commit is not None and not elastic:
             raise errors.ConfigError(
                 f"batches_per_commit={batches_per_commit} needs elastic=True: nothing is committed without. Write "
@@ -162,6 +169,7 @@ class DataParallel(keras.callbacks.Callback):
         if not self.elastic:
             need_equal_settings()
         self._hook.begin("train")
+        self._hook.drift.begin(self._drift, in_epoch=not (self.elastic or self._hook.joins))
         self._hook.when_built(lambda: broadcast_state(self.model, root_rank=0))
         self._warmups = self._make_warmups() if self._warmup_epochs else []
         for part in self._parts():
@@ -172,6 +180,7 @@ class DataParallel(keras.callbacks.Callback):
         if self._quiet_ranks and tfdist.rank() == 0:
             keras.config.enable_interactive_logging()  # rank 0 may be lost
         self._hook.begin("train")
+        self._hook.drift.resume()
         if self._scales:
             self._scale(model_optimizer.optimizers_of(self.model))
         if self._warmups:
@@ -190,6 +199,7 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._compare_data_once(after=self._steps_taken)
+        self._hook.drift.epoch_ends()
         for part in self._parts():
             part.on_epoch_end(epoch, logs)
 
@@ -198,6 +208,8 @@ class DataParallel(keras.callbacks.Callback):
         # Not where a rank may have no second batch.
         self._compare_data_once(after=self._steps_taken and not self._hook.joins)
         self._steps_taken = self._steps_taken or not self._hook.skips(batch)
+        if not self._hook.skips(batch):
+            self._hook.drift.batch_begins(batch)
         for part in self._parts():
             part.on_train_batch_begin(batch, logs)
 

@@ -12,6 +12,7 @@ import tfdist
 from tfdist import runtime
 from tfdist.data_service.trainer.visitation import log_since, newest_passes
 from tfdist.data_service.trainer.wait import Waited, wait_for_data
+from tfdist.ops.allreduce import reduce_figures
 
 
 class DataWait(keras.callbacks.Callback):
@@ -50,7 +51,7 @@ class DataWait(keras.callbacks.Callback):
         difference = waited.since(before)
         mine = tf.constant([difference.seconds, difference.share(end - start)], tf.float64)
         if runtime.is_initialized():
-            mine = tfdist.allreduce(mine, op=tfdist.Average, name="data_wait")
+            (mine,) = reduce_figures([mine], tfdist.Average, "data_wait")
         seconds, share = mine.numpy()
         if logs is not None:
             logs["data_wait_seconds"] = float(seconds)

@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from tfdist import runtime
+from tfdist.callbacks.drift import checked
 from tfdist.callbacks.model_hook import ModelHook
 from tfdist.ops import call
 
@@ -22,9 +24,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     Args:
         device: Only "".
+        drift: As in `DataParallel`: what to do when the ranks' weights differ after the first step or epoch.
 
     Raises:
-        ConfigError: If `device` is not empty.
+        ConfigError: If an argument cannot be honoured.
 
     Example:
 
@@ -33,8 +36,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, device: str = "") -> None:
+    def __init__(self, device: str = "", drift: str = "error") -> None:
         super().__init__()
+        self._drift = checked(drift)
         call.refuse_device(device=device)
 
     def set_model(self, model: keras.Model) -> None:
@@ -44,6 +48,14 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._hook.reduces_metrics = True
         self._hook.begin("train")
+        self._hook.drift.begin(self._drift, in_epoch=not runtime.happened(runtime.JOINED))
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._hook.skips(batch):
+            self._hook.drift.batch_begins(batch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._hook.drift.epoch_ends()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._hook.end("train")

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import errors
+from tfdist.ops.allreduce import reduce_figures
 
 # A metric class may declare with this attribute that its state is additive: `tfdist_reduction = "sum"`.
 DECLARATION = "tfdist_reduction"
@@ -134,7 +135,7 @@ class _Metrics:
         """The results from the sums of all ranks' states; empty on a rank that has other states than `states`."""
         complete = self._states() == states
         mine = [tf.identity(v.value) for v in self._variables] if complete else [tf.zeros(*state) for state in states]
-        sums = tfdist.grouped_allreduce(mine, op=tfdist.Sum, name="metric states") if mine else []
+        sums = reduce_figures(mine, tfdist.Sum, "metric states") if mine else []
         if not complete:
             return {}
         with _assigned(self._variables, mine, sums):

@@ -20,6 +20,7 @@ import tensorflow as tf
 import tfdist
 from tfdist import _compat, errors, model_optimizer, runtime
 from tfdist.callbacks import metric_reduction
+from tfdist.callbacks.drift import Drift
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
 from tfdist.sync_batch_norm import synchronized, synchronized_statistics
@@ -38,6 +39,7 @@ class ModelHook:
         synchronizes_moments: Whether Keras' `BatchNormalization(synchronized=True)` in a training step is over all
             ranks. Read when the step is traced.
         wrapped_optimizers: The optimizers that `DataParallel` made distributed.
+        drift: Looks whether the ranks still have the same weights.
         resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
     """
 
@@ -56,6 +58,7 @@ class ModelHook:
         self.synchronizes_moments = False
         self.resume_batch = 0
         self.wrapped_optimizers: list[Any] = []
+        self.drift = Drift(model)
         self._digest = tf.Variable(0.0, trainable=False, dtype=tf.float32)
         self._train_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._test_samples = tf.Variable(0, trainable=False, dtype=tf.int64)

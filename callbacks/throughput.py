@@ -11,6 +11,7 @@ import tensorflow as tf
 import tfdist
 from tfdist import runtime
 from tfdist.callbacks.model_hook import ModelHook
+from tfdist.ops.allreduce import reduce_figures
 
 
 class Throughput(keras.callbacks.Callback):
@@ -49,7 +50,7 @@ class Throughput(keras.callbacks.Callback):
         mine = tf.constant(
             [samples / seconds if seconds else 0.0, self._communication_end - self._communication, seconds], tf.float64
         )
-        rate, communication, seconds = tfdist.allreduce(mine, op=tfdist.Average, name="throughput").numpy()
+        rate, communication, seconds = reduce_figures([mine], tfdist.Average, "throughput")[0].numpy()
         if logs is not None:
             logs["images_per_second"] = float(rate)
             logs["images_per_second_total"] = float(rate * tfdist.size())

@@ -32,6 +32,7 @@ _HOMES = {
     "tfdist.ops.broadcast": "broadcast grouped_broadcast broadcast_ broadcast_variables",
     "tfdist.ops.barrier": "barrier",
     "tfdist.ops.object": "broadcast_object broadcast_object_fn allgather_object",
+    "tfdist.equality": "check_equal",
     "tfdist.optimizer": "DistributedOptimizer PartialDistributedOptimizer",
     "tfdist.gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
     "tfdist.sync_batch_norm": "SyncBatchNormalization",

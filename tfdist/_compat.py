@@ -86,6 +86,16 @@ def slots(optimizer: Any) -> list[tuple[Any, Any]]:
     ]
 
 
+def gradient_weights(layer: Any) -> list[Any]:
+    """A layer's own weights that training changes by gradients only, those that are frozen among them."""
+    return list(layer._trainable_variables)
+
+
+def variables_in(optimizer: Any) -> list[Any]:
+    """The variables that a built optimizer updates; none before it is built."""
+    return list(getattr(inner_optimizer(optimizer), "_trainable_variables", []))
+
+
 def metrics_reader(model: Any) -> Any:
     """The method through which `fit` and `evaluate` read metrics at the end of an epoch."""
     return model._get_metrics_result_or_logs

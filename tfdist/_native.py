@@ -261,6 +261,15 @@ def plan_buckets(dtypes: Sequence[str], sizes: Sequence[int], threshold: int) ->
     return buckets
 
 
+def digest(address: int, count: int) -> int:
+    """A number for so many bytes at an address, as `tfdist/csrc/core/digest.h` says.
+
+    Returns:
+        An int64: what differs in any bit has another one.
+    """
+    return int(load().tfdist_digest(address, count))
+
+
 def describe_gpus(settings: config.Config) -> dict[str, Any]:
     """What the GPUs can be used with, as the engine finds it: "driver", "gpus", "nccl", "compiler", "kernels".
 
@@ -449,6 +458,8 @@ def _declare(library: ctypes.CDLL) -> None:
         *("add_process_set", "remove_process_set", "plan_buckets", "describe_gpus", "timeline_start", "tune"),
     ):
         getattr(library, f"tfdist_{name}").restype = number
+    library.tfdist_digest.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    library.tfdist_digest.restype = ctypes.c_int64
     library.tfdist_most_chunk_bytes.restype = ctypes.c_int64
     library.tfdist_communication_seconds.restype = ctypes.c_double
     library.tfdist_read_watch.argtypes = [text, ctypes.POINTER(Watch)]

@@ -9,6 +9,7 @@ import os
 from typing import NoReturn
 
 from tfdist.compression import Compression
+from tfdist.equality import check_equal
 from tfdist.observe import timeline
 from tfdist.observe.timeline import stop_timeline
 from tfdist.ops.barrier import barrier
@@ -52,6 +53,7 @@ __all__ = [
     "add_process_set",
     "barrier",
     "ccl_built",
+    "check_equal",
     "cross_rank",
     "cross_size",
     "cuda_built",

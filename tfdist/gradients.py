@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import _native, errors, tuning
+from tfdist import _native, errors, gradient_record, runtime, tuning
 from tfdist.compression import Compression, Compressor
 from tfdist.local_variable import LocalVariables, key_of
 from tfdist.ops import allreduce, call
@@ -174,6 +174,7 @@ class GradientReduction:
         places = [index for index, source in enumerate(sources) if key_of(source) not in kept]
         shared = [gradients[index] for index in places]
         names = _names([sources[index] for index in places], generic_names)
+        self._record(gradients, sources, set(places))
         if self.process_set.included():
             shared = self._reduce_shared(shared, [sources[index] for index in places], names, label, factor)
         else:
@@ -185,6 +186,13 @@ class GradientReduction:
         for index in set(range(len(result))) - set(places):
             result[index] = _scaled(result[index], scale)
         return result
+
+    def _record(self, gradients: Sequence[Any], sources: Sequence[Any], shared: set[int]) -> None:
+        for index, (gradient, source) in enumerate(zip(gradients, sources, strict=True)):
+            if gradient is not None:
+                gradient_record.write(source, self.process_set if index in shared else None)
+        if any(gradients[index] is not None for index in shared):
+            runtime.remember(runtime.REDUCED)
 
     def _local_share(self, local: LocalVariables | None) -> Any:
         """What a local gradient is multiplied by, so that it is of the mean that shared ones are averaged to."""

@@ -30,7 +30,7 @@ _events: set[str] = set()
 # What `remember` is told.
 SHARDED = "the data was sharded"
 JOINED = "the ranks may have unequal numbers of batches, so that they join at the end of an epoch"
-REDUCED = "something was reduced over the ranks"
+REDUCED = "gradients, or what may be gradients, were reduced over the ranks"
 TUNED = "settings were looked for, or could have been"
 _first_arguments: list[Any] = [None, None]
 _status = [1]  # of an exit that does not wait

@@ -197,7 +197,7 @@ def _combine(row: tf.Tensor, label: str) -> tf.Tensor:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             weight = None if weights is None else tf.cast(weights, upstream.dtype)
             weighted = upstream if weight is None else tf.math.multiply_no_nan(upstream, weight)
-            summed = allreduce.allreduce(weighted, op=Sum, name=f"gradient of {label}")
+            (summed,) = allreduce.reduce_figures([weighted], Sum, f"gradient of {label}")
             if weight is not None:
                 summed = tf.math.divide_no_nan(summed, weight)
             share = tf.math.divide_no_nan(row[0], total)

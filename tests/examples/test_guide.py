@@ -15,7 +15,7 @@ from tfdist.launch import option
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("install.md", "first-run.md", "scale-up.md", "inference.md", "custom-training.md")
+PAGES = ("install.md", "first-run.md", "scale-up.md", "inference.md", "custom-training.md", "drift.md")
 SECONDS = 300
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]+))?\)")

@@ -107,7 +107,14 @@ model.fit(x, y, verbose=0, callbacks=[{callbacks}])
 """
 
 
-@pytest.mark.parametrize(("callbacks", "warned"), [("", 1), ("tfdist.callbacks.DataParallel()", 0)])
+@pytest.mark.parametrize(
+    ("callbacks", "warned"),
+    [
+        ("", 1),
+        ("tfdist.callbacks.DataParallel()", 0),
+        ("tfdist.callbacks.MetricAverageCallback(drift='off'), tfdist.callbacks.Throughput()", 1),
+    ],
+)
 def test_training_alone_on_sharded_data_is_not_silent(tmp_path, callbacks, warned):
     done, _ = launch(tmp_path, 2, FORGOTTEN.format(callbacks=callbacks))
     assert done.returncode == 0, done.stderr

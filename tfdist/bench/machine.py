@@ -7,13 +7,15 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from tfdist import hardware
+
 PACKAGES = ("tfdist", "tensorflow", "tensorflow-cpu", "keras")
 
 
 def describe(processor: Path = Path("/proc/cpuinfo")) -> dict[str, str | int]:
     """Facts by name, all of which may go into a document."""
     facts: dict[str, str | int] = {
-        "processor": _model(processor),
+        "processor": hardware.processor(processor),
         "cores": os.cpu_count() or 1,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "system": f"{platform.system()} {platform.release()}",
@@ -25,12 +27,3 @@ def describe(processor: Path = Path("/proc/cpuinfo")) -> dict[str, str | int]:
         except metadata.PackageNotFoundError:
             continue
     return facts
-
-
-def _model(processor: Path) -> str:
-    try:
-        lines = processor.read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

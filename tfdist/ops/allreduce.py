@@ -68,6 +68,7 @@ def allreduce(
     reduction = _reduction(average, op)
     label = name or "allreduce"
     if isinstance(tensor, tf.IndexedSlices):
+        _remember([tensor])
         _check_slices(tensor, reduction, (prescale_factor, postscale_factor), label)
         scale = call.factor_of(prescale_factor) * call.factor_of(postscale_factor)
         return _allreduce_slices(tensor, reduction, scale, label, process_set)
@@ -140,6 +141,7 @@ def grouped_allreduce(
         _check_slices(tensors[index], reduction, (prescale_factor, postscale_factor), names[index])
     before, after = call.factor_of(prescale_factor), call.factor_of(postscale_factor)
     dense = [index for index in range(len(tensors)) if index not in sparse]
+    _remember(tensors)
     if dense:
         how = FusedAllreduce(
             op=reduction,
@@ -156,6 +158,31 @@ def grouped_allreduce(
     for index in sparse:
         result[index] = _allreduce_slices(tensors[index], reduction, before * after, names[index], process_set)
     return result
+
+
+def reduce_figures(tensors: Sequence[Any], op: ReduceOp, name: str) -> list[tf.Tensor]:
+    """Reduces what is no gradient, such as metrics and times, in one collective of all ranks.
+
+    Unlike `grouped_allreduce` it does not count as training together.
+
+    Args:
+        tensors: Dense tensors.
+        op: How to reduce.
+        name: What errors call the collective.
+    """
+    one = call.factor_of(1.0)
+    names = tuple(call.names_of(tensors, name))
+    return list(FusedAllreduce(op, Compression.none, one, one, name, names, None, global_process_set).run(tensors))
+
+
+def _remember(tensors: Sequence[Any]) -> None:
+    """A script that reduces gradients by itself comes here too; a number alone is a loss, a metric or a count."""
+    if not all(_is_number(tensor) for tensor in tensors):
+        runtime.remember(runtime.REDUCED)
+
+
+def _is_number(tensor: Any) -> bool:
+    return isinstance(tensor, (int, float)) or tf.TensorShape(getattr(tensor, "shape", None)).rank == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +237,6 @@ class FusedAllreduce:
     def _inputs(self, tensors: Sequence[Any]) -> tuple[dict[str, Any], Callable[..., Sequence[tf.Tensor]]]:
         """What the op takes, and what makes results of what it returns."""
         values, wire, unpack = pack(self.compression, call.tensors_of(tensors, self.tensor_names))
-        runtime.remember(runtime.REDUCED)
         inputs = {
             "tensors": values,
             "prescale": self.before,
@@ -278,7 +304,6 @@ def _allreduce_slices(
     slices: tf.IndexedSlices, reduction: ReduceOp, scale: tf.Tensor, label: str, process_set: ProcessSet
 ) -> tf.IndexedSlices:
     """Rows stay apart: adding up rows of the same index is left to whoever applies them."""
-    runtime.remember(runtime.REDUCED)
     values, indices = allgather.grouped_allgather([slices.values, slices.indices], label, process_set)
     factor = scale / process_set.size() if reduction is Average else scale
     return tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, slices.dense_shape)

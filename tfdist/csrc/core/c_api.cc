@@ -14,6 +14,7 @@
 #include "core/bucket_plan.h"
 #include "core/communicator_factory.h"
 #include "core/device_report.h"
+#include "core/digest.h"
 #include "core/dtype.h"
 #include "core/engine.h"
 #include "core/timeline.h"
@@ -328,6 +329,8 @@ int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int cou
     return tfdist::Plan(dtypes, bytes, count, threshold_bytes, buckets);
   });
 }
+
+uint64_t tfdist_digest(const void* bytes, int64_t count) { return tfdist::Digest(bytes, count); }
 
 int tfdist_describe_gpus(const tfdist_settings* settings, char* json, int json_size, char* message,
                          int message_size) {

@@ -96,6 +96,9 @@ TFDIST_EXPORT int tfdist_plan_buckets(const char* const* dtypes, const int64_t* 
                                       int64_t threshold_bytes, int* buckets, char* message,
                                       int message_size);
 
+// A number for these bytes (digest.h). Needs no engine.
+TFDIST_EXPORT uint64_t tfdist_digest(const void* bytes, int64_t count);
+
 // What the GPUs of this machine can be used with (device_report.h), as JSON with a terminating
 // zero. Needs no engine. Fails where `json_size` bytes are too few.
 TFDIST_EXPORT int tfdist_describe_gpus(const struct tfdist_settings* settings, char* json,
