@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 import tfdist
-from tfdist import _compat, errors, model_optimizer, optimizer
+from tfdist import _compat, adapted_state, errors, model_optimizer, optimizer, random_state
 from tfdist.atomic_file import need_folder
 from tfdist.callbacks import metric_reduction, snapshot, writer
 from tfdist.callbacks.failure_series import FailureSeries
@@ -31,7 +31,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     written. Rank 0 writes weights, optimizer state and position, and the random state and metrics of every rank. Files
     are complete or invisible, and checked when they are read; the newest good one is used. Where the learning rate is
     scaled by the number of ranks, another number of ranks resumes at its own rate, but from the beginning of an epoch
-    only.
+    only, and draws random numbers that none has drawn before.
 
     Training waits for a copy in memory, not for the disk: rank 0 writes it in a thread. Where a file takes longer than
     the batches up to the next, the next waits for its turn, and one after that takes its place, so that rank 0 holds
@@ -119,6 +119,8 @@ class BackupAndRestore(keras.callbacks.Callback):
             )
         else:
             self._set_local_state(local)
+        if not local:  # another number of ranks
+            random_state.fold_again(self.model, position.epoch)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
@@ -263,6 +265,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         statistics and metrics. Every rank must ask.
         """
         state = {f"own/{index}": variable.numpy() for index, variable in enumerate(self._own_variables())}
+        state |= random_state.state_of_process()
         for prefix, each, _ in self._optimizers():
             state[f"{prefix} rate factor"] = np.array(optimizer.learning_rate_scale(each))
             rate = _compat.learning_rate_of(each)
@@ -280,6 +283,9 @@ class BackupAndRestore(keras.callbacks.Callback):
             for index, variable in enumerate(variables):
                 if f"{prefix}/{index}" in state:
                     variable.assign(state[f"{prefix}/{index}"])
+        adapted_state.follow_variables(self.model)
+        if state:  # of this process; what was saved has its number already
+            random_state.restored(self.model, state)
 
     def _set_rate(self, state: dict[str, Any]) -> None:
         """The rate in force, to the bit. The optimizer's part of the file holds that of one process."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tfdist
 from tfdist import errors, runtime
 from tfdist.callbacks.drift import checked
-from tfdist.callbacks.model_hook import ModelHook, broadcast_state
+from tfdist.callbacks.model_hook import ModelHook, begin_equal
 from tfdist.ops import call
 
 
@@ -18,7 +18,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the weights and optimizer state of one rank before the first step.
 
     You need it where the optimizer was wrapped by hand; `DataParallel` does it by itself. No step is taken from
-    weights that differ, at the start and when training resumes.
+    weights that differ, at the start and when training resumes. What preprocessing layers have learned is compared. The
+    states of seed generators stay: give each rank another seed before the model is made, or all drop the same units.
 
     Args:
         root_rank: The rank whose state everybody gets.
@@ -29,6 +30,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     Raises:
         ConfigError: If an argument cannot be honoured, or the model cannot be built before the first step.
+        MismatchError: In `fit`, if a preprocessing layer has learned something else on each rank.
 
     Example:
 
@@ -61,7 +63,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._hook.drift.begin(self._drift, self._local_variables, in_epoch=not runtime.happened(runtime.JOINED))
-        self._hook.when_built(lambda: broadcast_state(self.model, self._root_rank, keep=self._local_variables))
+        self._hook.when_built(lambda: begin_equal(self.model, self._root_rank, keep=self._local_variables))
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._hook.skips(batch):

@@ -11,11 +11,11 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist import config, errors, model_optimizer, optimizer, runtime, xla
+from tfdist import config, errors, model_optimizer, optimizer, random_state, runtime, xla
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
 from tfdist.callbacks.drift import checked
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
-from tfdist.callbacks.model_hook import ModelHook, broadcast_state
+from tfdist.callbacks.model_hook import ModelHook, begin_equal
 from tfdist.callbacks.optimizer_warmup import OptimizerWarmup
 from tfdist.compression import AnyCompression, Compression
 from tfdist.elastic import advice, loop
@@ -41,6 +41,10 @@ class DataParallel(keras.callbacks.Callback):
     - starts all ranks from the weights and optimizer state of rank 0;
     - makes the logs of each epoch those of all ranks, so that `EarlyStopping`, `ReduceLROnPlateau` and `TerminateOnNaN`
       act on all ranks together;
+    - makes each rank draw dropout masks, noise and augmentation of its own, also where all have the same seed: once for
+      a model, a number is folded into its seed generators and that of `keras.random`. Rank 0 stays as it is;
+    - compares what preprocessing layers of the model have learned (vocabularies, boundaries) before the first step, and
+      has constants of `Normalization` follow the weights of rank 0;
     - takes the moments of Keras' own `BatchNormalization(synchronized=True)` over the batches of all ranks, as
       `tfdist.SyncBatchNormalization` does: in training steps only, in models inside the model too, and without a trace
       in weights, configuration and files. Other batch normalisation is over each rank's own batch;
@@ -79,6 +83,8 @@ class DataParallel(keras.callbacks.Callback):
 
     Raises:
         ConfigError: If an argument cannot be honoured.
+        MismatchError: In `fit`, if a preprocessing layer has learned something else on each rank: adapt it before
+            `tfdist.shard`.
 
     Example:
 
@@ -170,7 +176,7 @@ class DataParallel(keras.callbacks.Callback):
             need_equal_settings()
         self._hook.begin("train")
         self._hook.drift.begin(self._drift, in_epoch=not (self.elastic or self._hook.joins))
-        self._hook.when_built(lambda: broadcast_state(self.model, root_rank=0))
+        self._hook.when_built(self._begin_equal)
         self._warmups = self._make_warmups() if self._warmup_epochs else []
         for part in self._parts():
             part.on_train_begin(logs)
@@ -222,6 +228,10 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         self._hook.end("test")
+
+    def _begin_equal(self) -> None:
+        begin_equal(self.model, root_rank=0)
+        random_state.fold(self.model)
 
     def _parts(self) -> list[keras.callbacks.Callback]:
         return [part for part in (*self._warmups, self._checkpoint, self._autotune) if part is not None]

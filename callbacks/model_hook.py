@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, errors, model_optimizer, runtime
+from tfdist import _compat, adapted_state, errors, model_optimizer, runtime
 from tfdist.callbacks import metric_reduction
 from tfdist.callbacks.drift import Drift
 from tfdist.gradients import weighted_by
@@ -228,6 +228,18 @@ def average_statistics(model: keras.Model, keep: Sequence[Any] = ()) -> None:
         statistics, tfdist.grouped_allreduce(values, op=tfdist.Average, name="statistics"), strict=True
     ):
         variable.assign(value)
+    adapted_state.follow_variables(model)
+
+
+def begin_equal(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> None:
+    """`broadcast_state` at the beginning of a `fit`, after a look at what a broadcast does not reach.
+
+    Raises:
+        ConfigError: As `broadcast_state` does.
+        MismatchError: If a preprocessing layer has learned something else on each rank.
+    """
+    adapted_state.require_equal_before_broadcast(model, model_optimizer.local_layers(model))
+    broadcast_state(model, root_rank, keep)
 
 
 def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> None:
@@ -257,6 +269,7 @@ def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()
     kept = {id(part) for variable in local for part in (variable, getattr(variable, "value", variable))}
     shared = [v for v in variables if id(v) not in kept and id(v.value) not in kept]
     tfdist.broadcast_variables(shared, root_rank, name="weights and optimizer state")
+    adapted_state.follow_variables(model)
 
 
 def build_from_data(model: keras.Model, iterator: Any) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 from keras.src import api_export
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
 from keras.src.saving import object_registration
 from keras.src.utils import io_utils
 
@@ -129,6 +133,51 @@ def moments_of_process(layer: keras.layers.BatchNormalization, inputs: Any, mask
 def layers_of(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """The layers of a model, and of models in it."""
     yield from model._flatten_layers()
+
+
+def parts_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """The layers that a layer or model holds itself, also in lists and dicts."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def own_variables(layer: keras.layers.Layer) -> list[Any]:
+    """The weights of a layer, without those of layers in it."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def lookup_of(layer: keras.layers.Layer) -> Iterator[tuple[str, Any]]:
+    """What a `StringLookup` or `IntegerLookup` looks up: its terms in their order, without those for masks and for
+    what is unknown, and their weights where it has any.
+    """
+    keys, values = layer.lookup_table.export() if layer.lookup_table.size() else ((), ())
+    terms, places = (values, keys) if layer.invert else (keys, values)
+    found = np.asarray(terms)
+    yield "vocabulary", found[np.argsort(np.asarray(places))] if found.size else found
+    weights = getattr(layer, "idf_weights_const", None)
+    if weights is not None:
+        yield "TF-IDF weights", np.asarray(weights)
+
+
+def seed_generators_of(model: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
+    """Those of the layers of a model, and of models in it, each once."""
+    found = (generator for layer in layers_of(model) for generator in layer._seed_generators)
+    return list({id(generator): generator for generator in found}.values())
+
+
+def is_seed_state(variable: Any) -> bool:
+    """Whether a variable is the state of a seed generator of Keras."""
+    return isinstance(variable, keras.Variable) and variable.name == "seed_generator_state"
+
+
+def global_seed_generator(make: bool) -> keras.random.SeedGenerator | None:
+    """The one that Keras' random functions take without a seed; None if there is none yet and none is to be made."""
+    found: keras.random.SeedGenerator | None = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    if found is None and make:
+        # Its seed is drawn from Python's generator, of which scripts may need the same numbers on all ranks.
+        state = random.getstate()
+        found = seed_generator.global_seed_generator()
+        random.setstate(state)
+    return found
 
 
 def layers_with_keras_moments(model: keras.Model) -> Iterator[keras.layers.BatchNormalization]:

@@ -38,6 +38,10 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     look into the data on all ranks or on none. The same seeds also make a new process read the same order again, which
     resuming in the middle of an epoch depends on: it draws the batches already trained on and drops them.
 
+    Layers that learn from data (`Normalization`, `TextVectorization` and others) are adapted before, to the whole data:
+    adapted to its part each rank would have learned something else. `DataParallel` compares those of the model. One
+    seed on all ranks is right: `DataParallel` makes each rank draw dropout masks and augmentation of its own.
+
     Every rank runs the steps above `shard`, so put it before an expensive `.map`, and `.batch` and `.prefetch` after:
     `tfdist.shard(paths.shuffle(1000, seed=1)).map(decode).batch(32)`.
 

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist import _compat, errors, hardware, model_optimizer, runtime
+from tfdist import _compat, adapted_state, errors, hardware, model_optimizer, runtime
 from tfdist import optimizer as optimizer_module
 from tfdist.digest import digest_of
 from tfdist.local_variable import key_of
@@ -89,10 +89,11 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
     `BroadcastGlobalVariablesCallback` or `MetricAverageCallback` looks by itself. Also for layers that are used in
     `dataset.map`, such as a `Normalization`, which cannot be found from a model. Every rank calls it.
 
-    Of a model it compares what training must keep equal: weights that are trainable or frozen, and all weights of
-    layers that are adapted. Moving statistics, which each rank takes from its own batches, and the seeds of random
-    layers differ on purpose. Of any other layer it compares all weights, of an optimizer all variables. Variables that
-    are local to a distributed optimizer are left out.
+    Of a model it compares what training must keep equal: weights that are trainable or frozen, and all weights and
+    other state (vocabularies, boundaries, constants) of layers that are adapted. Moving statistics, which each rank
+    takes from its own batches, and the seeds of random layers differ on purpose. Of any other layer it compares all
+    weights and what was adapted, of an optimizer all variables. Variables that are local to a distributed optimizer are
+    left out.
 
     It reads the weights once, and exchanges a number for each variable.
 
@@ -121,10 +122,14 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
     if not tf.executing_eagerly():
         raise errors.ConfigError(f"{label!r} ran inside a tf.function. Call it outside, between two steps.")
     call.number_of(process_set)
+    learned = 0
+    if isinstance(target, keras.layers.Layer):
+        local = model_optimizer.local_layers(target) if isinstance(target, keras.Model) else ()
+        learned = adapted_state.require_equal(target, local, process_set)
     parts: list[Part] = []
     problem = ""
     try:
-        parts = parts_of(target)
+        parts = parts_of(target, needed=not learned)
     except errors.ConfigError as error:
         problem = str(error)
     differences = compare(parts, label, process_set, problem)
@@ -137,11 +142,15 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
             _logger.warning("tfdist: %s", text)
 
 
-def parts_of(target: Any) -> list[Part]:
-    """What `check_equal` compares.
+def parts_of(target: Any, needed: bool = True) -> list[Part]:
+    """The variables that `check_equal` compares.
+
+    Args:
+        target: As there.
+        needed: Whether there must be any.
 
     Raises:
-        ConfigError: If `target` is of another kind, or has no variables.
+        ConfigError: If `target` is of another kind, or has no variables and needs some.
     """
     if isinstance(target, keras.Model):
         variables = _variables_of_model(target)
@@ -160,7 +169,7 @@ def parts_of(target: Any) -> list[Part]:
             "check_equal takes a Keras model, layer or optimizer, a variable, or a list of variables; received "
             f"{strangers[0]!r}."
         )
-    if not variables:
+    if needed and not variables:
         raise errors.ConfigError(
             f"{getattr(target, 'name', target)!r} has no variables to compare. Build it first: call it on a batch, or "
             "adapt it."

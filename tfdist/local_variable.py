@@ -59,6 +59,11 @@ class LocalVariables:
         self._layers += members
         self.partial = True
 
+    @property
+    def layers(self) -> list[keras.layers.Layer]:
+        """The layers that were added."""
+        return list(self._layers)
+
     def variables(self) -> list[Any]:
         """Variables and tensors; those of layers that are not built yet are missing."""
         return [*self._sources, *(variable for layer in self._layers for variable in layer.weights)]

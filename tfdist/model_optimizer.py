@@ -50,6 +50,11 @@ def local_variables(model: keras.Model) -> list[Any]:
     return [variable for each in optimizers_of(model) for variable in optimizer.local_variables(each)]
 
 
+def local_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """The layers that the optimizers of a model leave to this rank."""
+    return [layer for each in optimizers_of(model) for layer in optimizer.local_layers(each)]
+
+
 def has_local_variables(model: keras.Model) -> bool:
     """Whether ranks may have local variables; the same on every rank, also on one that has none."""
     return any(optimizer.has_local_variables(each) for each in optimizers_of(model))

@@ -470,6 +470,12 @@ def local_variables(optimizer: keras.optimizers.Optimizer | None) -> list[Any]:
     return [] if distribution is None else distribution.local.variables()
 
 
+def local_layers(optimizer: keras.optimizers.Optimizer | None) -> list[keras.layers.Layer]:
+    """The layers that a distributed optimizer leaves to this rank; none for any other optimizer."""
+    distribution = _distribution_of(optimizer)
+    return [] if distribution is None else distribution.local.layers
+
+
 def has_local_variables(optimizer: keras.optimizers.Optimizer | None) -> bool:
     """Whether ranks may have local variables; the same on every rank, also on one that has none."""
     distribution = _distribution_of(optimizer)

@@ -31,8 +31,10 @@ _events: set[str] = set()
 SHARDED = "the data was sharded"
 JOINED = "the ranks may have unequal numbers of batches, so that they join at the end of an epoch"
 REDUCED = "gradients, or what may be gradients, were reduced over the ranks"
+SEEDS_SHARED = "rank 0 has warned of equal random states"
 TUNED = "settings were looked for, or could have been"
 _first_arguments: list[Any] = [None, None]
+_first_rank: list[int] = []
 _status = [1]  # of an exit that does not wait
 _state: dict[str, bool] = {"failing": False, "hooked": False, "started": False, "mpi4py_ends_mpi": False}
 
@@ -94,6 +96,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             _native.Settings.of(settings, process),
         )
     _first_arguments[:] = [comm, process_sets]
+    _first_rank[:] = _first_rank or [rank()]
     if settings.autotune != "0":  # the engine has room for more than the settings say
         tuning.apply(tuning.of_settings(settings, tuning.most_chunk_bytes()))
     if launched and settings.pin_gpus:
@@ -156,6 +159,12 @@ def is_initialized() -> bool:
 def rank() -> int:
     """This process's number in the job: 0 to `size() - 1`."""
     return _native.ask("rank")
+
+
+def first_rank() -> int:
+    """The rank that this process started with, which no other process of its start has, also where ranks were lost."""
+    rank()
+    return _first_rank[0]
 
 
 def size() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdist import errors, model_optimizer, optimizer
+from tfdist import _compat, adapted_state, errors, model_optimizer, optimizer
 from tfdist.elastic.state import ObjectState
 from tfdist.ops.broadcast import broadcast_variables
 from tfdist.ops.object import allgather_object, broadcast_object
@@ -20,7 +20,8 @@ class TensorFlowState(ObjectState):
 
     Args:
         variables: `tf.Variable` or `keras.Variable`, in the same order and of the same shapes on every rank: those of
-            the model and of its optimizer, which must be built.
+            the model and of its optimizer, which must be built. States of seed generators, which are among
+            `model.variables`, are kept and put back, and stay each rank's own.
         **values: As for `ObjectState`.
 
     Attributes:
@@ -29,7 +30,7 @@ class TensorFlowState(ObjectState):
     Example:
 
     ```python
-    state = tfdist.elastic.TensorFlowState([*model.variables, *optimizer.variables], step=0)
+    state = tfdist.elastic.TensorFlowState([*model.weights, *optimizer.variables], step=0)
     ```
     """
 
@@ -57,7 +58,9 @@ class TensorFlowState(ObjectState):
 
     def _receive(self, root: int) -> None:
         self._compare_layouts(root)
-        broadcast_variables(self.variables, root, name="variables of the state")
+        # The random state is each rank's own, or all would drop the same units from here on.
+        shared = [variable for variable in self.variables if not _compat.is_seed_state(variable)]
+        broadcast_variables(shared, root, name="variables of the state")
         super()._receive(root)
 
     def _compare_layouts(self, root: int) -> None:
@@ -177,10 +180,12 @@ class KerasState(TensorFlowState):
         # Before the variables, of which the rate may be one: scaling it anew would round it.
         self._scale(self._kept_factors)
         super()._put_back()
+        adapted_state.follow_variables(self.model)
 
     def _receive(self, root: int) -> None:
         self._scale(broadcast_object(self._factors(), root, name="factors of the rates"))
         super()._receive(root)
+        adapted_state.follow_variables(self.model)
 
     def _kept_content(self) -> dict[str, Any]:
         return {**super()._kept_content(), "factors": self._kept_factors}

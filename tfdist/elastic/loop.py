@@ -56,7 +56,7 @@ def run(
             state.step += 1
             state.commit()
 
-    train(tfdist.elastic.TensorFlowState([*model.variables, *optimizer.variables], step=0))
+    train(tfdist.elastic.TensorFlowState([*model.weights, *optimizer.variables], step=0))
     ```
     """
 

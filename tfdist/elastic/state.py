@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdist import errors, runtime
+from tfdist import errors, random_state, runtime
 from tfdist.elastic import retirement
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.launch import member
@@ -30,7 +30,7 @@ class State(abc.ABC):
         self._commits = 0
         self._store: CommitStore | None = None
         self._training = 0
-        self._is_told = self._lacks_room = False
+        self._is_told = self._lacks_room = self._synced = False
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def commit(self) -> None:
@@ -83,6 +83,9 @@ class State(abc.ABC):
         """
         commits = allgather_object(self._commits, name="commits")
         newest = max(commits)
+        if newest and not self._synced:
+            random_state.begin_at(newest)
+        self._synced = True
         self._remove_damaged(anew=newest == 0)
         self._receive(commits.index(newest))
         self._keep()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist import process_sets
+from tfdist import _compat, process_sets, runtime
 from tfdist.ops import allreduce, call, topology
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Sum
+
+_logger = logging.getLogger("tfdist")
 
 
 def broadcast(
@@ -77,11 +80,14 @@ def broadcast_variables(
 ) -> None:
     """Overwrites variables with the values they have on rank `root_rank`.
 
-    You need it where training starts or resumes, so that no rank steps from weights of its own.
+    You need it where training starts or resumes, so that no rank steps from weights of its own. Constants that a
+    `keras.layers.Normalization` has made of its variables do not follow: call its `finalize_state()` afterwards. The
+    callbacks and the states of elastic training do.
 
     Args:
         variables: `tf.Variable` or `keras.Variable`, the same list on every rank; names may differ, dtypes and
-            shapes may not.
+            shapes may not. Of a Keras model these are its `weights`: its `variables` have the states of seed generators
+            too, so that all ranks draw the same random numbers from then on; rank 0 warns of it once.
         root_rank: The rank whose values are wanted, by its number among all ranks.
         name: What errors call the collective.
         process_set: The ranks that take part.
@@ -96,6 +102,7 @@ def broadcast_variables(
     ```
     """
     label = name or "broadcast_variables"
+    _warn_of_seeds(variables)
     resources = [_resource(variable) for variable in variables]
     here = [_lies_with_collectives(resource) for resource in resources]
     # Only positions travel: Keras numbers names by what a process built before, which may differ by rank.
@@ -115,6 +122,17 @@ def broadcast_variables(
     received = grouped_broadcast(values, root_rank, f"{label} elsewhere", process_set)
     for resource, value in zip(elsewhere, received, strict=True):
         resource.assign(value)
+
+
+def _warn_of_seeds(variables: Sequence[Any]) -> None:
+    if runtime.rank() or runtime.size() == 1 or runtime.happened(runtime.SEEDS_SHARED):
+        return
+    if any(map(_compat.is_seed_state, variables)):
+        runtime.remember(runtime.SEEDS_SHARED)
+        _logger.warning(
+            "tfdist: broadcast_variables got states of seed generators, so all ranks draw the same random numbers from "
+            "here on, such as the units that Dropout drops. Pass model.weights instead of model.variables."
+        )
 
 
 def broadcast_(

@@ -28,7 +28,7 @@ def join() -> int | tf.Tensor:
     ```python
     for batch in dataset:  # unequal numbers of batches
         train_step(batch)
-    tfdist.broadcast_variables(model.variables, root_rank=tfdist.join())
+    tfdist.broadcast_variables(model.weights, root_rank=tfdist.join())
     ```
     """
     last = call.run("tfdist_join")

@@ -30,7 +30,7 @@ class TensorFlowState(elastic.TensorFlowState):
         if not variables:
             raise errors.ConfigError(
                 f"TensorFlowState needs the variables to keep; received {variables!r}. TensorFlow 2 has no list of all "
-                "variables, so name them: TensorFlowState([*model.variables, *optimizer.variables])."
+                "variables, so name them: TensorFlowState([*model.weights, *optimizer.variables])."
             )
         super().__init__(variables, **values)
 
