@@ -27,7 +27,7 @@ from tfdist.data_service.process.spare import SparePorts
 from tfdist.data_service.process.supervisor import ENDED, FAILED, READY, Member, Supervisor
 from tfdist.data_service.server import port
 from tfdist.errors import ConfigError
-from tfdist.launch.process import adopt_orphans, end_descendants
+from tfdist.launch.process import adopt_orphans, end_descendants, heeded
 
 _HOST = "127.0.0.1"
 _STEP_S = 0.5
@@ -283,7 +283,7 @@ def main() -> int:
 
     with scratch() as work_dir:
         manager = Manager(order, work_dir, answer)
-        for signum in (signal.SIGTERM, signal.SIGHUP):
+        for signum in heeded((signal.SIGTERM, signal.SIGHUP)):
             signal.signal(signum, lambda *_: manager.stop())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         wakeup, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

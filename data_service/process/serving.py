@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdist.data_service.process.restart import RestartPolicy
 from tfdist.data_service.process.supervisor import FAILED, Supervisor
+from tfdist.launch.process import heeded
 
 _STEP_S = 1.0
 FAILURE = 1
@@ -32,7 +33,7 @@ def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeou
     supervisor = Supervisor(policy, drain_timeout_s, _show, end_key="Ctrl-C")
     wakeup, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for signum in heeded((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
         signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
     member = supervisor.add(role, role, config)
 

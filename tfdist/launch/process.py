@@ -29,6 +29,14 @@ def die_with_parent(signum: int, parent: int) -> None:
         os.kill(os.getpid(), signum)
 
 
+def heeded(signals: Iterable[int]) -> list[int]:
+    """Those of `signals` to be caught: what the caller ignores on purpose, as nohup and a shell's `&` do, stays so.
+
+    SIGTERM is what our own processes end each other by.
+    """
+    return [each for each in signals if each == signal.SIGTERM or signal.getsignal(each) is not signal.SIG_IGN]
+
+
 def adopt_orphans() -> None:
     """Makes descendants whose parent ends children of this process, so that no daemonised one is lost from sight."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,9 @@ class Supervisor:
         self._opener = Opener(ticket.job, ticket.key, TO_RANK, range(rank, rank + 1))
         self._buffer = FrameBuffer()
         self._unsent = bytearray()
+        # What goes in order with the output, which waits for room at the launcher; all else goes at once.
+        self._held: deque[tuple[int, str, dict[str, Any]]] = deque()
+        self._held_bytes = self._window = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._errand: Errand | None = None
         self._command: tuple[str, ...] | None = None
@@ -89,6 +93,7 @@ class Supervisor:
         self._pulse: Pulse | None = None
         self._looked_at = self._shown_at = 0.0
         self._throttled = self._reported = self._tidied = self._over = self._abandoned = self._cut_off = False
+        self._has_told_end = False
         self._elastic = False
         self._member: int | None = None
         self._commits: Path | None = None
@@ -171,12 +176,15 @@ class Supervisor:
         if self._kill_at is not None and self._kill_at <= now:
             self._kill_at = None
             send(descendants(os.getpid()), signal.SIGKILL)
+        if self._drain_until is not None and self._held and not self._has_told_end:
+            self._has_told_end = True
+            self._send("ended", failed=not self._told and self._child is not None and self._child.returncode != 0)
         if self._drain_until is not None and not self._reported:
             if self._throttled:
                 self._drain_until = now + _PATIENCE_S
             elif not self._pipes or self._drain_until <= now:
                 self._report()
-        if self._reported and not self._unsent and not self._tidied:
+        if self._reported and not self._unsent and not self._held and not self._tidied:
             self._tidied = True
             end_descendants(os.getpid(), _PATIENCE_S)
 
@@ -225,7 +233,7 @@ class Supervisor:
             self._send_pieces("stderr", self._splitters["stderr"].feed(line.encode() + b"\n", time.monotonic()))
             code = 127 if isinstance(error, FileNotFoundError) else 126
             self._reported = True
-            self._send("finished", code=code, signal=None, told=False, tail=[line])
+            self._hold(0, "finished", code=code, signal=None, told=False, tail=[line])
             return False
         finally:
             if membership is not None:
@@ -303,7 +311,8 @@ class Supervisor:
         if self._errand is not None and not self._errand.answered and not self._told:
             self._errand.fail()
         status = self._child.returncode
-        self._send(
+        self._hold(
+            0,
             "finished",
             code=status if status >= 0 else None,
             signal=-status if status < 0 else None,
@@ -315,7 +324,22 @@ class Supervisor:
 
     def _send_pieces(self, stream: str, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
-            self._send("output", stream=stream, text=piece.text.decode(errors="surrogateescape"), end=piece.end)
+            text = piece.text.decode(errors="surrogateescape")
+            self._hold(piece.size, "output", stream=stream, text=text, end=piece.end)
+
+    def _hold(self, size: int, kind: str, **fields: Any) -> None:
+        """Sends what is of that size in the launcher's window, after all output before it."""
+        self._held.append((size, kind, fields))
+        self._held_bytes += size
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._held and (self._window > 0 or not self._held[0][0]):
+            size, kind, fields = self._held.popleft()
+            self._held_bytes -= size
+            self._window -= size
+            self._unsent += self._sealer.seal(kind, **fields)
+        self._write()
 
     def _send(self, kind: str, **fields: Any) -> None:
         self._unsent += self._sealer.seal(kind, **fields)
@@ -332,7 +356,7 @@ class Supervisor:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         self._selector.modify(self._socket, events, "launcher")
-        if self._throttled != (len(self._unsent) > _UNSENT_BYTES):
+        if self._throttled != (len(self._unsent) + self._held_bytes > _UNSENT_BYTES):
             self._throttled = not self._throttled
             for stream, descriptor in self._pipes.items():
                 if self._throttled:
@@ -370,6 +394,10 @@ class Supervisor:
             # Of another generation it has another name.
             self._leave = None if self._commits is None else self._commits / f"leave-{self._job}"
             self._watch(message.fields["silence_limit"])
+            self._window = message.fields["window"]
+        elif message.kind == "more":
+            self._window += message.fields["size"]
+            self._pass_on()
         elif message.kind == "call" and self._errand is None:
             self._errand = Errand(message.fields, self._send)
         elif message.kind == "part" and self._errand is not None:
