@@ -27,7 +27,7 @@ from tfdist.data_service.process.spare import SparePorts
 from tfdist.data_service.process.supervisor import ENDED, FAILED, READY, Member, Supervisor
 from tfdist.data_service.server import port
 from tfdist.errors import ConfigError
-from tfdist.launch.process import adopt_orphans, end_descendants, heeded
+from tfdist.launch.process import adopt_orphans, call_this_process, end_descendants, heeded
 
 _HOST = "127.0.0.1"
 _STEP_S = 0.5
@@ -267,6 +267,7 @@ def _empty(descriptor: int) -> None:
 def main() -> int:
     """Runs the order that comes by standard input."""
     parent = os.getppid()
+    call_this_process("tfdist-data")
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)

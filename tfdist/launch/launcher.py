@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.errors import ConfigError
-from tfdist.launch import guard, host, interface, member, probe, task
+from tfdist.launch import guard, host, interface, job_folder, member, probe, task
 from tfdist.launch.call import Call
 from tfdist.launch.channel import Broken, Channel, Lost, Received
 from tfdist.launch.console import READER_S, Console
@@ -482,3 +482,4 @@ class Launcher:
         started = self._mpirun is not None or self._data_cluster is not None
         if started and not end_descendants(os.getpid(), _END_PATIENCE_S):
             self._say("some processes of the job cannot be ended; see `ps` for those in state D")
+        job_folder.remove(self._ticket.job)  # where the guard was killed

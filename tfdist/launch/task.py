@@ -24,7 +24,7 @@ if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from tfdist.launch import commit_file, member, place, program
+from tfdist.launch import commit_file, job_folder, member, place, program
 from tfdist.launch.call import Errand
 from tfdist.launch.chatter import is_chatter
 from tfdist.launch.core import available, thread_defaults
@@ -58,8 +58,6 @@ _ELASTIC_TERM_S = 0.05
 _ABANDONED_S = 1.0
 # How often a rank shows that it is there within the silence that the launcher bears.
 _SIGNS_OF_LIFE = 5
-# Files here are memory; they outlive the processes, and are what new ones go on from.
-MEMORY = Path("/dev/shm")
 _MEMBER_KINDS = {
     member.JOINED: "joined",
     member.COMMITTED: "committed",
@@ -94,6 +92,7 @@ class Supervisor:
         self._looked_at = self._shown_at = 0.0
         self._throttled = self._reported = self._tidied = self._over = self._abandoned = self._cut_off = False
         self._has_told_end = False
+        self._segments = job_folder.segments(ticket.job, rank)
         self._elastic = False
         self._member: int | None = None
         self._commits: Path | None = None
@@ -128,6 +127,9 @@ class Supervisor:
             # At once: mpirun's daemon, which is cut off as well, may end us before our rank has gone.
             shutil.rmtree(self._commits, ignore_errors=True)
         end_descendants(os.getpid(), _ABANDONED_S if self._abandoned else _PATIENCE_S)
+        shutil.rmtree(self._segments, ignore_errors=True)
+        if self._abandoned:  # the guard may be gone, too
+            shutil.rmtree(job_folder.session(self._job), ignore_errors=True)
         if self._commits is not None:
             self._settle(self._commits)
         if self._cut_off:
@@ -210,6 +212,7 @@ class Supervisor:
 
     def _start(self, command: Sequence[str], given: Sequence[int] = ()) -> bool:
         environment = child_environment(self._environment)
+        environment |= job_folder.segment_variables(self._segments, environment)
         membership = self._prepare_membership() if self._elastic else None
         if membership is not None:
             # A rank alone is elastic: what else this job starts need not import Keras.
@@ -416,9 +419,9 @@ class Supervisor:
         if not name:
             return None
         try:
-            return commit_file.make_folder(MEMORY, name)
+            return commit_file.make_folder(job_folder.MEMORY, name)
         except OSError as error:
-            print(f"rank {self._rank} keeps no commits in {MEMORY}: {error.strerror}", file=sys.stderr)
+            print(f"rank {self._rank} keeps no commits in {job_folder.MEMORY}: {error.strerror}", file=sys.stderr)
             return None
 
     def _settle(self, commits: Path) -> None:

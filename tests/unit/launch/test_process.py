@@ -60,3 +60,20 @@ def test_nothing_to_end() -> None:
         assert process.end_descendants(leaf.pid, patience_s=0)
         process.send([leaf.pid], signal.SIGKILL)
     process.send([leaf.pid], signal.SIGKILL)
+
+
+def test_signals_that_are_ignored_are_not_heeded() -> None:
+    script = (
+        "import signal\nfrom tfdist.launch.process import heeded\n"
+        "print(*map(int, heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))))"
+    )
+    for ignored, heeded in (("", "2 15 1"), ("HUP", "2 15"), ("HUP INT TERM", "15")):
+        words = ["sh", "-c", f"trap '' {ignored or 0}; exec \"$@\"", "sh", sys.executable, "-c", script]
+        assert subprocess.run(words, capture_output=True, text=True, timeout=60).stdout.split() == heeded.split()
+
+
+def test_name_of_a_process() -> None:
+    script = "from tfdist.launch import process\nprocess.call_this_process('tfdist-dispatcher')\n"
+    script += "print(open('/proc/self/comm').read(), end='')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "tfdist-dispatch\n", done.stderr
