@@ -107,6 +107,16 @@ def reap() -> None:
             pass
 
 
+def reap_orphans(child: subprocess.Popen[bytes] | None) -> None:
+    """Collects the adopted zombies beside `child`, whose status stays for `poll`."""
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if child is None or ended.si_pid != child.pid:
+                os.waitpid(ended.si_pid, 0)
+            else:
+                child.poll()
+
+
 def end_launcher(launcher: subprocess.Popen[bytes], signum: int, patience_s: float) -> None:
     """Ends a launcher that leads a session of its own, and with it its job; by force after `patience_s`.
 

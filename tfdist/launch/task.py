@@ -29,7 +29,8 @@ from tfdist.launch.call import Errand
 from tfdist.launch.chatter import is_chatter
 from tfdist.launch.core import available, thread_defaults
 from tfdist.launch.line import LineSplitter, Piece
-from tfdist.launch.process import adopt_orphans, before_exec, descendants, die_with_parent, end_descendants, send
+from tfdist.launch.process import adopt_orphans, before_exec, descendants, die_with_parent, end_descendants
+from tfdist.launch.process import reap_orphans, send
 from tfdist.launch.pulse import Pulse
 from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
 from tfdist.launch.tcp import is_unanswered, keep_alive
@@ -168,6 +169,7 @@ class Supervisor:
                 self._forward(signal.SIGTERM)
                 self._kill_at = time.monotonic() + _TERM_S
         self._look_at_child()
+        reap_orphans(self._child)
 
     def _on_time(self) -> None:
         now = time.monotonic()

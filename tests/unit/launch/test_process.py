@@ -77,3 +77,20 @@ def test_name_of_a_process() -> None:
     script += "print(open('/proc/self/comm').read(), end='')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "tfdist-dispatch\n", done.stderr
+
+
+def test_orphans_are_reaped_and_the_child_is_not() -> None:
+    script = """
+import os, subprocess, time
+from tfdist.launch.process import adopt_orphans, reap_orphans
+adopt_orphans()
+child = subprocess.Popen(["sh", "-c", "for i in 1 2 3; do (exit 5) & done; sh -c '(:) &'; exit 7"])
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+try:
+    while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+        reap_orphans(child)
+except ChildProcessError:
+    print(child.returncode)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "7\n", done.stderr
