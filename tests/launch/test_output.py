@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -101,7 +102,7 @@ def test_slow_reader_gets_all_after_the_end(launch: Any, wait_until: Any) -> Non
     wait_until(lambda: len(launch.files("end*")) == 2, what="the ends")
     data = b""
     for _ in range(8):
-        time.sleep(READER_S / 5)
+        threading.Event().wait(READER_S / 5)
         data += os.read(unread.reader, 1 << 14)
     data += unread.read()
     done = launch.end(unread.job)
@@ -135,4 +136,8 @@ def test_bytes_that_are_no_text(launch: Any) -> None:
         stderr=subprocess.PIPE,
     )
     out, err = job.communicate(timeout=60)
-    assert (job.returncode, out, err) == (0, "[0] \udcff\0\n[0] é\n[0] last\n".encode(errors="surrogateescape"), b"[0] \xfe\n")
+    assert (job.returncode, out, err) == (
+        0,
+        "[0] \udcff\0\n[0] é\n[0] last\n".encode(errors="surrogateescape"),
+        b"[0] \xfe\n",
+    )

@@ -14,8 +14,22 @@ from pathlib import Path
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.launch import build_check, commit_file, core, descriptor, home, host, interface, member, mpirun, network
-from tfdist.launch import option, program, starter, ulfm
+from tfdist.launch import (
+    build_check,
+    commit_file,
+    core,
+    descriptor,
+    home,
+    host,
+    interface,
+    member,
+    mpirun,
+    network,
+    option,
+    program,
+    starter,
+    ulfm,
+)
 from tfdist.launch.call import Call
 from tfdist.launch.cluster.allocation import Allocation
 from tfdist.launch.console import Console
@@ -74,9 +88,7 @@ def prepare(
     return Launcher(plan, console, call), console
 
 
-def _prepare(
-    known: Namespace, command: Sequence[str], spell: Callable[[str], str] = str
-) -> tuple[Plan, Console]:
+def _prepare(known: Namespace, command: Sequence[str], spell: Callable[[str], str] = str) -> tuple[Plan, Console]:
     plan, remarks = make_plan(known, command, dict(os.environ))
     console = Console(
         timestamps=known.prefix_output_with_timestamp,
@@ -160,7 +172,9 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     if call.processes < known.num_proc:
         warnings.append(_shortage(known, hosts))
-    remarks = config.misspelled(environment) + option.notes(known) + notes + [line for line in warnings if line is not None]
+    remarks = (
+        config.misspelled(environment) + option.notes(known) + notes + [line for line in warnings if line is not None]
+    )
     if known.verbose:
         remarks += _choices(known, call, why)
     plan = Plan(

@@ -26,8 +26,8 @@ def open_streams() -> None:
     """The same for a program: `print` also finds its streams, which Python leaves out where they are closed."""
     fill_closed()
     if sys.stdin is None:
-        sys.stdin = open(0, closefd=False)
+        sys.stdin = os.fdopen(0, closefd=False)
     if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")
+        sys.stderr = os.fdopen(2, "w", closefd=False, errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""The folders of a job on a host that are its own alone, so that whoever is left can remove what a killed mpirun leaves.
+"""The folders of a job on a host, so that whoever is left can remove what a killed mpirun leaves.
 
 Open MPI puts what ranks share into /dev/shm, under names that nobody knows when it is gone, and its own files into a
 folder of /tmp. Here each rank, and mpirun, gets a folder named after the job.

@@ -368,27 +368,29 @@ class Launcher:
             raise event.error
         return []
 
+    def _on_hello(self, rank: int, at: str) -> None:
+        if not self._job.connect(rank, at):
+            self._channel.send(rank, "release", forget=False, backup="")
+            return
+        if self._call is not None:
+            self._channel.send(rank, "call", **self._call.offer(rank))
+        plan = self._plan
+        self._channel.send(
+            rank,
+            "run",
+            command=list(plan.command),
+            silence_limit=plan.mpirun.host_timeout_s,
+            elastic=plan.least is not None,
+            commits=plan.commits,
+            window=self._channel.window,
+        )
+        if self._leaving:
+            self._channel.send(rank, "leave")
+
     def _on_message(self, event: Received, now: float) -> list[Action]:
         rank, fields = event.rank, event.message.fields
         if event.message.kind == "hello":
-            if self._job.connect(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere)):
-                if self._call is not None:
-                    self._channel.send(rank, "call", **self._call.offer(rank))
-                plan, elastic = self._plan, self._plan.least is not None
-                limit = plan.mpirun.host_timeout_s
-                self._channel.send(
-                    rank,
-                    "run",
-                    command=list(plan.command),
-                    silence_limit=limit,
-                    elastic=elastic,
-                    commits=self._plan.commits,
-                    window=self._channel.window,
-                )
-                if self._leaving:
-                    self._channel.send(rank, "leave")
-            else:
-                self._channel.send(rank, "release", forget=False, backup="")
+            self._on_hello(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere))
         elif event.message.kind == "started":
             return self._job.start(rank)
         elif event.message.kind == "joined":

@@ -199,6 +199,10 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         shown = job.mpirun_spoke and not job.complete
         said = "its messages are above, more come with --verbose" if shown else "--verbose shows what it says"
         return f"{job.starter}'s exit status was {job.mpirun_status}; {said}"
+    return _advice_on_rank(cause)
+
+
+def _advice_on_rank(cause: Outcome) -> str:
     where = f"rank {cause.rank} on {cause.host}"
     if not cause.recorded:
         return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
@@ -212,7 +216,9 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
             "their stacks while they are waited for (kill -USR1, or all in files by TFDIST_STACK_DUMP_DIR)"
         )
     if not cause.tail:
-        return f"{where} has printed nothing: look for what ends it with exit code {cause.code}, as sys.exit({cause.code})"
+        return (
+            f"{where} has printed nothing: look for what ends it with exit code {cause.code}, as sys.exit({cause.code})"
+        )
     return f"{where}: mend the error above; --output-filename DIR keeps each rank's full output"
 
 

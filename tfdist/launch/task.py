@@ -29,8 +29,15 @@ from tfdist.launch.call import Errand
 from tfdist.launch.chatter import is_chatter
 from tfdist.launch.core import available, thread_defaults
 from tfdist.launch.line import LineSplitter, Piece
-from tfdist.launch.process import adopt_orphans, before_exec, descendants, die_with_parent, end_descendants
-from tfdist.launch.process import reap_orphans, send
+from tfdist.launch.process import (
+    adopt_orphans,
+    before_exec,
+    descendants,
+    die_with_parent,
+    end_descendants,
+    reap_orphans,
+    send,
+)
 from tfdist.launch.pulse import Pulse
 from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
 from tfdist.launch.tcp import is_unanswered, keep_alive
@@ -180,17 +187,23 @@ class Supervisor:
         if self._kill_at is not None and self._kill_at <= now:
             self._kill_at = None
             send(descendants(os.getpid()), signal.SIGKILL)
-        if self._drain_until is not None and self._held and not self._has_told_end:
-            self._has_told_end = True
-            self._send("ended", failed=not self._told and self._child is not None and self._child.returncode != 0)
-        if self._drain_until is not None and not self._reported:
-            if self._throttled:
-                self._drain_until = now + _PATIENCE_S
-            elif not self._pipes or self._drain_until <= now:
-                self._report()
+        if self._drain_until is not None and self._child is not None:
+            self._drain(self._child, self._drain_until, now)
         if self._reported and not self._unsent and not self._held and not self._tidied:
             self._tidied = True
             end_descendants(os.getpid(), _PATIENCE_S)
+
+    def _drain(self, child: subprocess.Popen[bytes], until: float, now: float) -> None:
+        """The rank has ended: its record comes after its output, which may wait for somebody to read it."""
+        if self._held and not self._has_told_end:
+            self._has_told_end = True
+            self._send("ended", failed=child.returncode != 0 and not self._told)
+        if self._reported:
+            return
+        if self._throttled:
+            self._drain_until = now + _PATIENCE_S
+        elif not self._pipes or until <= now:
+            self._report()
 
     def _has_more(self, stream: str) -> bool:
         """Whether the rest of a line may be in the pipe already: then it is not the rank that pauses, but we."""

@@ -33,7 +33,18 @@ def signals(pid, kind):
 @pytest.mark.parametrize("ignored", [set(), {signal.SIGHUP}, {signal.SIGHUP, signal.SIGINT}])
 def test_signals_that_the_caller_ignores_stay_ignored(ignored):
     trap = " ".join(number.name.removeprefix("SIG") for number in ignored) or "0"
-    words = ["sh", "-c", f"trap '' {trap}; exec \"$@\"", "sh", sys.executable, "-c", PROGRAM, sys.executable, "-c", PLAYER]
+    words = [
+        "sh",
+        "-c",
+        f"trap '' {trap}; exec \"$@\"",
+        "sh",
+        sys.executable,
+        "-c",
+        PROGRAM,
+        sys.executable,
+        "-c",
+        PLAYER,
+    ]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
         while "ready" not in server.stderr.readline():
             assert server.poll() is None

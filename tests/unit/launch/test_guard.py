@@ -18,7 +18,12 @@ from tfdist.launch.ticket import JOB_VARIABLE
 
 def _start(*words: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-I", "-S", guard.__file__, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, JOB_VARIABLE: uuid.uuid4().hex, **(variables or {})})
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, JOB_VARIABLE: uuid.uuid4().hex, **(variables or {})},
+    )
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])

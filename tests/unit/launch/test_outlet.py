@@ -71,7 +71,7 @@ def test_reader_of_a_few_bytes_is_slow_but_reads(pipe: Pipe) -> None:
         pipe.outlet.put(LINES[:60_000])
     pipe.outlet.hurry(0.6)
     for _ in range(6):
-        time.sleep(0.3)
+        threading.Event().wait(0.3)
         os.read(pipe.reader, 50)
     assert pipe.outlet.dropped_bytes == 0
     pipe.outlet.finish()
@@ -81,7 +81,6 @@ def test_reader_of_a_few_bytes_is_slow_but_reads(pipe: Pipe) -> None:
 def test_reader_that_stands_still_is_given_up(pipe: Pipe, wait_until: Callable[..., None]) -> None:
     pipe.outlet.put(LINES, owner=1, size=3)
     pipe.outlet.put(LINES, owner=2, size=4)
-    time.sleep(0.5)
     assert pipe.done == []
     begin = time.monotonic()
     pipe.outlet.hurry(0.3)

@@ -107,9 +107,15 @@ def test_a_traceback_is_shown_where_the_first_to_fail_left_none() -> None:
         (Outcome(0, "h0"), "its host was lost"),
         (Outcome(0, "h0", None, signal.SIGTERM, told=True), "mpirun's exit status was None; --verbose shows what"),
         (Outcome(0, "h0", 1, tail=("no",)), "mend the error above"),
-        (Outcome(0, "h0", 3), "rank 0 on h0 has printed nothing: look for what ends it with exit code 3, as sys.exit(3)"),
+        (
+            Outcome(0, "h0", 3),
+            "rank 0 on h0 has printed nothing: look for what ends it with exit code 3, as sys.exit(3)",
+        ),
         (Outcome(0, "h0", None, signal.SIGABRT, tail=("no",)), "its last lines above say why"),
-        (Outcome(0, "h0", None, signal.SIGABRT), "gave up without a word: run the rank again with PYTHONFAULTHANDLER=1"),
+        (
+            Outcome(0, "h0", None, signal.SIGABRT),
+            "gave up without a word: run the rank again with PYTHONFAULTHANDLER=1",
+        ),
     ],
 )
 def test_advice(outcome: Outcome, hint: str) -> None:
