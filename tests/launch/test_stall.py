@@ -80,8 +80,8 @@ def test_a_rank_that_sleeps_on_another_host(
     """What it does is not seen there; what it has sent tells as much."""
     launch.script(SLEEPS)
     hosts = ",".join(f"node{rank}:1" for rank in range(ranks))
-    words = ("-np", str(ranks), "-H", hosts, "--stall-check-warning-time-seconds", "2")
-    job = agent.start(launch, *words, "python", "rank.py")
+    options = ("-np", str(ranks), "-H", hosts, "--stall-check-warning-time-seconds", "2")
+    job = agent.start(launch, *options, "python", "rank.py")
     wait_until(lambda: reports(launch.said(job)), seconds=55, what="the report")
     assert re.search(r"for rank 1 \(host node1\)\.\n.*kill -USR1 \d+ on host node1\n", launch.said(job))
     (launch.folder / "go").write_text("")
