@@ -22,6 +22,7 @@ DATA_SERVICE_TOOLS = (
     "tfdist._native",  # the ops that run on workers, and what is counted, are in the library
     "tfdist.launch.process",
     "tfdist.launch.descriptor",
+    "tfdist.launch.outlet",
     "tfdist.launch.chatter",
     "tfdist.launch.option",
     "tfdist.atomic_file",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import Any
 
+from tfdist.data_service.process.log import Log
 from tfdist.data_service.process.restart import RestartPolicy
 from tfdist.data_service.process.supervisor import FAILED, Supervisor
 from tfdist.launch.process import heeded
@@ -30,7 +30,8 @@ def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeou
     Returns:
         0 if it ended as it was told to, 1 if it could not start, failed too often, or lost elements in a drain.
     """
-    supervisor = Supervisor(policy, drain_timeout_s, _show, end_key="Ctrl-C")
+    log = Log()
+    supervisor = Supervisor(policy, drain_timeout_s, log.show, end_key="Ctrl-C")
     wakeup, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for signum in heeded((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
@@ -47,9 +48,5 @@ def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeou
             supervisor.step(_STEP_S)
     finally:
         supervisor.end()
+        log.close()
     return FAILURE if member.state == FAILED else min(abs(member.code), FAILURE)
-
-
-def _show(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

@@ -52,3 +52,20 @@ def test_signals_that_the_caller_ignores_stay_ignored(ignored):
         assert signals(server.pid, "SigCgt") == {signal.SIGHUP, signal.SIGINT, signal.SIGTERM} - ignored
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait(30) == 0
+
+
+def test_nobody_who_does_not_read_its_log_holds_it_up(tmp_path, wait_until):
+    flood = "for _ in range(20000): os.write(2, b'x' * 99 + b'\\n')\nopen('written', 'w').close()\n"
+    words = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        sys.executable,
+        "-c",
+        PLAYER.replace("signal.pause()", flood + "signal.pause()"),
+    ]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=tmp_path) as server:
+        wait_until(lambda: (tmp_path / "written").exists(), what="all lines")
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait(30) == 0
+        assert 0 < len(server.stderr.read()) < 1_200_000
