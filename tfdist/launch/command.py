@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.closing(console):
         status = job.run()
         for line in job.heard:
-            console.say(line)
+            console.quote(line)
         if job.explanation:
             console.say(f"tfdistrun: {job.explanation}")
         return status

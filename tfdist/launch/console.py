@@ -72,8 +72,12 @@ class Console:
 
     def say(self, text: str) -> None:
         """Writes the launcher's own words to stderr."""
+        self.quote(self._spell(text))
+
+    def quote(self, text: str) -> None:
+        """Writes the words of another program, or a command, to stderr."""
         with self._lock:
-            said = self._spell(text).encode(errors="replace") + b"\n"
+            said = text.encode(errors="replace") + b"\n"
             self._outlets["stderr"].put(self._writers["stderr"].close() + said)
 
     def watch(self, on_done: Callable[[int, int], None]) -> None:

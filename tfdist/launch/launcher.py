@@ -278,7 +278,7 @@ class Launcher:
             self._plan.data_autoscale,
             self._plan.environment,
             lambda fields: self._events.put(_DataServiceSaid(fields)),
-            self._console.say,
+            self._console.quote,
         )
         while True:
             # Its manager keeps the time, and tells; beyond that it has itself to be given up.
@@ -308,7 +308,8 @@ class Launcher:
         environment |= settings
         if plan.verbose:
             set_for_it = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items())
-            self._say(f"runs {set_for_it}{shlex.join(command)}\n  whose ranks run {shlex.join(plan.command)}")
+            ranks = f"\n  whose ranks run {shlex.join(plan.command)}"
+            self._console.quote(f"tfdistrun: runs {set_for_it}{shlex.join(command)}{ranks}")
         # In a session of its own, so that Ctrl-C reaches the ranks through us, once, and not by mpirun's abrupt way.
         self._mpirun = subprocess.Popen(
             command,
@@ -420,7 +421,7 @@ class Launcher:
         self._job.mpirun_spoke = True
         # Once ranks have ended, its long texts about "improper" exits only hide the cause, which the records tell.
         if self._plan.verbose:
-            self._console.say(f"[{self._plan.mpirun.name}] {line}")
+            self._console.quote(f"[{self._plan.mpirun.name}] {line}")
         elif len(self._held) < _MPIRUN_LINES:
             self._held.append(line)
 

@@ -1,5 +1,7 @@
 """The manager's decisions over workers that are only played: requests and the autoscaler at the same time."""
 
+import sys
+
 import pytest
 
 from tfdist.data_service.inspection.status import Status

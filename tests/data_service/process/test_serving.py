@@ -65,7 +65,7 @@ def test_nobody_who_does_not_read_its_log_holds_it_up(tmp_path, wait_until):
         PLAYER.replace("signal.pause()", flood + "signal.pause()"),
     ]
     with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=tmp_path) as server:
-        wait_until(lambda: (tmp_path / "written").exists(), what="all lines")
+        wait_until((tmp_path / "written").exists, what="all lines")
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait(30) == 0
         assert 0 < len(server.stderr.read()) < 1_200_000
