@@ -119,7 +119,8 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         self._apply(warmup_rate(self._initial_lr, tfdist.size(), step, warmup_steps))
         self._ended = step >= warmup_steps
         if self._ended and self._verbose and tfdist.rank() == 0:
-            print_message(f"Warm-up ended: the learning rate is {self._initial_lr:g}.")
+            # A progress bar may stand on the line.
+            print_message(f"\nWarm-up ended: the learning rate is {self._initial_lr:g}.")
 
     def _apply(self, rate: float) -> None:
         self._setter.set(self.model.optimizer, rate)

@@ -17,10 +17,12 @@ from cpp_source import includes
 ROOT = Path(__file__).resolve().parents[1]
 # Folders of the checkout and the packages they are installed as.
 PACKAGES = {"tfdist": "tfdist", "callbacks": "tfdist.callbacks", "data_service": "tfdist.data_service"}
-# What the data service shares with the rest: process control, what is not worth showing, a file that is whole or not.
+# What the data service shares with the rest: process control, streams, what is not worth showing, whole files.
 DATA_SERVICE_TOOLS = (
     "tfdist._native",  # the ops that run on workers, and what is counted, are in the library
     "tfdist.launch.process",
+    "tfdist.launch.descriptor",
+    "tfdist.launch.outlet",
     "tfdist.launch.chatter",
     "tfdist.launch.option",
     "tfdist.atomic_file",

@@ -150,7 +150,7 @@ SETTINGS = (
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         _positive_seconds,
-        1800.0,
+        600.0,
         "seconds of waiting for the other ranks after which a collective fails",
     ),
     Setting(

@@ -20,6 +20,7 @@ from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import fetch
 from tfdist.data_service.inspection.status import DISPATCHER, WORKER
 from tfdist.data_service.process.autoscale import ADD, DRAIN, KEEP, ScalePolicy
+from tfdist.data_service.process.log import Log
 from tfdist.data_service.process.restart import RestartPolicy
 from tfdist.data_service.process.scaler import Scaler, staying
 from tfdist.data_service.process.scratch import scratch
@@ -27,7 +28,7 @@ from tfdist.data_service.process.spare import SparePorts
 from tfdist.data_service.process.supervisor import ENDED, FAILED, READY, Member, Supervisor
 from tfdist.data_service.server import port
 from tfdist.errors import ConfigError
-from tfdist.launch.process import adopt_orphans, end_descendants
+from tfdist.launch.process import adopt_orphans, call_this_process, end_descendants, heeded
 
 _HOST = "127.0.0.1"
 _STEP_S = 0.5
@@ -45,11 +46,18 @@ class Manager:
             of a `ScalePolicy`, or None.
         work_dir: Folder for the journal of the dispatcher.
         answer: Takes one answer.
+        show: Takes a line of the log.
     """
 
-    def __init__(self, order: dict[str, Any], work_dir: str, answer: Callable[[dict[str, Any]], None]) -> None:
-        self._order, self._work_dir, self._answer = order, work_dir, answer
-        self._supervisor = Supervisor(RestartPolicy(limit=order["restarts"]), order["drain_timeout_s"], _show)
+    def __init__(
+        self,
+        order: dict[str, Any],
+        work_dir: str,
+        answer: Callable[[dict[str, Any]], None],
+        show: Callable[[str], None],
+    ) -> None:
+        self._order, self._work_dir, self._answer, self._show = order, work_dir, answer, show
+        self._supervisor = Supervisor(RestartPolicy(limit=order["restarts"]), order["drain_timeout_s"], show)
         self._deadline = time.monotonic() + order["start_timeout_s"]
         self._pending: list[tuple[int, Member, str]] = []
         self._told: set[Member] = set()
@@ -201,7 +209,7 @@ class Manager:
         if decision.action == KEEP or (decision.action == DRAIN and self._spare.full and self._is_in_pass()):
             return
         after = len(workers) + (1 if decision.action == ADD else -1)
-        _show(f"[data-service] {len(workers)} -> {after} workers: {decision.reason}")
+        self._show(f"[data-service] {len(workers)} -> {after} workers: {decision.reason}")
         if decision.action == ADD:
             self._add_worker(self._free_port())
         else:
@@ -253,12 +261,6 @@ class Manager:
             self._over = True
 
 
-def _show(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # whoever read our log has gone; the cluster works without
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-
-
 def _empty(descriptor: int) -> None:
     """What woke the loop has done so."""
     os.read(descriptor, 64)
@@ -267,6 +269,7 @@ def _empty(descriptor: int) -> None:
 def main() -> int:
     """Runs the order that comes by standard input."""
     parent = os.getppid()
+    call_this_process("tfdist-data")
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -281,9 +284,9 @@ def main() -> int:
             sys.stdout.write(json.dumps(fields) + "\n")
             sys.stdout.flush()
 
-    with scratch() as work_dir:
-        manager = Manager(order, work_dir, answer)
-        for signum in (signal.SIGTERM, signal.SIGHUP):
+    with contextlib.closing(Log()) as log, scratch() as work_dir:
+        manager = Manager(order, work_dir, answer, log.show)
+        for signum in heeded((signal.SIGTERM, signal.SIGHUP)):
             signal.signal(signum, lambda *_: manager.stop())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         wakeup, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""The process of one server, started by a `Supervisor`, never by a person.
+"""The process of one server, started by a `Supervisor` as `node ROLE`, never by a person.
 
 Standard input brings the order, a line of JSON, and stays open: its end means that the supervisor is gone. Reports go
 to what was standard output, a line of JSON each; everything anybody prints goes to standard error. SIGTERM ends a
@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from tfdist.data_service.inspection.status import DISPATCHER
 from tfdist.errors import TfdistError
+from tfdist.launch.process import call_this_process
 
 # Exit statuses: as it was told to; a drain that lost elements; a start that would fail alike the next time.
 ENDED, LOST, REFUSED = 0, 1, 3
@@ -29,12 +30,13 @@ class Node:
     """One server, the signals it gets, and the reports it makes.
 
     Args:
-        order: "role", "config" (the fields of the role's configuration) and "drain_timeout_s".
+        role: "dispatcher" or "worker".
+        order: "config" (the fields of the role's configuration) and "drain_timeout_s".
         report: Takes one report.
     """
 
-    def __init__(self, order: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
-        self._order, self._report = order, report
+    def __init__(self, role: str, order: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
+        self._role, self._order, self._report = role, order, report
         self._serves = False
         self._asked = threading.Event()
         self._asked_again = threading.Event()
@@ -55,7 +57,7 @@ class Node:
         self._serves = True
         self._report({"ready": str(server.service)})
         status = ENDED
-        if self._order["role"] == DISPATCHER:
+        if self._role == DISPATCHER:
             while not self._asked.wait(_POLL_S):
                 pass
         else:
@@ -91,7 +93,7 @@ class Node:
         from tfdist.data_service.server.counters import ServingMeter
         from tfdist.data_service.server.server import Dispatcher, Worker
 
-        if self._order["role"] == DISPATCHER:
+        if self._role == DISPATCHER:
             return Dispatcher(DispatcherConfig(**self._order["config"]))
         return Worker(WorkerConfig(**self._order["config"]), meter=ServingMeter)
 
@@ -108,7 +110,9 @@ def main() -> NoReturn:
             reports.write(json.dumps(fields) + "\n")
             reports.flush()
 
-    node = Node(json.loads(sys.stdin.buffer.readline()), report)
+    (role,) = sys.argv[1:]
+    call_this_process(f"tfdist-{role}")
+    node = Node(role, json.loads(sys.stdin.buffer.readline()), report)
     signal.signal(signal.SIGTERM, lambda *_: node.terminate())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import Any
 
+from tfdist.data_service.process.log import Log
 from tfdist.data_service.process.restart import RestartPolicy
 from tfdist.data_service.process.supervisor import FAILED, Supervisor
+from tfdist.launch.process import heeded
 
 _STEP_S = 1.0
 FAILURE = 1
@@ -29,10 +30,11 @@ def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeou
     Returns:
         0 if it ended as it was told to, 1 if it could not start, failed too often, or lost elements in a drain.
     """
-    supervisor = Supervisor(policy, drain_timeout_s, _show, end_key="Ctrl-C")
+    log = Log()
+    supervisor = Supervisor(policy, drain_timeout_s, log.show, end_key="Ctrl-C")
     wakeup, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for signum in heeded((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
         signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
     member = supervisor.add(role, role, config)
 
@@ -46,9 +48,5 @@ def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeou
             supervisor.step(_STEP_S)
     finally:
         supervisor.end()
+        log.close()
     return FAILURE if member.state == FAILED else min(abs(member.code), FAILURE)
-
-
-def _show(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

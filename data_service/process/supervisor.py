@@ -83,7 +83,7 @@ class Supervisor:
         policy: How often each server may fail.
         drain_timeout_s: Seconds a worker may take to drain.
         show: Takes a line of a member's log, or of ours, without its end.
-        program: The words that start a `node`.
+        program: The words that start a `node`; its role comes after them.
         end_key: What a person presses to end a member that drains; empty where nobody can.
     """
 
@@ -153,14 +153,14 @@ class Supervisor:
     def _start(self, member: Member) -> None:
         member.state, member.restart_at, member.detail = STARTING, None, ""
         member.process = started = subprocess.Popen(
-            self._program,
+            [*self._program, member.role],  # which `ps` shows
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **_VARIABLES},
             preexec_fn=before_exec(signal.SIGKILL, own_session=False),  # noqa: PLW1509  (one thread)
         )
-        order = {"role": member.role, "config": member.config, "drain_timeout_s": self._drain_timeout_s}
+        order = {"config": member.config, "drain_timeout_s": self._drain_timeout_s}
         assert started.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # its end will be noticed, and told
             started.stdin.write(json.dumps(order).encode() + b"\n")

@@ -14,7 +14,7 @@ tfdist_settings Settings(double warning, double shutdown, int64_t threshold, int
   return {warning, shutdown, threshold, window, nullptr, nullptr, nullptr, nullptr, 0, 0};
 }
 
-const tfdist_settings kSettings = Settings(60, 1800, 1 << 20, 1 << 20);
+const tfdist_settings kSettings = Settings(60, 600, 1 << 20, 1 << 20);
 
 int Init(const char* transport, const tfdist_settings& settings, std::string* text) {
   char message[1024] = "old";
@@ -61,10 +61,10 @@ TEST(CApiRefusesWrongSettings) {
   EXPECT_EQ(Init("self", Settings(60, 0, 1, 0), &text), 3);
   EXPECT_CONTAINS(text, "stall_shutdown_seconds is 0");
   EXPECT_EQ(Init("self", Settings(60, INFINITY, 1, 0), &text), 3);
-  EXPECT_EQ(Init("self", Settings(-1, 1800, 1, 0), &text), 3);
-  EXPECT_EQ(Init("self", Settings(60, 1800, -1, 0), &text), 3);
+  EXPECT_EQ(Init("self", Settings(-1, 600, 1, 0), &text), 3);
+  EXPECT_EQ(Init("self", Settings(60, 600, -1, 0), &text), 3);
   for (int64_t bytes : {int64_t{-1}, int64_t{65535}, int64_t{1} << 31}) {
-    EXPECT_EQ(Init("self", Settings(60, 1800, 1, bytes), &text), 3);
+    EXPECT_EQ(Init("self", Settings(60, 600, 1, bytes), &text), 3);
     EXPECT_CONTAINS(text, "the shared memory of a rank is " + std::to_string(bytes));
   }
   EXPECT_EQ(tfdist_is_initialized(), 0);

@@ -62,6 +62,11 @@ class Reports {
     config.stall_warning_seconds = 0.02;
     config.process = 71;
     config.on_stall = [this, reported](const std::string& report) {
+      if (report.find("is over: " + missing_ + " (host localhost) came to ") != std::string::npos) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        over_.push_back(WithoutNumbersOfSeconds(report));
+        return;
+      }
       if (report.find("in allreduce 'grads'") == std::string::npos) return;
       if (report.find(" for " + missing_ + " (host") == std::string::npos) return;
       std::lock_guard<std::mutex> lock(mutex_);
@@ -85,10 +90,20 @@ class Reports {
                   "for example by having fewer steps or a branch that depends on its rank.");
   }
 
+  // By the rank that spoke, when those came for which it waited.
+  void ExpectOver() const {
+    EXPECT_EQ(over_.size(), 1u);
+    if (over_.empty()) return;
+    EXPECT_EQ(over_[0], "tfdist: the stall is over: " + missing_ +
+                            " (host localhost) came to allreduce 'grads' (1 tensor, 'tensor0') "
+                            "after N s; the job continues.");
+  }
+
  private:
   const std::string missing_;
   std::mutex mutex_;
   std::vector<std::string> texts_;
+  std::vector<std::string> over_;
 };
 
 // A host of which some processes have ended.
@@ -132,6 +147,7 @@ TEST(StallOfARankThatSleepsIsToldByTheLowestThatWaits) {
     });
     reports.ExpectOne(std::string("  rank 1 finished barrier 'start' (call 1) N s ago") + kStacks,
                       2);
+    reports.ExpectOver();
   }
 }
 

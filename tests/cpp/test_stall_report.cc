@@ -120,7 +120,7 @@ TEST(StallReportAndErrorTellTheSameStory) {
   stall.own = ActivityOf(Activity::kInside, 13, "allreduce 'grads'");
   stall.now_ns = 100 * kSecond;
   stall.waited_seconds = 61;
-  stall.limit_seconds = 1800;
+  stall.limit_seconds = 600;
   stall.ranks = {Missing(ActivityOf(Activity::kFinished, 12, "allreduce 'grads'"))};
   const std::string story =
       "rank 0 (host a) has waited 61 s in allreduce 'grads' (1 tensor, 'w') for rank 1 (host a).\n"
@@ -131,12 +131,18 @@ TEST(StallReportAndErrorTellTheSameStory) {
       " Check that those processes still run and what they do now, and that no rank skips a "
       "collective, for example by having fewer steps or a branch that depends on its rank.";
   EXPECT_EQ(StallReport(stall), "tfdist: stalled: " + story +
-                                    "It fails after 1800 s (TFDIST_STALL_CHECK_SHUTDOWN_TIME)." +
+                                    "It fails after 600 s (TFDIST_STALL_CHECK_SHUTDOWN_TIME)." +
                                     advice);
   EXPECT_EQ(StallError(stall), story +
-                                   "It has failed after 1800 s (TFDIST_STALL_CHECK_SHUTDOWN_TIME; "
+                                   "It has failed after 600 s (TFDIST_STALL_CHECK_SHUTDOWN_TIME; "
                                    "raise it if those ranks are only slow)." +
                                    advice);
+}
+
+TEST(StallOverIsOneLine) {
+  EXPECT_EQ(tfdist::StallOver("rank 1 (host a), rank 2 (host b)", "allreduce 'grads'", 75.2),
+            "tfdist: the stall is over: rank 1 (host a), rank 2 (host b) came to allreduce 'grads' "
+            "after 75 s; the job continues.");
 }
 
 TEST(StallReportTellsOfSixteenRanksAndCountsTheOthers) {

@@ -77,6 +77,7 @@ class Launch:
         variables: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "tfdist.launch"),
         inside: Sequence[str] = (),
+        stdout: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """`inside` are words that run a command in other surroundings, as `ip netns exec`."""
         started = subprocess.Popen(
@@ -84,7 +85,7 @@ class Launch:
             cwd=self.folder,
             env={**self.environment(), **(variables or {})},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +39,10 @@ def test_it_ends_with_the_launcher(launch: Any, wait_until: Any, signum: int) ->
     launch.script(UP + STAY)
     job = launch.start("-np", "1", "--data-workers", "1", "python", "rank.py")
     wait_until(lambda: launch.files("up*"), seconds=60, what="the rank")
-    assert sum("process.node" in command for command in launch.processes().values()) == 2
+    nodes = {pid: command for pid, command in launch.processes().items() if "process.node" in command}
+    assert sorted(command.split()[-1] for command in nodes.values()) == ["dispatcher", "worker"]
+    names = sorted(Path(f"/proc/{pid}/comm").read_text() for pid in nodes)
+    assert names == ["tfdist-dispatch\n", "tfdist-worker\n"]
     os.kill(job.pid, signum)
     wait_until(lambda: not launch.processes(), seconds=10, what="the end of all processes")
     assert launch.end(job).code == (143 if signum == signal.SIGTERM else -9)

@@ -142,6 +142,10 @@ def test_program_that_cannot_be_started(launch: Any) -> None:
         (["-np", "2", "--verbos", "python", "-V"], "--verbos: no such option; did you mean --verbose?"),
         (["-np", "2", "-H", "no-such-host.invalid:2", "python", "-V"], "host 'no-such-host.invalid' is not known here"),
         (["-np", "3", "-H", "localhost:2", "python", "-V"], "-np 3 asks for more than the 2 slots of localhost:2"),
+        (
+            ["-np", "2", "--network-interfaces", "lo,zz9", "true"],
+            "--network-interfaces: zz9 has no IPv4 address on this",
+        ),
         (["-np", "1", "--compression", "zip", "python", "-V"], "TFDIST_COMPRESSION='zip' cannot be used"),
         (
             ["-np", "1", "--network-interfaces", "zz9", "-H", "localhost", "--hostfile", "x", "true"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ def _running(launch: Any, wait_until: Any, ranks: int) -> Any:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signal_is_passed_on_and_waited_for(launch: Any, wait_until: Any, signum: int, code: int, ranks: int) -> None:
     launch.script(
         "def stop(signum, frame):\n    open(f'got{rank}', 'w').close()\n    sys.exit(0)\n"
@@ -31,7 +32,20 @@ def test_signal_is_passed_on_and_waited_for(launch: Any, wait_until: Any, signum
     assert done.code == code
     assert done.seconds < 8
     assert len(launch.files("got*")) == ranks
-    assert "interrupted by" in done.stderr
+    assert f"interrupted by {signum.name}\n" in done.stderr
+
+
+def test_signals_that_the_caller_ignores_stay_ignored(launch: Any, wait_until: Any) -> None:
+    """As nohup and a script's `&` have it."""
+    launch.script(READY + "while not os.path.exists('go'): time.sleep(0.01)\nprint('went on')")
+    words = ("-np", "2", "python", "rank.py")
+    job = launch.start(*words, inside=("sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh"))
+    wait_until(lambda: len(launch.files("up*")) == 2, what="all ranks")
+    job.send_signal(signal.SIGHUP)
+    job.send_signal(signal.SIGINT)
+    (launch.folder / "go").touch()
+    done = launch.end(job)
+    assert (done.code, done.stdout.count("went on"), done.stderr) == (0, 2, "")
 
 
 def test_second_ctrl_c_kills(launch: Any, wait_until: Any) -> None:
@@ -59,19 +73,31 @@ def test_launcher_killed_leaves_nothing(launch: Any, wait_until: Any) -> None:
     launch.end(job)
 
 
-@pytest.mark.parametrize("victim", ["launcher", "mpirun"])
-def test_killed_part_leaves_no_folder(launch: Any, wait_until: Any, victim: str) -> None:
-    launch.script(READY + STAY)
+@pytest.mark.parametrize("victims", ["launcher", "mpirun", "guard", "launcher guard mpirun"])
+def test_killed_part_leaves_nothing_in_memory_or_on_disk(launch: Any, wait_until: Any, victims: str) -> None:
+    launch.script(
+        "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+        "open(f'new{rank}', 'w').write(os.environ['TFDIST_JOB_ID'])\nos.rename(f'new{rank}', f'up{rank}')\n" + STAY
+    )
     (launch.folder / "tmp").mkdir()
     job = launch.start("-np", "2", "python", "rank.py", variables={"TMPDIR": str(launch.folder / "tmp")})
     wait_until(lambda: len(launch.files("up*")) == 2, what="all ranks")
     (session,) = launch.files("tmp/*")
     assert any(session.iterdir()), "mpirun does not use its folder"
-    mpirun = next(pid for pid, words in launch.processes().items() if words.split()[0].endswith(("mpirun", "prterun")))
-    os.kill(job.pid if victim == "launcher" else mpirun, signal.SIGKILL)
+    memory = f"tfdistrun-{launch.files('up*')[0].read_text()}-*"
+    assert len(list(Path("/dev/shm").glob(f"{memory}/*"))) == 2, "MPI does not use the ranks' folders"
+    found = {"launcher": job.pid}
+    for pid, words in launch.processes().items():
+        if words.split()[0].endswith(("mpirun", "prterun")):
+            found["mpirun"] = pid
+        elif "launch/guard.py" in words:
+            found["guard"] = pid
+    for victim in victims.split():
+        os.kill(found[victim], signal.SIGKILL)
     launch.end(job)
     wait_until(lambda: not launch.processes(), seconds=10, what="the end of all processes")
     assert launch.files("tmp/*") == []
+    assert list(Path("/dev/shm").glob(memory)) == []
 
 
 def test_signal_while_starting(launch: Any, wait_until: Any) -> None:

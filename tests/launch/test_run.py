@@ -241,9 +241,9 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("given", "text"),
         [
-            ({"hosts": "localhost:2", "num_proc": 3}, "num_proc 3 asks for more than the 2 slots of localhost:2"),
+            ({"hosts": "localhost:2", "num_proc": 3}, "num_proc=3 asks for more than the 2 slots of localhost:2"),
             ({"hosts": "localhost", "hostfile": "x"}, "hosts and hostfile exclude each other"),
-            ({"hosts": "a:0"}, "hosts a:0: '0' is not a number of slots"),
+            ({"hosts": "a:0"}, "hosts=a:0: '0' is not a number of slots"),
             ({"hostfile": "no-such"}, "hostfile no-such cannot be read"),
             ({"start_timeout": 0}, "argument start_timeout: '0' is not a number of seconds"),
             ({"ssh_port": 70000}, "argument ssh_port: '70000' is not a port"),
@@ -279,5 +279,5 @@ class TestOutput:
         tfdist.run(lambda: print("out"), output_filename=tmp_path / "logs", use_gloo=True, verbose=True)
         assert (tmp_path / "logs/rank.0/stdout").read_text() == "out\n"
         said = capfd.readouterr().err
-        assert "--gloo does nothing here" in said
+        assert "tfdistrun: use_gloo does nothing here" in said
         assert "mpirun -np 1 " in said

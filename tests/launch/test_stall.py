@@ -18,6 +18,10 @@ ADVICE = (
 )
 FAILS = f"It fails after N s (TFDIST_STALL_CHECK_SHUTDOWN_TIME).{ADVICE}"
 FAILED = f"It has failed after N s (TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it if those ranks are only slow).{ADVICE}"
+OVER = (
+    "tfdist: the stall is over: rank 1 (host HOST) came to allreduce 'grads' (1 tensor, 'grads') after N s; the job "
+    "continues.\n"
+)
 STACKS = "Its Python stacks: kill -USR1 PID on host HOST"
 
 
@@ -52,7 +56,7 @@ print("went on")
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_that_sleeps(launch: Any, wait_until: Callable[..., None], ranks: int) -> None:
-    """And comes in the end: the report is of no consequence."""
+    """And comes in the end: that is reported, too."""
     launch.script(SLEEPS)
     variables = {"TFDIST_STALL_CHECK_WARNING_TIME": "2"}
     job = launch.start("-np", str(ranks), sys.executable, "rank.py", variables=variables)
@@ -64,6 +68,7 @@ def test_a_rank_that_sleeps(launch: Any, wait_until: Callable[..., None], ranks:
     done = launch.end(job)
     assert done.code == 0, done.stderr
     assert done.stdout.count("went on") == ranks
+    assert words(done.stderr).count(OVER) == 1
     did = ["rank 1 finished allreduce 'loss' (call 1) N s ago"]
     assert reports(done.stderr) == [report("allreduce 'grads' (1 tensor, 'grads')", "rank 1", did, 2)]
 
@@ -75,13 +80,14 @@ def test_a_rank_that_sleeps_on_another_host(
     """What it does is not seen there; what it has sent tells as much."""
     launch.script(SLEEPS)
     hosts = ",".join(f"node{rank}:1" for rank in range(ranks))
-    words = ("-np", str(ranks), "-H", hosts, "--stall-check-warning-time-seconds", "2")
-    job = agent.start(launch, *words, "python", "rank.py")
+    options = ("-np", str(ranks), "-H", hosts, "--stall-check-warning-time-seconds", "2")
+    job = agent.start(launch, *options, "python", "rank.py")
     wait_until(lambda: reports(launch.said(job)), seconds=55, what="the report")
     assert re.search(r"for rank 1 \(host node1\)\.\n.*kill -USR1 \d+ on host node1\n", launch.said(job))
     (launch.folder / "go").write_text("")
     done = launch.end(job)
     assert done.code == 0, done.stderr
+    assert words(done.stderr).count(OVER) == 1
     did = ["rank 1 was last heard of in allreduce 'loss' (call 1) N s ago"]
     assert reports(done.stderr) == [report("allreduce 'grads' (1 tensor, 'grads')", "rank 1", did, 2)]
 

@@ -53,6 +53,15 @@ def test_large_output_comes_complete(launch: Any) -> None:
     assert done.stdout.replace("[0] ", "") == ("x" * 99999 + "\n") * 200
 
 
+def test_environment_of_a_service(launch: Any) -> None:
+    """Hardly any, as of `env -i`, cron and systemd: Open MPI ends without HOME."""
+    launch.script("from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(rank), os.path.isdir(os.environ['HOME']))")
+    bare = ("env", "-i", *(f"{name}={value}" for name, value in launch.environment().items() if "LAUNCH_TEST" in name))
+    done = launch.end(launch.start("-np", "2", sys.executable, "rank.py", inside=bare))
+    assert done.code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 1 True", "[1] 1 True"]
+
+
 def test_mpi_ranks_meet(launch: Any) -> None:
     launch.script("from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(3 ** MPI.COMM_WORLD.rank))")
     done = launch.run("-np", "3", "python", "rank.py")

@@ -76,6 +76,11 @@ def test_own_name_wins_over_horovods_and_empty_is_unset():
     assert config.read(both | {"TFDIST_FUSION_THRESHOLD": ""}).fusion_threshold == 2
 
 
+def test_stalls_are_reported_long_before_they_fail():
+    settings = config.read({})
+    assert (settings.stall_warning_seconds, settings.stall_shutdown_seconds) == (60, 600)
+
+
 @pytest.mark.parametrize(
     ("variable", "text"),
     [

@@ -16,6 +16,7 @@ from typing import NoReturn
 from tfdist.chaos.plan import KINDS, Fault, Plan, seconds
 from tfdist.chaos.victim import ranks_below
 from tfdist.errors import ConfigError
+from tfdist.launch.process import heeded
 
 _DESCRIPTION = """\
 Runs a job of tfdistrun and makes faults in it: ranks on this machine, chosen at random, are killed or hang.
@@ -105,10 +106,12 @@ def _make(fault: Fault, plan: Plan, root: int) -> None:
 @contextlib.contextmanager
 def _signals_passed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
     """SIGTERM is for the job. Ctrl-C reaches it by itself, and we stay to tell its status."""
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda signum, _: job.send_signal(signum)),
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
-    }
+
+    def handle(signum: int, _: object) -> None:
+        if signum == signal.SIGTERM:
+            job.send_signal(signum)
+
+    before = {signum: signal.signal(signum, handle) for signum in heeded((signal.SIGTERM, signal.SIGINT))}
     try:
         yield
     finally:

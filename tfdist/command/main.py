@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tfdist import __version__
 from tfdist.errors import BuildError, ConfigError
+from tfdist.launch import descriptor, home
 
 USAGE_ERROR = 2
 BUILD_ERROR = 1
@@ -40,6 +41,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
     """Entry point of the console script `tfdist`. Only the module of the subcommand that is asked for is imported."""
+    descriptor.open_streams()
+    home.fill()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words:
         print(overview(commands), file=sys.stderr)
@@ -56,7 +59,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
         return USAGE_ERROR
     try:
         status = int(importlib.import_module(commands[name].module).main(rest))
-        _flush()
+        sys.stdout.flush()
         return status
     except BrokenPipeError:
         if not _is_unread():
@@ -77,11 +80,6 @@ def _is_unread() -> bool:
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     return any(events & select.POLLERR for _, events in output.poll(0))
-
-
-def _flush() -> None:
-    if sys.stdout is not None:  # it is None where the shell has closed it
-        sys.stdout.flush()
 
 
 def overview(commands: Mapping[str, Command]) -> str:

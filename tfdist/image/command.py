@@ -13,6 +13,7 @@ from types import FrameType
 from tfdist.image import build, checkout, combination, engine, option, report, table
 from tfdist.image.failure import ImageError
 from tfdist.image.progress import say
+from tfdist.launch.process import heeded
 
 FAILURE = 1
 
@@ -90,7 +91,7 @@ def _terminable() -> Iterator[None]:
     def leave(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, leave) for number in heeded((signal.SIGTERM, signal.SIGINT))}
     try:
         yield
     finally:

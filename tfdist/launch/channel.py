@@ -26,6 +26,7 @@ STRANGER_TIMEOUT_S = 10.0
 STRANGER_LIMIT_BYTES = 4096
 _STRANGERS = 64
 _READ_BYTES = 1 << 16
+_WINDOW_BYTES, _ALL_WINDOWS_BYTES = 1 << 20, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Broken:
     error: Exception
 
 
+def window(size: int) -> int:
+    """Bytes of output of each of `size` ranks that may be on their way."""
+    return min(_WINDOW_BYTES, max(_ALL_WINDOWS_BYTES // size, _READ_BYTES))
+
+
 class _Connection:
     def __init__(self, connection: socket.socket, address: str, port: int) -> None:
         self.socket, self.address, self.peer = connection, address, f"{address}:{port}"
@@ -63,7 +69,8 @@ class _Connection:
 class Channel:
     """One thread that reads all connections. Events go to a queue, output and results straight to `write` and `keep`.
 
-    That `write` may block is wanted: a launcher whose output is not read slows its ranks down, as any pipe does.
+    Of each rank's output a window is on its way at most: `grant` says that some of it is out, and there may be more. So
+    a launcher whose output is not read slows its ranks down, as any pipe does, and hears all the same how they end.
 
     Args:
         listener: A listening socket; the channel closes it.
@@ -90,6 +97,9 @@ class Channel:
         self._size = size
         self._opener = Opener(ticket.job, ticket.key, TO_LAUNCHER, range(size))
         self._sealers = [Sealer(ticket.job, ticket.key, TO_RANK, rank) for rank in range(size)]
+        self._sending = threading.Lock()
+        self.window = window(size)
+        self._granted = [0] * size
         self._ranks: dict[int, _Connection] = {}
         self._strangers: list[_Connection] = []
         self._warned = False
@@ -110,8 +120,19 @@ class Channel:
     def send(self, rank: int, kind: str, **fields: Any) -> None:
         """Sends to a rank that has said hello; one that is gone shows as `Lost`, never as an exception."""
         if (connection := self._ranks.get(rank)) is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), self._sending:
                 connection.socket.sendall(self._sealers[rank].seal(kind, **fields))
+
+    def grant(self, rank: int, size: int) -> None:
+        """So much of a rank's output is out. Any thread may call it."""
+        if rank >= self._size:  # of a larger generation before
+            return
+        with self._sending:
+            self._granted[rank] += size
+            due = self._granted[rank] if self._granted[rank] >= self.window // 4 else 0
+            self._granted[rank] -= due
+        if due:
+            self.send(rank, "more", size=due)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Ends thread and connections. Supervisors that still run take that as the end of the job."""

@@ -9,12 +9,27 @@ import secrets
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.launch import build_check, commit_file, core, host, member, mpirun, network, option, program, starter, ulfm
+from tfdist.launch import (
+    build_check,
+    commit_file,
+    core,
+    descriptor,
+    home,
+    host,
+    interface,
+    member,
+    mpirun,
+    network,
+    option,
+    program,
+    starter,
+    ulfm,
+)
 from tfdist.launch.call import Call
 from tfdist.launch.cluster.allocation import Allocation
 from tfdist.launch.console import Console
@@ -29,6 +44,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script `tfdistrun`."""
+    descriptor.open_streams()
+    home.fill()
+    console = None
     try:
         known, command = option.parse(sys.argv[1:] if argv is None else argv, _allocation)
         if known.check_build:
@@ -38,16 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan, console = _prepare(known, command)
         least = option.least(known)
         job = Launcher(plan, console) if least is None else _make_generations(known, plan, least, console)
-    except ConfigError as error:
-        _say(str(error))
-        return USAGE_ERROR
-    except KeyboardInterrupt:  # hosts may be waited for
-        _say("interrupted before any rank was started")
-        return INTERRUPTED
+    except (ConfigError, KeyboardInterrupt) as error:  # hosts may be waited for
+        if console is not None:  # what it has to say comes before
+            console.close()
+        refused = isinstance(error, ConfigError)
+        _say(str(error) if refused else "interrupted before any rank was started")
+        return USAGE_ERROR if refused else INTERRUPTED
     with contextlib.closing(console):
         status = job.run()
         for line in job.heard:
-            console.say(line)
+            console.quote(line)
         if job.explanation:
             console.say(f"tfdistrun: {job.explanation}")
         return status
@@ -57,22 +75,27 @@ def _allocation(wanted: str | None) -> Allocation | None:
     return starter.allocation(wanted, os.environ)
 
 
-def prepare(argv: Sequence[str], call: Call | None = None) -> tuple[Launcher, Console]:
+def prepare(
+    argv: Sequence[str], call: Call | None = None, spell: Callable[[str], str] = str
+) -> tuple[Launcher, Console]:
     """All that comes before the first process: a launcher that is ready to run, and its console. Raises ConfigError.
 
-    Without hosts among its words it runs on this machine, whatever job of a cluster that is in.
+    Without hosts among its words it runs on this machine, whatever job of a cluster that is in. `spell` puts what the
+    launcher says in the words of whoever calls.
     """
-    plan, console = _prepare(*option.parse(argv))
+    home.fill()
+    plan, console = _prepare(*option.parse(argv), spell)
     return Launcher(plan, console, call), console
 
 
-def _prepare(known: Namespace, command: Sequence[str]) -> tuple[Plan, Console]:
+def _prepare(known: Namespace, command: Sequence[str], spell: Callable[[str], str] = str) -> tuple[Plan, Console]:
     plan, remarks = make_plan(known, command, dict(os.environ))
     console = Console(
         timestamps=known.prefix_output_with_timestamp,
         chatter=known.verbose,
         folder=known.output_filename,
         ranks=known.num_proc,
+        spell=spell,
     )
     for remark in remarks:
         console.say(f"tfdistrun: {remark}")
@@ -125,6 +148,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
             "--data-workers serves ranks of this machine, and others are to run elsewhere. Start a service of its own "
             "(tfdist data-service --help) and name it by TFDIST_DATA_SERVICE=HOST:PORT"
         )
+    notes = interface.check(known.network_interfaces, local=not elsewhere)
     cores = core.available()
     path = mpirun.find(settings.mpi_home, environment)
     if least is not None:
@@ -148,7 +172,9 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     if call.processes < known.num_proc:
         warnings.append(_shortage(known, hosts))
-    remarks = config.misspelled(environment) + option.notes(known) + [line for line in warnings if line is not None]
+    remarks = (
+        config.misspelled(environment) + option.notes(known) + notes + [line for line in warnings if line is not None]
+    )
     if known.verbose:
         remarks += _choices(known, call, why)
     plan = Plan(

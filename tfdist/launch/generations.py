@@ -17,6 +17,7 @@ from tfdist.launch.console import Console
 from tfdist.launch.discovery import LOOK_S, TIMEOUT_S, DiscoveryError, NoHostError
 from tfdist.launch.host import Host
 from tfdist.launch.job import Job
+from tfdist.launch.job_folder import MEMORY
 from tfdist.launch.launcher import Launcher, Plan, Prospect, signals_to
 from tfdist.launch.membership import (
     Action,
@@ -33,7 +34,6 @@ from tfdist.launch.membership import (
     decide,
 )
 from tfdist.launch.summary import kept, relaunch
-from tfdist.launch.task import MEMORY
 
 # For hosts of which nothing is wanted but that they forget.
 _TIDY_S = 10.0

@@ -2,7 +2,8 @@
 
 mpirun cannot do that: told to end, it kills the supervisors while they still end what their ranks have started. Nor
 does it tidy up when it is killed: it leaves a folder named by its process id, and a later mpirun of that id refuses to
-start because of it. In a container that is started again, ids repeat soon. So every mpirun gets a folder of its own.
+start because of it. In a container that is started again, ids repeat soon. So every mpirun gets a folder of its own
+(`job_folder`).
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping
 
 if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+from tfdist.launch import job_folder
 from tfdist.launch.member import backup
 from tfdist.launch.process import adopt_orphans, before_exec, descendants, end_descendants
+from tfdist.launch.ticket import JOB_VARIABLE
 
 # The supervisors see the launcher's connection end, and tidy up; mpirun ends, and tidies up, when they have gone.
 _THEMSELVES_S = 3.0
@@ -41,15 +42,6 @@ def watch(mpirun: subprocess.Popen[bytes], signals: int, launcher: int) -> bool:
     return True
 
 
-def settings(words: list[str], environment: Mapping[str, str], folder: str) -> dict[str, str]:
-    """The variables of mpirun, whose own files go into `folder` on this host unless the user has named a place.
-
-    With two such settings mpirun would refuse to start.
-    """
-    own = any("tmpdir_base" in text for text in (*words, *environment))
-    return dict(environment) | ({} if own else {"PRTE_MCA_prte_local_tmpdir_base": folder})
-
-
 def main() -> int:
     launcher = os.getppid()
     adopt_orphans()
@@ -58,10 +50,12 @@ def main() -> int:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
         signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
-    with tempfile.TemporaryDirectory(prefix="tfdistrun.", ignore_cleanup_errors=True) as folder:
+    job, words = os.environ[JOB_VARIABLE], sys.argv[1:]
+    folder = job_folder.session(job)
+    folder.mkdir(mode=0o700)
+    try:
         prepare = before_exec(signal.SIGTERM, own_session=False)
-        words = sys.argv[1:]
-        variables = settings(words, os.environ, folder)
+        variables = {**os.environ, **job_folder.session_variables(folder, words, os.environ)}
         mpirun = subprocess.Popen(words, env=variables, preexec_fn=prepare)  # noqa: PLW1509  (one thread)
         if watch(mpirun, signals, launcher):
             return mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
@@ -70,6 +64,8 @@ def main() -> int:
             time.sleep(_POLL_S)
             mpirun.poll()
         end_descendants(os.getpid(), _PATIENCE_S)
+    finally:
+        job_folder.remove(job)
     return 1
 
 

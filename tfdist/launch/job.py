@@ -136,6 +136,8 @@ class Job:
         self.outcomes: dict[int, Outcome] = {}
         self.interrupt: int | None = None
         self.mpirun_status: int | None = None
+        # Whether it said something, which is shown where it may matter.
+        self.mpirun_spoke = False
         self.never_started: tuple[int, ...] = ()
         # The ranks that failed and were survived, in order of time, each with the number of ranks that went on.
         self.survived: dict[int, int] = {}
@@ -338,7 +340,7 @@ class Job:
         return []
 
     def interrupted(self, signum: int, now: float) -> list[Action]:
-        """SIGINT or SIGTERM came to the launcher."""
+        """SIGINT, SIGTERM or SIGHUP came to the launcher. The last one is told to the ranks as a wish to end."""
         again, self.told_to_end = self.told_to_end, True
         if self.phase >= Phase.KILL:
             return []
@@ -351,7 +353,7 @@ class Job:
         phase = max(self.phase, Phase.INTERRUPTED)
         patience = INTERRUPT_S if signum == signal.SIGINT else PREEMPTION_S
         deadline = self._deadline if again or phase != Phase.INTERRUPTED else now + patience
-        return self._signal(phase, signum, deadline)
+        return self._signal(phase, signal.SIGTERM if signum == signal.SIGHUP else signum, deadline)
 
     def tick(self, now: float) -> list[Action]:
         """The deadline passed."""

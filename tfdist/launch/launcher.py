@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import fcntl
 import os
 import queue
 import shlex
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -21,19 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.errors import ConfigError
-from tfdist.launch import guard, host, member, probe, task
+from tfdist.launch import guard, host, interface, job_folder, member, probe, task
 from tfdist.launch.call import Call
 from tfdist.launch.channel import Broken, Channel, Lost, Received
-from tfdist.launch.console import Console
+from tfdist.launch.console import READER_S, Console
 from tfdist.launch.data_cluster import START_TIMEOUT_S, DataCluster
 from tfdist.launch.job import Action, Do, Job, Outcome, Phase
 from tfdist.launch.mpirun import Mpirun
-from tfdist.launch.process import adopt_orphans, before_exec, end_descendants
+from tfdist.launch.process import adopt_orphans, before_exec, end_descendants, heeded
 from tfdist.launch.summary import kept, render, survival
 from tfdist.launch.ticket import Ticket
 
-_SIOCGIFADDR = 0x8915
 _END_PATIENCE_S = 0.6
+# How long a reader that takes nothing is waited for where the ranks are killed already.
+_LAST_READER_S = 0.5
 _MPIRUN_LINES = 200
 # Started by their paths, in isolated mode: quickly, and no file of the user can shadow their modules.
 _OWN_PROGRAMS = (task.__file__, guard.__file__)
@@ -104,26 +103,13 @@ def listen(plan: Plan) -> socket.socket:
     if plan.mpirun.local:
         address = "127.0.0.1"
     elif interfaces:
-        address = interface_address(interfaces[0])
+        address = next(at for at in map(interface.address, interfaces) if at is not None)
     else:
         address = _address_towards(next(item.name for item in plan.mpirun.hosts if not host.is_local(item.name)))
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((address, 0))
     listener.listen(min(plan.mpirun.processes + 16, 1024))
     return listener
-
-
-def interface_address(name: str) -> str:
-    """The IPv4 address of a network interface. Raises ConfigError if it has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        except OSError as error:
-            present = ", ".join(known for _, known in socket.if_nameindex())
-            raise ConfigError(
-                f"--network-interfaces: {name} has no IPv4 address here ({error.strerror}); there are: {present}"
-            ) from None
-    return socket.inet_ntoa(answer[20:24])
 
 
 def _address_towards(name: str) -> str:
@@ -137,13 +123,15 @@ def _address_towards(name: str) -> str:
 
 @contextlib.contextmanager
 def signals_to(put: Callable[[int], object]) -> Iterator[None]:
-    """Has `put` get the signals that ask a job to end, inside the handler; those before get them again afterwards."""
+    """Has `put` get the signals that ask a job to end, inside the handler; those before get them again afterwards.
+
+    What is ignored, stays ignored.
+    """
 
     def handle(signum: int, _: object) -> None:
-        # A closed terminal is a request to end like SIGTERM. SimpleQueue.put is safe inside a handler.
-        put(signal.SIGTERM if signum == signal.SIGHUP else signum)
+        put(signum)  # of a SimpleQueue, which is safe inside a handler
 
-    before = {signum: signal.signal(signum, handle) for signum in _SIGNALS}
+    before = {signum: signal.signal(signum, handle) for signum in heeded(_SIGNALS)}
     try:
         yield
     finally:
@@ -188,6 +176,10 @@ class Launcher:
         self._unreachable: dict[str, str] = {}
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._held: list[str] = []
+        # Whether they failed: the ranks that have ended, though some of their output waits for the reader of ours.
+        self._ended: dict[int, bool] = {}
+        console.watch(self._channel.grant)
+        console.calm()
 
     def run(self) -> int:
         """Returns the job's exit status; none of its processes on this machine is left. `explanation` tells why."""
@@ -202,6 +194,7 @@ class Launcher:
                 self._start()
                 while self._job.phase != Phase.OVER:
                     self._act(self._next())
+                    self._hurry()
             finally:
                 self._end()
             self._ask_hosts()
@@ -285,7 +278,7 @@ class Launcher:
             self._plan.data_autoscale,
             self._plan.environment,
             lambda fields: self._events.put(_DataServiceSaid(fields)),
-            self._console.say,
+            self._console.quote,
         )
         while True:
             # Its manager keeps the time, and tells; beyond that it has itself to be given up.
@@ -315,7 +308,8 @@ class Launcher:
         environment |= settings
         if plan.verbose:
             set_for_it = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items())
-            self._say(f"runs {set_for_it}{shlex.join(command)}\n  whose ranks run {shlex.join(plan.command)}")
+            ranks = f"\n  whose ranks run {shlex.join(plan.command)}"
+            self._console.quote(f"tfdistrun: runs {set_for_it}{shlex.join(command)}{ranks}")
         # In a session of its own, so that Ctrl-C reaches the ranks through us, once, and not by mpirun's abrupt way.
         self._mpirun = subprocess.Popen(
             command,
@@ -375,26 +369,29 @@ class Launcher:
             raise event.error
         return []
 
+    def _on_hello(self, rank: int, at: str) -> None:
+        if not self._job.connect(rank, at):
+            self._channel.send(rank, "release", forget=False, backup="")
+            return
+        if self._call is not None:
+            self._channel.send(rank, "call", **self._call.offer(rank))
+        plan = self._plan
+        self._channel.send(
+            rank,
+            "run",
+            command=list(plan.command),
+            silence_limit=plan.mpirun.host_timeout_s,
+            elastic=plan.least is not None,
+            commits=plan.commits,
+            window=self._channel.window,
+        )
+        if self._leaving:
+            self._channel.send(rank, "leave")
+
     def _on_message(self, event: Received, now: float) -> list[Action]:
         rank, fields = event.rank, event.message.fields
         if event.message.kind == "hello":
-            if self._job.connect(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere)):
-                if self._call is not None:
-                    self._channel.send(rank, "call", **self._call.offer(rank))
-                plan, elastic = self._plan, self._plan.least is not None
-                limit = plan.mpirun.host_timeout_s
-                self._channel.send(
-                    rank,
-                    "run",
-                    command=list(plan.command),
-                    silence_limit=limit,
-                    elastic=elastic,
-                    commits=self._plan.commits,
-                )
-                if self._leaving:
-                    self._channel.send(rank, "leave")
-            else:
-                self._channel.send(rank, "release", forget=False, backup="")
+            self._on_hello(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere))
         elif event.message.kind == "started":
             return self._job.start(rank)
         elif event.message.kind == "joined":
@@ -406,6 +403,11 @@ class Launcher:
         elif event.message.kind == "kept":
             if fields["names"] or fields["error"]:
                 self._say(kept(fields["names"], self._plan.backup, fields["error"]))
+        elif event.message.kind == "ended":
+            self._ended[rank] = fields["failed"]
+            # An elastic job has to see the record to go on without the rank.
+            if fields["failed"] and self._plan.least is None:
+                return self._job.fail(rank, now)
         elif event.message.kind in _EVENTS:
             return _EVENTS[event.message.kind](self._job, rank, now)
         elif event.message.kind == "finished":
@@ -416,11 +418,23 @@ class Launcher:
         return []
 
     def _on_mpirun_line(self, line: str) -> None:
+        self._job.mpirun_spoke = True
         # Once ranks have ended, its long texts about "improper" exits only hide the cause, which the records tell.
         if self._plan.verbose:
-            self._console.say(f"[{self._plan.mpirun.name}] {line}")
+            self._console.quote(f"[{self._plan.mpirun.name}] {line}")
         elif len(self._held) < _MPIRUN_LINES:
             self._held.append(line)
+
+    def _hurry(self) -> None:
+        """Where the job or a rank of it has ended, nobody is to wait for a reader who does not read."""
+        phase = self._job.phase
+        running = set(range(self._plan.mpirun.processes)) - self._job.outcomes.keys()
+        ended = running & self._ended.keys()
+        failed = any(self._ended[rank] for rank in ended)
+        if phase > Phase.RUNNING or (ended and (failed or ended == running)):
+            self._console.hurry(_LAST_READER_S if phase >= Phase.KILL else READER_S)
+        else:
+            self._console.calm()
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -471,3 +485,4 @@ class Launcher:
         started = self._mpirun is not None or self._data_cluster is not None
         if started and not end_descendants(os.getpid(), _END_PATIENCE_S):
             self._say("some processes of the job cannot be ended; see `ps` for those in state D")
+        job_folder.remove(self._ticket.job)  # where the guard was killed

@@ -29,6 +29,21 @@ def die_with_parent(signum: int, parent: int) -> None:
         os.kill(os.getpid(), signum)
 
 
+def call_this_process(name: str) -> None:
+    """What `top` and `ps -o comm` show instead of the interpreter; 15 bytes count."""
+    with contextlib.suppress(OSError):  # without /proc it keeps its name
+        with open("/proc/self/comm", "w") as file:
+            file.write(name)
+
+
+def heeded(signals: Iterable[int]) -> list[int]:
+    """Those of `signals` to be caught: what the caller ignores on purpose, as nohup and a shell's `&` do, stays so.
+
+    SIGTERM is what our own processes end each other by.
+    """
+    return [each for each in signals if each == signal.SIGTERM or signal.getsignal(each) is not signal.SIG_IGN]
+
+
 def adopt_orphans() -> None:
     """Makes descendants whose parent ends children of this process, so that no daemonised one is lost from sight."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -90,6 +105,16 @@ def reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+def reap_orphans(child: subprocess.Popen[bytes] | None) -> None:
+    """Collects the adopted zombies beside `child`, whose status stays for `poll`."""
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if child is None or ended.si_pid != child.pid:
+                os.waitpid(ended.si_pid, 0)
+            else:
+                child.poll()
 
 
 def end_launcher(launcher: subprocess.Popen[bytes], signum: int, patience_s: float) -> None:

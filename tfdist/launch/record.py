@@ -28,7 +28,8 @@ _MAYBE_NUMBER = (int, type(None))
 SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "hello": {"host": _TEXT, "pid": _NUMBER},
     # `commits` names the folder for them in this host's memory; empty for a job that is not elastic.
-    "run": {"command": (list,), "silence_limit": _SECONDS, "elastic": (bool,), "commits": _TEXT},
+    # `window`: how much output may be sent before there is `more`.
+    "run": {"command": (list,), "silence_limit": _SECONDS, "elastic": (bool,), "commits": _TEXT, "window": _NUMBER},
     "started": {"pid": _NUMBER},
     "joined": {},
     "committed": {},
@@ -38,6 +39,9 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "leave": {},
     "alive": {},
     "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},
+    "more": {"size": _NUMBER},
+    # The rank has ended, and its output waits for room: `finished` comes after it.
+    "ended": {"failed": (bool,)},
     "finished": {"code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "told": (bool,), "tail": (list,)},
     "signal": {"number": _NUMBER},
     # `forget`: nobody will go on from the commits. `backup`: "keep" the newest on a disk, "drop" what is there, or "".
@@ -52,7 +56,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 _FROM_RANK = frozenset(
     {"hello", "started", "joined", "committed", "stalled", "left", "alive", "output", "finished", "fetch", "result"}
-    | {"retired", "failing", "kept"}
+    | {"retired", "failing", "kept", "ended"}
 )
 
 

@@ -22,19 +22,22 @@ from tfdist.errors import ConfigError
 from tfdist.launch.call import Call, write_all
 from tfdist.launch.command import USAGE_ERROR, prepare
 from tfdist.launch.process import die_with_parent
+from tfdist.launch.spelling import in_arguments
 
 
 def carry_out(order: dict[str, Any]) -> int:
     """Runs the job of an order.
 
     Args:
-        order: "words" of tfdistrun, and descriptors: "function", "results" by rank, and "report".
+        order: "words" of tfdistrun, and descriptors: "function", "results" by rank, and "report"; and the "arguments"
+            of the caller for options of tfdistrun.
 
     Returns:
         The job's exit status.
     """
     try:
-        launcher, console = prepare(order["words"], Call(order["function"], order["results"]))
+        call = Call(order["function"], order["results"])
+        launcher, console = prepare(order["words"], call, lambda text: in_arguments(text, order["arguments"]))
     except ConfigError as error:
         write_all(order["report"], json.dumps({"error": str(error)}).encode())
         return USAGE_ERROR

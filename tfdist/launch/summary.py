@@ -196,16 +196,28 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
             "that Python and tfdist are at the same path there; a slow host needs a longer --start-timeout"
         )
     if cause is None or cause.told:
-        return f"{job.starter}'s exit status was {job.mpirun_status}; its messages are above, more come with --verbose"
+        shown = job.mpirun_spoke and not job.complete
+        said = "its messages are above, more come with --verbose" if shown else "--verbose shows what it says"
+        return f"{job.starter}'s exit status was {job.mpirun_status}; {said}"
+    return _advice_on_rank(cause)
+
+
+def _advice_on_rank(cause: Outcome) -> str:
     where = f"rank {cause.rank} on {cause.host}"
     if not cause.recorded:
         return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
+    if cause.signum == signal.SIGABRT and not cause.tail:
+        return f"{where}: native code gave up without a word: run the rank again with PYTHONFAULTHANDLER=1 to see where"
     if cause.signum is not None:
         return f"{where}: {_SIGNAL_ADVICE.get(cause.signum, 'look up what sends this signal')}"
     if _waited_in_vain(cause):
         return (
             f"{where} waited in vain for the ranks that its error names; see what they did: their lines above, or "
             "their stacks while they are waited for (kill -USR1, or all in files by TFDIST_STACK_DUMP_DIR)"
+        )
+    if not cause.tail:
+        return (
+            f"{where} has printed nothing: look for what ends it with exit code {cause.code}, as sys.exit({cause.code})"
         )
     return f"{where}: mend the error above; --output-filename DIR keeps each rank's full output"
 

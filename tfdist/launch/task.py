@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,20 @@ if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from tfdist.launch import commit_file, member, place, program
+from tfdist.launch import commit_file, job_folder, member, place, program
 from tfdist.launch.call import Errand
 from tfdist.launch.chatter import is_chatter
 from tfdist.launch.core import available, thread_defaults
 from tfdist.launch.line import LineSplitter, Piece
-from tfdist.launch.process import adopt_orphans, before_exec, descendants, die_with_parent, end_descendants, send
+from tfdist.launch.process import (
+    adopt_orphans,
+    before_exec,
+    descendants,
+    die_with_parent,
+    end_descendants,
+    reap_orphans,
+    send,
+)
 from tfdist.launch.pulse import Pulse
 from tfdist.launch.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
 from tfdist.launch.tcp import is_unanswered, keep_alive
@@ -57,8 +66,6 @@ _ELASTIC_TERM_S = 0.05
 _ABANDONED_S = 1.0
 # How often a rank shows that it is there within the silence that the launcher bears.
 _SIGNS_OF_LIFE = 5
-# Files here are memory; they outlive the processes, and are what new ones go on from.
-MEMORY = Path("/dev/shm")
 _MEMBER_KINDS = {
     member.JOINED: "joined",
     member.COMMITTED: "committed",
@@ -77,6 +84,9 @@ class Supervisor:
         self._opener = Opener(ticket.job, ticket.key, TO_RANK, range(rank, rank + 1))
         self._buffer = FrameBuffer()
         self._unsent = bytearray()
+        # What goes in order with the output, which waits for room at the launcher; all else goes at once.
+        self._held: deque[tuple[int, str, dict[str, Any]]] = deque()
+        self._held_bytes = self._window = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._errand: Errand | None = None
         self._command: tuple[str, ...] | None = None
@@ -89,6 +99,8 @@ class Supervisor:
         self._pulse: Pulse | None = None
         self._looked_at = self._shown_at = 0.0
         self._throttled = self._reported = self._tidied = self._over = self._abandoned = self._cut_off = False
+        self._has_told_end = False
+        self._segments = job_folder.segments(ticket.job, rank)
         self._elastic = False
         self._member: int | None = None
         self._commits: Path | None = None
@@ -123,6 +135,9 @@ class Supervisor:
             # At once: mpirun's daemon, which is cut off as well, may end us before our rank has gone.
             shutil.rmtree(self._commits, ignore_errors=True)
         end_descendants(os.getpid(), _ABANDONED_S if self._abandoned else _PATIENCE_S)
+        shutil.rmtree(self._segments, ignore_errors=True)
+        if self._abandoned:  # the guard may be gone, too
+            shutil.rmtree(job_folder.session(self._job), ignore_errors=True)
         if self._commits is not None:
             self._settle(self._commits)
         if self._cut_off:
@@ -161,6 +176,7 @@ class Supervisor:
                 self._forward(signal.SIGTERM)
                 self._kill_at = time.monotonic() + _TERM_S
         self._look_at_child()
+        reap_orphans(self._child)
 
     def _on_time(self) -> None:
         now = time.monotonic()
@@ -171,14 +187,23 @@ class Supervisor:
         if self._kill_at is not None and self._kill_at <= now:
             self._kill_at = None
             send(descendants(os.getpid()), signal.SIGKILL)
-        if self._drain_until is not None and not self._reported:
-            if self._throttled:
-                self._drain_until = now + _PATIENCE_S
-            elif not self._pipes or self._drain_until <= now:
-                self._report()
-        if self._reported and not self._unsent and not self._tidied:
+        if self._drain_until is not None and self._child is not None:
+            self._drain(self._child, self._drain_until, now)
+        if self._reported and not self._unsent and not self._held and not self._tidied:
             self._tidied = True
             end_descendants(os.getpid(), _PATIENCE_S)
+
+    def _drain(self, child: subprocess.Popen[bytes], until: float, now: float) -> None:
+        """The rank has ended: its record comes after its output, which may wait for somebody to read it."""
+        if self._held and not self._has_told_end:
+            self._has_told_end = True
+            self._send("ended", failed=child.returncode != 0 and not self._told)
+        if self._reported:
+            return
+        if self._throttled:
+            self._drain_until = now + _PATIENCE_S
+        elif not self._pipes or until <= now:
+            self._report()
 
     def _has_more(self, stream: str) -> bool:
         """Whether the rest of a line may be in the pipe already: then it is not the rank that pauses, but we."""
@@ -202,6 +227,7 @@ class Supervisor:
 
     def _start(self, command: Sequence[str], given: Sequence[int] = ()) -> bool:
         environment = child_environment(self._environment)
+        environment |= job_folder.segment_variables(self._segments, environment)
         membership = self._prepare_membership() if self._elastic else None
         if membership is not None:
             # A rank alone is elastic: what else this job starts need not import Keras.
@@ -225,7 +251,7 @@ class Supervisor:
             self._send_pieces("stderr", self._splitters["stderr"].feed(line.encode() + b"\n", time.monotonic()))
             code = 127 if isinstance(error, FileNotFoundError) else 126
             self._reported = True
-            self._send("finished", code=code, signal=None, told=False, tail=[line])
+            self._hold(0, "finished", code=code, signal=None, told=False, tail=[line])
             return False
         finally:
             if membership is not None:
@@ -303,7 +329,8 @@ class Supervisor:
         if self._errand is not None and not self._errand.answered and not self._told:
             self._errand.fail()
         status = self._child.returncode
-        self._send(
+        self._hold(
+            0,
             "finished",
             code=status if status >= 0 else None,
             signal=-status if status < 0 else None,
@@ -315,7 +342,22 @@ class Supervisor:
 
     def _send_pieces(self, stream: str, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
-            self._send("output", stream=stream, text=piece.text.decode(errors="surrogateescape"), end=piece.end)
+            text = piece.text.decode(errors="surrogateescape")
+            self._hold(piece.size, "output", stream=stream, text=text, end=piece.end)
+
+    def _hold(self, size: int, kind: str, **fields: Any) -> None:
+        """Sends what is of that size in the launcher's window, after all output before it."""
+        self._held.append((size, kind, fields))
+        self._held_bytes += size
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._held and (self._window > 0 or not self._held[0][0]):
+            size, kind, fields = self._held.popleft()
+            self._held_bytes -= size
+            self._window -= size
+            self._unsent += self._sealer.seal(kind, **fields)
+        self._write()
 
     def _send(self, kind: str, **fields: Any) -> None:
         self._unsent += self._sealer.seal(kind, **fields)
@@ -332,7 +374,7 @@ class Supervisor:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         self._selector.modify(self._socket, events, "launcher")
-        if self._throttled != (len(self._unsent) > _UNSENT_BYTES):
+        if self._throttled != (len(self._unsent) + self._held_bytes > _UNSENT_BYTES):
             self._throttled = not self._throttled
             for stream, descriptor in self._pipes.items():
                 if self._throttled:
@@ -370,6 +412,10 @@ class Supervisor:
             # Of another generation it has another name.
             self._leave = None if self._commits is None else self._commits / f"leave-{self._job}"
             self._watch(message.fields["silence_limit"])
+            self._window = message.fields["window"]
+        elif message.kind == "more":
+            self._window += message.fields["size"]
+            self._pass_on()
         elif message.kind == "call" and self._errand is None:
             self._errand = Errand(message.fields, self._send)
         elif message.kind == "part" and self._errand is not None:
@@ -388,9 +434,9 @@ class Supervisor:
         if not name:
             return None
         try:
-            return commit_file.make_folder(MEMORY, name)
+            return commit_file.make_folder(job_folder.MEMORY, name)
         except OSError as error:
-            print(f"rank {self._rank} keeps no commits in {MEMORY}: {error.strerror}", file=sys.stderr)
+            print(f"rank {self._rank} keeps no commits in {job_folder.MEMORY}: {error.strerror}", file=sys.stderr)
             return None
 
     def _settle(self, commits: Path) -> None:

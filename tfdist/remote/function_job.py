@@ -10,6 +10,7 @@ from typing import Any
 
 from tfdist import config
 from tfdist.errors import ConfigError
+from tfdist.launch import descriptor
 from tfdist.launch.call import write_all
 from tfdist.remote import parcel, session, verdict, worker
 
@@ -120,6 +121,7 @@ def run(
     ```
     """
     given = dict(locals())
+    descriptor.fill_closed()
     if config.started_by_launcher():
         raise ConfigError("tfdist.run starts a job of its own and cannot be called on a rank of another one.")
     _refuse(given)
@@ -129,7 +131,7 @@ def run(
     words = [*option_words(given), "--", python, os.path.abspath(worker.__file__)]
     with session.files(1 + ranks) as (function, *results):
         write_all(function, parcel.pack_call(func, args, kwargs or {}))
-        status, report = session.launch(words, function, results)
+        status, report = session.launch(words, verdict.ARGUMENTS, function, results)
         answers = [parcel.unpack_answer(session.read_all(result)) for result in results]
     return verdict.results(verdict.Job(parcel.name_of(func), status, report, answers))
 

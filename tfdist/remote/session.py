@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -52,11 +52,14 @@ def read_all(descriptor: int) -> bytes:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
-def launch(words: Sequence[str], function: int, results: Sequence[int]) -> tuple[int, dict[str, Any] | None]:
+def launch(
+    words: Sequence[str], arguments: Mapping[str, str], function: int, results: Sequence[int]
+) -> tuple[int, dict[str, Any] | None]:
     """Runs a job to its end.
 
     Args:
         words: The words of tfdistrun.
+        arguments: What the caller's user knows its options as.
         function: Descriptor of the file with the function.
         results: Descriptor, by rank, of the file for its result.
 
@@ -64,8 +67,9 @@ def launch(words: Sequence[str], function: int, results: Sequence[int]) -> tuple
         The launcher's exit status, and its report; None if it was killed before it could report.
     """
     with files(2) as (order, report):
-        text = {"words": list(words), "function": function, "results": list(results), "report": report}
-        write_all(order, json.dumps(text | {"parent": os.getpid()}).encode())
+        descriptors = {"function": function, "results": list(results), "report": report}
+        text = {"words": list(words), "arguments": dict(arguments), "parent": os.getpid()}
+        write_all(order, json.dumps(text | descriptors).encode())
         os.lseek(order, 0, os.SEEK_SET)
         status = _run(order, (function, report, *results))
         reported = read_all(report)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tfdist.errors import ConfigError, RankError
+from tfdist.launch.spelling import in_arguments
 from tfdist.remote import parcel
 from tfdist.remote.parcel import Failed, Returned
 
@@ -27,13 +27,11 @@ OPTIONS = {
     "mpi_args": "--mpi-args",
     "network_interfaces": "--network-interfaces",
 }
-_ARGUMENTS = {option: argument for argument, option in OPTIONS.items()} | {
+ARGUMENTS = {option: argument for argument, option in OPTIONS.items()} | {
     "-np/--num-proc": "num_proc",
     "-p/--ssh-port": "ssh_port",
+    "--verbose": "verbose=True",
 }
-_OPTION = re.compile(
-    r"(?<![\w-])(?:" + "|".join(sorted(map(re.escape, _ARGUMENTS), key=len, reverse=True)) + r")(?![\w-])"
-)
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,6 @@ class Job:
     answers: Sequence[Returned | Failed | None]
 
 
-def in_arguments(text: str) -> str:
-    """A message of the launcher with the arguments of `run` where it names options of tfdistrun."""
-    return _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)
-
-
 def results(job: Job) -> list[Any]:
     """The results by rank. Raises the exception of the first rank that failed, or says why there is no result."""
     if job.report is None:
@@ -66,12 +59,12 @@ def results(job: Job) -> list[Any]:
             "They are being ended; the kernel's log may say what killed the launcher (dmesg)."
         )
     if "error" in job.report:
-        raise ConfigError(f"tfdist.run: {in_arguments(job.report['error'])}")
+        raise ConfigError(f"tfdist.run: {in_arguments(job.report['error'], ARGUMENTS)}")
     first = job.report["first"]
     if first is None and job.status == 0:
         return [_result(job, rank) for rank in range(len(job.answers))]
     if first is None:
-        raise RankError(f"{job.name} was ended:\n{in_arguments(job.report['explanation'])}")
+        raise RankError(f"{job.name} was ended:\n{in_arguments(job.report['explanation'], ARGUMENTS)}")
     answer = job.answers[first]
     if isinstance(answer, Failed):
         _raise_failure(job, first, answer)
@@ -133,5 +126,5 @@ def _ended(job: Job, rank: int) -> str:
             "must not end its process, as os._exit does."
         )
     before = "after" if job.answers[rank] is not None else "before"
-    explanation = in_arguments(job.report["explanation"])
+    explanation = in_arguments(job.report["explanation"], ARGUMENTS)
     return f"the process of {_where(job, rank)} ended {before} the function had returned.\n{explanation}"

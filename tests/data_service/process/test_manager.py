@@ -1,5 +1,7 @@
 """The manager's decisions over workers that are only played: requests and the autoscaler at the same time."""
 
+import sys
+
 import pytest
 
 from tfdist.data_service.inspection.status import Status
@@ -27,13 +29,17 @@ class Team:
         member.state, member.leaving = DRAINING, True
 
 
+def tell(line):
+    print(line, file=sys.stderr)
+
+
 class Managed:
     """A manager with two workers, at 7010 and 7020, that are ready."""
 
     def __init__(self, monkeypatch, autoscale=None):
         order = {"workers": 2, "fixed_workers": False, "restarts": 1, "start_timeout_s": 60, "drain_timeout_s": 60}
         self.answers, self.share, self.tasks = [], 0.5, 1
-        self.manager = Manager({**order, "autoscale": autoscale}, "/nowhere", self.answers.append)
+        self.manager = Manager({**order, "autoscale": autoscale}, "/nowhere", self.answers.append, tell)
         self.manager._supervisor.end()
         self.team = self.manager._supervisor = Team()
         self.manager._service = f"127.0.0.1:{DISPATCHER_PORT}"

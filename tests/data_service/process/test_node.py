@@ -37,7 +37,7 @@ def begin():
 
     def start(by_request, drain_timeout_s):
         worker, reports = Held(by_request), []
-        node = Node({"role": "worker", "drain_timeout_s": drain_timeout_s}, reports.append)
+        node = Node("worker", {"drain_timeout_s": drain_timeout_s}, reports.append)
         node._make = lambda: worker
         made = SimpleNamespace(node=node, worker=worker, reports=reports, status=None)
         made.thread = threading.Thread(target=lambda: setattr(made, "status", node.run()))

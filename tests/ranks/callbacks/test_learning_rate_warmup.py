@@ -59,6 +59,13 @@ def test_rates_equal_the_formula(world):
     assert rates[-1] == np.float32(RATE)
 
 
+def test_end_is_printed_on_a_line_of_its_own(capfd):
+    """A progress bar stands on the line before."""
+    fit(new_model(keras.optimizers.SGD(RATE)), LearningRateWarmupCallback(RATE, 0.5, verbose=1), epochs=1, verbose=1)
+    lines = capfd.readouterr().out.splitlines()
+    assert lines.count("Warm-up ended: the learning rate is 0.2.") == (tfdist.rank() == 0)
+
+
 def test_rates_with_several_steps_an_execution(world):
     rates = fit(new_model(keras.optimizers.SGD(RATE), steps_per_execution=3), LearningRateWarmupCallback(RATE, WARMUP))
     np.testing.assert_allclose(rates, formula(world, every=3), rtol=1e-6)

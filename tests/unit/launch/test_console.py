@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.launch.console import Console
+from tfdist.launch.console import READER_S, Console
 from tfdist.launch.line import LINE, PARTIAL, Piece
 
 
@@ -47,7 +48,36 @@ def test_reader_that_has_gone(tmp_path: Path) -> None:
     console.write(0, "stdout", Piece(b"lost", LINE))
     console.write(0, "stderr", Piece(b"kept", LINE))
     console.close()
-    assert (tmp_path / "err").read_bytes() == b"[0] kept\n"
+    note = b"tfdistrun: nobody reads stdout any more: the job continues, what it prints there is dropped\n"
+    assert (tmp_path / "err").read_bytes() == note + b"[0] kept\n"
+
+
+def test_reader_that_stands_still(tmp_path: Path) -> None:
+    """It holds up neither the other stream nor the end, and it is said what it has missed."""
+    descriptors = _descriptors(tmp_path, "out", "err")
+    reader, descriptors["stdout"] = os.pipe()
+    console, told = Console(descriptors=descriptors), []
+    console.watch(lambda rank, size: told.append((rank, size)))
+    console.write(1, "stdout", Piece(b"x" * 100_000, LINE))
+    console.write(0, "stderr", Piece(b"error", LINE))
+    assert told == [(0, 6)]
+    console.hurry(0.2)
+    begin = time.monotonic()
+    console.close()
+    assert time.monotonic() - begin < READER_S + 0.5
+    assert told == [(0, 6), (1, 100_001)]
+    kept = len(os.read(reader, 1 << 20))
+    said = (tmp_path / "err").read_text().splitlines()
+    assert said[0] == "[0] error"
+    assert f": {100_005 - kept} bytes are lost; --output-filename DIR keeps all" in said[1]
+
+
+def test_own_words_are_spelled_as_the_caller_does(tmp_path: Path) -> None:
+    console = Console(descriptors=_descriptors(tmp_path, "out", "err"), spell=str.upper)
+    console.write(0, "stderr", Piece(b"theirs", LINE))
+    console.say("ours")
+    console.close()
+    assert (tmp_path / "err").read_text() == "[0] theirs\nOURS\n"
 
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -6,17 +6,24 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tfdist.launch import guard
+from tfdist.launch.ticket import JOB_VARIABLE
 
 
 def _start(*words: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-I", "-S", guard.__file__, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(variables or {})})
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, JOB_VARIABLE: uuid.uuid4().hex, **(variables or {})},
+    )
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
@@ -46,9 +53,3 @@ def test_each_mpirun_has_a_folder_of_its_own(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
     assert len(folders) == 2
     assert {folder.parent for folder in folders} == {tmp_path}
-
-
-@pytest.mark.parametrize("name", ["prte_tmpdir_base", "prte_local_tmpdir_base", "prte_remote_tmpdir_base"])
-def test_place_that_the_user_has_named_stays(name: str) -> None:
-    assert guard.settings(["mpirun"], {f"PRTE_MCA_{name}": "/mine"}, "ours") == {f"PRTE_MCA_{name}": "/mine"}
-    assert guard.settings(["mpirun", "--prtemca", name, "/mine"], {"A": "b"}, "ours") == {"A": "b"}

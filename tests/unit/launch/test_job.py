@@ -174,10 +174,17 @@ def test_lost_supervisor() -> None:
     assert job.status == 1
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupt(signum: int, status: int) -> None:
+@pytest.mark.parametrize(
+    ("signum", "status", "sent"),
+    [
+        (signal.SIGINT, 130, signal.SIGINT),
+        (signal.SIGTERM, 143, signal.SIGTERM),
+        (signal.SIGHUP, 129, signal.SIGTERM),  # as a scheduler's: a rank may write a checkpoint
+    ],
+)
+def test_interrupt(signum: int, status: int, sent: int) -> None:
     job = _job(2)
-    assert job.interrupted(signum, 10) == [Action(Do.SIGNAL, signum)]
+    assert job.interrupted(signum, 10) == [Action(Do.SIGNAL, sent)]
     job.finish(_ended(0), 11)
     assert job.finish(_ended(1), 12) == [RELEASE]
     assert job.status == status

@@ -60,3 +60,37 @@ def test_nothing_to_end() -> None:
         assert process.end_descendants(leaf.pid, patience_s=0)
         process.send([leaf.pid], signal.SIGKILL)
     process.send([leaf.pid], signal.SIGKILL)
+
+
+def test_signals_that_are_ignored_are_not_heeded() -> None:
+    script = (
+        "import signal\nfrom tfdist.launch.process import heeded\n"
+        "print(*map(int, heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))))"
+    )
+    for ignored, heeded in (("", "2 15 1"), ("HUP", "2 15"), ("HUP INT TERM", "15")):
+        words = ["sh", "-c", f"trap '' {ignored or 0}; exec \"$@\"", "sh", sys.executable, "-c", script]
+        assert subprocess.run(words, capture_output=True, text=True, timeout=60).stdout.split() == heeded.split()
+
+
+def test_name_of_a_process() -> None:
+    script = "from tfdist.launch import process\nprocess.call_this_process('tfdist-dispatcher')\n"
+    script += "print(open('/proc/self/comm').read(), end='')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "tfdist-dispatch\n", done.stderr
+
+
+def test_orphans_are_reaped_and_the_child_is_not() -> None:
+    script = """
+import os, subprocess, time
+from tfdist.launch.process import adopt_orphans, reap_orphans
+adopt_orphans()
+child = subprocess.Popen(["sh", "-c", "for i in 1 2 3; do (exit 5) & done; sh -c '(:) &'; exit 7"])
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+try:
+    while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+        reap_orphans(child)
+except ChildProcessError:
+    print(child.returncode)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "7\n", done.stderr

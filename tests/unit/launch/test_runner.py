@@ -19,7 +19,8 @@ from tfdist.launch.command import USAGE_ERROR
 @pytest.fixture
 def order() -> Any:
     made = [anonymous_file() for _ in range(4)]
-    yield {"words": ["-np", "2", "no-such-program"], "function": made[0], "report": made[1], "results": made[2:]}
+    words = {"words": ["-np", "2", "no-such-program"], "arguments": {"-np": "num_proc"}}
+    yield words | {"function": made[0], "report": made[1], "results": made[2:]}
     for descriptor in made:
         os.close(descriptor)
 

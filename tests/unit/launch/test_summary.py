@@ -105,7 +105,17 @@ def test_a_traceback_is_shown_where_the_first_to_fail_left_none() -> None:
         (Outcome(0, "h0", None, signal.SIGBUS), "/dev/shm"),
         (Outcome(0, "h0", None, 77), "look up what sends this signal"),
         (Outcome(0, "h0"), "its host was lost"),
-        (Outcome(0, "h0", None, signal.SIGTERM, told=True), "mpirun's exit status"),
+        (Outcome(0, "h0", None, signal.SIGTERM, told=True), "mpirun's exit status was None; --verbose shows what"),
+        (Outcome(0, "h0", 1, tail=("no",)), "mend the error above"),
+        (
+            Outcome(0, "h0", 3),
+            "rank 0 on h0 has printed nothing: look for what ends it with exit code 3, as sys.exit(3)",
+        ),
+        (Outcome(0, "h0", None, signal.SIGABRT, tail=("no",)), "its last lines above say why"),
+        (
+            Outcome(0, "h0", None, signal.SIGABRT),
+            "gave up without a word: run the rank again with PYTHONFAULTHANDLER=1",
+        ),
     ],
 )
 def test_advice(outcome: Outcome, hint: str) -> None:
@@ -258,7 +268,9 @@ def test_other_starters_are_named_and_ssh_is_not() -> None:
     ended = Job(("a",), 30.0, 0.0, starter="jsrun")
     ended.end_mpirun(4, 1.0)
     assert summary.render(ended).startswith("jsrun ended before all ranks did\n")
-    assert "jsrun's exit status was 4" in summary.render(ended)
+    assert "jsrun's exit status was 4; --verbose shows what it says" in summary.render(ended)
+    ended.mpirun_spoke = True
+    assert "jsrun's exit status was 4; its messages are above, more come with --verbose" in summary.render(ended)
 
 
 def test_host_lost_while_the_job_is_interrupted() -> None:

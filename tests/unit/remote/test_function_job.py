@@ -24,7 +24,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The words of jobs that would have been started."""
     words: list[list[str]] = []
 
-    def launch(given: list[str], function: int, results: list[int]) -> tuple[int, dict[str, str]]:
+    def launch(
+        given: list[str], arguments: dict[str, str], function: int, results: list[int]
+    ) -> tuple[int, dict[str, str]]:
         words.append(given)
         return 2, {"error": "not started"}
 

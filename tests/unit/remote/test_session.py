@@ -30,7 +30,7 @@ def _launch(monkeypatch: pytest.MonkeyPatch, program: str) -> tuple[int, Any, li
     monkeypatch.setattr(session, "PROGRAM", (sys.executable, "-c", READ_ORDER + program))
     with session.files(3) as (function, *results):
         write_all(function, b"function")
-        status, report = session.launch(["-np", "2"], function, results)
+        status, report = session.launch(["-np", "2"], {"-np": "ranks"}, function, results)
         return status, report, [session.read_all(result) for result in results]
 
 
@@ -39,9 +39,9 @@ def test_what_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         "assert os.pread(order['function'], 99, 0) == b'function'\n"
         "for rank, result in enumerate(order['results']): os.write(result, b'%d' % rank)\n"
         "own = os.getsid(0) == os.getpid() and os.getppid() == order['parent']\n"
-        "os.write(order['report'], json.dumps([order['words'], own]).encode())\nsys.exit(5)\n"
+        "os.write(order['report'], json.dumps([order['words'], order['arguments'], own]).encode())\nsys.exit(5)\n"
     )
-    assert _launch(monkeypatch, program) == (5, [["-np", "2"], True], [b"0", b"1"])
+    assert _launch(monkeypatch, program) == (5, [["-np", "2"], {"-np": "ranks"}, True], [b"0", b"1"])
 
 
 def test_launcher_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

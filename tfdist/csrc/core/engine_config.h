@@ -22,8 +22,8 @@ class Timeline;
 enum class Hierarchy { kNone, kNccl, kTransport };
 
 struct EngineConfig {
-  double stall_warning_seconds = 60;     // a report is written to stderr after this long; 0: never
-  double stall_shutdown_seconds = 1800;  // a wait fails after this long; must be positive
+  double stall_warning_seconds = 60;    // a report is written to stderr after this long; 0: never
+  double stall_shutdown_seconds = 600;  // a wait fails after this long; must be positive
   int64_t fusion_threshold_bytes = 8 << 20;
   int64_t window_bytes = 1 << 20;  // of each rank, in memory shared on its host; 0: messages only
   // Where to look for what a GPU needs, best first; and where compiled kernels are kept, if

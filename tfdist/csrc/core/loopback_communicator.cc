@@ -216,10 +216,8 @@ Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
       if (!late.empty()) wait->Ended(topology(), late.back());
       return status;
     }
-    if (wait->trace() != nullptr) {
-      std::vector<int> now = missing();
-      if (!now.empty()) late = std::move(now);  // else they have come since
-    }
+    std::vector<int> now = missing();
+    if (!now.empty()) late = std::move(now);  // else they have come since
     if (progress) wait->Progress();
     if (status.ok()) status = wait->Pause(topology(), missing);
     if (status.ok()) continue;

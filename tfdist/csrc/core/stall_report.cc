@@ -95,6 +95,11 @@ std::string StallReport(const Stall& stall) {
                                                 " (TFDIST_STALL_CHECK_SHUTDOWN_TIME).");
 }
 
+std::string StallOver(const std::string& missing, const std::string& title, double waited_seconds) {
+  return "tfdist: the stall is over: " + missing + " came to " + title + " after " +
+         Seconds(waited_seconds) + "; the job continues.";
+}
+
 std::string StallError(const Stall& stall) {
   return Story(stall, "It has failed after " + Seconds(stall.limit_seconds) +
                           " (TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it if those ranks are only "

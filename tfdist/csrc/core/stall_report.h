@@ -38,6 +38,9 @@ std::string StallReport(const Stall& stall);
 // The same, of the rank that has given up.
 std::string StallError(const Stall& stall);
 
+// One line, of a stall that was reported: `missing` came to `title` after all.
+std::string StallOver(const std::string& missing, const std::string& title, double waited_seconds);
+
 // "rank 1 finished allreduce 'grads' (call 12) 61 s ago. Its Python stacks: kill -USR1 71 on host
 // a". Of a rank that cannot be seen: what it has sent to this one.
 std::string LastSeen(const MissingRank& missing, const Stall& stall);

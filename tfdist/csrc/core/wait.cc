@@ -50,7 +50,7 @@ void Wait::Progress() {
 Status Wait::Pause(const Topology& topology, const std::function<std::vector<int>()>& missing) {
   if (++polls_ <= spins_) return Status::Ok();
   const Clock::time_point now = Clock::now();
-  const double waited = std::chrono::duration<double>(now - start_).count();
+  const double waited = WaitedSeconds(now);
   if (waited >= config_.stall_shutdown_seconds) {
     return Status(StatusCode::kDeadlineExceeded, StallError(StallOf(waited, topology, missing())));
   }
@@ -70,7 +70,18 @@ void Wait::Report(double waited_seconds, const Topology& topology,
                   const std::vector<int>& missing) {
   reported_ = true;
   if (!Speaks(topology, missing)) return;
-  const std::string text = StallReport(StallOf(waited_seconds, topology, missing));
+  awaited_ = Named(topology, missing);
+  Print(StallReport(StallOf(waited_seconds, topology, missing)));
+}
+
+void Wait::Ended(const Topology& topology, int rank) {
+  if (trace_ != nullptr) trace_->Awaited(topology.world_ranks[rank]);
+  if (awaited_.empty()) return;
+  Print(StallOver(awaited_, describe_(), WaitedSeconds(Clock::now())));
+  awaited_.clear();
+}
+
+void Wait::Print(const std::string& text) const {
   if (config_.on_stall) {
     config_.on_stall(text);
   } else {

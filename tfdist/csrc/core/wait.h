@@ -3,8 +3,8 @@
 // A transport calls Begin, then polls: Progress after something has arrived, Pause after a poll in
 // vain. Pause spins first, then yields, then sleeps with backoff, since ranks may outnumber cores.
 // It fails at its deadline, and before reports once, if no lower rank waits for the same, both
-// times with the missing ranks and what they did last. Lives on the stack of one collective call,
-// which outlives it; for one thread.
+// times with the missing ranks and what they did last. What it has reported it also reports to be
+// over. Lives on the stack of one collective call, which outlives it; for one thread.
 #ifndef TFDIST_CORE_WAIT_H_
 #define TFDIST_CORE_WAIT_H_
 
@@ -66,9 +66,7 @@ class Wait {
   CallTrace* trace() const { return trace_; }
 
   // After polls in vain: `rank`, by its number in `topology`, was the last one to deliver.
-  void Ended(const Topology& topology, int rank) const {
-    if (trace_ != nullptr) trace_->Awaited(topology.world_ranks[rank]);
-  }
+  void Ended(const Topology& topology, int rank);
 
   // "allreduce 'grads'", for the transport's own errors.
   std::string Describe() const { return describe_(); }
@@ -76,7 +74,11 @@ class Wait {
  private:
   using Clock = std::chrono::steady_clock;
 
+  double WaitedSeconds(Clock::time_point now) const {
+    return std::chrono::duration<double>(now - start_).count();
+  }
   void Report(double waited_seconds, const Topology& topology, const std::vector<int>& missing);
+  void Print(const std::string& text) const;
   Stall StallOf(double waited_seconds, const Topology& topology,
                 const std::vector<int>& missing) const;
 
@@ -90,6 +92,7 @@ class Wait {
   bool all_came_ = false;
   CollectiveCost* cost_ = &Meter::Nowhere();
   bool reported_ = false;
+  std::string awaited_;  // as the report of this rank has named them; empty without one
   int polls_ = 0;
   Clock::time_point start_;
   Clock::time_point last_progress_;
