@@ -22,7 +22,7 @@ from tfdist.callbacks.model_hook import ModelHook
 from tfdist.compression import Compression
 from tfdist.gradients import in_buckets
 from tfdist.local_variable import key_of
-from tfdist.ops import call
+from tfdist.ops import order
 
 # A sample of a setting that is kept is so many times as long, for it takes a collective.
 WATCHED_SAMPLES = 10
@@ -215,7 +215,7 @@ class Autotune(keras.callbacks.Callback):
         return World(
             size=tfdist.size(),
             hosts=tfdist.cross_size() if tfdist.is_homogeneous() else 1,
-            on_gpu=call.collective_device().startswith("GPU"),
+            on_gpu=order.collective_device().startswith("GPU"),
             compiled=bool(self.model.jit_compile) and not self.model.run_eagerly,
             most_chunk=tuning.most_chunk_bytes(),
             lossy=self._settings.autotune == "lossy",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdist import _native
-from tfdist.ops import call
+from tfdist.ops import order
 
 
 def obstacle() -> str | None:
@@ -22,6 +22,6 @@ def obstacle() -> str | None:
     built = _native.build_info()
     if not built["xla"]:
         return f"with TensorFlow {built['tensorflow']} collectives have no form for XLA; install a newer TensorFlow."
-    if tf.config.get_visible_devices("GPU") and call.collective_device() == "CPU:0":
+    if tf.config.get_visible_devices("GPU") and order.collective_device() == "CPU:0":
         return "collectives run on the CPU (TFDIST_GPU_OPERATIONS=mpi) and XLA compiles for the GPU."
     return None

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.ops import call
+from tfdist.ops import order
 from tfdist.testing import assert_equal, summable
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -99,8 +99,8 @@ def test_python_values(world):
 @MODES
 def test_variables_apart_from_where_collectives_run(world, wrap, monkeypatch):
     """As those of the CPU where a GPU runs the collectives."""
-    call.order_resource()
-    monkeypatch.setattr(call, "collective_device", lambda: "GPU:0")
+    order.resource()
+    monkeypatch.setattr(order, "collective_device", lambda: "GPU:0")
     variables = [tf.Variable(values, dtype="int32") for values in ([tfdist.rank()], [1, 2 * tfdist.rank()])]
     wrap(lambda: tfdist.broadcast_variables(variables, root_rank=world - 1))()
     assert_same(variables, [np.int32([world - 1]), np.int32([1, 2 * (world - 1)])])

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 from tfdist import _native
-from tfdist.ops import call
+from tfdist.ops import call, order
 
 # Arguments that a GPU's kernel takes in the host's memory.
 HOST_ARGUMENTS = {
@@ -38,5 +38,5 @@ def test_every_op_has_a_kernel_for_gpus(op):
 def test_collectives_run_on_the_gpu_that_the_process_sees_unless_told_otherwise(monkeypatch, gpus, operations, device):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind] * gpus)
     monkeypatch.setenv("TFDIST_GPU_OPERATIONS", operations)
-    assert call.collective_device() == device
+    assert order.collective_device() == device
     assert call.overlaps() == (device == "GPU:0")

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _compat, process_sets, runtime
-from tfdist.ops import allreduce, call, topology
+from tfdist.ops import allreduce, call, order, topology
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Sum
 
@@ -144,7 +144,7 @@ def broadcast_(
 
 def _lies_with_collectives(variable: tf.Variable) -> bool:
     place = tf.DeviceSpec.from_string(variable.device)
-    return place.device_type is None or f"{place.device_type}:{place.device_index or 0}" == call.collective_device()
+    return place.device_type is None or f"{place.device_type}:{place.device_index or 0}" == order.collective_device()
 
 
 def _resource(variable: Any) -> tf.Variable:

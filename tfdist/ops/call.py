@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
-import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _native, config, errors, tuning
+from tfdist import _native, errors, tuning
+from tfdist.ops import order
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
@@ -26,20 +23,8 @@ _TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], .
 )
 
 
-_keep: list[tf.Variable] = []
 # What TensorFlow puts around a kernel's message; it names the op, so it differs where ranks called different ones.
 _DECORATION = re.compile(r"^\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\] name:.*$", re.DOTALL)
-
-
-class _History:
-    """The ops of one graph that hold collectives: themselves, or calls of functions with some inside."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.latest: list[tf.Operation] = []  # all others come before them
-
-
-_histories: weakref.WeakKeyDictionary[Any, _History] = weakref.WeakKeyDictionary()
 
 
 def run(op: str, *args: Any, **kwargs: Any) -> Any:
@@ -48,9 +33,7 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
     Raises:
         TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
     """
-    order = order_resource()
-    with _after_earlier_ones(order):
-        return run_anytime(op, *args, order=order, **kwargs)
+    return run_anytime(op, *args, order=order.here(), **kwargs)
 
 
 def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
@@ -71,46 +54,12 @@ def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-def _after_earlier_ones(order: tf.Tensor) -> AbstractContextManager[Any]:
-    """Ops made inside run after all that hold collectives in this graph so far.
-
-    Automatic control dependencies see to it everywhere but in the gradient of a function whose tape is outside of it.
-    """
-    if tf.executing_eagerly():
-        return contextlib.nullcontext()
-    graph = tf.compat.v1.get_default_graph()
-    history = _histories.setdefault(graph, _History())
-    fresh = [op for op in graph.capture(order).consumers() if op.name not in history.names]
-    history.names.update(op.name for op in fresh)
-    history.latest = fresh or history.latest
-    return tf.control_dependencies(history.latest)
-
-
-@functools.cache
-def order_resource() -> tf.Tensor:
-    """The handle that every collective takes, so that `tf.function` keeps all of them in program order.
-
-    Automatic control dependencies order the ops on one resource, through functions, `cond` and `while_loop`. Stateful
-    ops without a resource are ordered only among themselves.
-    """
-    # TensorFlow runs an op where its resources are. GPUs have no variables of int32.
-    with tf.init_scope(), tf.device(collective_device()):
-        _keep.append(tf.Variable(0, dtype=tf.int64, trainable=False, name="tfdist_order"))
-    return _keep[0].handle
-
-
-def collective_device() -> str:
-    """Where this process runs collectives: on its GPU by NCCL where it has one, unless the settings say otherwise."""
-    by_nccl = config.read().gpu_operations == "nccl"
-    return "GPU:0" if by_nccl and tf.config.get_visible_devices("GPU") else "CPU:0"
-
-
 def overlaps() -> bool:
     """Whether gradients are reduced beside the computation: on a GPU, and on the CPU where a thread is asked for.
 
     On the CPU both need the same cores.
     """
-    return collective_device().startswith("GPU") or tuning.current().thread
+    return order.collective_device().startswith("GPU") or tuning.current().thread
 
 
 def factor_of(value: Any) -> tf.Tensor:
@@ -165,10 +114,8 @@ def differentiate(
     if not dense:
         return result
     results = function(list(dense), list(dense.values()))
-    # A collective whose result is a constant on this rank, such as no rows, must still run.
-    with _after_earlier_ones(order_resource()):
-        for place, gradient in zip(dense, results, strict=True):
-            result[place] = tf.identity(gradient)
+    for place, gradient in zip(dense, results, strict=True):
+        result[place] = gradient
     return result
 
 

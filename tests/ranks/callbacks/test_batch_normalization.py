@@ -54,6 +54,72 @@ def branches(new):
     return keras.Model(x, keras.layers.Dense(2)(keras.layers.Multiply()([left, right])))
 
 
+class Cell(keras.layers.Layer):
+    """Normalises its state, in a loop over time."""
+
+    def __init__(self, new):
+        super().__init__()
+        self.state_size, self.dense, self.norm = 3, keras.layers.Dense(3), new()
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        self.norm.build((None, self.state_size))
+        self.built = True
+
+    def call(self, inputs, states, training=None):
+        y = keras.ops.tanh(self.dense(inputs) + self.norm(states[0], training=training))
+        return y, [y]
+
+
+class Mapped(keras.layers.Layer):
+    """One step of time after the other, in `tf.map_fn`."""
+
+    def __init__(self, new):
+        super().__init__()
+        self.norm = new()
+
+    def build(self, input_shape):
+        self.norm.build((None, input_shape[-1]))
+        self.built = True
+
+    def call(self, x, training=None):
+        steps = tf.transpose(x, [1, 0, 2])
+        return tf.transpose(tf.map_fn(lambda step: self.norm(step, training=training), steps), [1, 0, 2])
+
+
+class InBranch(keras.layers.Layer):
+    """In a branch, and again in a function in a loop."""
+
+    def __init__(self, new):
+        super().__init__()
+        self.first, self.second = new(), new()
+
+    def build(self, input_shape):
+        self.first.build(input_shape)
+        self.second.build(input_shape)
+        self.built = True
+
+    def call(self, x, training=None):
+        x = tf.cond(tf.reduce_sum(x) < 1e9, lambda: self.first(x, training=training), lambda: x)
+        again = tf.function(lambda y: keras.ops.tanh(self.second(y, training=training)), autograph=False)
+        return tf.while_loop(lambda i, _: i < 2, lambda i, y: [i + 1, again(y)], [0, x])[1]
+
+
+def control_flow(new):
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            keras.layers.Reshape((FEATURES, 1)),
+            keras.layers.RNN(Cell(new), return_sequences=True),
+            Mapped(new),
+            keras.layers.TimeDistributed(new()),
+            keras.layers.Flatten(),
+            InBranch(new),
+            keras.layers.Dense(2),
+        ]
+    )
+
+
 @pytest.fixture
 def float64():
     """Rounding then decides nothing: what is compared is the mathematics."""
@@ -113,6 +179,18 @@ def test_plugin(world, kind, execution):
     if tfdist.rank() == 0:
         expected = reference(world, branches, keras.optimizers.SGD(RATE * world, momentum=0.5))
         assert_close(model.get_weights(), expected, 1e-9)
+
+
+@SIZES
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kind", SYNCHRONIZED)
+def test_control_flow(world, kind):
+    model = build(control_flow, SYNCHRONIZED[kind], keras.optimizers.SGD(RATE), tfdist.rank())
+    fit(model, *samples(tfdist.rank()), epochs=1, callbacks=[DataParallel()])
+    assert_identical_on_ranks(model.get_weights())
+    if tfdist.rank() == 0:
+        expected = reference(world, control_flow, keras.optimizers.SGD(RATE * world), epochs=1)
+        assert_close(model.get_weights(), expected, 1e-8)
 
 
 def test_reference_notices_ranks_that_are_alone(world):

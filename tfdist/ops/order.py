@@ -1,0 +1,113 @@
+"""What keeps the collectives of a process in program order, in every graph that TensorFlow makes of the program."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import control_flow_util_v2
+
+from tfdist import config
+
+_BRANCH_OR_BODY = (
+    control_flow_util_v2.CondBranchFuncGraph,
+    control_flow_util_v2.WhileBodyFuncGraph,
+    control_flow_util_v2.WhileCondFuncGraph,
+)
+_keep: list[tf.Variable] = []
+
+
+@functools.cache
+def resource() -> tf.Tensor:
+    """The handle that every collective takes, so that `tf.function` keeps all of them in program order.
+
+    Automatic control dependencies order the ops on one resource, through functions, `cond` and `while_loop`. Stateful
+    ops without a resource are ordered only among themselves.
+    """
+    # TensorFlow runs an op where its resources are. GPUs have no variables of int32.
+    with tf.init_scope(), tf.device(collective_device()):
+        _keep.append(tf.Variable(0, dtype=tf.int64, trainable=False, name="tfdist_order"))
+    return _keep[0].handle
+
+
+def here() -> tf.Tensor:
+    """The handle as an op made now takes it."""
+    return resource() if tf.executing_eagerly() else _inside(tf.compat.v1.get_default_graph())
+
+
+def collective_device() -> str:
+    """Where this process runs collectives: on its GPU by NCCL where it has one, unless the settings say otherwise."""
+    by_nccl = config.read().gpu_operations == "nccl"
+    return "GPU:0" if by_nccl and tf.config.get_visible_devices("GPU") else "CPU:0"
+
+
+def _inside(graph: Any) -> tf.Tensor:
+    """The handle in a graph."""
+    # Kept with the graph: a table of handles, which refer to their graphs, would keep all graphs.
+    if not hasattr(graph, "_tfdist_order"):
+        graph._tfdist_order = _captured(graph)
+        if not graph._add_control_dependencies:
+            _keep_order(graph)
+    handle: tf.Tensor = graph._tfdist_order
+    return handle
+
+
+def _captured(graph: Any) -> tf.Tensor:
+    """The handle, as a graph gets it from outside.
+
+    The gradients of loops and branches can capture what the graph around them has, but no eager tensor. A function
+    cannot capture from the graph around it, because another may call it next; nor can it hold an eager tensor where the
+    gradient of a loop may call it. So functions inside of others ask for the caller's handle with every call. That
+    costs 7 us, so functions that are called eagerly do not.
+    """
+    forward = _branch_whose_handle_it_takes(graph)
+    if forward is not None:
+        return graph.capture(_inside(forward))
+    if isinstance(graph, _BRANCH_OR_BODY):
+        return graph.capture(_inside(graph.outer_graph))
+    if graph._add_control_dependencies and isinstance(graph.outer_graph, FuncGraph):
+        with graph.as_default():
+            return graph._experimental_capture_side_input_by_ref("tfdist_order", functools.partial(_of_caller, graph))
+    return graph.capture(resource())
+
+
+def _branch_whose_handle_it_takes(graph: Any) -> Any:
+    """The branch whose gradient a graph is, where TensorFlow takes its handle for the one around both.
+
+    TensorFlow's own part of such a gradient may take it, for a loop in the branch for one. Of two inputs of a branch
+    that are the same it keeps one.
+    """
+    if not isinstance(graph, control_flow_util_v2.CondBranchFuncGraph):
+        return None
+    forward, around = getattr(graph, "_forward_graph", None), graph.outer_graph
+    if forward is None or not hasattr(forward, "_tfdist_order"):
+        return None
+    same = forward.outer_graph is around or forward.outer_graph is _branch_whose_handle_it_takes(around)
+    return forward if same else None
+
+
+def _of_caller(function: Any) -> tf.Tensor:
+    caller = tf.compat.v1.get_default_graph()
+    being_traced = caller is function
+    return resource() if tf.executing_eagerly() or being_traced else _inside(caller)
+
+
+def _keep_order(graph: Any) -> None:
+    """Does what automatic control dependencies do, in a graph without them.
+
+    That is the gradient of a function whose tape is outside of it. TensorFlow also prunes there what no result needs,
+    and goes on before the rest is done.
+    """
+    create = graph._create_op_internal
+
+    def create_in_order(op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> tf.Operation:
+        if not any(tensor is graph._tfdist_order or tensor is resource() for tensor in inputs):
+            return create(op_type, inputs, *args, **kwargs)
+        with graph.control_dependencies(graph.control_outputs[-1:]):
+            op = create(op_type, inputs, *args, **kwargs)
+        graph.control_outputs.append(op)
+        return op
+
+    graph._create_op_internal = create_in_order
