@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import errors
+from tfdist.callbacks import fit_agreement
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
 from tfdist.ops import call
 
@@ -57,4 +58,5 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        fit_agreement.agree(self)
         self._hook.when_built(lambda: broadcast_state(self.model, self._root_rank, keep=self._local_variables))

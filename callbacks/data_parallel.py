@@ -11,6 +11,7 @@ import keras
 
 import tfdist
 from tfdist import _compat, config, errors, optimizer, runtime, xla
+from tfdist.callbacks import fit_agreement
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
@@ -156,6 +157,7 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compared = self._steps_taken = False
+        fit_agreement.agree(self)
         self._compare_with_job()
         if not self.elastic:
             need_equal_settings()
@@ -182,6 +184,7 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.end("train")
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._hook.epoch_end.begin(epoch)
         for part in self._parts():
             part.on_epoch_begin(epoch, logs)
 

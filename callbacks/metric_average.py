@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tfdist.callbacks import fit_agreement
 from tfdist.callbacks.model_hook import ModelHook
 from tfdist.ops import call
 
@@ -42,8 +43,12 @@ class MetricAverageCallback(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        fit_agreement.agree(self)
         self._hook.reduces_metrics = True
         self._hook.begin("train")
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._hook.epoch_end.begin(epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._hook.end("train")

@@ -20,6 +20,8 @@ import tensorflow as tf
 import tfdist
 from tfdist import _compat, errors, optimizer, runtime
 from tfdist.callbacks import metric_reduction
+from tfdist.callbacks.epoch_end import EpochEnd
+from tfdist.callbacks.step_function import translate_errors
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
 from tfdist.sync_batch_norm import synchronized, synchronized_statistics
@@ -37,6 +39,7 @@ class ModelHook:
             for each other at the end of each training epoch.
         synchronizes_moments: Whether Keras' `BatchNormalization(synchronized=True)` in a training step is over all
             ranks. Read when the step is traced.
+        epoch_end: Where the ranks meet at the end of a training epoch; to be told when one begins.
         wrapped_optimizer: The optimizer that `DataParallel` made distributed.
         resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
     """
@@ -62,7 +65,8 @@ class ModelHook:
         model.train_step = self._hooked_train_step
         model.test_step = self._hooked_test_step
         model.evaluate = self._hooked_evaluate
-        model.train_function = model.test_function = None
+        self.epoch_end = EpochEnd()
+        translate_errors(model)
         _compat.set_metrics_reader(model, self._hooked_read_metrics)
 
     @classmethod
@@ -135,10 +139,14 @@ class ModelHook:
         # in a later fit a step that was traced and one that runs eagerly do the same, as they do with the optimizer.
         with weighted_by(weight), synchronized(self._model) if self.synchronizes_moments else contextlib.nullcontext():
             logs = self._train_step(data)
-        self._train_samples.assign_add(samples)
+        # Where the iterator has come to its end, nothing is counted: what is counted may be known without the data.
+        with tf.control_dependencies(tf.nest.flatten(data, expand_composites=True)[:1]):
+            self._train_samples.assign_add(samples)
+            self.epoch_end.count()
         self._digest.assign(_digest(data))
         if isinstance(logs, dict) and "loss" in logs:
             # So a loss that is not finite on one rank is seen on all, and TerminateOnNaN stops them together.
+            self.epoch_end.in_lockstep = True
             (loss,) = tfdist.grouped_allreduce([logs["loss"]], op=tfdist.Average, name="loss", weight=weight)
             logs = {**logs, "loss": loss}
         return logs
@@ -167,6 +175,8 @@ class ModelHook:
             return self._read_metrics(logs)
         if phase == "train" and self.joins:
             join(self._model)
+        elif phase == "train" and (self.averages_statistics or self.reduces_metrics):
+            self.epoch_end.meet()
         if phase == "train" and self.averages_statistics:
             average_statistics(self._model)
         if not self.reduces_metrics:

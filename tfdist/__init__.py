@@ -79,6 +79,13 @@ def _make_fit_elastic() -> None:
         _after_import.after_import("keras", install)
 
 
+def _unite_errors() -> None:
+    from tfdist import _after_import, _united_error
+
+    _after_import.after_import("tensorflow", _united_error.install)
+
+
 if os.path.exists("/dev/nvidiactl"):
     _take_gpu()
+_unite_errors()
 _make_fit_elastic()

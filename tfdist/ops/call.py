@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,22 +12,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _native, config, errors, tuning
+from tfdist.ops import failure
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
-_TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], ...] = (
-    (tf.errors.FailedPreconditionError, errors.MismatchError),
-    (tf.errors.UnavailableError, errors.PeerLostError),
-    (tf.errors.DeadlineExceededError, errors.StallError),
-    (tf.errors.InvalidArgumentError, errors.ConfigError),
-)
-
-
 _keep: list[tf.Variable] = []
-# What TensorFlow puts around a kernel's message; it names the op, so it differs where ranks called different ones.
-_DECORATION = re.compile(r"^\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\] name:.*$", re.DOTALL)
 
 
 class _History:
@@ -63,12 +53,7 @@ def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except tf.errors.OpError as error:
-        for kind, translation in _TRANSLATIONS:
-            if isinstance(error, kind):
-                if "tfdist.init()" in error.message:
-                    translation = errors.NotInitializedError
-                raise translation(_DECORATION.sub("", error.message)) from None
-        raise
+        raise failure.translated(error) from None
 
 
 def _after_earlier_ones(order: tf.Tensor) -> AbstractContextManager[Any]:
