@@ -55,17 +55,18 @@ def agree(callback: keras.callbacks.Callback) -> None:
     Raises:
         MismatchError: On every rank, if something differs; says what, on which ranks, and what to write.
     """
-    model, callbacks = callback.model, _compat.callbacks_of_fit(callback)
+    model: Any = callback.model
+    params: Any = callback.params
+    callbacks = _compat.callbacks_of_fit(callback)
     ours = [each for each in callbacks if isinstance(each, _agreeing())]
     group = global_process_set
     if optimizer.is_distributed(model.optimizer):
         group = optimizer.reduction_of(model.optimizer).process_set
     if not ours or ours[0] is not callback or not group.included() or group.size() == 1:
         return
-    mine = _knowledge(model, callback.params, callbacks, _compat.arguments_of_fit(model))
+    mine = _knowledge(model, params, callbacks, _compat.arguments_of_fit(model))
     everybody = tfdist.allgather_object(mine, name="what fit is to do", process_set=group)
-    ranks = range(tfdist.size()) if group is global_process_set else group.ranks
-    problem = difference(dict(zip(ranks, everybody, strict=True)))
+    problem = difference(dict(zip(group.ranks, everybody, strict=True)))
     if problem:
         raise errors.MismatchError(problem)
 
@@ -148,7 +149,7 @@ def _stores_in(callback: Any) -> set[str]:
 
 
 def _codes(callback: Any) -> Iterator[types.CodeType]:
-    """The code of the methods of a callback, and of functions that it was given, but not Keras' own of all callbacks."""
+    """The code of the methods of a callback, and of functions that it was given, but not what all callbacks have."""
     plain = keras.callbacks.Callback.__mro__
     members = [value for kind in type(callback).__mro__ if kind not in plain for value in vars(kind).values()]
     for member in [*members, *vars(callback).values()]:

@@ -100,7 +100,8 @@ def arguments_of_fit(model: Any) -> Mapping[str, Any]:
     for frame in _callers():
         if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model and "initial_epoch" in frame.f_locals:
             arguments = dict(frame.f_locals)
-            return {**arguments, "initial_epoch": model._initial_epoch or arguments["initial_epoch"]}
+            restored = getattr(model, "_initial_epoch", None)
+            return {**arguments, "initial_epoch": restored or arguments["initial_epoch"]}
     return {}
 
 

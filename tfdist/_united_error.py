@@ -5,7 +5,6 @@ The classes are made when TensorFlow is there, whichever is imported first; noth
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
 
@@ -23,6 +22,7 @@ _OF_OPS = {
     errors.NotInitializedError: "FailedPreconditionError",
 }
 _MESSAGE_ONLY: Any = object()
+_made: dict[type, type[errors.TfdistError]] = {}
 
 
 def install() -> None:
@@ -30,9 +30,14 @@ def install() -> None:
     errors.unite({kind: united(kind) for kind in _EVERYWHERE})
 
 
-@functools.cache
 def united(kind: type[errors.TfdistError]) -> type[errors.TfdistError]:
     """The subclass of `kind` and of TensorFlow's class of the same kind."""
+    if kind not in _made:
+        _made[kind] = _make(kind)
+    return _made[kind]
+
+
+def _make(kind: type[errors.TfdistError]) -> type[errors.TfdistError]:
     theirs: Any = getattr(sys.modules["tensorflow"].errors, (_EVERYWHERE | _OF_OPS)[kind])
 
     class United(kind, theirs):  # type: ignore[misc, valid-type]

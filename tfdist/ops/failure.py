@@ -60,7 +60,8 @@ def translated(error: tf.errors.OpError) -> Exception:
         if isinstance(error, kind):
             if "tfdist.init()" in error.message:
                 ours = errors.NotInitializedError
-            return _united_error.united(ours)(explained(_words(error.message)))
+            united: Any = _united_error.united(ours)
+            return united(explained(_words(error.message)))
     return error
 
 
