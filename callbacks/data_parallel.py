@@ -13,6 +13,7 @@ import tfdist
 from tfdist import _compat, config, errors, optimizer, runtime, xla
 from tfdist.callbacks import fit_agreement
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
+from tfdist.callbacks.data_digest import complaint
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state
@@ -21,11 +22,6 @@ from tfdist.compression import AnyCompression, Compression
 from tfdist.elastic import advice, loop
 
 _logger = logging.getLogger("tfdist")
-
-SAME_DATA = (
-    "all ranks are trained on the same data, so {size} ranks do the work of one. Give each rank its part, with this "
-    "line before fit:\n    dataset = tfdist.shard(dataset)\nor, for arrays:\n    x, y = tfdist.shard((x, y))"
-)
 
 
 class DataParallel(keras.callbacks.Callback):
@@ -277,7 +273,7 @@ class DataParallel(keras.callbacks.Callback):
             return
         self._compared = True
         if self._hook.ranks_see_same_data() and tfdist.rank() == 0:
-            _logger.warning("tfdist: %s", SAME_DATA.format(size=tfdist.size()))
+            _logger.warning("%s", complaint(tfdist.size()))
 
 
 class _ScheduleWarmup(LearningRateWarmupCallback):

@@ -18,15 +18,14 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, errors, optimizer, runtime
+from tfdist import _compat, errors, optimizer, runtime, shuffle_warning
 from tfdist.callbacks import metric_reduction
+from tfdist.callbacks.data_digest import digest
 from tfdist.callbacks.epoch_end import EpochEnd
 from tfdist.callbacks.step_function import translate_errors
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
 from tfdist.sync_batch_norm import synchronized, synchronized_statistics
-
-_DIGEST_ELEMENTS = 1024
 
 
 class ModelHook:
@@ -77,6 +76,7 @@ class ModelHook:
             NotInitializedError: Before `tfdist.init()`.
         """
         tfdist.rank()
+        shuffle_warning.show()
         installed = getattr(model.train_step, "__self__", None)
         return installed if isinstance(installed, cls) else cls(model)
 
@@ -143,7 +143,7 @@ class ModelHook:
         with tf.control_dependencies(tf.nest.flatten(data, expand_composites=True)[:1]):
             self._train_samples.assign_add(samples)
             self.epoch_end.count()
-        self._digest.assign(_digest(data))
+        self._digest.assign(digest(data, compiled=bool(self._model.jit_compile)))
         if isinstance(logs, dict) and "loss" in logs:
             # So a loss that is not finite on one rank is seen on all, and TerminateOnNaN stops them together.
             self.epoch_end.in_lockstep = True
@@ -284,17 +284,3 @@ def build_from_data(model: keras.Model, iterator: Any) -> None:
 def _samples(data: Any) -> tf.Tensor:
     first = tf.nest.flatten(data)[0]
     return tf.cast(tf.shape(first)[0] if first.shape.rank else 1, tf.int64)
-
-
-def _digest(data: Any) -> tf.Tensor:
-    """A number that differs between batches, from about 1,024 elements of each tensor that holds numbers."""
-    total = tf.zeros((), tf.float32)
-    for leaf in tf.nest.flatten(data):
-        if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
-            continue
-        flat = tf.reshape(leaf, [-1])
-        # Taken from the whole batch: the first pixels or tokens may be the same padding everywhere.
-        stride = tf.maximum(1, tf.size(flat) // _DIGEST_ELEMENTS)
-        part = tf.cast(flat[::stride], tf.float32)
-        total += tf.reduce_sum(part * tf.range(1, tf.size(part) + 1, dtype=tf.float32))
-    return total

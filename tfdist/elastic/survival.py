@@ -24,6 +24,6 @@ def go_on(loss: errors.PeerLostError) -> None:
     runtime.shrink()
     part.deal_all()
     _logger.warning(
-        "tfdist: %d of %d ranks go on; this one was rank %d and is rank %d now. %s",
+        "%d of %d ranks go on; this one was rank %d and is rank %d now. %s",
         *(runtime.size(), size, rank, runtime.rank(), loss),
     )
