@@ -79,8 +79,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         _check_again(comm, process_sets)
         return
     settings = config.read()
-    if config.is_set("log_level") and _logger.level == logging.NOTSET:
-        _logger.setLevel(settings.log_level.upper())
+    _take_level(settings.log_level)
     launched = config.started_by_launcher()
     _warn(settings)
     process = _print_stacks(settings.stack_dump_folder)
@@ -115,6 +114,12 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     if settings.metrics_port is not None:
         _serve_metrics(settings.metrics_host, settings.metrics_port)
     _logger.info("started, rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
+
+
+def _take_level(level: str) -> None:
+    """What the variable says, where it is set; a level that the script has set stays."""
+    if config.is_set("log_level") and _logger.level == logging.NOTSET:
+        _logger.setLevel(level.upper())
 
 
 def _place() -> tuple[int, int] | None:
