@@ -8,17 +8,16 @@ from tfdist.ops import failure
 
 ADVICE = " Every rank must run the same collectives in the same order with the same names. Check for branches."
 TEXT = "the ranks are out of step: rank 0 called allreduce 'b', rank 1 called allreduce 'a'." + ADVICE
+NODE = "{{node sgd/TfdistGroupedAllreduce}}"
 WRAPPED = [
     TEXT,
     "{{function_node __wrapped__TfdistGroupedAllreduce_N_1_device_CPU:0}} "
     + TEXT
     + " [Op:TfdistGroupedAllreduce] name:",
-    'Graph execution error:\n\nDetected at node sgd/TfdistGroupedAllreduce defined at (most recent call last):\n  File "a'
-    f'.py", line 8, in <module>\n\n  File "<string>", line 1, in f\n\n{TEXT}\n\t [[{{{{node sgd/TfdistGroupedAllreduce}}}}'
-    "]] [Op:__inference_f_26]",
+    "Graph execution error:\n\nDetected at node sgd/TfdistGroupedAllreduce defined at (most recent call last):\n"
+    f'  File "a.py", line 8, in <module>\n\n  File "b.py", line 1, in f\n\n{TEXT}\n\t [[{NODE}]] [Op:__inference_f_26]',
     TEXT + " [Op:__inference_g_41]",
-    f"2 root error(s) found.\n  (0) FAILED_PRECONDITION:  {TEXT}\n\t [[{{{{node TfdistJoin}}}}]]\n\t [[x/_2]]\n  (1) FAILED"
-    "_PRECONDITION:  more",
+    f"2 root error(s) found.\n  (0) FAILED_PRECONDITION:  {TEXT}\n\t [[{NODE}]]\n\t [[x/_2]]\n  (1) UNAVAILABLE: more",
 ]
 BATCHES = "Give all ranks equally many batches"
 EPOCHS = "Begin all ranks at the same epoch"
@@ -34,8 +33,8 @@ ENDS = [
         + BATCHES,
     ),
     (
-        "ranks 0-1 called barrier 'the end of epoch 3', rank 2 has finished (called shutdown). Give every rank the same "
-        "number of steps.",
+        "ranks 0-1 called barrier 'the end of epoch 3', rank 2 has finished (called shutdown). Give every rank the "
+        "same number of steps.",
         "ranks 0-1 have ended epoch 3, rank 2 has left the training. " + BATCHES,
     ),
     (

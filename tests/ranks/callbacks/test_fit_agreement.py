@@ -1,4 +1,7 @@
-"""Ranks whose `fit` is not the same: one error on all of them, of one class, before the first step where that is known."""
+"""Ranks whose `fit` is not the same: one error on all of them, of one class, before the first step where possible."""
+
+import re
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -116,7 +119,15 @@ def test_restored_epoch_is_found_at_the_end_of_the_first(world):
     assert "initial_epoch" in text
 
 
-@keras.saving.register_keras_serializable()
+@pytest.mark.ranks(2)
+def test_example_of_the_page(capsys):
+    page = (Path(__file__).resolve().parents[3] / "docs" / "messages.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    exec(compile(example, "messages.md", "exec"), {})
+    shown = capsys.readouterr().out.strip()
+    assert f"tfdist.errors.MismatchError: {shown.partition(': dataset')[0]}" in page
+
+
 class Differs(keras.layers.Layer):
     """Calls another collective on the last rank."""
 
