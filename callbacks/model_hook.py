@@ -283,4 +283,6 @@ def build_from_data(model: keras.Model, iterator: Any) -> None:
 
 def _samples(data: Any) -> tf.Tensor:
     first = tf.nest.flatten(data)[0]
+    if isinstance(first, np.ndarray):  # of train_on_batch, in a step that is not compiled
+        first = tf.convert_to_tensor(first)
     return tf.cast(tf.shape(first)[0] if first.shape.rank else 1, tf.int64)
