@@ -181,8 +181,8 @@ def test_training_goes_on_where_nothing_can_be_written(world, shared_tmp_path, w
     assert len(told) == (2 if tfdist.rank() == 0 else 0)
     if told:
         assert told[0].startswith(
-            f"tfdist rank 0: the backup of epoch 1, batch 2 is not written to {shared_tmp_path}: OSError: [Errno 27] File too "
-            "large. It takes "
+            f"tfdist rank 0: the backup of epoch 1, batch 2 is not written to {shared_tmp_path}: OSError: "
+            "[Errno 27] File too large. It takes "
         )
         assert "a file may have no more than 1.0 kB, the limit of ulimit -f" in told[0]
         assert told[0].endswith("The newest that is written is the backup of epoch 1, batch 0.")
