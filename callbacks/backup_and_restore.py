@@ -166,7 +166,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self._writer.put(lambda: self._write(position, arrays)) and not self._leaves_out:
             self._leaves_out = True
             _logger.warning(
-                "tfdist: a backup before that of %s is left out, since writing one to %s takes longer than the batches "
+                "a backup before that of %s is left out, since writing one to %s takes longer than the batches "
                 "up to the next (save_freq=%s). The newest is always written.",
                 *(position, self._folder, self._save_freq),
             )
@@ -205,7 +205,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             return None, [], None
         position, arrays, skipped = found
         for line in skipped:
-            _logger.warning("tfdist: %s", line)
+            _logger.warning("%s", line)
         ranks = int(arrays["ranks"])
         if ranks != tfdist.size() and position.batch:
             raise ValueError(
@@ -229,7 +229,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         for prefix, each, _ in self._optimizers():
             each.load_own_variables(_part(arrays, f"{prefix}/"))
         self._failures.newest = f"backup of {position}"
-        _logger.warning("tfdist: resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._folder)
+        _logger.warning("resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._folder)
         if ranks != tfdist.size():
             return position, [], None
         return position, [_part(arrays, f"local/{rank}/") for rank in range(ranks)], None

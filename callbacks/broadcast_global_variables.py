@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import errors, runtime
+from tfdist.callbacks import fit_agreement
 from tfdist.callbacks.drift import checked
 from tfdist.callbacks.model_hook import ModelHook, begin_equal
 from tfdist.ops import call
@@ -62,6 +63,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        fit_agreement.agree(self)
         self._hook.drift.begin(self._drift, self._local_variables, in_epoch=not runtime.happened(runtime.JOINED))
         self._hook.when_built(lambda: begin_equal(self.model, self._root_rank, keep=self._local_variables))
 

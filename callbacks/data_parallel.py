@@ -12,7 +12,9 @@ import keras
 
 import tfdist
 from tfdist import config, errors, model_optimizer, optimizer, random_state, runtime, xla
+from tfdist.callbacks import fit_agreement
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
+from tfdist.callbacks.data_digest import complaint
 from tfdist.callbacks.drift import checked
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.model_hook import ModelHook, begin_equal
@@ -21,11 +23,6 @@ from tfdist.compression import AnyCompression, Compression
 from tfdist.elastic import advice, loop
 
 _logger = logging.getLogger("tfdist")
-
-SAME_DATA = (
-    "all ranks are trained on the same data, so {size} ranks do the work of one. Give each rank its part, with this "
-    "line before fit:\n    dataset = tfdist.shard(dataset)\nor, for arrays:\n    x, y = tfdist.shard((x, y))"
-)
 
 
 class DataParallel(keras.callbacks.Callback):
@@ -171,6 +168,7 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compared = self._steps_taken = False
+        fit_agreement.agree(self)
         self._compare_with_job()
         if not self.elastic:
             need_equal_settings()
@@ -200,6 +198,7 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.end("train")
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._hook.epoch_end.begin(epoch)
         for part in self._parts():
             part.on_epoch_begin(epoch, logs)
 
@@ -301,4 +300,4 @@ class DataParallel(keras.callbacks.Callback):
             return
         self._compared = True
         if self._hook.ranks_see_same_data() and tfdist.rank() == 0:
-            _logger.warning("tfdist: %s", SAME_DATA.format(size=tfdist.size()))
+            _logger.warning("%s", complaint(tfdist.size()))

@@ -104,7 +104,7 @@ class Drift:
             elif differences:
                 rounding = equality.describe_rounding(differences, when, process_set)
                 if not self._warned and tfdist.rank() == process_set.ranks[0]:
-                    _logger.warning("tfdist: %s", rounding)
+                    _logger.warning("%s", rounding)
                 self._warned = True
         if len(tfdist.get_process_set_ids_and_ranks()) > 1:  # ranks outside of a set must not train on
             told = tfdist.allgather_object(texts, name=f"{when}: process sets")
@@ -112,7 +112,7 @@ class Drift:
         if texts and self._mode == "error":
             raise errors.MismatchError("\n".join(texts))
         if texts and tfdist.rank() == 0:
-            _logger.warning("tfdist: %s", "\n".join(texts))
+            _logger.warning("%s", "\n".join(texts))
 
     def _groups(self) -> list[tuple[ProcessSet, list[Any]]]:
         """The trainable weights that ranks of a process set must have equal, for the sets that this rank is in."""

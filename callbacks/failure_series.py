@@ -47,7 +47,7 @@ class FailureSeries:
             return
         self._first = name
         _logger.error(
-            "tfdist: the %s is not written to %s: %s. %s The training goes on, and the next is tried as usual. %s",
+            "the %s is not written to %s: %s. %s The training goes on, and the next is tried as usual. %s",
             *(name, folder, self._last, advice(error, folder, size_bytes), self._newest()),
         )
 
@@ -55,9 +55,7 @@ class FailureSeries:
         """Ends a series."""
         self.newest = name
         if self._failures:
-            _logger.warning(
-                "tfdist: %s are written again: the %s is, after %d failed", self._kind, name, self._failures
-            )
+            _logger.warning("%s are written again: the %s is, after %d failed", self._kind, name, self._failures)
         self._failures = 0
 
     def end(self) -> None:
@@ -65,7 +63,7 @@ class FailureSeries:
         atexit.unregister(self.end)
         if self._failures:
             _logger.error(
-                "tfdist: the training has ended, and %d of its %s are not written, from the %s on; at last: %s. %s",
+                "the training has ended, and %d of its %s are not written, from the %s on; at last: %s. %s",
                 *(self._failures, self._kind, self._first, self._last, self._newest()),
             )
         self._failures = 0

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from tfdist import runtime
+from tfdist.callbacks import fit_agreement
 from tfdist.callbacks.drift import checked
 from tfdist.callbacks.model_hook import ModelHook
 from tfdist.ops import call
@@ -46,6 +47,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        fit_agreement.agree(self)
         self._hook.reduces_metrics = True
         self._hook.begin("train")
         self._hook.drift.begin(self._drift, in_epoch=not runtime.happened(runtime.JOINED))
@@ -56,6 +58,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._hook.drift.epoch_ends()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._hook.epoch_end.begin(epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._hook.end("train")

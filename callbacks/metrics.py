@@ -139,7 +139,7 @@ class Metrics(keras.callbacks.Callback):
         least = max(self._straggler_share * epoch_seconds, _LEAST_WARNED_SECONDS)
         if tfdist.rank() == 0 and slow.seconds > least:
             _logger.warning(
-                "tfdist: the ranks waited %.1f s of this epoch's %.1f s for rank %d. See what it shares its processor, "
+                "the ranks waited %.1f s of this epoch's %.1f s for rank %d. See what it shares its processor, "
                 "disk or network with, and whether its data takes longer.",
                 slow.seconds,
                 epoch_seconds,

@@ -18,14 +18,15 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, adapted_state, errors, model_optimizer, runtime
+from tfdist import _compat, adapted_state, errors, model_optimizer, runtime, shuffle_warning
 from tfdist.callbacks import metric_reduction
+from tfdist.callbacks.data_digest import digest
 from tfdist.callbacks.drift import Drift
+from tfdist.callbacks.epoch_end import EpochEnd
+from tfdist.callbacks.step_function import translate_errors
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
 from tfdist.sync_batch_norm import synchronized, synchronized_statistics
-
-_DIGEST_ELEMENTS = 1024
 
 
 class ModelHook:
@@ -40,6 +41,7 @@ class ModelHook:
             ranks. Read when the step is traced.
         wrapped_optimizers: The optimizers that `DataParallel` made distributed.
         drift: Looks whether the ranks still have the same weights.
+        epoch_end: Where the ranks meet at the end of a training epoch; to be told when one begins.
         resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
     """
 
@@ -65,7 +67,8 @@ class ModelHook:
         model.train_step = self._hooked_train_step
         model.test_step = self._hooked_test_step
         model.evaluate = self._hooked_evaluate
-        model.train_function = model.test_function = None
+        self.epoch_end = EpochEnd()
+        translate_errors(model)
         _compat.set_metrics_reader(model, self._hooked_read_metrics)
 
     @classmethod
@@ -76,6 +79,7 @@ class ModelHook:
             NotInitializedError: Before `tfdist.init()`.
         """
         tfdist.rank()
+        shuffle_warning.show()
         installed = getattr(model.train_step, "__self__", None)
         return installed if isinstance(installed, cls) else cls(model)
 
@@ -138,10 +142,14 @@ class ModelHook:
         # in a later fit a step that was traced and one that runs eagerly do the same, as they do with the optimizer.
         with weighted_by(weight), synchronized(self._model) if self.synchronizes_moments else contextlib.nullcontext():
             logs = self._train_step(data)
-        self._train_samples.assign_add(samples)
-        self._digest.assign(_digest(data))
+        # Where the iterator has come to its end, nothing is counted: what is counted may be known without the data.
+        with tf.control_dependencies(tf.nest.flatten(data, expand_composites=True)[:1]):
+            self._train_samples.assign_add(samples)
+            self.epoch_end.count()
+        self._digest.assign(digest(data, compiled=bool(self._model.jit_compile)))
         if isinstance(logs, dict) and "loss" in logs:
             # So a loss that is not finite on one rank is seen on all, and TerminateOnNaN stops them together.
+            self.epoch_end.in_lockstep = True
             (loss,) = tfdist.grouped_allreduce([logs["loss"]], op=tfdist.Average, name="loss", weight=weight)
             logs = {**logs, "loss": loss}
         return logs
@@ -170,6 +178,8 @@ class ModelHook:
             return self._read_metrics(logs)
         if phase == "train" and self.joins:
             join(self._model)
+        elif phase == "train" and (self.averages_statistics or self.reduces_metrics):
+            self.epoch_end.meet()
         if phase == "train" and self.averages_statistics:
             average_statistics(self._model)
         if not self.reduces_metrics:
@@ -290,18 +300,6 @@ def build_from_data(model: keras.Model, iterator: Any) -> None:
 
 def _samples(data: Any) -> tf.Tensor:
     first = tf.nest.flatten(data)[0]
+    if isinstance(first, np.ndarray):  # of train_on_batch, in a step that is not compiled
+        first = tf.convert_to_tensor(first)
     return tf.cast(tf.shape(first)[0] if first.shape.rank else 1, tf.int64)
-
-
-def _digest(data: Any) -> tf.Tensor:
-    """A number that differs between batches, from about 1,024 elements of each tensor that holds numbers."""
-    total = tf.zeros((), tf.float32)
-    for leaf in tf.nest.flatten(data):
-        if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
-            continue
-        flat = tf.reshape(leaf, [-1])
-        # Taken from the whole batch: the first pixels or tokens may be the same padding everywhere.
-        stride = tf.maximum(1, tf.size(flat) // _DIGEST_ELEMENTS)
-        part = tf.cast(flat[::stride], tf.float32)
-        total += tf.reduce_sum(part * tf.range(1, tf.size(part) + 1, dtype=tf.float32))
-    return total

@@ -68,12 +68,12 @@ class Writer:
         if self._is_idle(patience):
             return True
         _logger.warning(
-            "tfdist: waiting for %s to be written, at most %g s (TFDIST_STALL_CHECK_SHUTDOWN_TIME)", self._what, limit
+            "waiting for %s to be written, at most %g s (TFDIST_STALL_CHECK_SHUTDOWN_TIME)", self._what, limit
         )
         if self._is_idle(limit - patience):
             return True
         _logger.error(
-            "tfdist: %s are still being written after %g s, and are not waited for any longer. Look after the disk; "
+            "%s are still being written after %g s, and are not waited for any longer. Look after the disk; "
             "what is not whole by then is not seen.",
             self._what,
             limit,

@@ -80,6 +80,15 @@ def _make_fit_elastic() -> None:
         _after_import.after_import("keras", install)
 
 
+def _speak_as_one() -> None:
+    """The same errors for `except` of tfdist and of TensorFlow, and a line of a log that says which rank it is from."""
+    from tfdist import _after_import, _united_error, log_prefix
+
+    _after_import.after_import("tensorflow", _united_error.install)
+    log_prefix.install()
+
+
 if os.path.exists("/dev/nvidiactl"):
     _take_gpu()
+_speak_as_one()
 _make_fit_elastic()

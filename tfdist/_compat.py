@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 import keras
@@ -113,6 +115,32 @@ def set_metrics_reader(model: Any, reader: Any) -> None:
 def set_initial_epoch(model: Any, epoch: int) -> None:
     """The epoch a `fit` that is about to begin starts from."""
     model._initial_epoch = epoch
+
+
+def callbacks_of_fit(callback: keras.callbacks.Callback) -> list[Any]:
+    """The list that a callback is called from, in its order; empty where somebody else calls it."""
+    for frame in _callers():
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.callbacks.CallbackList) and callback in caller.callbacks:
+            return list(caller.callbacks)
+    return []
+
+
+def arguments_of_fit(model: Any) -> Mapping[str, Any]:
+    """The arguments of the `fit` of Keras that is running, `initial_epoch` as restored; empty where none is."""
+    for frame in _callers():
+        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model and "initial_epoch" in frame.f_locals:
+            arguments = dict(frame.f_locals)
+            restored = getattr(model, "_initial_epoch", None)
+            return {**arguments, "initial_epoch": restored or arguments["initial_epoch"]}
+    return {}
+
+
+def _callers() -> Iterator[FrameType]:
+    frame = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:

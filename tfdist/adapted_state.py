@@ -242,7 +242,7 @@ def _warn_of_parts(paths: Sequence[str], by_rank: Sequence[Sequence[_Entry]]) ->
     }
     if found and runtime.rank() == 0:
         _logger.warning(
-            "tfdist: %s was adapted to other data on each rank; all ranks use what rank 0 has learned from its part. "
+            "%s was adapted to other data on each rank; all ranks use what rank 0 has learned from its part. "
             "Adapt it to the whole data, before tfdist.shard.",
             ", ".join(map(repr, found)),
         )

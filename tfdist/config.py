@@ -417,6 +417,13 @@ def variable(field: str) -> str:
     return next(setting.variable for setting in SETTINGS if setting.field == field)
 
 
+def is_set(field: str, environment: Mapping[str, str] | None = None) -> bool:
+    """Whether a variable of a setting is set, so that its value is no default."""
+    source = os.environ if environment is None else environment
+    setting = next(setting for setting in SETTINGS if setting.field == field)
+    return any(name is not None and source.get(name) for name in (setting.variable, setting.horovod_variable))
+
+
 def is_elastic() -> bool:
     """Whether this process is a rank of an elastic job. Reads no other setting.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist import _pipeline, config, runtime
+from tfdist import _pipeline, config, runtime, shuffle_warning
 from tfdist.elastic.part import ElasticPart
 from tfdist.errors import ConfigError
 from tfdist.ops import object as object_ops
@@ -83,9 +82,8 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     if not runtime.is_initialized():
         runtime.init()
     rank, size = runtime.rank(), runtime.size()
-    if rank > 0:
-        # Keras says so of every tf.data.Dataset, before a callback could quieten this rank; rank 0 says it for all.
-        warnings.filterwarnings("ignore", message="`shuffle=True` was passed, but will be ignored")
+    if size > 1:
+        shuffle_warning.hide()
     service = _pipeline.service_of(dataset) if is_dataset else None
     elastic = is_dataset and service is None and _is_dealt_anew(policy, remainder)
     # One rank alone can be killed and started anew in the middle of an epoch.

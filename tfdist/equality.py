@@ -139,7 +139,7 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
     if differences:
         text = describe_rounding(differences, label, process_set)
         if runtime.rank() == process_set.ranks[0]:
-            _logger.warning("tfdist: %s", text)
+            _logger.warning("%s", text)
 
 
 def parts_of(target: Any, needed: bool = True) -> list[Part]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
-from tfdist import _native, config, errors, gpu, tuning
+from tfdist import _native, config, errors, gpu, log_prefix, tuning
 from tfdist import process_sets as process_set_module
 from tfdist.launch import member
 from tfdist.observe import stack_dump, timeline
@@ -81,7 +81,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         _check_again(comm, process_sets)
         return
     settings = config.read()
-    _logger.setLevel(settings.log_level.upper())
+    _take_level(settings.log_level)
     launched = config.started_by_launcher()
     _warn(settings)
     process = _print_stacks(settings.stack_dump_folder)
@@ -111,13 +111,26 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         raise
     if settings.elastic and not member.report(member.JOINED):
         _logger.warning(
-            "rank %d cannot tell tfdistrun that it has joined: something between them closes descriptors that it does "
-            "not know. A lost rank will end the job; start the script by tfdistrun directly.",
-            rank(),
+            "this rank cannot report to tfdistrun that it has joined: something between them closes descriptors that "
+            "it does not know. A lost rank will end the job; start the script by tfdistrun directly."
         )
     if settings.metrics_port is not None:
         _serve_metrics(settings.metrics_host, settings.metrics_port)
-    _logger.info("rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
+    _logger.info("started, rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
+
+
+def _take_level(level: str) -> None:
+    """What the variable says, where it is set; a level that the script has set stays."""
+    if config.is_set("log_level") and _logger.level == logging.NOTSET:
+        _logger.setLevel(level.upper())
+
+
+def _place() -> tuple[int, int] | None:
+    """This process's rank and the number of ranks, as far as they are known."""
+    return (rank(), size()) if _state["started"] and is_initialized() else config.launcher_place()
+
+
+log_prefix.ask(_place)
 
 
 def shutdown() -> None:
@@ -282,7 +295,9 @@ def _bounded(waiting: str, warning_seconds: float, limit_seconds: float) -> Iter
     """MPI waits for all ranks without a deadline, and nothing can call it off: report, then end the process."""
 
     def say(seconds: float, what: str) -> None:
-        sys.stderr.write(f"tfdist: {what}: rank {config.launcher_rank()} has waited {seconds:g} seconds {waiting}.\n")
+        sys.stderr.write(
+            f"{log_prefix.text()}: {what}: rank {config.launcher_rank()} has waited {seconds:g} seconds {waiting}.\n"
+        )
         sys.stderr.flush()
 
     def give_up() -> None:
@@ -307,9 +322,8 @@ def _print_stacks(folder: str) -> int:
     if stack_dump.install(folder):
         return os.getpid()
     _logger.warning(
-        "rank %s has a handler of its own for SIGUSR1, which stays: the signal does not print its stacks. Use py-spy "
-        "dump, or let the script leave SIGUSR1 alone.",
-        config.launcher_rank(),
+        "the script has a handler of its own for SIGUSR1, which stays: the signal does not print the stacks of this "
+        "process. Use py-spy dump, or let the script leave SIGUSR1 alone."
     )
     return 0
 
@@ -346,20 +360,20 @@ def _pin_gpu() -> None:
     except errors.ConfigError:
         _native.call("tfdist_shutdown", 0)  # waits for nobody: the others may have found a GPU
         raise
-    _logger.info("rank %d uses %s", rank(), chosen or "no GPU")
+    _logger.info("uses %s", chosen or "no GPU")
 
 
 def _advise() -> None:
     """The mistakes that nothing else shows: data dealt out to ranks that then train alone, workers without work."""
     if rank() == 0 and SHARDED in _events and REDUCED not in _events:
         _logger.warning(
-            "tfdist: the data was sharded, but no gradient was ever reduced: every rank trained alone, on its part. "
+            "the data was sharded, but no gradient was ever reduced: every rank trained alone, on its part. "
             "Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
         )
     settings = config.read()
     if rank() == 0 and settings.autotune != "0" and TUNED not in _events:
         _logger.warning(
-            "tfdist: %s=%s was set, but nothing was tuned. Add the callback that does it: "
+            "%s=%s was set, but nothing was tuned. Add the callback that does it: "
             "model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])",
             *(config.variable("autotune"), settings.autotune),
         )
@@ -367,7 +381,7 @@ def _advise() -> None:
     watch = sys.modules.get("tfdist.data_service.trainer.watch")  # whoever reads from a service has imported it
     if rank() == 0 and service and not any(watched.service for watched in (watch.watches() if watch else ())):
         _logger.warning(
-            "tfdist: this job has a data service at %s, and this process read nothing from it. What shall run there "
+            "this job has a data service at %s, and this process read nothing from it. What shall run there "
             "comes before distribute: dataset = tfdist.data_service.distribute(dataset, job_name=...)",
             service,
         )
@@ -439,7 +453,7 @@ def _end() -> None:
             shutdown()
             return
         except errors.TfdistError as error:
-            _logger.error("tfdist: %s", error)
+            _logger.error("%s", error)
             is_early = isinstance(error, errors.MismatchError)  # the others still call collectives, and fail
     elif initialized:
         _native.call("tfdist_shutdown", 0)

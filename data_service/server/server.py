@@ -35,20 +35,20 @@ from tfdist.errors import ConfigError, PeerLostError
 
 _LOG = logging.getLogger("tfdist")
 OPEN = (
-    "tfdist: %s: this %s listens on every interface, without authentication or encryption, and runs the programs it is "
+    "%s: this %s listens on every interface, without authentication or encryption, and runs the programs it is "
     "sent. Only a private network keeps others out."
 )
 CUT = (
-    "tfdist: the journal %s ended in the middle of a record, as when a dispatcher is killed while it writes: the last "
+    "the journal %s ended in the middle of a record, as when a dispatcher is killed while it writes: the last "
     "%d bytes, from byte %d on, were cut off. Nobody had been answered what they said."
 )
 UNCHECKED = (
-    "tfdist: the dispatcher at %s has a work_dir and this worker names none. It takes the datasets from that path if "
+    "the dispatcher at %s has a work_dir and this worker names none. It takes the datasets from that path if "
     "it is here, unchecked: another folder under the same path would bring other datasets. Name it (--work-dir), if "
     "this machine sees it."
 )
 WAITING = (
-    "tfdist: the worker at %s has tasks that ask a dispatcher at %s, which is gone. TensorFlow would wait for them, so "
+    "the worker at %s has tasks that ask a dispatcher at %s, which is gone. TensorFlow would wait for them, so "
     "its port stays open until this process ends."
 )
 _PROTOCOL = "grpc"

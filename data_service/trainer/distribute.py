@@ -22,7 +22,7 @@ from tfdist.errors import ConfigError
 
 _LOG = logging.getLogger("tfdist")
 READ = (
-    "tfdist: passes of job %r at %s have been read to their end: %d. A trainer that begins anew gets no element of "
+    "passes of job %r at %s have been read to their end: %d. A trainer that begins anew gets no element of "
     "them, also where it brings other data or code; for a new run take another job_name."
 )
 _PROTOCOL = "grpc"

@@ -191,7 +191,7 @@ def test_a_rank_with_a_handler_of_its_own(launch: Any) -> None:
     times = {"TFDIST_STALL_CHECK_WARNING_TIME": "1", "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "15"}
     done = launch.run("-np", "2", sys.executable, "rank.py", variables=times)
     assert done.stdout.count("mine") == 1
-    assert "rank 1 has a handler of its own for SIGUSR1, which stays" in done.stderr
+    assert "tfdist rank 1: the script has a handler of its own for SIGUSR1, which stays" in done.stderr
     (text,) = reports(done.stderr)
     assert "\n  rank 1 has not called a collective yet. Its stacks: py-spy dump, on host HOST\n" in text
 

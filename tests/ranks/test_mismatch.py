@@ -2,6 +2,7 @@
 
 import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -380,3 +381,14 @@ def test_process_sets_that_may_not_change(world):
     ):
         with pytest.raises(ConfigError, match=r"Start with tfdist\.init\(process_sets='dynamic'\)"):
             call()
+
+
+def test_variable_is_named_by_its_path_on_each_rank(world):
+    """Keras numbers layers by what a process made before, so the paths differ; each rank reads its own."""
+    for _ in range(tfdist.rank()):
+        keras.layers.Dense(1).build((None, 1))
+    layer = keras.layers.Dense(4 if last(world) else 3)
+    layer.build((None, 2))
+    with pytest.raises(MismatchError) as caught:
+        tfdist.broadcast_variables(layer.variables, root_rank=0, name="weights")
+    assert f"shape of tensor 'variable 0' (here {layer.kernel.path}) is [2,3] on rank" in str(caught.value)

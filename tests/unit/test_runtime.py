@@ -86,7 +86,7 @@ def test_in_a_fresh_process(run_script, script, environment):
     ],
 )
 def test_rank_whose_supervisor_cannot_be_told_that_it_has_joined_says_so(run_script, environment, warned):
-    assert ("cannot tell tfdistrun that it has joined" in run_script(JOINED, **environment)) == warned
+    assert ("cannot report to tfdistrun that it has joined" in run_script(JOINED, **environment)) == warned
 
 
 @pytest.mark.parametrize(("service", "read", "warned"), [("node:1", "", 1), ("node:1", "node:1", 0), ("", "", 0)])

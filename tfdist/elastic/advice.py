@@ -38,4 +38,4 @@ def need_elastic_script(line: str) -> None:
 def _warn(text: str) -> None:
     if runtime.rank() == 0 and not runtime.happened(text):
         runtime.remember(text)
-        _logger.warning("tfdist: %s", text)
+        _logger.warning("%s", text)

@@ -78,11 +78,11 @@ class CommitStore:
             try:
                 content = _decode(commit.read())
             except (DamagedCommitError, OSError) as error:
-                _logger.warning("tfdist: the commit %s is passed over: %s", commit.path, error)
+                _logger.warning("the commit %s is passed over: %s", commit.path, error)
                 self._damaged[commit.path] = str(error)
                 continue
             if commit.path.parent == self._backup:
-                _logger.warning("tfdist: going on from %s", commit.path)
+                _logger.warning("going on from %s", commit.path)
             return commit.number, content
         return None
 

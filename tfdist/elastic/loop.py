@@ -13,6 +13,7 @@ from tfdist.elastic import advice, retirement, survival
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.elastic.state import State
 from tfdist.launch import member
+from tfdist.ops import failure
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -78,7 +79,7 @@ def run(
                     state.on_reset()
                 return func(state, *args, **kwargs)
             except Exception as error:
-                trouble = survival.trouble_behind(error)
+                trouble = failure.trouble_behind(error)
                 if isinstance(trouble, errors.StallError):
                     member.report(member.STALLED)  # so that none of the others is taken for one that can go on
                 if not isinstance(trouble, errors.PeerLostError):

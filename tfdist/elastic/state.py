@@ -131,7 +131,7 @@ class State(abc.ABC):
         damaged = self._store.remove_damaged()
         if damaged and anew:
             _logger.error(
-                "tfdist: the training starts from its beginning, as each commit that was found on %s is damaged:\n  %s",
+                "the training starts from its beginning, as each commit that was found on %s is damaged:\n  %s",
                 os.uname().nodename,
                 "\n  ".join(damaged),
             )
@@ -146,7 +146,7 @@ class State(abc.ABC):
         except OSError as error:
             if not self._lacks_room:
                 _logger.error(
-                    "tfdist: commit %d and those after it are not in a file, so new processes could not go on from "
+                    "commit %d and those after it are not in a file, so new processes could not go on from "
                     "them: %s. Make room in /dev/shm (in a container: --shm-size); the training goes on.",
                     self._commits,
                     error,

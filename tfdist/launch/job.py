@@ -8,6 +8,8 @@ import signal
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from tfdist.launch.echo import distance
+
 # From the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; together below 10 s.
 GRACE_S = 3.0
 # The same where all may be started anew, and stand still until then: what they have is committed.
@@ -171,14 +173,25 @@ class Job:
     def cause(self) -> Outcome | None:
         """The failure that began the end: the first to arrive, but none that followed from being told to end.
 
-        One that was survived began nothing.
+        One that was survived began nothing. An error that names another rank may arrive before that rank's own.
         """
         ignored = self.survived.keys() | self.left
         failures = [outcome for rank, outcome in self.outcomes.items() if outcome.failed and rank not in ignored]
         # An MPI_Abort tells all ranks to end, the one that called it too; it shows an exit code, the others a signal.
-        place = {rank: place for place, rank in enumerate(self._failed)}
-        failures.sort(key=lambda outcome: (place.get(outcome.rank, len(place)), outcome.signum is not None))
+        place = {
+            rank: (distance(self.outcomes[rank].tail), place)
+            for place, rank in enumerate(self._failed)
+            if rank in self.outcomes
+        }
+        last = (len(self.hosts), len(self.hosts))
+        failures.sort(key=lambda outcome: (place.get(outcome.rank, last), outcome.signum is not None))
         return failures[0] if failures else None
+
+    @property
+    def culprit(self) -> int | None:
+        """The rank of `cause` if it failed by itself, else the first that was said to fail; None if there is none."""
+        cause = self.cause
+        return cause.rank if cause is not None and cause.rank in self._failed else self.first_to_fail
 
     @property
     def first_to_fail(self) -> int | None:

@@ -244,7 +244,7 @@ class Launcher:
         ended = [self._job.outcomes.get(rank) for rank in range(len(self._job.hosts))]
         return {
             "status": self._job.status,
-            "first": self._job.first_to_fail,
+            "first": self._job.culprit,
             "hosts": self._job.hosts,
             "codes": [outcome.code if outcome is not None else None for outcome in ended],
             "explanation": "\n".join([*self.heard, self.explanation]),

@@ -6,13 +6,13 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
+from tfdist.launch.echo import TRACEBACK
 from tfdist.launch.host import Host
 from tfdist.launch.job import CLOSED, Job, LostHost, Obstacle, Outcome
 from tfdist.text_table import aligned
 
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
-_TRACEBACK = "Traceback (most recent call last):"
 # In the error of a rank that has waited for others in vain, whatever TensorFlow wraps it in.
 _STALLED = "(TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it"
 
@@ -54,11 +54,11 @@ def outcome_text(outcome: Outcome | None, culprit: str) -> str:
 def last_lines(tail: Sequence[str]) -> list[str]:
     """The last traceback of `tail`, else its last lines."""
     lines = [line.rstrip() for line in tail]
-    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    starts = [number for number, line in enumerate(lines) if line == TRACEBACK]
     if not starts:
         return lines[-_SHORT_TAIL_LINES:]
     shown = lines[starts[-1] :]
-    return shown if len(shown) <= _TAIL_LINES else [_TRACEBACK, "  ...", *shown[2 - _TAIL_LINES :]]
+    return shown if len(shown) <= _TAIL_LINES else [TRACEBACK, "  ...", *shown[2 - _TAIL_LINES :]]
 
 
 def _waited_in_vain(outcome: Outcome) -> bool:
@@ -68,11 +68,11 @@ def _waited_in_vain(outcome: Outcome) -> bool:
 
 def _explained(job: Job, cause: Outcome) -> list[Outcome]:
     """Whose last lines are shown: those of the first to fail, and of another one's traceback where that left none."""
-    if _TRACEBACK in last_lines(cause.tail):
+    if TRACEBACK in last_lines(cause.tail):
         return [cause]
     gone = {*job.survived, *job.left}
     failed = [outcome for rank, outcome in job.outcomes.items() if rank not in gone and outcome.code]
-    return [cause, *[outcome for outcome in failed if _TRACEBACK in last_lines(outcome.tail)][:1]]
+    return [cause, *[outcome for outcome in failed if TRACEBACK in last_lines(outcome.tail)][:1]]
 
 
 def _shown(outcome: Outcome) -> str:

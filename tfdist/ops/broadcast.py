@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _compat, process_sets, runtime
+from tfdist import _compat, errors, process_sets, runtime
 from tfdist.ops import allreduce, call, order, topology
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Sum
@@ -63,16 +65,7 @@ def grouped_broadcast(
     if not tensors:
         return []
     label = name or "grouped_broadcast"
-    names = call.names_of(tensors, label)
-    received = call.run(
-        "tfdist_grouped_broadcast",
-        call.tensors_of(tensors, names),
-        root_rank=root_rank,
-        process_set=call.number_of(process_set),
-        label=label,
-        tensor_names=names,
-    )
-    return list(received)
+    return _grouped_broadcast(tensors, call.names_of(tensors, label), root_rank, label, process_set)
 
 
 def broadcast_variables(
@@ -93,7 +86,8 @@ def broadcast_variables(
         process_set: The ranks that take part.
 
     Raises:
-        MismatchError: On every rank, if the number of variables, a dtype, a shape or the root differs.
+        MismatchError: On every rank, if the number of variables, a dtype, a shape or the root differs; each rank names
+            the variable by the path that it has there.
 
     Example:
 
@@ -107,19 +101,21 @@ def broadcast_variables(
     here = [_lies_with_collectives(resource) for resource in resources]
     # Only positions travel: Keras numbers names by what a process built before, which may differ by rank.
     names = [f"variable {index}" for index in range(len(variables))]
-    if any(here):
-        call.run(
-            "tfdist_broadcast_variables",
-            [resource.handle for resource in itertools.compress(resources, here)],
-            root_rank=root_rank,
-            process_set=call.number_of(process_set),
-            label=label,
-            tensor_names=list(itertools.compress(names, here)),
-        )
-    # An op cannot have variables on several devices.
-    elsewhere = [resource for resource, lies_here in zip(resources, here, strict=True) if not lies_here]
-    values = [resource.read_value() for resource in elsewhere]
-    received = grouped_broadcast(values, root_rank, f"{label} elsewhere", process_set)
+    with _paths_in_errors(variables):
+        if any(here):
+            call.run(
+                "tfdist_broadcast_variables",
+                [resource.handle for resource in itertools.compress(resources, here)],
+                root_rank=root_rank,
+                process_set=call.number_of(process_set),
+                label=label,
+                tensor_names=list(itertools.compress(names, here)),
+            )
+        # An op cannot have variables on several devices.
+        elsewhere = [resource for resource, lies_here in zip(resources, here, strict=True) if not lies_here]
+        values = [resource.read_value() for resource in elsewhere]
+        away = [name for name, lies_here in zip(names, here, strict=True) if not lies_here]
+        received = _grouped_broadcast(values, away, root_rank, f"{label} elsewhere", process_set) if values else []
     for resource, value in zip(elsewhere, received, strict=True):
         resource.assign(value)
 
@@ -130,7 +126,7 @@ def _warn_of_seeds(variables: Sequence[Any]) -> None:
     if any(map(_compat.is_seed_state, variables)):
         runtime.remember(runtime.SEEDS_SHARED)
         _logger.warning(
-            "tfdist: broadcast_variables got states of seed generators, so all ranks draw the same random numbers from "
+            "broadcast_variables got states of seed generators, so all ranks draw the same random numbers from "
             "here on, such as the units that Dropout drops. Pass model.weights instead of model.variables."
         )
 
@@ -140,6 +136,31 @@ def broadcast_(
 ) -> None:
     """Horovod's name for `broadcast_variables`."""
     broadcast_variables(variables, root_rank, name=name or "broadcast_", process_set=process_set)
+
+
+def _grouped_broadcast(
+    tensors: Sequence[Any], names: Sequence[str], root_rank: int, label: str, process_set: ProcessSet
+) -> list[tf.Tensor]:
+    received = call.run(
+        "tfdist_grouped_broadcast",
+        call.tensors_of(tensors, names),
+        root_rank=root_rank,
+        process_set=call.number_of(process_set),
+        label=label,
+        tensor_names=names,
+    )
+    return list(received)
+
+
+@contextlib.contextmanager
+def _paths_in_errors(variables: Sequence[Any]) -> Iterator[None]:
+    """What an error calls a variable by its number gets the path that the variable has on this rank."""
+    try:
+        yield
+    except errors.MismatchError as error:
+        paths = [getattr(variable, "path", None) or variable.name for variable in variables]
+        text = re.sub(r"'variable (\d+)'", lambda found: f"{found[0]} (here {paths[int(found[1])]})", str(error))
+        raise errors.MismatchError(text) from None
 
 
 def _lies_with_collectives(variable: tf.Variable) -> bool:

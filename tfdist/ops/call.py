@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _native, errors, tuning
-from tfdist.ops import order
+from tfdist.ops import failure, order
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
-
-_TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], ...] = (
-    (tf.errors.FailedPreconditionError, errors.MismatchError),
-    (tf.errors.UnavailableError, errors.PeerLostError),
-    (tf.errors.DeadlineExceededError, errors.StallError),
-    (tf.errors.InvalidArgumentError, errors.ConfigError),
-)
-
-
-# What TensorFlow puts around a kernel's message; it names the op, so it differs where ranks called different ones.
-_DECORATION = re.compile(r"^\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\] name:.*$", re.DOTALL)
 
 
 def run(op: str, *args: Any, **kwargs: Any) -> Any:
@@ -46,12 +34,7 @@ def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except tf.errors.OpError as error:
-        for kind, translation in _TRANSLATIONS:
-            if isinstance(error, kind):
-                if "tfdist.init()" in error.message:
-                    translation = errors.NotInitializedError
-                raise translation(_DECORATION.sub("", error.message)) from None
-        raise
+        raise failure.translated(error) from None
 
 
 def overlaps() -> bool:

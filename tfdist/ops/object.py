@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist import errors, runtime
+from tfdist import errors, pickler, runtime
 from tfdist.ops import allgather, broadcast
 from tfdist.process_sets import ProcessSet, global_process_set
+
+_Dumps = Callable[[Any], bytes]
 
 
 def broadcast_object(
@@ -21,13 +23,14 @@ def broadcast_object(
     """Returns the object of rank `root_rank` on every rank.
 
     Args:
-        obj: Anything that can be pickled; looked at on the root only.
+        obj: Anything that cloudpickle takes, lambdas and local classes too; looked at on the root only.
         root_rank: The rank whose object is wanted, by its number among all ranks.
         name: Same on every rank; errors name the object by it.
         process_set: The ranks that take part.
 
     Raises:
-        ConfigError: Inside a `tf.function`, compiled by XLA or not.
+        ConfigError: Inside a `tf.function`, compiled by XLA or not. On every rank, if an object cannot be pickled on
+            its rank or unpickled on another.
 
     Example:
 
@@ -37,12 +40,18 @@ def broadcast_object(
     """
     label = name or "broadcast_object"
     _refuse_graph("broadcast_object", label)
-    data = _to_array(obj) if runtime.rank() == root_rank else np.zeros(0, np.uint8)
-    count = tf.constant(data.size, tf.int64)
-    length = int(broadcast.broadcast(count, root_rank, name=f"{label}/bytes", process_set=process_set))
-    if runtime.rank() != root_rank:
-        data = np.zeros(length, np.uint8)
-    return _from_array(broadcast.broadcast(data, root_rank, name=label, process_set=process_set).numpy())
+    is_root = runtime.rank() == root_rank
+
+    def attempt(dumps: _Dumps) -> tuple[list[Any], str]:
+        data, sign = _pickled(obj, dumps) if is_root else (np.zeros(0, np.uint8), 1)
+        count = tf.constant(sign * data.size, tf.int64)
+        length = int(broadcast.broadcast(count, root_rank, name=f"{label}/bytes", process_set=process_set))
+        if not is_root:
+            data = np.zeros(abs(length), np.uint8)
+        received = broadcast.broadcast(data, root_rank, name=label, process_set=process_set).numpy()
+        return _loaded([received], [length], [root_rank], label, process_set)
+
+    return _first_that_loads(attempt)[0]
 
 
 def broadcast_object_fn(
@@ -69,12 +78,13 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Returns the objects of all ranks, in the order of the ranks.
 
     Args:
-        obj: Anything that can be pickled; may differ by rank.
+        obj: Anything that cloudpickle takes, lambdas and local classes too; may differ by rank.
         name: Same on every rank; errors name the object by it.
         process_set: The ranks that take part.
 
     Raises:
-        ConfigError: Inside a `tf.function`, compiled by XLA or not.
+        ConfigError: Inside a `tf.function`, compiled by XLA or not. On every rank, if an object cannot be pickled on
+            its rank or unpickled on another.
 
     Example:
 
@@ -84,11 +94,12 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """
     label = name or "allgather_object"
     _refuse_graph("allgather_object", label)
-    data = _to_array(obj)
-    count = tf.constant([data.size], tf.int64)
-    lengths = allgather.allgather(count, name=f"{label}/bytes", process_set=process_set).numpy()
-    everything = allgather.allgather(data, name=label, process_set=process_set).numpy()
-    return [_from_array(part) for part in np.split(everything, np.cumsum(lengths)[:-1])]
+
+    def attempt(dumps: _Dumps) -> tuple[list[Any], str]:
+        lengths, parts = _gathered(*_pickled(obj, dumps), label, process_set)
+        return _loaded(parts, lengths, process_set.ranks, label, process_set)
+
+    return _first_that_loads(attempt)
 
 
 def _refuse_graph(function: str, label: str) -> None:
@@ -99,10 +110,76 @@ def _refuse_graph(function: str, label: str) -> None:
         )
 
 
-def _to_array(obj: Any) -> np.ndarray[Any, Any]:
-    return np.frombuffer(pickle.dumps(obj), np.uint8)
+def _first_that_loads(attempt: Callable[[_Dumps], tuple[list[Any], str]]) -> list[Any]:
+    """By name a class of the script stays the class that it is on the other rank; by code it need not exist there."""
+    for dumps in (pickler.dumps_by_name, pickler.dumps):
+        objects, problem = attempt(dumps)
+        if not problem:
+            return objects
+    raise errors.ConfigError(problem)
 
 
-def _from_array(data: np.ndarray[Any, Any]) -> Any:
-    # The bytes come from a rank of the same job over MPI, which is not authenticated: it needs a private network.
-    return pickle.loads(data.tobytes())  # noqa: S301
+def _pickled(obj: Any, dumps: _Dumps) -> tuple[np.ndarray[Any, Any], int]:
+    """The object and 1, or why it cannot be pickled and -1: the length of a failure travels as a negative number."""
+    try:
+        return np.frombuffer(dumps(obj), np.uint8), 1
+    except Exception as error:  # noqa: BLE001  (whatever its own code raises; all ranks raise it)
+        return _text_of(error), -1
+
+
+def _loaded(
+    parts: Sequence[np.ndarray[Any, Any]],
+    lengths: Sequence[int],
+    ranks: Sequence[int],
+    label: str,
+    process_set: ProcessSet,
+) -> tuple[list[Any], str]:
+    """The objects of these ranks, and what is wrong with them, the same on every rank.
+
+    Raises:
+        ConfigError: On every rank, if one was not pickled.
+    """
+    for part, length, rank in zip(parts, lengths, ranks, strict=True):
+        if length < 0:
+            raise errors.ConfigError(
+                f"{label!r}: the object of rank {rank} cannot be pickled there: {part.tobytes().decode()}. Send what "
+                "it is made from (numbers, text, arrays, paths); locks, generators, files and datasets stay where they "
+                "are."
+            )
+    objects, problem = [], np.zeros(0, np.uint8)
+    for part, rank in zip(parts, ranks, strict=True):
+        try:
+            # The bytes come from a rank of the same job over MPI, which is not authenticated: it needs a private
+            # network.
+            objects.append(pickle.loads(part.tobytes()))  # noqa: S301
+        except Exception as error:  # noqa: BLE001  (whatever its own code raises; all ranks raise it)
+            problem = _text_of(error, f"the object of rank {rank}: ")
+            break
+    lengths_of_problems = _lengths_of_all(problem, 1, f"{label}/problems", process_set)
+    if not any(lengths_of_problems):
+        return objects, ""
+    _, problems = _gathered(problem, 1, f"{label}/problem", process_set)
+    text = "; ".join(
+        f"on rank {rank} ({problem.tobytes().decode()})"
+        for rank, problem in zip(process_set.ranks, problems, strict=True)
+        if problem.size
+    )
+    return [], f"{label!r} cannot be unpickled {text}. Every rank must be able to import the modules it is made of."
+
+
+def _gathered(
+    data: np.ndarray[Any, Any], sign: int, label: str, process_set: ProcessSet
+) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
+    """The bytes of all ranks, and how many they are, times the sign of each rank."""
+    lengths = _lengths_of_all(data, sign, f"{label}/bytes", process_set)
+    everything = allgather.allgather(data, name=label, process_set=process_set).numpy()
+    return lengths, np.split(everything, np.cumsum(np.abs(lengths))[:-1])
+
+
+def _lengths_of_all(data: np.ndarray[Any, Any], sign: int, label: str, process_set: ProcessSet) -> list[int]:
+    count = tf.constant([sign * data.size], tf.int64)
+    return [int(length) for length in allgather.allgather(count, name=label, process_set=process_set).numpy()]
+
+
+def _text_of(error: Exception, subject: str = "") -> np.ndarray[Any, Any]:
+    return np.frombuffer(f"{subject}{type(error).__name__}: {error}".encode(), np.uint8)

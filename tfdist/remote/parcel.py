@@ -6,21 +6,17 @@ One that was cut off is told from a whole one without unpickling it.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
 import struct
 import sys
 import traceback
-import types
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import cloudpickle
-
+from tfdist import pickler
 from tfdist.errors import ConfigError
 from tfdist.launch.call import FAILED, LIMIT_BYTES, RETURNED
 
@@ -91,7 +87,7 @@ class Failed:
 def pack_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """The parcel with a function and its arguments. Raises ConfigError where it cannot be made."""
     try:
-        payload = _dumps((function, args, kwargs))
+        payload = pickler.dumps((function, args, kwargs))
     except Exception as error:
         raise ConfigError(
             f"{name_of(function)} and its arguments cannot be pickled: {type(error).__name__}: {error}. Let the "
@@ -119,7 +115,7 @@ def unpack_call(data: bytes) -> Function:
 
 def pack_result(value: Any) -> list[bytes]:
     """The pieces of the parcel with a result. Raises whatever pickling raises, or ValueError if it is too large."""
-    payload = _dumps(value)
+    payload = pickler.dumps(value)
     pieces = _pack(RETURNED, {}, payload)
     if (size := sum(map(len, pieces))) > LIMIT_BYTES:
         raise ValueError(f"it is {size} bytes, and at most {LIMIT_BYTES} can be sent; write it to a file")
@@ -154,31 +150,6 @@ def python_version() -> str:
     return "{}.{}".format(*sys.version_info)
 
 
-def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
-    made, arguments, *_ = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
-    return _code_of_file, (code.co_filename, made, arguments)
-
-
-def _code_of_file(file: str, make: Callable[..., types.CodeType], arguments: Sequence[Any]) -> types.CodeType:
-    return make(*arguments).replace(co_filename=file)
-
-
-class _Pickler(cloudpickle.Pickler):
-    """cloudpickle's, and code knows the file that it is from.
-
-    Since 3.1.3 it does not by itself: tracebacks then have no lines of the source, and TensorFlow's AutoGraph, which
-    reads it, leaves a function's `if` and `while` as they are.
-    """
-
-    dispatch_table: ClassVar = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
-
-
-def _dumps(value: Any) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file).dump(value)
-    return file.getvalue()
-
-
 def _pack(flag: bytes, header: dict[str, Any], payload: bytes) -> list[bytes]:
     text = json.dumps(header).encode("ascii")
     return [_HEAD.pack(flag, len(text), len(payload)) + text, payload]
@@ -204,7 +175,7 @@ def _trace(error: BaseException) -> str:
 def _exception(error: BaseException) -> bytes:
     """The exception, if it survives being pickled: many cannot be made again from their arguments."""
     try:
-        payload = _dumps(error)
+        payload = pickler.dumps(error)
         again = pickle.loads(payload)  # noqa: S301  (made in the line above)
     except Exception:  # noqa: BLE001  (then its text has to do)
         return b""

@@ -51,7 +51,7 @@ def test_what_will_be_taken_is_said(caplog, elements, free, level):
         check_space("cache", Footprint(100, elements, True), "memory", free)
     (record,) = caplog.records
     assert record.levelno == level
-    assert record.message.startswith("cache will take ")
+    assert record.message.startswith("tfdist: cache will take ")
     assert record.message.endswith(f", in memory, where {in_words(free)} are free.")
 
 

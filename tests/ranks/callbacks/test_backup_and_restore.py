@@ -175,7 +175,9 @@ def test_a_torn_file_is_skipped(world, shared_tmp_path, warnings_of_tfdist):
     told = [line for line in warnings_of_tfdist if " is skipped: " in line]
     assert len(told) == (tfdist.rank() == 0)
     if told:
-        assert re.search(r"tfdist: .*/epoch-000002-batch-000000000\.snapshot is skipped: it has \d+ bytes of", told[0])
+        assert re.search(
+            r"tfdist rank 0: .*/epoch-000002-batch-000000000\.snapshot is skipped: it has \d+ bytes of", told[0]
+        )
 
 
 def test_all_files_torn(world, shared_tmp_path):

@@ -106,7 +106,7 @@ def test_the_end_of_fit_waits_for_the_newest(world, shared_tmp_path, slow_disk, 
     left_out = [line for line in warnings_of_tfdist if "left out" in line]
     assert len(left_out) == (tfdist.rank() == 0)
     if left_out:
-        assert left_out[0].startswith("tfdist: a backup before that of epoch 3, batch 0 is left out")
+        assert left_out[0].startswith("tfdist rank 0: a backup before that of epoch 3, batch 0 is left out")
         assert "save_freq=epoch" in left_out[0]
 
 
@@ -181,8 +181,8 @@ def test_training_goes_on_where_nothing_can_be_written(world, shared_tmp_path, w
     assert len(told) == (2 if tfdist.rank() == 0 else 0)
     if told:
         assert told[0].startswith(
-            f"tfdist: the backup of epoch 1, batch 2 is not written to {shared_tmp_path}: OSError: [Errno 27] File too "
-            "large. It takes "
+            f"tfdist rank 0: the backup of epoch 1, batch 2 is not written to {shared_tmp_path}: OSError: "
+            "[Errno 27] File too large. It takes "
         )
         assert "a file may have no more than 1.0 kB, the limit of ulimit -f" in told[0]
         assert told[0].endswith("The newest that is written is the backup of epoch 1, batch 0.")
@@ -208,7 +208,9 @@ def test_checkpoints_of_keras(world, name, weights_only, shared_tmp_path, warnin
     assert names(shared_tmp_path) == sorted(name.format(epoch=epoch) for epoch in (1, 4))
     if tfdist.rank() == 0:
         first, again = warnings_of_tfdist
-        assert first.startswith(f"tfdist: the checkpoint {path.format(epoch=2)} is not written to {shared_tmp_path}: ")
+        assert first.startswith(
+            f"tfdist rank 0: the checkpoint {path.format(epoch=2)} is not written to {shared_tmp_path}: "
+        )
         assert "File too large" in first or "errno = 27" in first
         assert "ulimit -f" in first
         assert "checkpoints are written again" in again

@@ -1,0 +1,29 @@
+"""Whether a rank failed only since another did, by the last lines that it printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+TRACEBACK = "Traceback (most recent call last):"
+_KINDS = re.compile(r"(?:tfdist\.errors\.)?(?:MismatchError|PeerLostError|StallError): ")
+_OF_TENSORFLOW = re.compile(r"tensorflow\.[\w.]*\.(?:FailedPrecondition|Unavailable|DeadlineExceeded)Error: ")
+# What a rank prints that comes to its end while others are in a collective; it has no traceback.
+_LEFT = re.compile(r"ha(?:s|ve) finished \(called shutdown\)")
+_LAST_LINES = 10
+
+
+def distance(tail: Sequence[str]) -> int:
+    """How far from the cause a rank is: 0 failed by itself, 1 by an error about others, 2 left them without one.
+
+    Args:
+        tail: The last lines that it printed.
+    """
+    lines = [line.strip() for line in tail]
+    starts = [number for number, line in enumerate(lines) if line == TRACEBACK]
+    if not starts:
+        return 2 if any(_LEFT.search(line) for line in lines[-_LAST_LINES:]) else 0
+    shown = lines[starts[-1] :]
+    ours = any(_KINDS.match(line) for line in shown)
+    in_graph = any(_OF_TENSORFLOW.match(line) for line in shown) and any("Tfdist" in line for line in shown)
+    return 1 if ours or in_graph else 0
