@@ -18,7 +18,7 @@ import tensorflow as tf
 import tfdist
 from tfdist import elastic, runtime
 from tfdist.callbacks.elastic_data import part_of
-from tfdist.callbacks.model_hook import build_from_data
+from tfdist.callbacks.model_build import make_weights
 from tfdist.elastic.part import find, order_of, put_in_order
 from tfdist.launch import member
 
@@ -57,8 +57,7 @@ class _Fit:
         self._epochs = arguments.pop("epochs")
         steps = arguments.pop("steps_per_epoch")
         self._part, self._unit = part_of(self._dataset, steps)
-        if not self._model.built:
-            build_from_data(self._model, self._dataset)
+        make_weights(self._model, self._dataset.element_spec)
         # Keras would begin another pass of the service with each fit, so it gets something else to hold.
         self._stream = None if steps is None else iter(self._dataset)
         self._training = _Training(self._model, arguments.pop("initial_epoch"), plugin.batches_per_commit, self._stream)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _native, config, errors, tuning
+from tfdist.ops import replica
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
@@ -47,7 +48,9 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
 
     Raises:
         TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
+        ConfigError: In one of several replicas of a `tf.distribute` strategy.
     """
+    replica.need_one()
     order = order_resource()
     with _after_earlier_ones(order):
         return run_anytime(op, *args, order=order, **kwargs)
