@@ -46,6 +46,8 @@ class Building:
             _raise_together([problem for _, problem in by_rank])
         if complete:
             action()
+            if not model.built and not isinstance(model.train_function, _FirstStep):
+                model.train_function = _FirstStep(model, self)  # its step may make weights of which nothing is known
             return
         if self._fit is not model.history:  # Keras makes one for each fit; an earlier one may have ended by an error
             self._fit, self._actions = model.history, []
@@ -57,31 +59,35 @@ class Building:
         if not self._actions or self._fit is not self._model.history:
             return
         actions, self._actions = self._actions, []
-        problem = None
+        failure = None
         try:
             make_weights(self._model, element_spec)
         except errors.ConfigError as error:
-            if tfdist.size() == 1:
-                raise
-            problem = str(error)
-        if tfdist.size() > 1:
-            _raise_together(tfdist.allgather_object(problem, name="weights are made"))
+            failure = error
+        problem = None if failure is None else str(failure)
+        problems = tfdist.allgather_object(problem, name="weights are made") if tfdist.size() > 1 else [problem]
+        if failure is not None:
+            raise failure
+        _raise_together(problems)
         for action in actions:
             action()
 
 
 class _FirstStep:
-    """Stands in for a train function until it is called."""
+    """Stands in for a train function until the first step, which may not make weights."""
 
     def __init__(self, model: keras.Model, building: Building) -> None:
         self.train_function = model.train_function
         self._model = model
         self._building = building
+        self._taken = False
 
     def __call__(self, iterator: Any) -> Any:
         model = self._model
         if model.train_function is self:
             model.train_function = self.train_function
+        if self._taken:  # where another stand-in has this one inside
+            return self.train_function(iterator)
         self._building.end(getattr(iterator, "element_spec", None))
         before = {id(weight) for weight in model.weights}
         try:
@@ -90,6 +96,7 @@ class _FirstStep:
             self._refuse_late(before, error)
             raise
         self._refuse_late(before, None)
+        self._taken = True
         return logs
 
     def _refuse_late(self, before: set[int], cause: Exception | None) -> None:
@@ -137,13 +144,17 @@ def make_weights(model: keras.Model, element_spec: Any) -> None:
         else:
             if way is trace_step or not own_step or not _unbuilt(model):
                 return
+    raise _refusal(model, failures) from (failures[0] if failures else None)
+
+
+def _refusal(model: keras.Model, failures: list[Exception]) -> errors.ConfigError:
     unbuilt = _listed([repr(layer.name) for layer in _unbuilt(model)])
     told = "; ".join(dict.fromkeys(f"{type(error).__name__}: {error}" for error in failures))
-    raise errors.ConfigError(
+    return errors.ConfigError(
         f"model {model.name!r} makes weights in its first step only, and they could not be made before it, so that all "
         f"ranks begin with the same{f' ({told})' if told else ''}. Not built: {unbuilt or 'the model itself'}. Build "
         "it before fit: call the model, or each of these layers, on a batch, or layer.build(input_shape)."
-    ) from (failures[0] if failures else None)
+    )
 
 
 def trace_step(model: keras.Model, element_spec: Any) -> None:

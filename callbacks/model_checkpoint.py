@@ -49,6 +49,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """
 
     best: float | None
+    filepath: str
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
