@@ -27,8 +27,8 @@ class RankZero(keras.callbacks.Callback):
     rate, `stop_training`), because the other ranks would not follow.
 
     A callback that acts when it is made, such as one that logs in to a tracker, is given as a function that makes it:
-    only rank 0 calls that, at once. Where it raises, rank 0's script ends with that error, and the other ranks with a
-    `PeerLostError` at their next collective.
+    only rank 0 calls that, at once. Where it raises, rank 0's script ends with that error, `tfdistrun` ends the other
+    ranks, and its summary shows the error.
 
     Args:
         callback: Any Keras callback, or a function without arguments that returns one.

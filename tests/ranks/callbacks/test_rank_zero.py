@@ -54,7 +54,7 @@ def test_a_function_makes_it_on_rank_zero_alone(world):
 
     def make():
         made.append(tfdist.rank())
-        return Everything(([[1.0, 1.0]], [[1.0]]))
+        return Everything((x, x[:, :1]))
 
     x = np.full((4, 2), float(tfdist.rank()), "float32")
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -68,6 +68,10 @@ def test_a_function_makes_it_on_rank_zero_alone(world):
         assert wrapped.callback is None
 
 
+def fails():
+    raise ConnectionError("no login")
+
+
 def test_what_is_no_callback_is_refused(world):
     for wrong in ("log.csv", None, 3):
         with pytest.raises(tfdist.errors.ConfigError, match="a Keras callback or a function that makes one; received"):
@@ -75,8 +79,11 @@ def test_what_is_no_callback_is_refused(world):
     if tfdist.rank() == 0:
         with pytest.raises(tfdist.errors.ConfigError, match="must return a Keras callback; received None"):
             RankZero(lambda: None)
+        with pytest.raises(ConnectionError, match="no login"):
+            RankZero(fails)
     else:
         RankZero(lambda: None)
+        RankZero(fails)
 
 
 def test_keras_writers(world, shared_tmp_path):

@@ -43,7 +43,6 @@ def momentum():
 OPTIMIZERS = {
     "schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.9)),
     "loss scale": lambda: keras.optimizers.LossScaleOptimizer(momentum(), initial_scale=8.0),
-    "accumulation": lambda: keras.optimizers.SGD(0.02, momentum=0.9, gradient_accumulation_steps=2),
 }
 
 
