@@ -16,11 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import elastic, runtime
+from tfdist import elastic, errors, runtime
 from tfdist.callbacks.elastic_data import part_of
 from tfdist.callbacks.model_build import make_weights
 from tfdist.elastic.part import find, order_of, put_in_order
 from tfdist.launch import member
+from tfdist.ops import replica
 
 _NO_EPOCH = -1
 
@@ -55,6 +56,12 @@ class _Fit:
         self._model = arguments.pop("self")
         self._dataset = arguments.pop("x")
         self._epochs = arguments.pop("epochs")
+        strategy = self._model.distribute_strategy
+        if replica.is_wrapped(strategy):
+            raise errors.ConfigError(
+                "DataParallel(elastic=True) keeps the place in the data, which a tf.distribute strategy hides; got "
+                f"a model under {type(strategy).__name__}. Leave the strategy out: each rank is one replica."
+            )
         steps = arguments.pop("steps_per_epoch")
         self._part, self._unit = part_of(self._dataset, steps)
         make_weights(self._model, self._dataset.element_spec)

@@ -25,6 +25,11 @@ def problem_of(strategy: tf.distribute.Strategy) -> str | None:
     )
 
 
+def is_wrapped(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a strategy, of any number of replicas, puts values and datasets into classes of its own."""
+    return tf.distribute.has_strategy() or strategy is not tf.distribute.get_strategy()
+
+
 def need_one() -> None:
     """Refuses a collective that each of several replicas of this process would run.
 

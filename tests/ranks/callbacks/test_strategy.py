@@ -14,6 +14,7 @@ from tfdist.callbacks import (
     MetricAverageCallback,
     ModelCheckpoint,
 )
+from tfdist.callbacks.elastic_fit import _Fit
 from tfdist.testing.parity import assert_identical_on_ranks
 
 FEATURES, BATCH, STEPS = 3, 2, 4
@@ -152,6 +153,13 @@ def test_collectives_of_several_replicas_are_refused(world):
     with strategy.scope():  # once a process, not once a replica
         total = tfdist.allreduce(tf.constant([1.0]), op=tfdist.Sum, name="in the scope")
     np.testing.assert_array_equal(total.numpy(), [float(world)])
+
+
+def test_an_elastic_fit_refuses_a_strategy(world):
+    for make in ONE.values():
+        call = {"self": new_model(make(), 0), "x": None, "epochs": 1, "steps_per_epoch": None}
+        with pytest.raises(tfdist.errors.ConfigError, match="Leave the strategy out"):
+            _Fit(keras.Model.fit, call, [], None)
 
 
 def test_keras_distribution_changes_nothing(world):
