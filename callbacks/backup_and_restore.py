@@ -329,11 +329,14 @@ class _Resumption:
     ) -> None:
         self.train_function = model.train_function
         self._model = model
+        self._fit = model.history  # Keras makes one for each
         self._left = batches
         self._drawn = drawn
         self._trained = trained
 
     def __call__(self, iterator: Iterator[Any]) -> Any:
+        if self._model.history is not self._fit:  # the fit that it was made for ended before the last of them
+            return self.train_function(iterator)
         if not self._left:
             self._model.train_function = self.train_function
             try:

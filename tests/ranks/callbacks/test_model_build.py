@@ -161,20 +161,20 @@ def test_as_one_process(world):
 @pytest.mark.ranks(1, 2)
 def test_resumed_before_the_first_step(world, shared_tmp_path):
     """A model without `call` and one that is built in its first step go on with the bits of one that was not ended."""
-    for make in (NoCall, lazy):
-        for at, freq in (((1, 0), "epoch"), ((1, 2), 1)):
-            data = plain(*numbers(tfdist.rank()), BATCH)
-            whole = compiled(make, seed=tfdist.rank())
-            whole.fit(**data, epochs=3, verbose=0, callbacks=[DataParallel()])
-            folder = shared_tmp_path / f"{make.__name__} {freq}"
-            stop = _Stop(at)
-            with pytest.raises(KeyboardInterrupt):
-                fit_again(compiled(make, seed=tfdist.rank()), data, folder, freq, stop)
-            model = compiled(make, seed=50 + tfdist.rank())
-            fit_again(model, data, folder, freq, ModelCheckpoint(str(shared_tmp_path / "m.weights.h5")))
-            for mine, expected in zip(model.get_weights(), whole.get_weights(), strict=True):
-                np.testing.assert_array_equal(mine, expected)
-            assert int(model.optimizer.iterations) == 3 * STEPS
+    for make, at, freq in ((NoCall, (1, 2), 1), (lazy, (1, 0), "epoch")):
+        data = plain(*numbers(tfdist.rank()), BATCH)
+        whole = compiled(make, seed=tfdist.rank())
+        whole.fit(**data, epochs=3, verbose=0, callbacks=[DataParallel()])
+        folder = shared_tmp_path / make.__name__
+        with pytest.raises(KeyboardInterrupt):
+            fit_again(compiled(make, seed=tfdist.rank()), data, folder, freq, _Stop(at))
+        model = compiled(make, seed=50 + tfdist.rank())
+        with pytest.raises(KeyboardInterrupt):  # before it is built, and then again
+            fit_again(model, data, folder, freq, _Stop((1, 0)))
+        fit_again(model, data, folder, freq, ModelCheckpoint(str(shared_tmp_path / "m.weights.h5")))
+        for mine, expected in zip(model.get_weights(), whole.get_weights(), strict=True):
+            np.testing.assert_array_equal(mine, expected)
+        assert int(model.optimizer.iterations) == 3 * STEPS
 
 
 def fit_again(model, data, folder, freq, other):

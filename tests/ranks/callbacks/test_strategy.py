@@ -131,6 +131,15 @@ def test_several_replicas_are_refused(world, callback):
             fit(model, callback())
 
 
+@pytest.mark.ranks(1)
+def test_one_process_keeps_its_replicas(world):
+    """In a world of one the plugin changes nothing."""
+    plain, model = (new_model(TwoReplicas(["/cpu:0"]), 0) for _ in range(2))
+    assert fit(plain) == fit(model, DataParallel(), BroadcastGlobalVariablesCallback(0))
+    for mine, other in zip(state(model), state(plain), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
 def test_collectives_of_several_replicas_are_refused(world):
     strategy = TwoReplicas(["/cpu:0"])
     with strategy.scope():
