@@ -20,6 +20,7 @@ from tfdist.callbacks.failure_series import FailureSeries
 from tfdist.callbacks.model_hook import ModelHook, broadcast_state, need_equal_batches, statistics_of_rank
 from tfdist.callbacks.snapshot import Position
 from tfdist.callbacks.writer import Writer
+from tfdist.local_path import local_path
 
 _logger = logging.getLogger("tfdist")
 
@@ -74,13 +75,14 @@ class BackupAndRestore(keras.callbacks.Callback):
             raise errors.ConfigError(f'save_freq must be "epoch" or a number of batches; received {save_freq!r}.')
         if not str(backup_dir):
             raise errors.ConfigError("backup_dir must be a folder; received an empty path.")
-        self._folder = Path(backup_dir)
+        self._folder = local_path(backup_dir, "backup_dir")
         self._save_freq = save_freq
         self._keep = 2 if double_checkpoint else 1
         self._delete = delete_checkpoint
         self._writer = Writer(f"backups to {backup_dir}")
         self._failures = FailureSeries("backups")
         self._leaves_out = False
+        self._arrays: dict[str, Any] = {}
         self._epoch = 0
         self._saved_at = 0
 
@@ -89,11 +91,6 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if not self.model.weights:
-            raise errors.ConfigError(
-                f"model {self.model.name!r} has no weights to restore before its first step. Build it before fit: "
-                "model.build(input_shape), or call it on a batch."
-            )
         if self._save_freq != "epoch":
             need_equal_batches(f"BackupAndRestore(save_freq={self._save_freq})")
         self._hook.resume_batch = self._saved_at = 0
@@ -109,18 +106,15 @@ class BackupAndRestore(keras.callbacks.Callback):
         if loaded is None:
             return
         position, local = loaded
-        broadcast_state(self.model, root_rank=0)
         _compat.set_initial_epoch(self.model, position.epoch)
         self._set_rate(local)
+        rates = self._rates()
         self._hook.resume_batch = self._saved_at = position.batch
         if position.batch:
             self.model.train_function = _Resumption(
                 self.model, position.batch, lambda: self._set_local_state(local), lambda: self._add_metrics(local)
             )
-        else:
-            self._set_local_state(local)
-        if not local:  # another number of ranks
-            random_state.fold_again(self.model, position.epoch)
+        self._hook.when_built(lambda: self._restore(position, local, rates), alone=True)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
@@ -182,7 +176,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._failures.succeeded(f"backup of {position}")
 
     def _load(self) -> tuple[tuple[Position, dict[str, Any]] | None, str | None]:
-        """Rank 0 reads into its model; returns position and state of this rank, or what went wrong."""
+        """Rank 0 reads a file; returns position and state of this rank, or what went wrong."""
         message: tuple[Position | None, list[dict[str, Any]], str | None] = (None, [], None)
         if tfdist.rank() == 0:
             doing = "write a backup to"
@@ -223,16 +217,43 @@ class BackupAndRestore(keras.callbacks.Callback):
                 f"it was written after batch {position.batch} of an epoch, and now an epoch has {steps}. Use the "
                 "same data, or remove the folder."
             )
-        self._build_optimizers(arrays)
-        self._refuse_another_model(arrays)
-        self.model.set_weights([arrays[f"weight/{index}"] for index in range(len(self.model.weights))])
-        for prefix, each, _ in self._optimizers():
-            each.load_own_variables(_part(arrays, f"{prefix}/"))
+        self._arrays = arrays
         self._failures.newest = f"backup of {position}"
         _logger.warning("resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._folder)
         if ranks != tfdist.size():
             return position, [], None
         return position, [_part(arrays, f"local/{rank}/") for rank in range(ranks)], None
+
+    def _restore(self, position: Position, local: dict[str, Any], rates: dict[str, Any]) -> None:
+        """Takes over the file that was read, once the model has its weights, which may be in the first step only."""
+        in_force = self._rates()
+        failure = tfdist.broadcast_object(self._take_over(), 0, name="backup is taken over")
+        if failure:
+            _compat.set_initial_epoch(self.model, 0)
+            self._failures.end()
+            raise errors.TfdistError(failure)
+        broadcast_state(self.model, root_rank=0)
+        if local or in_force != rates:  # other callbacks may have set the rate since
+            self._set_rate(in_force)
+        if not position.batch:
+            self._set_local_state(local)
+        if not local:  # another number of ranks
+            random_state.fold_again(self.model, position.epoch)
+
+    def _take_over(self) -> str | None:
+        """On rank 0; returns what went wrong."""
+        arrays, self._arrays = self._arrays, {}
+        if tfdist.rank() != 0:
+            return None
+        try:
+            self._build_optimizers(arrays)
+            self._refuse_another_model(arrays)
+            self.model.set_weights([arrays[f"weight/{index}"] for index in range(len(self.model.weights))])
+            for prefix, each, _ in self._optimizers():
+                each.load_own_variables(_part(arrays, f"{prefix}/"))
+        except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
+            return f"rank 0 could not resume from {self._folder}: {error}"
+        return None
 
     def _optimizers(self) -> Iterator[tuple[str, Any, list[int] | None]]:
         """What the names of an optimizer's arrays begin with, the optimizer, and the weights it updates once built."""
@@ -297,6 +318,10 @@ class BackupAndRestore(keras.callbacks.Callback):
             if f"{prefix} rate" in state:
                 _compat.learning_rate_of(each).assign(state[f"{prefix} rate"])
 
+    def _rates(self) -> dict[str, Any]:
+        state = self._local_state(Position(0, 0))
+        return {name: value for name, value in state.items() if name.endswith((" rate", " rate factor"))}
+
     def _add_metrics(self, state: dict[str, Any]) -> None:
         """Adds what was counted before the interruption. Keras makes metrics in the first step, so not earlier."""
         for index, variable in enumerate(self._metric_states()):
@@ -328,11 +353,14 @@ class _Resumption:
     ) -> None:
         self.train_function = model.train_function
         self._model = model
+        self._fit = model.history  # Keras makes one for each
         self._left = batches
         self._drawn = drawn
         self._trained = trained
 
     def __call__(self, iterator: Iterator[Any]) -> Any:
+        if self._model.history is not self._fit:  # the fit that it was made for ended before the last of them
+            return self.train_function(iterator)
         if not self._left:
             self._model.train_function = self.train_function
             try:

@@ -16,12 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import elastic, runtime
+from tfdist import elastic, errors, runtime
 from tfdist.callbacks.elastic_data import part_of
-from tfdist.callbacks.model_hook import build_from_data
-from tfdist.callbacks.step_trace import build_optimizers
+from tfdist.callbacks.model_build import build_optimizers, make_weights
 from tfdist.elastic.part import find, order_of, put_in_order
 from tfdist.launch import member
+from tfdist.ops import replica
 
 _NO_EPOCH = -1
 
@@ -56,11 +56,16 @@ class _Fit:
         self._model = arguments.pop("self")
         self._dataset = arguments.pop("x")
         self._epochs = arguments.pop("epochs")
+        strategy = self._model.distribute_strategy
+        if replica.is_wrapped(strategy):
+            raise errors.ConfigError(
+                "DataParallel(elastic=True) keeps the place in the data, which a tf.distribute strategy hides; got "
+                f"a model under {type(strategy).__name__}. Leave the strategy out: each rank is one replica."
+            )
         steps = arguments.pop("steps_per_epoch")
         self._part, self._unit = part_of(self._dataset, steps)
-        if not self._model.built:
-            build_from_data(self._model, self._dataset)
-        build_optimizers(self._model, self._dataset)
+        make_weights(self._model, self._dataset.element_spec)
+        build_optimizers(self._model, self._dataset.element_spec)
         # Keras would begin another pass of the service with each fit, so it gets something else to hold.
         self._stream = None if steps is None else iter(self._dataset)
         self._training = _Training(self._model, arguments.pop("initial_epoch"), plugin.batches_per_commit, self._stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from tfdist import _compat, errors, optimizer
 from tfdist.callbacks import straggler
 from tfdist.callbacks.compiled_optimizer import CompiledOptimizer
 from tfdist.callbacks.model_hook import ModelHook
+from tfdist.local_path import local_path
 from tfdist.noise_scale import DEFAULT_DECAY, GradientNorms, estimate
 
 _logger = logging.getLogger("tfdist")
@@ -60,7 +62,7 @@ class Metrics(keras.callbacks.Callback):
 
     def __init__(
         self,
-        log_dir: str | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
         straggler_share: float = 0.1,
         gradient_noise_scale: bool = False,
         decay: float = DEFAULT_DECAY,
@@ -68,7 +70,7 @@ class Metrics(keras.callbacks.Callback):
         super().__init__()
         if not straggler_share > 0:
             raise errors.ConfigError(f"straggler_share must be a number more than 0; received {straggler_share}.")
-        self._log_dir = log_dir
+        self._log_dir = None if log_dir is None else _writable(log_dir)
         self._straggler_share = straggler_share
         self._norms = GradientNorms(decay) if gradient_noise_scale else None
         self._compiled = CompiledOptimizer("gradient_noise_scale is", "Leave it out for such a model.")
@@ -166,3 +168,10 @@ def _costs() -> list[float]:
     """The parts, over all operations."""
     collectives = tfdist.metrics()["collectives"].values()
     return [float(sum(cost[part] for cost in collectives)) for part in _PARTS]
+
+
+def _writable(log_dir: str | os.PathLike[str]) -> str:
+    """TensorFlow writes these files, to the stores that it knows too."""
+    text = os.fspath(log_dir)
+    scheme = text.partition("://")[0] if "://" in text else ""
+    return text if scheme in tf.io.gfile.get_registered_schemes() else str(local_path(text, "log_dir"))

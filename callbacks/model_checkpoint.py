@@ -15,8 +15,10 @@ from tfdist import errors, model_optimizer
 from tfdist.atomic_file import need_folder, need_room, write_atomically
 from tfdist.callbacks.failure_series import FailureSeries, disk_error
 from tfdist.callbacks.model_hook import ModelHook, need_equal_batches
+from tfdist.local_path import local_path
 
 _DESCRIPTION_BYTES = 1 << 20
+_BY_KERAS = "let Keras write to the store: RankZero(lambda: keras.callbacks.ModelCheckpoint(...))"
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
@@ -35,6 +37,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         **kwargs: As Keras' `ModelCheckpoint`.
 
     Raises:
+        ConfigError: If the path is an address, such as `gs://bucket/model.keras`.
         TfdistError: On every rank, if the folder cannot be made or written before the first step, or if Keras cannot
             save this model; names the file and the cause.
 
@@ -46,9 +49,11 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """
 
     best: float | None
+    filepath: str
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.filepath = str(local_path(self.filepath, "filepath", _BY_KERAS))
         self._failures = FailureSeries("checkpoints")
 
     def set_model(self, model: keras.Model) -> None:

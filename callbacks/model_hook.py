@@ -23,6 +23,7 @@ from tfdist.callbacks import metric_reduction
 from tfdist.callbacks.data_digest import digest
 from tfdist.callbacks.drift import Drift
 from tfdist.callbacks.epoch_end import EpochEnd
+from tfdist.callbacks.model_build import Building
 from tfdist.callbacks.step_function import translate_errors
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
@@ -47,6 +48,7 @@ class ModelHook:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
+        self._building = Building(model)
         self._train_step: Callable[[Any], Any] = model.train_step
         self._test_step: Callable[[Any], Any] = model.test_step
         self._evaluate: Callable[..., Any] = model.evaluate
@@ -97,21 +99,15 @@ class ModelHook:
         if self._phases and self._phases[-1] == phase:
             self._phases.pop()
 
-    def when_built(self, action: Callable[[], None]) -> None:
-        """Does something now, or before the first step where Keras has yet to build the model from its data."""
-        model = self._model
-        if model.built:
-            action()
-            return
-        train_function = model.train_function
+    def when_built(self, action: Callable[[], None], alone: bool = False) -> None:
+        """Does something now, or before the first step where Keras has yet to make weights; every rank must ask.
 
-        def build_first(iterator: Any) -> Any:
-            model.train_function = train_function
-            build_from_data(model, iterator)
-            action()
-            return model.train_function(iterator)
-
-        model.train_function = build_first
+        Args:
+            action: What to do.
+            alone: Whether a world of one needs it too.
+        """
+        if alone or tfdist.size() > 1:
+            self._building.then(action)
 
     @contextlib.contextmanager
     def local(self) -> Iterator[None]:
@@ -262,12 +258,12 @@ def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()
         keep: Variables that stay as they are on each rank.
 
     Raises:
-        ConfigError: If the model has no weights yet.
+        ConfigError: If the model has no weights.
     """
     if not model.weights:
         raise errors.ConfigError(
-            f"model {model.name!r} has no weights to broadcast before the first step. Build it first: "
-            "model.build(input_shape), or call it on a batch."
+            f"model {model.name!r} has no weights, also after its first step was traced, so there is nothing that "
+            "ranks could train together. Make variables by add_weight or in layers that are attributes of the model."
         )
     model_optimizer.build_compiled(model)
     if len(model_optimizer.optimizers_of(model)) > 1:
@@ -280,22 +276,6 @@ def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()
     shared = [v for v in variables if id(v) not in kept and id(v.value) not in kept]
     tfdist.broadcast_variables(shared, root_rank, name="weights and optimizer state")
     adapted_state.follow_variables(model)
-
-
-def build_from_data(model: keras.Model, iterator: Any) -> None:
-    """Makes the weights of a model that Keras would build in its first step, without taking a batch.
-
-    Raises:
-        ConfigError: If that cannot be done; says what to do.
-    """
-    try:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(iterator.element_spec)
-        model(tf.nest.map_structure(lambda spec: keras.KerasTensor(tuple(spec.shape), spec.dtype.name), x))
-    except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
-        raise errors.ConfigError(
-            f"model {model.name!r} has no weights before its first step, and they could not be made from the data "
-            f"({type(error).__name__}: {error}). Build it before fit: model.build(input_shape), or call it on a batch."
-        ) from error
 
 
 def _samples(data: Any) -> tf.Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 import tfdist
+from tfdist import errors
 from tfdist.callbacks.model_hook import ModelHook
 
 # Every hook of a Keras callback that takes part in training, evaluation and prediction.
@@ -24,20 +26,40 @@ class RankZero(keras.callbacks.Callback):
     `model.evaluate` or `model.predict`; inside it metrics are those of rank 0. It must not change training (weights,
     rate, `stop_training`), because the other ranks would not follow.
 
+    A callback that acts when it is made, such as one that logs in to a tracker, is given as a function that makes it:
+    only rank 0 calls that, at once. Where it raises, rank 0's script ends with that error, `tfdistrun` ends the other
+    ranks, and its summary shows the error.
+
     Args:
-        callback: Any Keras callback.
+        callback: Any Keras callback, or a function without arguments that returns one.
+
+    Attributes:
+        callback: The callback; None on the ranks on which it was not made.
+
+    Raises:
+        ConfigError: If it is neither; on rank 0 also if the function returns something else.
 
     Example:
 
     ```python
-    callbacks = [tfdist.callbacks.RankZero(keras.callbacks.CSVLogger("log.csv"))]
+    callbacks = [
+        tfdist.callbacks.RankZero(keras.callbacks.CSVLogger("log.csv")),
+        tfdist.callbacks.RankZero(lambda: keras.callbacks.TensorBoard("logs")),
+    ]
     ```
     """
 
-    def __init__(self, callback: keras.callbacks.Callback) -> None:
+    callback: keras.callbacks.Callback | None
+
+    def __init__(self, callback: keras.callbacks.Callback | Callable[[], keras.callbacks.Callback]) -> None:
         super().__init__()
-        self.callback = callback
         self._active = tfdist.rank() == 0
+        if isinstance(callback, keras.callbacks.Callback):
+            self.callback = callback
+        elif callable(callback):
+            self.callback = _made_by(callback) if self._active else None
+        else:
+            raise errors.ConfigError(f"RankZero takes a Keras callback or a function that makes one; {_got(callback)}.")
         if not self._active:
             return
         for name in _HOOKS:
@@ -45,13 +67,13 @@ class RankZero(keras.callbacks.Callback):
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
-        if self._active:
+        if self._active and self.callback is not None:
             self.callback.set_params(params)
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         self._hook = ModelHook.of(model)
-        if self._active:
+        if self._active and self.callback is not None:
             self.callback.set_model(model)
 
     def _forward(self, name: str) -> Any:
@@ -60,3 +82,14 @@ class RankZero(keras.callbacks.Callback):
                 getattr(self.callback, name)(*args, **kwargs)
 
         return forward
+
+
+def _made_by(factory: Callable[[], keras.callbacks.Callback]) -> keras.callbacks.Callback:
+    made: Any = factory()
+    if not isinstance(made, keras.callbacks.Callback):
+        raise errors.ConfigError(f"the function that RankZero takes must return a Keras callback; {_got(made)}.")
+    return made
+
+
+def _got(value: Any) -> str:
+    return f"received {value!r} ({type(value).__name__})"

@@ -40,13 +40,13 @@ class RateSetter:
                 "the optimizer's learning rate is a schedule or a function, and a callback cannot set it. Give the "
                 "optimizer a number, or put the warm-up into the schedule."
             )
-        old = float(inner.learning_rate)
+        old = float(inner.learning_rate.numpy())
         if rate == old:
             return
         inner.learning_rate = rate
         if self._momentum_correction and old > 0:
             for velocity in velocities(inner):
-                velocity.assign(velocity * (float(inner.learning_rate) / old))
+                velocity.assign(velocity * (float(inner.learning_rate.numpy()) / old))
 
 
 def velocities(optimizer: Any) -> list[Any]:

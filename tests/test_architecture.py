@@ -26,6 +26,7 @@ DATA_SERVICE_TOOLS = (
     "tfdist.launch.chatter",
     "tfdist.launch.option",
     "tfdist.atomic_file",
+    "tfdist.local_path",
     "tfdist.text_table",
     "tfdist.observe.http_server",
     "tfdist.observe.prometheus",

@@ -15,7 +15,7 @@ from keras.src import api_export
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from keras.src.saving import object_registration
-from keras.src.utils import io_utils
+from keras.src.utils import io_utils, python_utils
 
 
 def publish_as(subclass: type, base: type) -> None:
@@ -233,3 +233,18 @@ def reset_moments(layer: keras.layers.BatchNormalization) -> None:
 def print_message(message: str) -> None:
     """Prints as Keras does, and so is silent where Keras is."""
     io_utils.print_msg(message)
+
+
+def has_call(model: keras.Model) -> bool:
+    """Whether a model can be called: one with a `train_step` of its own need not be."""
+    return getattr(model.call, "__func__", None) is not keras.Model.call
+
+
+def has_own_train_step(model: keras.Model) -> bool:
+    """Whether the model's class has another training step than Keras'."""
+    return type(model).train_step is not keras.Model.train_step
+
+
+def has_own_build(layer: keras.layers.Layer) -> bool:
+    """Whether building the layer may make weights of its own, and not just those of layers in it."""
+    return not python_utils.is_default(layer.build) and type(layer).build is not keras.Sequential.build

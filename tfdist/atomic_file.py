@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tfdist.local_path import local_path
+
 _PROBE_BYTES = 1 << 16
 
 
@@ -24,9 +26,10 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         write: Fills the file it is given.
 
     Raises:
+        ConfigError: If `path` is an address, such as `gs://bucket/file`.
         OSError: If the disk is full, the folder cannot be written, or `path` is a folder. `path` is unchanged then.
     """
-    target = Path(path)
+    target = local_path(path, "a file to write")
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; a file is to be written there.")
     target.parent.mkdir(parents=True, exist_ok=True)

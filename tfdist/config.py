@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tfdist import local_path
 from tfdist.errors import ConfigError
 from tfdist.text_table import aligned
 
@@ -93,12 +94,15 @@ def _hierarchy(text: str) -> str:
 
 
 def _folder(text: str) -> str:
-    return "" if text.lower() == "none" else os.path.abspath(os.path.expanduser(text))
+    return "" if text.lower() == "none" else _file(text)
 
 
 def _file(text: str) -> str:
     """Wherever the script goes meanwhile."""
-    return os.path.abspath(os.path.expanduser(text))
+    problem = local_path.problem_of(text)
+    if problem:
+        raise ValueError(problem)
+    return os.path.abspath(os.path.expanduser(local_path.local_path(text, "file")))
 
 
 def _timeline(text: str) -> str:

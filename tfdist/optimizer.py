@@ -414,7 +414,7 @@ def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | Non
     source = _compat.learning_rate_of(optimizer)
     if not isinstance(source, keras.Variable):
         return None
-    return float(source) / learning_rate_scale(optimizer)
+    return float(source.numpy()) / learning_rate_scale(optimizer)
 
 
 def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compressor | type[Compressor]) -> bool:

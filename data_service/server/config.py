@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tfdist.data_service.address import LARGEST_PORT, ServiceAddress, is_loopback
 from tfdist.errors import ConfigError
+from tfdist.local_path import local_path
 
 _TAG = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DISPATCHER_TIMEOUT_S = 60.0
@@ -23,6 +24,11 @@ def _check_ports(port: int, control_port: int | None) -> None:
         raise ConfigError(f"control_port must differ from port; received {port} for both.")
     if port == LARGEST_PORT and control_port is None:
         raise ConfigError(f"port {port} has no port above it for control; name a control_port.")
+
+
+def _set_work_dir(config: DispatcherConfig | WorkerConfig) -> None:
+    if config.work_dir:
+        object.__setattr__(config, "work_dir", str(local_path(config.work_dir, "work_dir")))
 
 
 def _check_seconds(name: str, value: float) -> None:
@@ -70,6 +76,7 @@ class DispatcherConfig:
     def __post_init__(self) -> None:
         _check_ports(self.port, self.control_port)
         _check_seconds("unread_timeout_s", self.unread_timeout_s)
+        _set_work_dir(self)
         for address in self.worker_addresses:
             ServiceAddress.parse(address)
         if self.fault_tolerant and not self.work_dir:
@@ -117,6 +124,7 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         _check_ports(self.port, self.control_port)
         _check_seconds("dispatcher_timeout_s", self.dispatcher_timeout_s)
+        _set_work_dir(self)
         _check_tags(self.tags)
         if self.cores is not None and self.cores < 1:
             raise ConfigError(f"cores must be 1 or more, or None for all; received {self.cores}.")

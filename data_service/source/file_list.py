@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.errors import ConfigError
+from tfdist.local_path import local_path
 
 
 def find(source: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], suffix: str) -> list[str]:
@@ -23,12 +24,8 @@ def find(source: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike
     """
     named = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     found: list[str] = []
-    for name in [os.fspath(name) for name in named]:
-        if "://" in name:
-            raise ConfigError(
-                f"{source}: {name!r} is an address; files must be paths that this machine and all workers of the data "
-                "service can open. Mount the storage, or copy the files."
-            )
+    for given in named:
+        name = str(local_path(given, f"{source}: each file", "have workers mount the store"))
         matches = _matches(name, suffix)
         if not matches:
             raise ConfigError(

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist.data_service.source import order
 from tfdist.errors import ConfigError
+from tfdist.local_path import local_path
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 # How files of these kinds begin.
@@ -64,7 +65,7 @@ def from_images(
             "from_images: image_size must be (height, width), batch_size 1 or more, shuffle 0 or more and channels one "
             f"of {_CHANNELS}; received {tuple(image_size)}, {batch_size}, {shuffle} and {channels}."
         )
-    names, paths, labels = _files(Path(folder))
+    names, paths, labels = _files(local_path(folder, "from_images: folder"))
     if shuffle:
         places = order.draw(len(paths), seed)[0]
         paths, labels = [paths[place] for place in places], [labels[place] for place in places]

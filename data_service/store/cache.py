@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist import config
 from tfdist.data_service.store.footprint import check_space, footprint, free_disk, free_memory
 from tfdist.errors import ConfigError
+from tfdist.local_path import local_path
 
 _NAME = "elements"
 _TYPES = "element_spec.txt"
@@ -49,7 +50,7 @@ def cache(dataset: tf.data.Dataset, where: str | os.PathLike[str] = "memory") ->
     if os.fspath(where) == "memory":
         check_space("cache", footprint(dataset), "memory", free_memory())
         return dataset.cache()
-    folder = Path(where).absolute() / _part_of_rank()
+    folder = local_path(where, "cache: where").absolute() / _part_of_rank()
     types = repr(dataset.element_spec)
     if not (folder / f"{_NAME}.index").exists():
         check_space("cache", footprint(dataset), str(folder), free_disk(folder))

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdist.data_service.store.footprint import check_space, footprint, free_disk
 from tfdist.errors import ConfigError
+from tfdist.local_path import local_path
 
 _MANIFEST = "tfdist_snapshot.json"
 _FORMAT = 1
@@ -42,7 +43,7 @@ def save(dataset: tf.data.Dataset, path: str | os.PathLike[str], shards: int = 1
     dataset = tfdist.data_service.load("/data/train")
     ```
     """
-    target = Path(path).absolute()
+    target = local_path(path, "save: path").absolute()
     if target.exists():
         raise ConfigError(f"save: {target} exists already. Remove it, or save under another name.")
     if shards < 1 or compression not in _COMPRESSIONS:
@@ -86,7 +87,7 @@ def load(path: str | os.PathLike[str], order: str = "saved") -> tf.data.Dataset:
     """
     if order not in _ORDERS:
         raise ConfigError(f"load: order must be one of {_ORDERS}; received {order!r}.")
-    folder = Path(path).absolute()
+    folder = local_path(path, "load: path").absolute()
     manifest = _checked_manifest(folder)
     spec = tf.data.Dataset.load(str(folder), compression=manifest["compression"] or None).element_spec
     # Ragged and sparse tensors are stored as variants.

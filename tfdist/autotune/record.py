@@ -13,6 +13,7 @@ from tfdist.atomic_file import write_atomically
 from tfdist.autotune.knobs import KIB, SHARED_CHUNKS, Setting
 from tfdist.autotune.search import Rival, Verdict
 from tfdist.errors import ConfigError
+from tfdist.local_path import local_path
 from tfdist.text_table import aligned
 
 _FIELDS = tuple(field.name for field in fields(Setting))
@@ -38,7 +39,7 @@ class Log:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+        self._path = local_path(path, "the log of autotuning")
         self._rows = 0
         self._write(COLUMNS, "w")
 

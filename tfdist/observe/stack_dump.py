@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdist import errors
+from tfdist.local_path import local_path
 
 _STATUS = Path("/proc/self/status")
 _STDERR = 2
@@ -39,7 +40,7 @@ def install(folder: str) -> bool:
         return True
     if _is_handled():
         return False
-    target = _open(Path(folder)) if folder else _STDERR
+    target = _open(local_path(folder, "the folder of stacks")) if folder else _STDERR
     faulthandler.register(signal.SIGUSR1, file=target, all_threads=True)
     _installed.append(target)
     return True

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from tfdist import _native, config, errors
+from tfdist.local_path import local_path
 
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -39,7 +40,8 @@ def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> N
         raise errors.ConfigError(f"a timeline is written to a file; received {text!r}. Name one, such as 'run.json'.")
     rank = _native.ask("rank", "start_timeline")
     place = config.launcher_place()  # unique in the job, also where init(comm=...) divides it
-    file = file_of(Path(text).absolute(), rank if place is None else place[0], keep=config.is_elastic())
+    whole = local_path(path, "the file of a timeline").absolute()
+    file = file_of(whole, rank if place is None else place[0], keep=config.is_elastic())
     _native.call("tfdist_timeline_start", os.fsencode(file), int(mark_cycles))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _compat, errors, process_sets, runtime
-from tfdist.ops import allreduce, call, order, topology
+from tfdist.ops import allreduce, call, order, replica, topology
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Sum
 
@@ -97,7 +97,7 @@ def broadcast_variables(
     """
     label = name or "broadcast_variables"
     _warn_of_seeds(variables)
-    resources = [_resource(variable) for variable in variables]
+    resources = [replica.own(variable) for variable in variables]
     here = [_lies_with_collectives(resource) for resource in resources]
     # Only positions travel: Keras numbers names by what a process built before, which may differ by rank.
     names = [f"variable {index}" for index in range(len(variables))]
@@ -166,10 +166,6 @@ def _paths_in_errors(variables: Sequence[Any]) -> Iterator[None]:
 def _lies_with_collectives(variable: tf.Variable) -> bool:
     place = tf.DeviceSpec.from_string(variable.device)
     return place.device_type is None or f"{place.device_type}:{place.device_index or 0}" == order.collective_device()
-
-
-def _resource(variable: Any) -> tf.Variable:
-    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 @tf.RegisterGradient("TfdistGroupedBroadcast")

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _native, errors, tuning
-from tfdist.ops import failure, order
+from tfdist.ops import failure, order, replica
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
@@ -20,7 +20,9 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
 
     Raises:
         TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
+        ConfigError: In one of several replicas of a `tf.distribute` strategy.
     """
+    replica.need_one()
     return run_anytime(op, *args, order=order.here(), **kwargs)
 
 

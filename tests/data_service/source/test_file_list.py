@@ -38,7 +38,7 @@ def test_files_are_found(folder, files, names):
         (["a.txt", "*.png"], r"no files for '\*\.png'"),
         ([], "each file once"),
         (["a.txt", "*.txt"], r"twice are \['.*a\.txt'\]"),
-        ("s3://bucket/a.txt", "is an address"),
+        ("s3://bucket/a.txt", "s3:// is neither"),
     ],
 )
 def test_what_is_not_there_is_named(folder, files, text):

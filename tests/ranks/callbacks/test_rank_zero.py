@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 
 import tfdist
 from tfdist.callbacks import DataParallel, RankZero
@@ -45,6 +46,44 @@ def test_rank_zero(world):
     assert inner.hooks == (expected if tfdist.rank() == 0 else [])
     if tfdist.rank() == 0:
         np.testing.assert_allclose(inner.losses[-1], np.mean((model.predict(x, verbose=0) - y) ** 2), rtol=1e-5)
+
+
+def test_a_function_makes_it_on_rank_zero_alone(world):
+    """Where making it acts, as where a tracker logs in; also a class is such a function."""
+    made = []
+
+    def make():
+        made.append(tfdist.rank())
+        return Everything((x, x[:, :1]))
+
+    x = np.full((4, 2), float(tfdist.rank()), "float32")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    wrapped = RankZero(make)
+    model.fit(x, x[:, :1], verbose=0, callbacks=[DataParallel(), wrapped, RankZero(keras.callbacks.History)])
+    assert made == ([0] if tfdist.rank() == 0 else [])
+    if tfdist.rank() == 0:
+        assert wrapped.callback.hooks[0] == "train begin"
+    else:
+        assert wrapped.callback is None
+
+
+def fails():
+    raise ConnectionError("no login")
+
+
+def test_what_is_no_callback_is_refused(world):
+    for wrong in ("log.csv", None, 3):
+        with pytest.raises(tfdist.errors.ConfigError, match="a Keras callback or a function that makes one; received"):
+            RankZero(wrong)
+    if tfdist.rank() == 0:
+        with pytest.raises(tfdist.errors.ConfigError, match="must return a Keras callback; received None"):
+            RankZero(lambda: None)
+        with pytest.raises(ConnectionError, match="no login"):
+            RankZero(fails)
+    else:
+        RankZero(lambda: None)
+        RankZero(fails)
 
 
 def test_keras_writers(world, shared_tmp_path):

@@ -303,14 +303,6 @@ def test_another_model_is_refused(world, shared_tmp_path, kind):
         fit(other_model(kind), DataParallel(), BackupAndRestore(folder))
 
 
-def test_a_model_without_weights_is_refused(world, shared_tmp_path):
-    """Whether or not there is a file, so that it shows before a job was interrupted."""
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", loss="mse")
-    with pytest.raises(tfdist.errors.ConfigError, match="Build it"):
-        fit(model, DataParallel(), BackupAndRestore(shared_tmp_path / "backup"))
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_a_shorter_dataset_is_refused(world, shared_tmp_path, known):
     folder = shared_tmp_path / "backup"
