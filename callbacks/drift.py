@@ -94,18 +94,7 @@ class Drift:
     def _look(self, when: str) -> None:
         if self._mode == "off" or tfdist.size() == 1:
             return
-        texts: list[str] = []
-        for process_set, variables in self._groups():
-            parts = [equality.part_of(variable) for variable in variables]
-            differences = equality.compare(parts, when, process_set)
-            drifted = [difference for difference in differences if difference.drifted]
-            if drifted:
-                texts.append(equality.describe(drifted, parts, when, process_set, self._advice(drifted, variables)))
-            elif differences:
-                rounding = equality.describe_rounding(differences, when, process_set)
-                if not self._warned and tfdist.rank() == process_set.ranks[0]:
-                    _logger.warning("%s", rounding)
-                self._warned = True
+        texts = [text for text in (self._compare(when, *group) for group in self._groups()) if text]
         if len(tfdist.get_process_set_ids_and_ranks()) > 1:  # ranks outside of a set must not train on
             told = tfdist.allgather_object(texts, name=f"{when}: process sets")
             texts = list(dict.fromkeys(text for of_rank in told for text in of_rank))
@@ -113,6 +102,20 @@ class Drift:
             raise errors.MismatchError("\n".join(texts))
         if texts and tfdist.rank() == 0:
             _logger.warning("%s", "\n".join(texts))
+
+    def _compare(self, when: str, process_set: ProcessSet, variables: Sequence[Any]) -> str:
+        """What has drifted apart in a process set, the same on its ranks; empty where nothing has."""
+        parts = [equality.part_of(variable) for variable in variables]
+        differences = equality.compare(parts, when, process_set)
+        drifted = [difference for difference in differences if difference.drifted]
+        if drifted:
+            return equality.describe(drifted, parts, when, process_set, self._advice(drifted, variables))
+        if differences:
+            rounding = equality.describe_rounding(differences, when, process_set)
+            if not self._warned and tfdist.rank() == process_set.ranks[0]:
+                _logger.warning("%s", rounding)
+            self._warned = True
+        return ""
 
     def _groups(self) -> list[tuple[ProcessSet, list[Any]]]:
         """The trainable weights that ranks of a process set must have equal, for the sets that this rank is in."""

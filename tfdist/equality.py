@@ -209,21 +209,15 @@ def compare(
         if problem:
             raise errors.ConfigError(problem)
         return []
-    ranks = process_set.ranks
+    kinds = [zlib.crc32(part.kind().encode()) for part in parts]
+    contents = [part.read() for part in parts]  # no copies; at once, before digests fill the processor's caches
     mine = [_REFUSED] if problem else [len(parts)]
-    for part in parts:
-        mine += [zlib.crc32(part.kind().encode()), digest_of(part.read())]
+    for kind, content in zip(kinds, contents, strict=True):
+        mine += [kind, digest_of(content)]
     gathered = allgather.allgather(np.array(mine, np.int64), name=f"{label}: digests", process_set=process_set)
     by_rank = list(_split(gathered.numpy()))
-    if any(numbers[0] == _REFUSED for numbers in by_rank):
-        problems = allgather_object(problem, name=f"{label}: problems", process_set=process_set)
-        told = [f"rank {rank}: {text}" for rank, text in zip(ranks, problems, strict=True) if text]
-        raise errors.ConfigError("; ".join(told))
+    _need_equal_lists(by_rank, parts, label, process_set, problem)
     first = by_rank[0]
-    if any(len(numbers) != len(first) or (numbers[1::2] != first[1::2]).any() for numbers in by_rank):
-        described = [(part.name, part.kind()) for part in parts]
-        lists = allgather_object(described, name=f"{label}: variables", process_set=process_set)
-        raise errors.MismatchError(_unequal_lists(lists, ranks, label))
     places = np.flatnonzero(np.any([numbers[2::2] != first[2::2] for numbers in by_rank], axis=0))
     return _compare_values(parts, [int(place) for place in places], label, process_set)
 
@@ -274,6 +268,21 @@ def _variables_of_model(model: keras.Model) -> list[Any]:
     for layer in _compat.layers_of(model):
         equal |= {id(v) for v in (layer.weights if hasattr(layer, "adapt") else _compat.gradient_weights(layer))}
     return [variable for variable in model.weights if id(variable) in equal and key_of(variable) not in local]
+
+
+def _need_equal_lists(
+    by_rank: Sequence[Any], parts: Sequence[Part], label: str, process_set: ProcessSet, problem: str
+) -> None:
+    """What `compare` raises before it looks at digests."""
+    if any(numbers[0] == _REFUSED for numbers in by_rank):
+        problems = allgather_object(problem, name=f"{label}: problems", process_set=process_set)
+        told = [f"rank {rank}: {text}" for rank, text in zip(process_set.ranks, problems, strict=True) if text]
+        raise errors.ConfigError("; ".join(told))
+    first = by_rank[0]
+    if any(len(numbers) != len(first) or (numbers[1::2] != first[1::2]).any() for numbers in by_rank):
+        described = [(part.name, part.kind()) for part in parts]
+        lists = allgather_object(described, name=f"{label}: variables", process_set=process_set)
+        raise errors.MismatchError(_unequal_lists(lists, process_set.ranks, label))
 
 
 def _split(numbers: Any) -> Iterator[Any]:
