@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _native, config, errors, tuning
+from tfdist.ops import caller
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
@@ -27,6 +29,8 @@ _TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], .
 
 
 _keep: list[tf.Variable] = []
+_forked: list[bool] = []  # not empty in a process that was forked from one that has imported this
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
 # What TensorFlow puts around a kernel's message; it names the op, so it differs where ranks called different ones.
 _DECORATION = re.compile(r"^\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\] name:.*$", re.DOTALL)
 
@@ -49,6 +53,12 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
         TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
     """
     order = order_resource()
+    if tf.executing_eagerly():
+        with caller.named(kwargs.get("process_set", 0)):
+            return run_anytime(op, *args, order=order, **kwargs)
+    if _forked:
+        # The threads that would run the graph are not there: it would hang instead of saying so.
+        _native.call("tfdist_check_place")
     with _after_earlier_ones(order):
         return run_anytime(op, *args, order=order, **kwargs)
 
