@@ -38,6 +38,7 @@ _MPIRUN_LINES = 200
 # Started by their paths, in isolated mode: quickly, and no file of the user can shadow their modules.
 _OWN_PROGRAMS = (task.__file__, guard.__file__)
 # What a message says that means the same to the job.
+_NOTES = {"joined": Job.join, "parted": Job.part, "committed": Job.commit}
 _EVENTS = {"left": Job.leave, "retired": Job.retire, "stalled": Job.stall, "failing": Job.fail}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -397,10 +398,8 @@ class Launcher:
                 self._channel.send(rank, "release", forget=False, backup="")
         elif event.message.kind == "started":
             return self._job.start(rank)
-        elif event.message.kind == "joined":
-            self._job.join(rank)
-        elif event.message.kind == "committed":
-            self._job.commit(rank)
+        elif event.message.kind in _NOTES:
+            _NOTES[event.message.kind](self._job, rank)
         elif event.message.kind == "fetch" and self._call is not None:
             self._channel.send(rank, "part", data=self._call.part(fields["offset"]))
         elif event.message.kind == "kept":
@@ -426,6 +425,10 @@ class Launcher:
         for action in actions:
             if action.do == Do.ABANDON:
                 continue  # the state is OVER, and _end does it
+            if action.do == Do.GONE:
+                for rank in set(self._job.present) - self._job.outcomes.keys():
+                    self._channel.send(rank, "gone", who=action.rank)
+                continue
             if action.rank is not None:
                 self._channel.send(action.rank, "release", forget=False, backup="")
                 self._say(survival(self._job, action.rank))

@@ -35,7 +35,10 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "stalled": {},
     "left": {},
     "retired": {},
+    "parted": {},
     "leave": {},
+    # A rank whose process has ended with status 0, and without a word to the others.
+    "gone": {"who": _NUMBER},
     "alive": {},
     "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},
     "finished": {"code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "told": (bool,), "tail": (list,)},
@@ -52,7 +55,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 _FROM_RANK = frozenset(
     {"hello", "started", "joined", "committed", "stalled", "left", "alive", "output", "finished", "fetch", "result"}
-    | {"retired", "failing", "kept"}
+    | {"retired", "parted", "failing", "kept"}
 )
 
 
