@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import logging
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -25,10 +26,12 @@ class FailureSeries:
         self._kind = kind
         self._failures = 0
         self._first = self._last = ""
+        self._process = 0
 
     def begin(self) -> None:
         """Training begins. Where an exception ends it, `end` is called when the interpreter exits."""
         self._failures = 0
+        self._process = os.getpid()
         atexit.unregister(self.end)
         atexit.register(self.end)
 
@@ -61,7 +64,7 @@ class FailureSeries:
     def end(self) -> None:
         """Training ends: tells again where the last files could not be written."""
         atexit.unregister(self.end)
-        if self._failures:
+        if self._failures and self._process == os.getpid():  # and not one that it has forked, when that exits
             _logger.error(
                 "the training has ended, and %d of its %s are not written, from the %s on; at last: %s. %s",
                 *(self._failures, self._kind, self._first, self._last, self._newest()),

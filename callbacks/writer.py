@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from collections.abc import Callable
 
@@ -105,6 +106,10 @@ class Writer:
             self._running = False
             _busy.discard(self)
             self._changed.notify_all()
+
+
+# A process that this one forks has no such thread, and would wait for it in vain.
+os.register_at_fork(after_in_child=_busy.clear)
 
 
 def wait_for_all() -> None:

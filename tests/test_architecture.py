@@ -27,6 +27,7 @@ DATA_SERVICE_TOOLS = (
     "tfdist.launch.option",
     "tfdist.atomic_file",
     "tfdist.local_path",
+    "tfdist.exit_hook",
     "tfdist.text_table",
     "tfdist.observe.http_server",
     "tfdist.observe.prometheus",
@@ -57,8 +58,9 @@ LIGHT_ROOMS = (
 SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "multiprocessing"})
 SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "urllib", "xmlrpc", "ssl"})
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
-# config reads the settings; launch sets variables for its children and reads back those of its own protocol.
-ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch")
+# config reads the settings; launch sets variables for its children and reads back those of its own protocol; ancestry
+# knows which of both are not for what a rank starts.
+ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.ancestry")
 
 # C++: the rooms each room may include (itself always), and which room owns which foreign headers.
 CPP_ROOMS = {

@@ -449,12 +449,16 @@ def _declare(library: ctypes.CDLL) -> None:
     library.tfdist_shutdown.argtypes = [number, text, number]
     library.tfdist_barrier.argtypes = [text, text, number]
     library.tfdist_timeline_start.argtypes = [text, number, text, number]
-    library.tfdist_timeline_stop.argtypes = []
-    library.tfdist_timeline_stop.restype = None
-    for name in ("check", "shrink"):
+    for name in ("timeline_stop", "shutdown_at_exit"):
+        getattr(library, f"tfdist_{name}").argtypes = []
+        getattr(library, f"tfdist_{name}").restype = None
+    for name, argument in (("note_ended", number), ("set_calling_thread", text)):
+        getattr(library, f"tfdist_{name}").argtypes = [argument]
+        getattr(library, f"tfdist_{name}").restype = None
+    for name in ("check", "check_place", "shrink"):
         getattr(library, f"tfdist_{name}").argtypes = [text, number]
     for name in (
-        *("init", "shutdown", "barrier", "check", "shrink", "is_initialized", "is_homogeneous"),
+        *("init", "shutdown", "barrier", "check", "check_place", "shrink", "is_initialized", "is_homogeneous"),
         *("add_process_set", "remove_process_set", "plan_buckets", "describe_gpus", "timeline_start", "tune"),
     ):
         getattr(library, f"tfdist_{name}").restype = number

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tfdist import local_path
+from tfdist import ancestry, local_path
 from tfdist.errors import ConfigError
 from tfdist.text_table import aligned
 
@@ -388,19 +388,19 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     """Reads the settings; a `TFDIST_` variable wins over its `HOROVOD_` name, an empty one counts as not set.
 
     Args:
-        environment: Mapping to read; default `os.environ`.
+        environment: Mapping to read; default `os.environ`, of which a process that a rank started sees a part.
 
     Raises:
         ConfigError: If a variable has a value that cannot be used; names the variable, value and what is expected.
     """
-    source = os.environ if environment is None else environment
+    source = ancestry.own_environment() if environment is None else environment
     return Config(**{setting.field: _value(setting, source) for setting in SETTINGS})
 
 
 def misspelled(environment: Mapping[str, str] | None = None) -> list[str]:
     """A line for each variable that looks like one of tfdist's and is none: it would be ignored without a word."""
     known = [setting.variable for setting in SETTINGS]
-    source = os.environ if environment is None else environment
+    source = ancestry.own_environment() if environment is None else environment
     meant = {
         name: [
             *(one for one in known if name.startswith(f"{one}_")),
@@ -434,18 +434,18 @@ def is_elastic() -> bool:
     Raises:
         ConfigError: As `read`.
     """
-    return bool(_value(next(setting for setting in SETTINGS if setting.field == "elastic"), os.environ))
+    return bool(_value(next(setting for setting in SETTINGS if setting.field == "elastic"), ancestry.own_environment()))
 
 
 def started_by_launcher(environment: Mapping[str, str] | None = None) -> bool:
     """Whether this process is one rank of a job that tfdistrun, mpirun or srun started."""
-    source = os.environ if environment is None else environment
+    source = ancestry.own_environment() if environment is None else environment
     return read(source).launched or any(source.get(name) for name in _LAUNCHER_VARIABLES)
 
 
 def launcher_rank(environment: Mapping[str, str] | None = None) -> str:
     """The rank that the launcher gave this process, before MPI has started; "?" where it says none."""
-    source = os.environ if environment is None else environment
+    source = ancestry.own_environment() if environment is None else environment
     return next((source[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if source.get(name)), "?")
 
 
@@ -468,7 +468,7 @@ def launcher_local_place(environment: Mapping[str, str] | None = None) -> tuple[
 
 def _first_pair(environment: Mapping[str, str] | None, *pairs: tuple[str, str]) -> tuple[int, int] | None:
     """The values of the first two variables that are both whole numbers."""
-    source = os.environ if environment is None else environment
+    source = ancestry.own_environment() if environment is None else environment
     for names in pairs:
         number, count = (source.get(name, "") for name in names)
         if number.isdecimal() and count.isdecimal():

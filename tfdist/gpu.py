@@ -36,8 +36,8 @@ def take_early() -> None:
 
     Says nothing where it cannot: `init` tries again and tells.
     """
-    place = config.launcher_local_place()
-    if not config.started_by_launcher() or place is None:
+    place = config.launcher_local_place(os.environ)  # also what a rank starts takes its GPU
+    if not config.started_by_launcher(os.environ) or place is None:
         return
     with contextlib.suppress(ConfigError, ImportError):
         if config.read().pin_gpus and has_driver():

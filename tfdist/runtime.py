@@ -11,10 +11,9 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, NoReturn
 
-from tfdist import _native, config, errors, gpu, log_prefix, tuning
+from tfdist import _native, ancestry, config, errors, exit_hook, gpu, log_prefix, process_end, tuning
 from tfdist import process_sets as process_set_module
 from tfdist.launch import member
 from tfdist.observe import stack_dump, timeline
@@ -26,6 +25,11 @@ _STARTING = (
     "in tfdist.init() for the other ranks to call it. Call it on every rank, before work that only one rank does; all "
     "ranks in a list given as comm=[...] give the same list"
 )
+_STARTED_BEFORE = (
+    "a program before this one has called tfdist.init() as rank {}, and MPI starts once for each rank of a job. So one "
+    "program can be run by a script that tfdistrun starts, and it cannot replace itself (os.exec) after tfdist.init(). "
+    "Start a job for each, or what shall be no rank by subprocess after tfdist.init(): there tfdist is a world of one."
+)
 _events: set[str] = set()
 # What `remember` is told.
 SHARDED = "the data was sharded"
@@ -35,8 +39,7 @@ SEEDS_SHARED = "rank 0 has warned of equal random states"
 TUNED = "settings were looked for, or could have been"
 _first_arguments: list[Any] = [None, None]
 _first_rank: list[int] = []
-_status = [1]  # of an exit that does not wait
-_state: dict[str, bool] = {"failing": False, "hooked": False, "started": False, "mpi4py_ends_mpi": False}
+_state: dict[str, bool] = {"hooked": False, "started": False, "mpi4py_ends_mpi": False}
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -62,7 +65,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
     Raises:
         ConfigError: If an argument or environment variable cannot be honoured, there are fewer GPUs than ranks on this
-            host, or TensorFlow has taken them all already.
+            host, TensorFlow has taken them all already, or another program was this rank before.
         BuildError: If the shared library does not fit the installed TensorFlow or MPI.
 
     Example:
@@ -82,7 +85,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         return
     settings = config.read()
     _take_level(settings.log_level)
-    launched = config.started_by_launcher()
+    launched = _is_rank()
     _warn(settings)
     process = _print_stacks(settings.stack_dump_folder)
     _state["started"] = True
@@ -95,11 +98,14 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             handle,
             _native.Settings.of(settings, process),
         )
+    if launched:
+        ancestry.mark(str(rank()))
+        _listen(ranks, handle, settings)
     _first_arguments[:] = [comm, process_sets]
     _first_rank[:] = _first_rank or [rank()]
     if settings.autotune != "0":  # the engine has room for more than the settings say
         tuning.apply(tuning.of_settings(settings, tuning.most_chunk_bytes()))
-    if launched and settings.pin_gpus:
+    if settings.pin_gpus and config.started_by_launcher(os.environ):  # also what a rank starts: it takes its GPU
         _pin_gpu()
     try:
         if settings.timeline:
@@ -109,7 +115,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         with contextlib.suppress(errors.TfdistError):  # the first error is the one that explains
             shutdown()
         raise
-    if settings.elastic and not member.report(member.JOINED):
+    if not member.report(member.JOINED) and settings.elastic:
         _logger.warning(
             "this rank cannot report to tfdistrun that it has joined: something between them closes descriptors that "
             "it does not know. A lost rank will end the job; start the script by tfdistrun directly."
@@ -146,7 +152,10 @@ def shutdown() -> None:
             server.stop()
         process_set_module.forget()
         tuning.forget()
-        _native.call("tfdist_shutdown", 1)
+        try:
+            _native.call("tfdist_shutdown", 1)
+        finally:
+            member.report(member.PARTED)
 
 
 def shrink() -> None:
@@ -354,7 +363,7 @@ def _pin_gpu() -> None:
     """By the number among all processes of the host: those of `comm` may not be the only ones."""
     if not gpu.has_driver():
         return
-    place = config.launcher_local_place() or (local_rank(), local_size())
+    place = config.launcher_local_place(os.environ) or (local_rank(), local_size())
     try:
         chosen = gpu.pin(_native.import_tensorflow().config, *place)
     except errors.ConfigError:
@@ -424,42 +433,95 @@ def _watch_exit() -> None:
         return
     _state["hooked"] = True
     _state["mpi4py_ends_mpi"] = config.started_by_launcher() and "mpi4py.MPI" in sys.modules
-    previous = sys.excepthook
-
-    def remember(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-        _state["failing"] = True
-        return previous(kind, error, trace)
-
-    def leave(status: Any = None) -> NoReturn:
-        if status not in (None, 0):
-            _state["failing"] = True
-            _status[0] = status & 0xFF if isinstance(status, int) else 1
-        exit_(status)
-
-    exit_ = sys.exit
-    sys.excepthook = remember
-    sys.exit = leave  # nothing else tells the status; one that is caught makes this rank leave without waiting
-    atexit.register(_end)
+    process_end.watch()
+    exit_hook.register(_end)
+    if _state["mpi4py_ends_mpi"]:
+        atexit.register(_leave_forked, os.getpid())
 
 
 def _end() -> None:
-    is_early = False
-    initialized = _state["started"] and is_initialized()
-    if not initialized and not _state["failing"]:
-        return
-    if not _state["failing"]:
-        _advise()
-        try:
-            shutdown()
-            return
-        except errors.TfdistError as error:
-            _logger.error("%s", error)
-            is_early = isinstance(error, errors.MismatchError)  # the others still call collectives, and fail
-    elif initialized:
-        _native.call("tfdist_shutdown", 0)
-    if is_early or _state["mpi4py_ends_mpi"]:
+    status = process_end.status()
+    if status is None and _state["mpi4py_ends_mpi"]:
+        status = 0  # it will have ended MPI when the status is known
+    well = True
+    if _state["started"] and is_initialized():
+        if status is None:
+            _native.load().tfdist_shutdown_at_exit()
+        elif status:
+            _native.call("tfdist_shutdown", 0)
+        else:
+            well = _end_in_order()
+    member.report(member.PARTED)
+    if not well or (status and _state["mpi4py_ends_mpi"]):
         # Whoever leaves early has not ended well, and only this changes the status. And mpi4py, where it started MPI,
         # would now wait in MPI_Finalize for ranks that may never come.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_status[0])
+        _leave(status or 1)
+
+
+def _leave_forked(rank_process: int) -> None:
+    """In a process that a rank has forked mpi4py would end MPI, too, and wait there for the other ranks."""
+    if os.getpid() == rank_process:
+        return
+    status = process_end.status()
+    if status is None:
+        sys.stderr.write(
+            f"tfdist: process {os.getpid()} was forked from a rank, and ends by a SystemExit that sys.exit has not "
+            "raised: its status is given as 1.\n"
+        )
+    _leave(1 if status is None else status)
+
+
+def _leave(status: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _end_in_order() -> bool:
+    """Whether the other ranks come to their end, too."""
+    _advise()
+    try:
+        shutdown()
+    except errors.TfdistError as error:
+        _logger.error("tfdist: %s", error)
+        return not isinstance(error, errors.MismatchError)  # the others still call collectives, and fail
+    return True
+
+
+def _listen(ranks: list[int], handle: int, settings: config.Config) -> None:
+    """Has waits for ranks fail of which the launcher says that their processes have ended without a word.
+
+    Args:
+        ranks: The members among all ranks of the job, by their numbers here; empty for all.
+        handle: As of `_members`.
+        settings: Those in force.
+    """
+    if handle >= 0 or settings.elastic:
+        return  # the ranks have other numbers than for the launcher, or MPI tells of losses
+    note = _native.load().tfdist_note_ended
+
+    def run() -> None:
+        for rank in member.ended_ranks():
+            if not ranks or rank in ranks:
+                note(ranks.index(rank) if ranks else rank)
+
+    threading.Thread(target=run, name="tfdist-launcher", daemon=True).start()
+
+
+def _is_rank() -> bool:
+    """Whether this process is to be a rank of a job. One that a rank has started is none.
+
+    Raises:
+        ConfigError: Where another program was this rank before.
+    """
+    if config.started_by_launcher():
+        if not _state["started"] and (ancestry.is_again() or not member.is_first()):
+            raise errors.ConfigError(_STARTED_BEFORE.format(config.launcher_rank()))
+        return True
+    if rank := ancestry.origin():
+        _logger.warning(
+            "process %d was started by rank %s of a job, after tfdist.init() there, and is no rank itself: here the "
+            "world has one rank. What all ranks do together is called in the rank.",
+            *(os.getpid(), rank),
+        )
+    return False

@@ -119,7 +119,7 @@ class Cluster:
             env={**os.environ, "PYTHONSAFEPATH": "1"},
             start_new_session=True,  # Ctrl-C is the trainer's
         )
-        self._finalizer = weakref.finalize(self, _end, self._manager)
+        self._finalizer = weakref.finalize(self, _end, self._manager, os.getpid())
         threading.Thread(target=_read, args=(self._manager, self._answers, self._known), daemon=True).start()
         self._send(order)
         try:
@@ -243,7 +243,9 @@ def _read(
         left.put({"error": "its manager has ended; see standard error"})
 
 
-def _end(manager: subprocess.Popen[bytes]) -> None:
+def _end(manager: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a process that the owner has forked
     assert manager.stdin is not None
     with contextlib.suppress(OSError):
         manager.stdin.close()

@@ -9,7 +9,6 @@ It runs on threads of the library, never on TensorFlow's: see `tfdist/csrc/data/
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdist import _native
+from tfdist import _native, exit_hook
 from tfdist.errors import StallError
 
 # pyarrow decodes the columns of one read in threads of its own; a second read overlaps with what follows the first.
@@ -82,7 +81,7 @@ def open_reader() -> None:
     library.tfdist_fail_read.restype = None
     library.tfdist_open_row_reader(_serve, _THREADS)
     # No thread of the library may ask for the interpreter while it ends.
-    atexit.register(library.tfdist_close_row_reader, _CLOSE_SECONDS)
+    exit_hook.register(library.tfdist_close_row_reader, _CLOSE_SECONDS)
 
 
 @contextmanager

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/calling_thread.h"
 #include "core/mismatch.h"
 #include "expect.h"
 #include "rank_team.h"
@@ -82,6 +83,29 @@ TEST(MismatchOfEachAttributeNamesItWithItsValues) {
          [](Submission* s) { s->tensor.shape = {12}; });
   expect("out of step: rank 0 called allreduce 'grads', rank",
          [](Submission* s) { s->options.name = "other"; });
+}
+
+TEST(MismatchOfThreadsNamesThem) {
+  for (int size : {2, 3}) {
+    ExpectMismatch(size, "out of step: rank 0 called allreduce 'grads' in thread 'a', rank",
+                   [](const RankContext& self) {
+                     const tfdist::CallingThreadScope scope(self.rank == 0 ? "a" : "b");
+                     return Submit(self, [](Submission*) {});
+                   });
+    ExpectMismatch(size, "rank 0 called allreduce 'grads', rank", [](const RankContext& self) {
+      const tfdist::CallingThreadScope scope(self.rank == 0 ? "" : "b");
+      return Submit(self, [](Submission*) {});
+    });
+  }
+  ExpectMismatch(2, "let one thread call all collectives, or give each thread a process set",
+                 [](const RankContext& self) {
+                   const tfdist::CallingThreadScope scope(self.rank == 0 ? "a" : "b");
+                   return Submit(self, [](Submission*) {});
+                 });
+  RunRanks(2, TestConfig(), [](const RankContext& self) {
+    const tfdist::CallingThreadScope scope("the same");
+    EXPECT(Submit(self, [](Submission*) {}).ok());
+  });
 }
 
 TEST(MismatchOfTheNumberOfTensors) {

@@ -352,6 +352,26 @@ TEST(StallMonitorSeesWhatOthersDoAndWhoHasEnded) {
   EXPECT(!seen[1].has_ended);
   EXPECT_EQ(seen[1].process, 72);
   EXPECT_EQ(seen[1].activity.state, Activity::kUnknown);
+  EXPECT(monitors[0].Ended(whole[0], {1, 2}) == std::vector<int>{1});
+  monitors[0].NoteEnded(2);  // by whoever sees other hosts
+  EXPECT(monitors[0].Ended(whole[0], {1, 2}) == (std::vector<int>{1, 2}));
+  EXPECT(monitors[0].Ended(whole[0], {0}).empty());
+}
+
+TEST(StallEndsEarlyWhereTheMissingRankHasEnded) {
+  for (const Fabric& fabric : FabricsOf(3)) {
+    Gate all_know;
+    std::atomic<int> waiting{2};
+    RunRanksOn(fabric, TestConfig(), [&](const RankContext& self) {
+      EXPECT(self.engine->Barrier("all are here").ok());
+      if (self.rank == 1) return all_know.Pass();
+      self.engine->NoteEnded(1);
+      const Status status = self.engine->Barrier("after it");
+      EXPECT_EQ(CodeOf(status), static_cast<int>(tfdist::StatusCode::kUnavailable));
+      EXPECT_CONTAINS(status.message(), "lost rank 1 (host localhost), whose process has ended.");
+      if (--waiting == 0) all_know.Open();
+    });
+  }
 }
 
 TEST(StallMonitorThatIsNotOpenKnowsNothing) {

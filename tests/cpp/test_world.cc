@@ -1,4 +1,8 @@
-// The engines of this process: which there are, and when they come and go.
+// The engines of this process: which there are, when they come and go, and what a fork leaves of
+// them.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -10,6 +14,7 @@
 #include "expect.h"
 #include "gate.h"
 #include "rank_team.h"
+#include "shm/process_fork.h"
 
 using tfdist::Engine;
 using tfdist::LoopbackCommunicator;
@@ -112,6 +117,59 @@ TEST(WorldSaysWhoIsNotInAProcessSet) {
   EXPECT(World::RemoveProcessSet(number).ok());
   other.join();
   World::Set(nullptr);
+}
+
+namespace {
+
+// Bits of the exit status of a forked process that asks for what it may have, and may not.
+enum Found { kRefused = 1, kAnswered = 2, kKept = 4, kRefusedByC = 8, kNamed = 16 };
+
+int AskInChild(const Engine* engine) {
+  std::shared_ptr<Engine> found;
+  const Status status = World::Find(0, &found);
+  char message[1024] = "";
+  int answer = status.code() == StatusCode::kInvalidArgument && found == nullptr ? kRefused : 0;
+  if (status.message().find("forked from rank 1 (host localhost)") != std::string::npos) {
+    answer |= kNamed;
+  }
+  if (tfdist_barrier("b", message, sizeof(message)) == 3) answer |= kRefusedByC;
+  if (tfdist_rank() == 1 && tfdist_size() == 2) answer |= kAnswered;
+  tfdist_timeline_stop();
+  // Would wait for the other rank, which calls nothing.
+  const bool ended = tfdist_shutdown(1, message, sizeof(message)) == 0;
+  return answer | (ended && World::Get().get() == engine ? kKept : 0);
+}
+
+int ExitStatusOf(const std::function<int()>& child) {
+  const pid_t process = fork();
+  if (process == 0) _exit(child());
+  int status = 0;
+  EXPECT_EQ(waitpid(process, &status, 0), process);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+TEST(WorldOfAForkedProcessIsTheParents) {
+  tfdist::WatchForks();
+  tfdist::WatchForks();
+  auto communicators = LoopbackCommunicator::Create(2);
+  World::Set(std::make_shared<Engine>(std::move(communicators[1]), TestConfig()));
+  const Engine* const engine = World::Get().get();
+  EXPECT_EQ(ExitStatusOf([engine] { return AskInChild(engine); }), 31);
+  EXPECT_EQ(ExitStatusOf([engine] {  // and one that it forks in turn
+              return ExitStatusOf([engine] { return AskInChild(engine); });
+            }),
+            31);
+  EXPECT(!World::IsForked());
+  EXPECT(FindSet(0).ok());
+
+  // A world of one has nobody whom its copy could disturb; before there is an engine, the child may
+  // become the rank.
+  World::Set(SingleEngine());
+  EXPECT_EQ(ExitStatusOf([] { return FindSet(0).ok() && World::IsForked() ? 0 : 1; }), 0);
+  World::Set(nullptr);
+  EXPECT_EQ(ExitStatusOf([] { return World::IsForked() ? 1 : 0; }), 0);
 }
 
 TEST(WorldGivesProcessSetsOfSeveralThreadsNumbersOfTheirOwn) {

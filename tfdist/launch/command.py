@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tfdist import config
+from tfdist import ancestry, config
 from tfdist.errors import ConfigError
 from tfdist.launch import (
     build_check,
@@ -136,6 +136,8 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     # A job that is started by a rank of an elastic one is not elastic itself.
     inherited = ("TFDIST_ELASTIC", member.BACKUP_VARIABLE)
     environment = {name: value for name, value in environment.items() if name not in inherited}
+    if ancestry.origin(environment):
+        environment = ancestry.without_rank(environment)
     environment |= _variables(known, environment)
     least = option.least(known)
     settings = config.read(environment)

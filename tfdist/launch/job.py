@@ -84,6 +84,7 @@ class Do(enum.Enum):
     """What the machine may ask for."""
 
     SIGNAL = "send a signal to all ranks that run"
+    GONE = "say that a rank has ended without a word"
     RELEASE = "let the supervisors go, so that mpirun ends"
     ABANDON = "end mpirun and whatever is left by force"
 
@@ -156,6 +157,10 @@ class Job:
         self._connected: set[int] = set()
         self._started: set[int] = set()
         self._joined: set[int] = set()
+        # Those that have shut tfdist down, or ended in order.
+        self._parted: set[int] = set()
+        # Those that ended with status 0 and had not: the others may wait for them.
+        self.silent: set[int] = set()
         self._deadline: float | None = now + start_timeout_s
         self._grace_s, self._term_s = (GRACE_S, TERM_S) if least is None else (ELASTIC_GRACE_S, ELASTIC_TERM_S)
 
@@ -279,6 +284,11 @@ class Job:
     def join(self, rank: int) -> None:
         """A rank has met the others. Before, they would wait for it in MPI_Init for ever."""
         self._joined.add(rank)
+        self._parted.discard(rank)
+
+    def part(self, rank: int) -> None:
+        """A rank has shut tfdist down, or ends in order without."""
+        self._parted.add(rank)
 
     @property
     def committed(self) -> bool:
@@ -325,6 +335,7 @@ class Job:
         """A rank's record came, or its connection was lost without one."""
         if outcome.rank in self.outcomes or outcome.rank not in self._connected or self.phase == Phase.OVER:
             return []
+        gone = self._note_silence(outcome)
         self.outcomes[outcome.rank] = outcome
         self._started.add(outcome.rank)
         if outcome.failed and not outcome.told and outcome.rank not in self.left:
@@ -340,7 +351,7 @@ class Job:
         elif self.phase == Phase.INTERRUPTED and self.interrupt == signal.SIGINT and self._deadline is not None:
             # The others may be inside a collective with the rank that has gone, where no handler runs.
             self._deadline = min(self._deadline, now + GRACE_S)
-        return self._release(now) if self._all_reported() else []
+        return self._release(now) if self._all_reported() else gone
 
     def end_mpirun(self, status: int, now: float) -> list[Action]:
         """The end of mpirun; before all ranks reported, that is a failure whatever its status says."""
@@ -400,6 +411,17 @@ class Job:
         else:
             self.survived[outcome.rank] = left
         return self.obstacle is None
+
+    def _note_silence(self, outcome: Outcome) -> list[Action]:
+        """Nothing but the status 0 is known of a rank that ended without its exit hooks, as by os._exit.
+
+        That is how good jobs end, too, so the others only hear of it: one that waits for this rank fails.
+        """
+        silent = outcome.code == 0 and not outcome.told and outcome.rank in self._joined - self._parted
+        if not silent:
+            return []
+        self.silent.add(outcome.rank)
+        return [Action(Do.GONE, rank=outcome.rank)]
 
     def _note_failure(self, rank: int) -> None:
         if rank not in self._failed:

@@ -37,6 +37,7 @@ _MPIRUN_LINES = 200
 # Started by their paths, in isolated mode: quickly, and no file of the user can shadow their modules.
 _OWN_PROGRAMS = (task.__file__, guard.__file__)
 # What a message says that means the same to the job.
+_NOTES = {"joined": Job.join, "parted": Job.part, "committed": Job.commit}
 _EVENTS = {"left": Job.leave, "retired": Job.retire, "stalled": Job.stall, "failing": Job.fail}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -394,10 +395,8 @@ class Launcher:
             self._on_hello(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere))
         elif event.message.kind == "started":
             return self._job.start(rank)
-        elif event.message.kind == "joined":
-            self._job.join(rank)
-        elif event.message.kind == "committed":
-            self._job.commit(rank)
+        elif event.message.kind in _NOTES:
+            _NOTES[event.message.kind](self._job, rank)
         elif event.message.kind == "fetch" and self._call is not None:
             self._channel.send(rank, "part", data=self._call.part(fields["offset"]))
         elif event.message.kind == "kept":
@@ -440,6 +439,10 @@ class Launcher:
         for action in actions:
             if action.do == Do.ABANDON:
                 continue  # the state is OVER, and _end does it
+            if action.do == Do.GONE:
+                for rank in set(self._job.present) - self._job.outcomes.keys():
+                    self._channel.send(rank, "gone", who=action.rank)
+                continue
             if action.rank is not None:
                 self._channel.send(action.rank, "release", forget=False, backup="")
                 self._say(survival(self._job, action.rank))

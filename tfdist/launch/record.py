@@ -36,7 +36,10 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "stalled": {},
     "left": {},
     "retired": {},
+    "parted": {},
     "leave": {},
+    # A rank whose process has ended with status 0, and without a word to the others.
+    "gone": {"who": _NUMBER},
     "alive": {},
     "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},
     "more": {"size": _NUMBER},
@@ -56,7 +59,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 _FROM_RANK = frozenset(
     {"hello", "started", "joined", "committed", "stalled", "left", "alive", "output", "finished", "fetch", "result"}
-    | {"retired", "failing", "kept", "ended"}
+    | {"retired", "parted", "failing", "kept", "ended"}
 )
 
 

@@ -14,6 +14,7 @@ from tfdist.text_table import aligned
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
 # In the error of a rank that has waited for others in vain, whatever TensorFlow wraps it in.
+_SILENT = "ended with status 0 without tfdist.shutdown(), as by os._exit(0)"
 _STALLED = "(TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it"
 
 _SIGNAL_ADVICE: dict[int, str] = {
@@ -204,6 +205,11 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
 
 def _advice_on_rank(cause: Outcome) -> str:
     where = f"rank {cause.rank} on {cause.host}"
+    if job.silent:
+        return (
+            f"{ranks_text(sorted(job.silent))} {_SILENT}, before the others had come to their end: Python's "
+            "exit hooks did not run. Let a script end by itself or by sys.exit, or call tfdist.shutdown() on every rank"
+        )
     if not cause.recorded:
         return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
     if cause.signum == signal.SIGABRT and not cause.tail:
@@ -269,6 +275,7 @@ def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
     lost = {rank for each in job.lost_hosts for rank in each.ranks}
     for rank, host in enumerate(job.hosts):
         text = "lost with its host" if rank in lost else outcome_text(job.outcomes.get(rank), _culprit(job))
+        text = _SILENT if rank in job.silent else text
         rows.append((str(rank), host, text))
     parts.append(aligned(rows, indent="  "))
     if job.interrupt is None and job.cause is not None and not job.cause.told:

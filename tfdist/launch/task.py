@@ -72,6 +72,7 @@ _MEMBER_KINDS = {
     member.STALLED: "stalled",
     member.LEFT: "left",
     member.RETIRED: "retired",
+    member.PARTED: "parted",
 }
 
 
@@ -103,6 +104,7 @@ class Supervisor:
         self._segments = job_folder.segments(ticket.job, rank)
         self._elastic = False
         self._member: int | None = None
+        self._news: int | None = None
         self._commits: Path | None = None
         self._leave: Path | None = None
         self._forget = False
@@ -228,16 +230,16 @@ class Supervisor:
     def _start(self, command: Sequence[str], given: Sequence[int] = ()) -> bool:
         environment = child_environment(self._environment)
         environment |= job_folder.segment_variables(self._segments, environment)
-        membership = self._prepare_membership() if self._elastic else None
-        if membership is not None:
+        ends = self._prepare_membership()
+        environment |= member.variables(*ends, self._commits, self._leave)
+        if self._elastic:
             # A rank alone is elastic: what else this job starts need not import Keras.
-            environment |= {"TFDIST_ELASTIC": "1", **member.variables(membership, self._commits, self._leave)}
-            given = (*given, membership)
+            environment["TFDIST_ELASTIC"] = "1"
         try:
             self._child = subprocess.Popen(
                 command,
                 env=environment,
-                pass_fds=given,
+                pass_fds=(*given, *ends),
                 # mpirun passes its input on to rank 0 but never the end of it: whoever reads all of it would hang.
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -254,8 +256,8 @@ class Supervisor:
             self._hold(0, "finished", code=code, signal=None, told=False, tail=[line])
             return False
         finally:
-            if membership is not None:
-                os.close(membership)
+            for end in ends:
+                os.close(end)
         assert self._child.stdout is not None
         assert self._child.stderr is not None
         for stream, pipe in (("stdout", self._child.stdout), ("stderr", self._child.stderr)):
@@ -264,11 +266,14 @@ class Supervisor:
         self._send("started", pid=self._child.pid)
         return True
 
-    def _prepare_membership(self) -> int:
-        """Returns the descriptor by which the rank tells that it has joined."""
+    def _prepare_membership(self) -> tuple[int, int]:
+        """Returns the descriptors by which the rank tells that it has joined, and is told who has ended."""
         self._member, writer = os.pipe()
         self._selector.register(self._member, selectors.EVENT_READ, "member")
-        return writer
+        reader, self._news = os.pipe()
+        os.set_blocking(self._news, False)
+        os.write(self._news, member.TOKEN)
+        return writer, reader
 
     def _read_membership(self) -> None:
         """What the rank has told."""
@@ -423,6 +428,9 @@ class Supervisor:
         elif message.kind == "leave" and self._leave is not None:
             with self._told_of(f"rank {self._rank} cannot be asked to leave"):
                 self._leave.touch()
+        elif message.kind == "gone" and self._news is not None:
+            with contextlib.suppress(OSError):  # the rank has ended, too
+                os.write(self._news, b"%d\n" % message.fields["who"])
         elif message.kind == "signal":
             self._forward(message.fields["number"])
         elif message.kind == "release":

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _native, errors, tuning
-from tfdist.ops import failure, order, replica
+from tfdist.ops import caller, failure, order, replica
 from tfdist.process_sets import ProcessSet
 
 # What collectives carry.
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+
+_forked: list[bool] = []  # not empty in a process that was forked from one that has imported this
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 def run(op: str, *args: Any, **kwargs: Any) -> Any:
@@ -23,6 +27,12 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
         ConfigError: In one of several replicas of a `tf.distribute` strategy.
     """
     replica.need_one()
+    if tf.executing_eagerly():
+        with caller.named(kwargs.get("process_set", 0)):
+            return run_anytime(op, *args, order=order.here(), **kwargs)
+    if _forked:
+        # The threads that would run the graph are not there: it would hang instead of saying so.
+        _native.call("tfdist_check_place")
     return run_anytime(op, *args, order=order.here(), **kwargs)
 
 

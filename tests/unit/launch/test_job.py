@@ -54,6 +54,33 @@ def test_all_well() -> None:
     assert (job.phase, job.status) == (Phase.OVER, 0)
 
 
+@pytest.mark.parametrize("least", [None, 1])
+def test_the_others_hear_of_a_rank_that_ends_well_without_a_word(least: int | None) -> None:
+    job = Job(("h0", "h1", "h2", "h3"), 30.0, 0.0, (), least)
+    for rank in range(4):
+        job.connect(rank, f"h{rank}")
+        job.start(rank)
+    for rank in (0, 1, 2):
+        job.join(rank)
+    job.part(0)
+    job.join(0)  # a second program in its place has started tfdist again
+    job.part(1)
+    assert job.finish(_ended(1), 1) == [], "it has shut tfdist down"
+    assert job.finish(_ended(3), 2) == [], "it has never started tfdist"
+    assert (job.finish(_ended(0), 3), job.phase) == ([Action(Do.GONE, rank=0)], Phase.RUNNING)
+    assert job.finish(_ended(2), 4) == [RELEASE]
+    assert (job.silent, job.status) == ({0, 2}, 0)
+
+
+def test_rank_that_was_told_to_end_or_fails_does_not_end_without_a_word() -> None:
+    job = _job()
+    for rank in range(3):
+        job.join(rank)
+    job.finish(_ended(0, 0, told=True), 1)
+    job.finish(_ended(1, 3), 1)
+    assert job.silent == set()
+
+
 def test_mpirun_success_without_records_is_failure() -> None:
     job = _job(connected=0)
     job.end_mpirun(0, 1)
@@ -390,6 +417,8 @@ def test_rank_is_survived() -> None:
     )
     assert job.finish(_ended(0, 7), 6) == [Action(Do.RELEASE, rank=0)]
     assert job.survived == {2: 3, 0: 2}
+    for rank in (1, 3):
+        job.part(rank)
     assert job.finish(_ended(1), 7) == []
     assert job.finish(_ended(3), 8) == [RELEASE]
     assert (job.status, job.obstacle, job.complete) == (0, None, True)
@@ -502,6 +531,8 @@ def _follow(order: Sequence[int], ends: Sequence[str], least: int, late: int) ->
     actions, phases = [], []
     for rank, end in zip(order, ends, strict=True):
         code = {WELL: 0, FAILED: 50 + rank, VANISHED: None}[end]
+        if end == WELL:
+            job.part(rank)
         actions += job.finish(_ended(rank, code), 1.0)
         phases.append(job.phase)
     before = len(order) if culprit is None else order.index(culprit)

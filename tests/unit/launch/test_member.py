@@ -23,15 +23,15 @@ def test_report(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     with pytest.raises(BlockingIOError):
         os.read(reader, 1)
-    variables = member.variables(writer, None, None)
-    for event in (member.JOINED, member.COMMITTED, member.STALLED, member.LEFT, member.RETIRED):
+    variables = member.variables(writer, writer, None, None)
+    for event in (member.JOINED, member.COMMITTED, member.STALLED, member.LEFT, member.RETIRED, member.PARTED):
         assert member.report(event, variables)
         assert os.read(reader, 9) == event
 
 
 def test_folder_for_commits(pipe: tuple[int, int], tmp_path: Path) -> None:
-    assert member.commits(member.variables(pipe[1], tmp_path, None)) == tmp_path
-    assert member.commits(member.variables(pipe[1], None, None)) is None
+    assert member.commits(member.variables(pipe[1], pipe[0], tmp_path, None)) == tmp_path
+    assert member.commits(member.variables(pipe[1], pipe[0], None, None)) is None
 
 
 def test_folder_on_a_disk() -> None:
@@ -40,7 +40,7 @@ def test_folder_on_a_disk() -> None:
 
 
 def test_a_rank_is_to_leave_when_the_file_appears(pipe: tuple[int, int], tmp_path: Path) -> None:
-    variables = member.variables(pipe[1], tmp_path, tmp_path / "leave")
+    variables = member.variables(pipe[1], pipe[0], tmp_path, tmp_path / "leave")
     assert not member.must_leave(variables)
     (tmp_path / "leave").touch()
     assert member.must_leave(variables)
@@ -55,7 +55,7 @@ def test_without_a_supervisor_there_is_nobody_to_tell(text: str) -> None:
 
 def test_descriptor_that_was_closed_is_written_to_no_more(pipe: tuple[int, int]) -> None:
     _, writer = pipe
-    variables = member.variables(writer, None, None)
+    variables = member.variables(writer, writer, None, None)
     other_reader, other_writer = os.pipe2(os.O_NONBLOCK)
     kept = os.dup(writer)
     os.dup2(other_writer, writer)  # the number means another pipe now
@@ -71,5 +71,23 @@ def test_descriptor_that_was_closed_is_written_to_no_more(pipe: tuple[int, int])
 def test_supervisor_that_no_longer_reads() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    assert not member.report(member.JOINED, member.variables(writer, None, None))
+    assert not member.report(member.JOINED, member.variables(writer, writer, None, None))
     os.close(writer)
+
+
+def test_what_the_supervisor_says(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert member.is_first() and list(member.ended_ranks()) == []
+    reader, writer = os.pipe()
+    for name, value in member.variables(pipe[1], reader, None, None).items():
+        monkeypatch.setenv(name, value)
+    os.write(writer, member.TOKEN)
+    assert member.is_first()
+    assert not member.is_first(), "another program has taken the token"
+    os.write(writer, b"2\n")
+    ranks = member.ended_ranks()
+    assert next(ranks) == 2
+    os.write(writer, b"0\n11\n")
+    os.close(writer)
+    assert list(ranks) == [0, 11]
+    os.close(reader)
+    assert member.is_first() and list(member.ended_ranks()) == []

@@ -39,6 +39,8 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (TO_LAUNCHER, "stalled", {}),
     (TO_LAUNCHER, "left", {}),
     (TO_LAUNCHER, "retired", {}),
+    (TO_LAUNCHER, "parted", {}),
+    (TO_RANK, "gone", {"who": 3}),
     (TO_RANK, "leave", {}),
     (TO_LAUNCHER, "alive", {}),
     (TO_RANK, "run", {"command": ["a b"], "silence_limit": 2.5, "elastic": False, "commits": "c", "window": 9}),

@@ -24,6 +24,18 @@ def test_nothing_to_say_of_success() -> None:
     assert summary.render(_job(Outcome(0, "h0", 0), ranks=1)) == ""
 
 
+def test_rank_that_ended_without_a_word_is_named_beside_the_one_that_waited() -> None:
+    job = Job(("h0", "h1"), 30.0, 0.0)
+    for rank in range(2):
+        job.connect(rank, f"h{rank}")
+        job.join(rank)
+    job.finish(Outcome(1, "h1", 0), 1.0)
+    job.finish(Outcome(0, "h0", 1, tail=("PeerLostError: rank 0 lost rank 1",)), 2.0)
+    text = summary.render(job)
+    assert "  1     h1    ended with status 0 without tfdist.shutdown(), as by os._exit(0)\n" in text
+    assert "next: rank 1 ended with status 0 without tfdist.shutdown(), as by os._exit(0), before the others" in text
+
+
 def test_exception() -> None:
     tail = ("noise", "Traceback (most recent call last):", '  File "t.py", line 3', "ValueError: no")
     told = Outcome(2, "h2", None, signal.SIGTERM, told=True)

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "core/bucket_plan.h"
+#include "core/calling_thread.h"
 #include "core/communicator_factory.h"
 #include "core/device_report.h"
 #include "core/digest.h"
@@ -144,6 +146,7 @@ Status Init(const char* transport, const Membership& membership, const EngineCon
 }
 
 Status Shutdown(bool clean) {
+  if (World::IsForked()) return Status::Ok();  // it is the parent's to end
   if (clean) World::FinishProcessSets();
   // Taken out first: whatever happens to the others, this process has no engine any more.
   const std::shared_ptr<Engine> engine = World::Set(nullptr);
@@ -154,12 +157,19 @@ Status Shutdown(bool clean) {
 }
 
 Status Barrier(const char* name) {
-  const std::shared_ptr<Engine> engine = World::Get();
-  if (engine == nullptr) {
-    return Status(StatusCode::kFailedPrecondition,
-                  "barrier was called before init(). Call init() first.");
-  }
+  std::shared_ptr<Engine> engine;
+  TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
   return engine->Barrier(name != nullptr ? name : "");
+}
+
+void EndWithStatus(int exit_status, void*) {
+  char message[1024] = "";
+  const int clean = exit_status == 0 ? 1 : 0;
+  const int code = Guarded(message, sizeof(message), [clean] { return Shutdown(clean != 0); });
+  if (code == static_cast<int>(StatusCode::kOk)) return;
+  std::fprintf(stderr, "tfdist: %s\n", message);
+  std::fflush(nullptr);
+  if (code == static_cast<int>(StatusCode::kFailedPrecondition)) std::_Exit(1);
 }
 
 Status Tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy) {
@@ -229,6 +239,13 @@ int tfdist_shutdown(int clean, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] { return tfdist::Shutdown(clean != 0); });
 }
 
+void tfdist_shutdown_at_exit(void) { on_exit(tfdist::EndWithStatus, nullptr); }
+
+void tfdist_note_ended(int rank) {
+  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  if (engine != nullptr) engine->NoteEnded(rank);
+}
+
 int tfdist_is_initialized(void) { return tfdist::World::Get() != nullptr ? 1 : 0; }
 
 int tfdist_rank(void) {
@@ -277,6 +294,13 @@ int tfdist_check(char* message, int message_size) {
   });
 }
 
+int tfdist_check_place(char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [] {
+    std::shared_ptr<tfdist::Engine> engine;
+    return tfdist::World::Find(0, &engine);
+  });
+}
+
 int tfdist_shrink(char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [] { return tfdist::World::Shrink(); });
 }
@@ -291,7 +315,7 @@ int tfdist_timeline_start(const char* path, int mark_cycles, char* message, int 
 
 void tfdist_timeline_stop(void) {
   const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
-  if (engine != nullptr) engine->timeline().Stop();
+  if (engine != nullptr && !tfdist::World::IsForked()) engine->timeline().Stop();
 }
 
 int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy, char* message,
@@ -309,6 +333,8 @@ int64_t tfdist_most_chunk_bytes(void) {
 int tfdist_barrier(const char* name, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] { return tfdist::Barrier(name); });
 }
+
+void tfdist_set_calling_thread(const char* name) { tfdist::SetCallingThread(name); }
 
 int tfdist_add_process_set(const int* ranks, int count, int* process_set, char* message,
                            int message_size) {

@@ -41,6 +41,15 @@ TFDIST_EXPORT int tfdist_init(const char* transport, const int* ranks, int count
 // so it waits for nobody and leaves MPI as it is. Without an engine it does nothing.
 TFDIST_EXPORT int tfdist_shutdown(int clean, char* message, int message_size);
 
+// For a caller that does not know the exit status of this process: when exit() is called, it is
+// ended as by tfdist_shutdown, cleanly if the status is 0. Where others are still in a collective
+// then, the status becomes 1.
+TFDIST_EXPORT void tfdist_shutdown_at_exit(void);
+
+// The process of `rank`, by its number among all, has ended as far as the caller knows: the calls
+// of this process that wait for it fail soon. From any thread.
+TFDIST_EXPORT void tfdist_note_ended(int rank);
+
 TFDIST_EXPORT int tfdist_is_initialized(void);
 
 // Each is -1 when there is no engine.
@@ -64,6 +73,10 @@ TFDIST_EXPORT int tfdist_check(char* message, int message_size);
 
 // After a rank was lost: goes on with those that live, counted anew (World::Shrink). Each of them
 // calls it. Waits without a deadline for a rank that lives and does not come.
+// An error where a collective could not run here, since there is no engine or this process was
+// forked from a rank. Waits for nothing.
+TFDIST_EXPORT int tfdist_check_place(char* message, int message_size);
+
 TFDIST_EXPORT int tfdist_shrink(char* message, int message_size);
 
 // All ranks call it, each with a file of its own: records what their calls do
@@ -81,6 +94,9 @@ TFDIST_EXPORT int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_byte
 // The most that tfdist_tune takes as chunk_bytes, 0 where the ranks share no memory; -1 when there
 // is no engine.
 TFDIST_EXPORT int64_t tfdist_most_chunk_bytes(void);
+
+// The name that eager calls of this thread carry from now on (calling_thread.h).
+TFDIST_EXPORT void tfdist_set_calling_thread(const char* name);
 
 TFDIST_EXPORT int tfdist_barrier(const char* name, char* message, int message_size);
 

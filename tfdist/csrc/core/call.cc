@@ -124,6 +124,7 @@ uint64_t Hash(const Call& call) {
   Hasher hasher;
   hasher.Add(static_cast<uint64_t>(call.operation));
   hasher.Add(call.name);
+  hasher.Add(call.thread);
   hasher.Add(static_cast<uint64_t>(call.reduction));
   hasher.Add(static_cast<uint64_t>(call.compression));
   hasher.Add(call.prescale);
@@ -148,8 +149,10 @@ uint64_t Hash(const Call& call) {
 }
 
 std::vector<Field> Describe(const Call& call) {
-  std::vector<Field> fields = {
-      {"operation", NameOf(call.operation)}, {"name", call.name}, {"error", call.error}};
+  std::vector<Field> fields = {{"operation", NameOf(call.operation)},
+                               {"name", call.name},
+                               {"error", call.error},
+                               {"thread", call.thread}};
   if (call.operation == Operation::kAllreduce || call.operation == Operation::kReduceScatter) {
     fields.push_back({"reduction", NameOf(call.reduction)});
     fields.push_back({"compression", NameOf(call.compression)});

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/calling_thread.h"
 #include "core/engine_config.h"
 #include "core/reduction.h"
 #include "core/tensor_view.h"
@@ -38,6 +39,7 @@ const char* NameOf(Operation operation);
 struct Call {
   Operation operation = Operation::kBarrier;
   std::string name;
+  std::string thread = CallingThread();
   Reduction reduction = Reduction::kSum;
   Compression compression = Compression::kNone;
   double prescale = 1;
@@ -73,7 +75,7 @@ struct Field {
 };
 
 // Places of the fields that every description has; after them, each operation has its own.
-enum FieldIndex : size_t { kOperation = 0, kName = 1, kError = 2, kFirstAttribute = 3 };
+enum FieldIndex : size_t { kOperation = 0, kName, kError, kThread, kFirstAttribute };
 
 // Label and value of everything that Hash covers.
 // Ends early, with a field that says so, when more than kMaxDescriptionBytes would be needed.

@@ -182,6 +182,10 @@ class Engine {
     return host_.window == nullptr ? 0 : host_.window->slot_bytes();
   }
 
+  // The process of `rank`, by its number among all, has ended: whoever waits for it waits in vain.
+  // From any thread, also during a call.
+  void NoteEnded(int rank) { config_.monitor->NoteEnded(rank); }
+
   // Waits until what this rank has on the GPU has come to an end: before the engine of a process
   // set is let go.
   void Finish();

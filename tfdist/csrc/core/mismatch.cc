@@ -51,12 +51,19 @@ std::vector<Group> GroupByField(const Descriptions& descriptions, size_t index) 
   return GroupRanks(descriptions, [index](const auto& fields) { return ValueAt(fields, index); });
 }
 
-// "called allreduce 'x'"
+constexpr char kThreadAdvice[] =
+    " Threads of a process take no turns that the ranks agree on: let one thread call all "
+    "collectives, or give each thread a process set of its own. A thread that calls them has the "
+    "same name on every rank.";
+
+// "called allreduce 'x' in thread 'y'"
 std::string Deed(const std::vector<Field>& fields) {
   const std::string operation = ValueAt(fields, kOperation);
   if (operation == NameOf(Operation::kShutdown)) return "has finished (called shutdown)";
   const std::string name = ValueAt(fields, kName);
-  return "called " + operation + (name.empty() ? "" : " '" + name + "'");
+  const std::string thread = ValueAt(fields, kThread);
+  return "called " + operation + (name.empty() ? "" : " '" + name + "'") +
+         (thread.empty() ? "" : " in thread '" + thread + "'");
 }
 
 template <typename Format>
@@ -100,7 +107,7 @@ Status ExplainErrors(const Descriptions& descriptions, const std::vector<Group>&
                     (recording ? "" : kAdvice));
 }
 
-Status ExplainDeeds(const std::vector<Group>& deeds) {
+Status ExplainDeeds(const std::vector<Group>& deeds, bool in_threads) {
   const bool finished = std::any_of(deeds.begin(), deeds.end(), [](const Group& group) {
     return group.value.compare(0, 4, "has ") == 0;
   });
@@ -110,7 +117,8 @@ Status ExplainDeeds(const std::vector<Group>& deeds) {
                          [](const Group& group) {
                            return RankList(group.ranks) + " " + Plural(group.value, group);
                          }) +
-                    "." + (finished ? " Give every rank the same number of steps." : "") + kAdvice);
+                    "." + (finished ? " Give every rank the same number of steps." : "") +
+                    (in_threads ? kThreadAdvice : kAdvice));
 }
 
 }  // namespace
@@ -130,7 +138,7 @@ Status ExplainMismatch(const std::vector<std::vector<Field>>& by_rank,
   if (any_error) return ExplainErrors(descriptions, errors);
 
   const std::vector<Group> deeds = GroupRanks(descriptions, Deed);
-  if (deeds.size() > 1) return ExplainDeeds(deeds);
+  if (deeds.size() > 1) return ExplainDeeds(deeds, GroupByField(descriptions, kThread).size() > 1);
 
   const std::string title = ValueAt(descriptions[0].fields, kOperation) + " '" +
                             ValueAt(descriptions[0].fields, kName) + "'";

@@ -75,6 +75,26 @@ std::vector<MissingRank> StallMonitor::Look(const Topology& topology,
   return seen;
 }
 
+void StallMonitor::NoteEnded(int rank) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  noted_.push_back(rank);
+}
+
+std::vector<int> StallMonitor::Ended(const Topology& topology,
+                                     const std::vector<int>& ranks) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<int> found;
+  const std::vector<int> here = page_ != nullptr ? page_->EndedRanks() : std::vector<int>();
+  if (here.empty() && noted_.empty()) return found;
+  for (int r : ranks) {
+    const int number = topology.world_ranks[r];
+    const int place = static_cast<size_t>(number) < places_.size() ? places_[number] : -1;
+    const bool ended = place >= 0 && std::count(here.begin(), here.end(), place) > 0;
+    if (ended || std::count(noted_.begin(), noted_.end(), number) > 0) found.push_back(r);
+  }
+  return found;
+}
+
 bool Speaks(const Topology& topology, const std::vector<int>& missing) {
   if (missing.empty()) return true;
   for (int r = 0; r < topology.rank; ++r) {

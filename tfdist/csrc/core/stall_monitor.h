@@ -33,6 +33,13 @@ class StallMonitor {
   // What can be told of `ranks`, by their numbers in `topology`.
   std::vector<MissingRank> Look(const Topology& topology, const std::vector<int>& ranks) const;
 
+  // From now on `rank`, by its number among all, counts as ended, wherever it was.
+  void NoteEnded(int rank);
+
+  // Those of `ranks` that are known to have ended: from the page, or as noted. Quick enough for
+  // every few polls.
+  std::vector<int> Ended(const Topology& topology, const std::vector<int>& ranks) const;
+
  private:
   void Show();
 
@@ -40,6 +47,7 @@ class StallMonitor {
   std::shared_ptr<Window> page_;
   std::vector<int> places_;  // in the page, by rank among all; negative: not there
   std::vector<int64_t> processes_;
+  std::vector<int> noted_;
   std::vector<std::pair<int, Activity>> inside_;  // by process set, in the order of their entering
   Activity last_;                                 // that was left
 };

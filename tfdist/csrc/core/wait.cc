@@ -15,6 +15,11 @@ constexpr int kSpins = 200;                     // a few ten microseconds of pol
 constexpr double kYieldSeconds = 0.002;         // longer than a usual gap between two ranks
 constexpr double kLongestSleepSeconds = 0.001;  // bounds what sleeping adds to a late arrival
 
+constexpr std::chrono::milliseconds kBetweenLooks(20);
+// What a process has sent before its end arrives in this time. Where the transport itself tells of
+// losses, it is sooner.
+constexpr std::chrono::milliseconds kAfterEnd(500);
+
 // With more ranks than cores a spinning rank holds the core that the awaited one needs.
 int SpinsFor(const Topology& topology) {
   static const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -40,11 +45,14 @@ Wait::Wait(const EngineConfig& config, const Topology& topology,
 void Wait::Begin() {
   start_ = last_progress_ = Clock::now();
   polls_ = 0;
+  next_look_ = start_ + kBetweenLooks;
+  seen_ended_ = Clock::time_point();
 }
 
 void Wait::Progress() {
   polls_ = 0;
   last_progress_ = Clock::now();
+  seen_ended_ = Clock::time_point();
 }
 
 Status Wait::Pause(const Topology& topology, const std::function<std::vector<int>()>& missing) {
@@ -56,6 +64,7 @@ Status Wait::Pause(const Topology& topology, const std::function<std::vector<int
   }
   const double warning = config_.stall_warning_seconds;
   if (!reported_ && warning > 0 && waited >= warning) Report(waited, topology, missing());
+  if (now >= next_look_) TFDIST_RETURN_IF_ERROR(LookForEnded(now, topology, missing()));
   const double idle = std::chrono::duration<double>(now - last_progress_).count();
   if (idle < kYieldSeconds) {
     std::this_thread::yield();
@@ -64,6 +73,19 @@ Status Wait::Pause(const Topology& topology, const std::function<std::vector<int
     std::this_thread::sleep_for(std::chrono::duration<double>(sleep));
   }
   return Status::Ok();
+}
+
+Status Wait::LookForEnded(Clock::time_point now, const Topology& topology,
+                          const std::vector<int>& missing) {
+  next_look_ = now + kBetweenLooks;
+  if (config_.monitor == nullptr) return Status::Ok();
+  const std::vector<int> ended = config_.monitor->Ended(topology, missing);
+  if (ended.empty()) return Status::Ok();
+  if (seen_ended_ == Clock::time_point()) seen_ended_ = now;
+  if (now - seen_ended_ < kAfterEnd) return Status::Ok();
+  return Status(StatusCode::kUnavailable, RankListWithHosts(topology_, {topology_.rank}) +
+                                              " lost " + RankListWithHosts(topology, ended) +
+                                              ", whose process has ended.");
 }
 
 void Wait::Report(double waited_seconds, const Topology& topology,

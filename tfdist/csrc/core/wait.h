@@ -4,7 +4,8 @@
 // vain. Pause spins first, then yields, then sleeps with backoff, since ranks may outnumber cores.
 // It fails at its deadline, and before reports once, if no lower rank waits for the same, both
 // times with the missing ranks and what they did last. What it has reported it also reports to be
-// over. Lives on the stack of one collective call, which outlives it; for one thread.
+// over. It also fails, with kUnavailable, when the process of a missing rank is known to have ended.
+// Lives on the stack of one collective call, which outlives it; for one thread.
 #ifndef TFDIST_CORE_WAIT_H_
 #define TFDIST_CORE_WAIT_H_
 
@@ -56,9 +57,9 @@ class Wait {
   // Makes the next polls fast again; the deadline stays.
   void Progress();
 
-  // Waits a moment, or fails with kDeadlineExceeded. `missing` lists the ranks that have not
-  // delivered, ascending, by their numbers in `topology`, which may be of a part of the ranks;
-  // empty when the transport cannot tell.
+  // Waits a moment, or fails with kDeadlineExceeded or kUnavailable. `missing` lists the ranks that
+  // have not delivered, ascending, by their numbers in `topology`, which may be of a part of the
+  // ranks; empty when the transport cannot tell.
   Status Pause(const Topology& topology, const std::function<std::vector<int>()>& missing);
 
   // Where it is written down what the time goes to; null, as at first: nowhere.
@@ -77,6 +78,8 @@ class Wait {
   double WaitedSeconds(Clock::time_point now) const {
     return std::chrono::duration<double>(now - start_).count();
   }
+  Status LookForEnded(Clock::time_point now, const Topology& topology,
+                      const std::vector<int>& missing);
   void Report(double waited_seconds, const Topology& topology, const std::vector<int>& missing);
   void Print(const std::string& text) const;
   Stall StallOf(double waited_seconds, const Topology& topology,
@@ -96,6 +99,8 @@ class Wait {
   int polls_ = 0;
   Clock::time_point start_;
   Clock::time_point last_progress_;
+  Clock::time_point next_look_;   // whether processes have ended
+  Clock::time_point seen_ended_;  // since when one has; the epoch: none has
 };
 
 }  // namespace tfdist

@@ -18,6 +18,7 @@ struct Slot {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Engine>
       ended;  // before the last loss: late messages may still come into its memory
+  bool forked = false;
   int next_process_set = 1;
   std::map<int, ProcessSet> process_sets;
 };
@@ -28,7 +29,32 @@ Slot& TheSlot() {
   return *slot;
 }
 
+Status ForkedError(const Topology& topology) {
+  return Status(StatusCode::kInvalidArgument,
+                "this process was forked from " + RankListWithHosts(topology, {topology.rank}) +
+                    " and is no rank itself: collectives belong to its parent, and a second "
+                    "process in them would make their results wrong. Call them in the parent, or "
+                    "start the process by multiprocessing's spawn method and hand over what it "
+                    "needs.");
+}
+
 }  // namespace
+
+// A lock that another thread held in the moment of a fork would never be free in the child.
+void World::BeforeFork() { TheSlot().mutex.lock(); }
+
+void World::AfterForkInParent() { TheSlot().mutex.unlock(); }
+
+void World::AfterForkInChild() {
+  Slot& slot = TheSlot();
+  slot.forked = slot.forked || slot.engine != nullptr;
+  slot.mutex.unlock();
+}
+
+bool World::IsForked() {
+  std::lock_guard<std::mutex> lock(TheSlot().mutex);
+  return TheSlot().forked;
+}
 
 std::shared_ptr<Engine> World::Get() {
   std::lock_guard<std::mutex> lock(TheSlot().mutex);
@@ -43,6 +69,8 @@ Status World::Find(int process_set, std::shared_ptr<Engine>* engine) {
                   "a collective ran before tfdist.init() or after tfdist.shutdown(). Call "
                   "tfdist.init() once, at the start of the script.");
   }
+  const Topology& topology = slot.engine->communicator().topology();
+  if (slot.forked && topology.size > 1) return ForkedError(topology);
   if (process_set == 0) {
     *engine = slot.engine;
     return Status::Ok();
@@ -56,10 +84,8 @@ Status World::Find(int process_set, std::shared_ptr<Engine>* engine) {
   *engine = found->second.engine;
   if (*engine != nullptr) return Status::Ok();
   return Status(StatusCode::kInvalidArgument,
-                RankListWithHosts(slot.engine->communicator().topology(),
-                                  {slot.engine->communicator().rank()}) +
-                    " ran a collective in process set " + std::to_string(process_set) + " (" +
-                    RankList(found->second.ranks) +
+                RankListWithHosts(topology, {topology.rank}) + " ran a collective in process set " +
+                    std::to_string(process_set) + " (" + RankList(found->second.ranks) +
                     "), to which it does not belong. Run it where process_set.included() only.");
 }
 

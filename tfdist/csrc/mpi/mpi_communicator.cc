@@ -9,6 +9,7 @@
 #include "mpi/mpi_environment.h"
 #include "mpi/peer_loss.h"
 #include "shm/mapped_window.h"
+#include "shm/process_fork.h"
 
 namespace tfdist {
 namespace {
@@ -24,6 +25,7 @@ Status MpiCommunicator::Create(const EngineConfig& config, const Membership& mem
                                std::unique_ptr<Communicator>* communicator) {
   bool owns_mpi = false;
   TFDIST_RETURN_IF_ERROR(StartMpi(&owns_mpi));
+  WatchForks();
   MPI_Comm mpi = MPI_COMM_NULL;
   TFDIST_RETURN_IF_ERROR(DuplicateMembers(config, membership, &mpi));
   Topology topology;

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "core/calling_thread.h"
 #include "core/world.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/conversion.h"
@@ -55,7 +56,8 @@ void GpuKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
     done();
   };
   // Collectives follow each other by their input `order`, so no two of these run at a time.
-  tensorflow::Env::Default()->SchedClosure([this, context, end] {
+  tensorflow::Env::Default()->SchedClosure([this, context, end, caller = CallingThread()] {
+    const CallingThreadScope scope(caller);
     std::shared_ptr<Engine> engine;
     OnGpu gpu;
     gpu.done = end;
