@@ -133,11 +133,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     Raises:
         ConfigError: For whatever would make the job fail to start.
     """
-    # A job that is started by a rank of an elastic one is not elastic itself.
-    inherited = ("TFDIST_ELASTIC", member.BACKUP_VARIABLE)
-    environment = {name: value for name, value in environment.items() if name not in inherited}
-    if ancestry.origin(environment):
-        environment = ancestry.without_rank(environment)
+    environment = _without_job(environment)
     environment |= _variables(known, environment)
     least = option.least(known)
     settings = config.read(environment)
@@ -194,6 +190,13 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         "" if known.backup_dir is None else _backup(known.backup_dir, here=len(elsewhere) < len(hosts)),
     )
     return plan, remarks
+
+
+def _without_job(environment: dict[str, str]) -> dict[str, str]:
+    """Without what says that this process belongs to a job: one that a rank starts is a job of its own, not elastic."""
+    inherited = ("TFDIST_ELASTIC", member.BACKUP_VARIABLE)
+    environment = {name: value for name, value in environment.items() if name not in inherited}
+    return ancestry.without_rank(environment) if ancestry.origin(environment) else environment
 
 
 def _choices(known: Namespace, call: mpirun.Mpirun, why: str) -> list[str]:

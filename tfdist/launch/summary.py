@@ -200,16 +200,16 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         shown = job.mpirun_spoke and not job.complete
         said = "its messages are above, more come with --verbose" if shown else "--verbose shows what it says"
         return f"{job.starter}'s exit status was {job.mpirun_status}; {said}"
-    return _advice_on_rank(cause)
-
-
-def _advice_on_rank(cause: Outcome) -> str:
-    where = f"rank {cause.rank} on {cause.host}"
     if job.silent:
         return (
             f"{ranks_text(sorted(job.silent))} {_SILENT}, before the others had come to their end: Python's "
             "exit hooks did not run. Let a script end by itself or by sys.exit, or call tfdist.shutdown() on every rank"
         )
+    return _advice_on_rank(cause)
+
+
+def _advice_on_rank(cause: Outcome) -> str:
+    where = f"rank {cause.rank} on {cause.host}"
     if not cause.recorded:
         return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
     if cause.signum == signal.SIGABRT and not cause.tail:

@@ -598,10 +598,3 @@ def test_supervisors_that_write_to_a_disk_have_time_for_it() -> None:
     assert job.deadline == 7 + RELEASE_S
     job.wait_for_backup(8)
     assert job.deadline == 8 + BACKUP_S
-
-
-def test_commits_are_noted() -> None:
-    job = _elastic(2, 1)
-    assert not job.committed
-    job.commit(1)
-    assert job.committed and job.committers == {1}

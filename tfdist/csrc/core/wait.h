@@ -4,8 +4,8 @@
 // vain. Pause spins first, then yields, then sleeps with backoff, since ranks may outnumber cores.
 // It fails at its deadline, and before reports once, if no lower rank waits for the same, both
 // times with the missing ranks and what they did last. What it has reported it also reports to be
-// over. It also fails, with kUnavailable, when the process of a missing rank is known to have ended.
-// Lives on the stack of one collective call, which outlives it; for one thread.
+// over. It also fails, with kUnavailable, when the process of a missing rank is known to have
+// ended. Lives on the stack of one collective call, which outlives it; for one thread.
 #ifndef TFDIST_CORE_WAIT_H_
 #define TFDIST_CORE_WAIT_H_
 
