@@ -245,6 +245,8 @@ class Job:
     def present(self) -> tuple[int, ...]:
         """The ranks whose supervisors are there."""
         gone = {rank for rank, outcome in self.outcomes.items() if not outcome.recorded} | self.survived.keys()
+        if self.least is not None:
+            gone |= self.silent
         return tuple(sorted(self._connected - gone))
 
     @property

@@ -442,6 +442,10 @@ class Launcher:
             if action.do == Do.GONE:
                 for rank in set(self._job.present) - self._job.outcomes.keys():
                     self._channel.send(rank, "gone", who=action.rank)
+                if (
+                    self._job.least is not None
+                ):  # by the end of the supervisor MPI notices, so that the others can go on
+                    self._channel.send(action.rank, "release", forget=False, backup="")
                 continue
             if action.rank is not None:
                 self._channel.send(action.rank, "release", forget=False, backup="")

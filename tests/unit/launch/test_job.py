@@ -69,7 +69,7 @@ def test_the_others_hear_of_a_rank_that_ends_well_without_a_word(least: int | No
     assert job.finish(_ended(3), 2) == [], "it has never started tfdist"
     assert (job.finish(_ended(0), 3), job.phase) == ([Action(Do.GONE, rank=0)], Phase.RUNNING)
     assert job.finish(_ended(2), 4) == [RELEASE]
-    assert (job.silent, job.status) == ({0, 2}, 0)
+    assert (job.silent, job.status, job.present) == ({0, 2}, 0, (0, 1, 2, 3) if least is None else (1, 3))
 
 
 def test_rank_that_was_told_to_end_or_fails_does_not_end_without_a_word() -> None:
