@@ -6,6 +6,7 @@ numbers differ are values compared, with those of the first rank, piece by piece
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import zlib
@@ -32,6 +33,7 @@ TOLERANCE = 1e-3
 # That values are compared in, so in memory at once.
 PIECE_BYTES = 1 << 24
 _NAMED = 5
+_LEARNED = "what layers have learned"
 _REFUSED = -1  # in place of the number of parts
 _REMEDY = (
     "Give all ranks the same values before, such as tfdist.broadcast_variables(model.weights, root_rank=0), and let "
@@ -122,18 +124,16 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
     if not tf.executing_eagerly():
         raise errors.ConfigError(f"{label!r} ran inside a tf.function. Call it outside, between two steps.")
     call.number_of(process_set)
-    learned = 0
-    if isinstance(target, keras.layers.Layer):
-        local = model_optimizer.local_layers(target) if isinstance(target, keras.Model) else ()
-        learned = adapted_state.require_equal(target, local, process_set)
     parts: list[Part] = []
     problem = ""
     try:
-        parts = parts_of(target, needed=not learned)
+        parts = parts_of(target)
     except errors.ConfigError as error:
         problem = str(error)
     differences = compare(parts, label, process_set, problem)
     drifted = [difference for difference in differences if difference.drifted]
+    if [difference.name for difference in drifted] == [_LEARNED]:
+        adapted_state.require_equal(target, _local_layers(target), process_set)  # says what differs
     if drifted:
         raise errors.MismatchError(describe(drifted, parts, label, process_set, _REMEDY))
     if differences:
@@ -142,16 +142,15 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
             _logger.warning("%s", text)
 
 
-def parts_of(target: Any, needed: bool = True) -> list[Part]:
-    """The variables that `check_equal` compares.
-
-    Args:
-        target: As there.
-        needed: Whether there must be any.
+def parts_of(target: Any) -> list[Part]:
+    """What `check_equal` compares.
 
     Raises:
-        ConfigError: If `target` is of another kind, or has no variables and needs some.
+        ConfigError: If `target` is of another kind, or has nothing that could be compared.
     """
+    learned: list[adapted_state.AdaptedState] = []
+    if isinstance(target, keras.layers.Layer):
+        learned = adapted_state.adapted_state_of(target, _local_layers(target))
     if isinstance(target, keras.Model):
         variables = _variables_of_model(target)
     elif isinstance(target, keras.layers.Layer):
@@ -169,12 +168,21 @@ def parts_of(target: Any, needed: bool = True) -> list[Part]:
             "check_equal takes a Keras model, layer or optimizer, a variable, or a list of variables; received "
             f"{strangers[0]!r}."
         )
-    if needed and not variables:
+    if not variables and not learned:
         raise errors.ConfigError(
             f"{getattr(target, 'name', target)!r} has no variables to compare. Build it first: call it on a batch, or "
             "adapt it."
         )
-    return [part_of(variable) for variable in variables]
+    parts = [part_of(variable) for variable in variables]
+    if isinstance(target, keras.layers.Layer):
+        # One part, whatever there is: the ranks have equally many then, and paths of layers may differ by rank.
+        text = "\n".join(f"{state.what} {state.digest()}" for state in learned)
+        parts.append(Part(_LEARNED, np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)))
+    return parts
+
+
+def _local_layers(target: keras.layers.Layer) -> list[keras.layers.Layer]:
+    return model_optimizer.local_layers(target) if isinstance(target, keras.Model) else []
 
 
 def part_of(variable: Any) -> Part:

@@ -105,6 +105,27 @@ def test_adapted_layers(world):
             tfdist.check_equal(target)
 
 
+@pytest.mark.parametrize("kind", ["lookup", "text", "boundaries"])
+def test_layers_without_variables(world, kind):
+    """What each rank's part of the data has taught a layer, alone and in a model."""
+    words = np.array([f"word{number}" for number in range(3 + tfdist.rank())])
+    layer, what = {
+        "lookup": lambda: (keras.layers.StringLookup(name="adapted", vocabulary=words), "vocabulary"),
+        "text": lambda: (keras.layers.TextVectorization(name="adapted"), "vocabulary"),
+        "boundaries": lambda: (keras.layers.Discretization(num_bins=3, name="adapted"), "boundaries"),
+    }[kind]()
+    if kind == "text":
+        layer.adapt(words)
+    if kind == "boundaries":
+        layer.adapt(np.arange(20.0) * (1 + tfdist.rank()))
+    with refused(world, "adapted", what, "tfdist.shard"):
+        tfdist.check_equal(layer)
+    equal = keras.layers.StringLookup(vocabulary=["a", "b"])
+    before = calls()
+    tfdist.check_equal(equal)
+    assert calls() - before == 1
+
+
 def test_lists_that_differ(world):
     rank = tfdist.rank()
     for mine, texts in [

@@ -435,17 +435,20 @@ class Launcher:
         else:
             self._console.calm()
 
+    def _spread_loss(self, lost: int) -> None:
+        """Of a rank that has ended without a word."""
+        for rank in set(self._job.present) - self._job.outcomes.keys():
+            self._channel.send(rank, "gone", who=lost)
+        if self._job.least is not None:  # by the end of the supervisor MPI notices, so that the others continue
+            self._channel.send(lost, "release", forget=False, backup="")
+
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             if action.do == Do.ABANDON:
                 continue  # the state is OVER, and _end does it
             if action.do == Do.GONE:
-                for rank in set(self._job.present) - self._job.outcomes.keys():
-                    self._channel.send(rank, "gone", who=action.rank)
-                if (
-                    self._job.least is not None
-                ):  # by the end of the supervisor MPI notices, so that the others can go on
-                    self._channel.send(action.rank, "release", forget=False, backup="")
+                assert action.rank is not None
+                self._spread_loss(action.rank)
                 continue
             if action.rank is not None:
                 self._channel.send(action.rank, "release", forget=False, backup="")
