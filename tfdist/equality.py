@@ -148,20 +148,9 @@ def parts_of(target: Any) -> list[Part]:
     Raises:
         ConfigError: If `target` is of another kind, or has nothing that could be compared.
     """
-    learned: list[adapted_state.AdaptedState] = []
-    if isinstance(target, keras.layers.Layer):
-        learned = adapted_state.adapted_state_of(target, _local_layers(target))
-    if isinstance(target, keras.Model):
-        variables = _variables_of_model(target)
-    elif isinstance(target, keras.layers.Layer):
-        variables = list(target.weights)
-    elif isinstance(target, keras.optimizers.Optimizer):
-        own = {id(variable) for variable in optimizer_module.state_of_rank(target)}
-        variables = [variable for variable in target.variables if id(variable) not in own]
-    elif isinstance(target, (list, tuple)):
-        variables = list(target)
-    else:
-        variables = [target]
+    is_layer = isinstance(target, keras.layers.Layer)
+    learned = adapted_state.adapted_state_of(target, _local_layers(target)) if is_layer else []
+    variables = _variables_of(target)
     strangers = [v for v in variables if not isinstance(v, (keras.Variable, tf.Variable))]
     if strangers:
         raise errors.ConfigError(
@@ -174,11 +163,22 @@ def parts_of(target: Any) -> list[Part]:
             "adapt it."
         )
     parts = [part_of(variable) for variable in variables]
-    if isinstance(target, keras.layers.Layer):
+    if is_layer:
         # One part, whatever there is: the ranks have equally many then, and paths of layers may differ by rank.
         text = "\n".join(f"{state.what} {state.digest()}" for state in learned)
         parts.append(Part(_LEARNED, np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)))
     return parts
+
+
+def _variables_of(target: Any) -> list[Any]:
+    if isinstance(target, keras.Model):
+        return _variables_of_model(target)
+    if isinstance(target, keras.layers.Layer):
+        return list(target.weights)
+    if isinstance(target, keras.optimizers.Optimizer):
+        own = {id(variable) for variable in optimizer_module.state_of_rank(target)}
+        return [variable for variable in target.variables if id(variable) not in own]
+    return list(target) if isinstance(target, (list, tuple)) else [target]
 
 
 def _local_layers(target: keras.layers.Layer) -> list[keras.layers.Layer]:
