@@ -273,7 +273,8 @@ class Autotune(keras.callbacks.Callback):
         tuning.apply(tuning.Tuning(setting.fusion_threshold, setting.chunk, setting.hierarchy, setting.thread))
         if setting.compression != "own":
             optimizer.set_compression(self.model.optimizer, Compression.of(setting.compression))
-        traced = (setting.fusion_threshold, setting.compression, setting.thread)
+        threshold = setting.fusion_threshold if call.overlaps() else None  # else the engine alone goes by it
+        traced = (threshold, setting.compression, setting.thread)
         self._uncounted = 1
         if traced not in self._functions:
             self._uncounted = _STEPS_OF_TRACE

@@ -22,6 +22,7 @@ from tfdist import _compat, errors, optimizer, runtime
 from tfdist.callbacks import metric_reduction
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
+from tfdist.ops.sequence import Section
 from tfdist.sync_batch_norm import synchronized, synchronized_statistics
 
 _DIGEST_ELEMENTS = 1024
@@ -131,6 +132,7 @@ class ModelHook:
     def _hooked_train_step(self, data: Any) -> Any:
         samples = _samples(data)
         weight = samples if self.joins else None
+        section = Section()
         # Around each step or trace, and not from the begin of a fit to its end: an exception leaves nothing behind, and
         # in a later fit a step that was traced and one that runs eagerly do the same, as they do with the optimizer.
         with weighted_by(weight), synchronized(self._model) if self.synchronizes_moments else contextlib.nullcontext():
@@ -139,7 +141,8 @@ class ModelHook:
         self._digest.assign(_digest(data))
         if isinstance(logs, dict) and "loss" in logs:
             # So a loss that is not finite on one rank is seen on all, and TerminateOnNaN stops them together.
-            (loss,) = tfdist.grouped_allreduce([logs["loss"]], op=tfdist.Average, name="loss", weight=weight)
+            with section.done():
+                (loss,) = tfdist.grouped_allreduce([logs["loss"]], op=tfdist.Average, name="loss", weight=weight)
             logs = {**logs, "loss": loss}
         return logs
 

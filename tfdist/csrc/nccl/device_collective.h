@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/bucket_plan.h"
+#include "core/plan_cache.h"
 #include "core/reduction.h"
 #include "core/status.h"
 #include "core/tensor_view.h"
@@ -130,7 +130,8 @@ class DeviceCollective {
   std::unique_ptr<Packer> packer_;
   CudaStream stream_ = nullptr;
   CudaEvent ready_ = nullptr;             // the inputs are; recorded anew by each call
-  std::vector<Bucket> plan_;              // of the reduction that was prepared
+  PlanCache plans_;
+  SharedPlan plan_;                       // of the reduction that was prepared
   std::unique_ptr<DeviceAdasum> adasum_;  // from the first call that needs it
   StreamMemory buffer_;
   std::mutex mutex_;               // guards the two lists below
