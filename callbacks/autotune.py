@@ -22,7 +22,7 @@ from tfdist.callbacks.model_hook import ModelHook
 from tfdist.compression import Compression
 from tfdist.gradients import in_buckets
 from tfdist.local_variable import key_of
-from tfdist.ops import order
+from tfdist.ops import call, order
 
 # A sample of a setting that is kept is so many times as long, for it takes a collective.
 WATCHED_SAMPLES = 10
@@ -277,7 +277,8 @@ class Autotune(keras.callbacks.Callback):
         if setting.compression != "own":
             for each in model_optimizer.optimizers_of(self.model):
                 optimizer.set_compression(each, Compression.of(setting.compression))
-        traced = (setting.fusion_threshold, setting.compression, setting.thread)
+        threshold = setting.fusion_threshold if call.overlaps() else None  # else the engine alone goes by it
+        traced = (threshold, setting.compression, setting.thread)
         self._uncounted = 1
         if traced not in self._functions:
             self._uncounted = _STEPS_OF_TRACE

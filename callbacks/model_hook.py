@@ -27,6 +27,7 @@ from tfdist.callbacks.model_build import Building
 from tfdist.callbacks.step_function import translate_errors
 from tfdist.gradients import weighted_by
 from tfdist.local_variable import key_of
+from tfdist.ops.sequence import Section
 from tfdist.sync_batch_norm import synchronized, synchronized_statistics
 
 
@@ -134,6 +135,7 @@ class ModelHook:
     def _hooked_train_step(self, data: Any) -> Any:
         samples = _samples(data)
         weight = samples if self.joins else None
+        section = Section()
         # Around each step or trace, and not from the begin of a fit to its end: an exception leaves nothing behind, and
         # in a later fit a step that was traced and one that runs eagerly do the same, as they do with the optimizer.
         with weighted_by(weight), synchronized(self._model) if self.synchronizes_moments else contextlib.nullcontext():
@@ -146,7 +148,8 @@ class ModelHook:
         if isinstance(logs, dict) and "loss" in logs:
             # So a loss that is not finite on one rank is seen on all, and TerminateOnNaN stops them together.
             self.epoch_end.in_lockstep = True
-            (loss,) = tfdist.grouped_allreduce([logs["loss"]], op=tfdist.Average, name="loss", weight=weight)
+            with section.done():
+                (loss,) = tfdist.grouped_allreduce([logs["loss"]], op=tfdist.Average, name="loss", weight=weight)
             logs = {**logs, "loss": loss}
         return logs
 

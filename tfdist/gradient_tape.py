@@ -134,7 +134,7 @@ def DistributedGradientTape(  # noqa: N802  (the name is Horovod's)
         op: `Average`, `Sum` or `Adasum` (of each gradient by itself; dense gradients only).
         gradient_predivide_factor: With Average, divides by this before the sum and by the rest after.
         num_groups: Number of collectives that the gradients are split into, in their order; 0 makes buckets of
-            `TFDIST_FUSION_THRESHOLD` bytes, from the last layer on.
+            `TFDIST_FUSION_THRESHOLD` bytes, last layer first, on GPUs and with a communication thread; one elsewhere.
         groups: A number, as `num_groups`, or lists of variables: each list is one collective, all others one more.
         process_set: The ranks that take part; on others the gradients stay as they are.
         scale_local_gradients: Whether gradients of local sources (see `register_local_source` of the returned tape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import tensorflow as tf
 from tfdist import _native, errors, gradient_record, runtime, tuning
 from tfdist.compression import Compression, Compressor
 from tfdist.local_variable import LocalVariables, key_of
-from tfdist.ops import allreduce, call
+from tfdist.ops import allreduce, call, sequence
 from tfdist.process_sets import ProcessSet, global_process_set
 from tfdist.reduction import Adasum, Average, ReduceOp, Sum
 
@@ -47,13 +48,15 @@ def weight() -> tf.Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Which gradients travel together: buckets of so many bytes, so many parts, or what the lists say and the rest.
+    """Which gradients travel together: what suits the device, so many parts, or what the lists say and the rest.
 
-    Buckets are filled from the last layer on, so that their gradients are reduced while those of the layers before are
-    computed, and are still in the processor's caches.
+    Where collectives overlap with the computation, buckets are filled from the last layer on, so that their gradients
+    are reduced while those of the layers before are computed. Elsewhere all gradients are one collective: several that
+    block make the ranks wait for each other in between (`ops/sequence.py`).
 
     Attributes:
-        parts: Number of collectives, without `groups`; None makes buckets of `TFDIST_FUSION_THRESHOLD` bytes.
+        parts: Number of collectives, without `groups`; None makes buckets of `TFDIST_FUSION_THRESHOLD` bytes where they
+            overlap with the computation, and one collective elsewhere.
         groups: Lists of variables, each of which is one collective; the other variables are one more.
     """
 
@@ -77,7 +80,7 @@ class Grouping:
 
     @property
     def by_threshold(self) -> bool:
-        """Whether the fusion threshold decides."""
+        """Whether the fusion threshold decides, where it matters."""
         return self.parts is None and not self.groups
 
     def split(self, sources: Sequence[Any], gradients: Sequence[tf.Tensor]) -> list[list[int]]:
@@ -94,8 +97,10 @@ class Grouping:
             split = self._by_list(sources)
         elif self.parts is not None:
             split = _in_parts(len(sources), self.parts)
-        else:
+        elif call.overlaps():
             split = in_buckets(gradients, tuning.current().fusion_threshold)
+        else:
+            split = [list(range(len(sources)))]
         return [part for part in split if part]
 
     def _by_list(self, sources: Sequence[Any]) -> list[list[int]]:
@@ -246,23 +251,29 @@ class GradientReduction:
         self, gradients: list[Any], sources: list[Any], names: list[str], label: str, factor: float
     ) -> list[Any]:
         _refuse_layouts(gradients, names)
-        result = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if gradient is not None and not self._gathered(gradient)]
         tensors = [tf.convert_to_tensor(gradients[i]) for i in dense]  # an IndexedSlices becomes dense
         parts = self.grouping.split([sources[index] for index in dense], tensors)
-        started = []
-        for number, part in enumerate(parts):
-            places = [dense[index] for index in part]
-            part_label = label if len(parts) == 1 else f"{label}, group {number}"
-            how = self._allreduce([names[i] for i in places], part_label, factor)
-            started.append((places, how.start([tensors[index] for index in part])))
-        for index, gradient in enumerate(gradients):
-            if self._gathered(gradient):
-                result[index] = self._gather(gradient, f"{label}/{names[index]}", factor)
-        for places, finish in started:
-            for index, gradient in zip(places, finish(), strict=True):
-                result[index] = gradient
-        return result
+        gathered = [index for index, gradient in enumerate(gradients) if self._gathered(gradient)]
+
+        def run() -> list[Any]:
+            result, started = list(gradients), []
+            for number, part in enumerate(parts):
+                places = [dense[index] for index in part]
+                part_label = label if len(parts) == 1 else f"{label}, group {number}"
+                how = self._allreduce([names[i] for i in places], part_label, factor)
+                started.append((places, how.start([tensors[index] for index in part])))
+            for index in gathered:
+                result[index] = self._gather(gradients[index], f"{label}/{names[index]}", factor)
+            for places, finish in started:
+                for index, gradient in zip(places, finish(), strict=True):
+                    result[index] = gradient
+            return result
+
+        if len(parts) + len(gathered) <= 1:
+            return run()
+        with sequence.after(gradients):
+            return sequence.together(run())
 
     def _gather(self, slices: tf.IndexedSlices, label: str, factor: float) -> tf.IndexedSlices:
         op = self.op
@@ -321,9 +332,13 @@ def in_buckets(gradients: Sequence[tf.Tensor | tf.Variable], threshold: int) -> 
     if None in counts:
         return [list(range(len(gradients)))]
     dtypes = [gradients[position].dtype for position in backwards]
-    sizes = [count * dtype.size for count, dtype in zip(counts, dtypes, strict=True)]
-    plan = _native.plan_buckets([dtype.name for dtype in dtypes], sizes, threshold)
+    sizes = tuple(count * dtype.size for count, dtype in zip(counts, dtypes, strict=True))
+    plan = _planned(tuple(dtype.name for dtype in dtypes), sizes, threshold)
     return [sorted(backwards[index] for index in bucket) for bucket in plan]
+
+
+# A loop that is not traced asks in every step.
+_planned = functools.lru_cache(maxsize=64)(_native.plan_buckets)
 
 
 def _positive(name: str, value: Any, otherwise: str) -> int:

@@ -218,7 +218,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
             `gradient_accumulation_steps`. Files have that number, and Keras without tfdist takes the mean.
         average_aggregated_gradients: Whether the update takes the mean of these gradients, not their sum.
         num_groups: Number of collectives that the gradients are split into, in their order; 0 makes buckets of
-            `TFDIST_FUSION_THRESHOLD` bytes, from the last layer on.
+            `TFDIST_FUSION_THRESHOLD` bytes, last layer first, on GPUs and with a communication thread; one elsewhere.
         groups: A number, as `num_groups`, or lists of variables: each list is one collective, all others one more.
         process_set: The ranks that take part; on others the gradients stay as they are.
         scale_local_gradients: Whether gradients of local variables (see `register_local_var` of the returned

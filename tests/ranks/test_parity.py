@@ -109,8 +109,9 @@ def scaled(optimizer, factor):
 @pytest.mark.parametrize("accumulation", ACCUMULATION)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_explicit_pieces(world, optimizer, accumulation, clipping, monkeypatch):
-    """In two buckets: the first kernel, and all else."""
+    """In two buckets, by a thread: the first kernel, and all else."""
     monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "100")
+    monkeypatch.setenv("TFDIST_COMMUNICATION_THREAD", "1")
 
     def make():
         return OPTIMIZERS[optimizer](**CLIPPING[clipping], **ACCUMULATION[accumulation])

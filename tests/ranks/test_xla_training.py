@@ -66,7 +66,7 @@ def train(path, optimizer, *layers, policy=None):
     model = new_model(tfdist.rank(), *layers, policy=policy)
     if path == "explicit":
         callback = tfdist.callbacks.BroadcastGlobalVariablesCallback(0)
-        optimizer = tfdist.DistributedOptimizer(optimizer)
+        optimizer = tfdist.DistributedOptimizer(optimizer, num_groups=2)
     else:
         callback = tfdist.callbacks.DataParallel(scale_learning_rate=False)
     model.compile(optimizer, loss="mse", metrics=["mae"], jit_compile=True)
@@ -85,9 +85,7 @@ def state_of(model):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("path", ["explicit", "plugin"])
-def test_settings(world, path, optimizer, setting, monkeypatch):
-    if path == "explicit":
-        monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "100")  # several buckets
+def test_settings(world, path, optimizer, setting):
     model, history = train(path, OPTIMIZERS[optimizer](**SETTINGS[setting]))
     assert_identical_on_ranks(state_of(model), "weights and optimizer state")
     if tfdist.rank() == 0:

@@ -1,5 +1,7 @@
 """Which gradients travel together, whose stay, and which ranks take part; without a collective."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from tfdist import gradients
 from tfdist.errors import ConfigError
 from tfdist.gradients import GradientReduction, Grouping
 from tfdist.local_variable import LocalVariables, key_of
+from tfdist.ops import call
 from tfdist.reduction import Average, Max, Sum
 
 
@@ -36,7 +39,45 @@ def test_parts_are_as_long_as_each_other_and_start_with_the_last_layers(parts, t
         assert split(grouping, variables(total)) == expected
 
 
-def test_buckets_are_filled_from_the_last_gradient_on(monkeypatch):
+@pytest.mark.parametrize("threshold", ["0", "100"])
+def test_without_overlap_all_gradients_are_one_collective(monkeypatch, threshold):
+    monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", threshold)
+    given = [tf.zeros([30]), tf.zeros([20], tf.float16), tf.zeros([40])]
+    assert Grouping.of().split(variables(3), given) == [[0, 1, 2]]
+    assert Grouping.of().split([], []) == []
+    assert Grouping.of(num_groups=2).split(variables(3), given) == [[2], [0, 1]]
+
+
+@pytest.fixture
+def overlap(monkeypatch):
+    """As on a GPU, and with a communication thread."""
+    monkeypatch.setattr(call, "overlaps", lambda: True)
+
+
+@pytest.mark.parametrize("thread", ["0", "1"])
+def test_a_thread_makes_buckets(monkeypatch, thread):
+    monkeypatch.setenv("TFDIST_COMMUNICATION_THREAD", thread)
+    monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "4")
+    assert len(split(Grouping.of(), variables(3))) == (3 if thread == "1" else 1)
+
+
+def test_a_plan_is_made_once(monkeypatch, overlap):
+    calls = []
+
+    def plan(*arguments):
+        calls.append(arguments)
+        return [[0], [1]]
+
+    monkeypatch.setattr(gradients, "_planned", functools.lru_cache(plan))
+    for _ in range(3):
+        assert split(Grouping.of(), variables(2)) == [[1], [0]]
+    assert len(calls) == 1
+    monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "100")
+    split(Grouping.of(), variables(2))
+    assert [arguments[2] for arguments in calls] == [8 << 20, 100]
+
+
+def test_buckets_are_filled_from_the_last_gradient_on(monkeypatch, overlap):
     monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "100")
     counts = [5, 30, 20, 5, 10]  # of 4 bytes each
     given = [tf.zeros([count]) for count in counts]
@@ -49,7 +90,7 @@ def test_buckets_are_filled_from_the_last_gradient_on(monkeypatch):
     assert grouping.split([], []) == []
 
 
-def test_gradients_of_unknown_size_travel_together():
+def test_gradients_of_unknown_size_travel_together(overlap):
     @tf.function(input_signature=[tf.TensorSpec([None]), tf.TensorSpec([2])])
     def plan(unknown, known):
         plans.append(Grouping.of().split([unknown, known], [unknown, known]))

@@ -38,10 +38,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class Knob:
-    """A field of `Setting`, and two or more values that make a difference, in ascending order."""
+    """A field of `Setting`, and two or more values that make a difference, in ascending order.
+
+    Attributes:
+        field: The field.
+        values: Its values.
+        needs: A field that must be true for this one to matter; None where it always matters.
+    """
 
     field: str
     values: tuple[Any, ...]
+    needs: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,28 +82,55 @@ def offered(world: World, default: Setting) -> tuple[Knob, ...]:
     for field, choices in _choices(world, default).items():
         values = tuple(sorted({*choices, getattr(default, field)}))
         if len(values) > 1:
-            knobs.append(Knob(field, values))
+            knobs.append(Knob(field, values, _need(world, field)))
     return tuple(knobs)
 
 
 def settings(default: Setting, knobs: tuple[Knob, ...]) -> Iterator[Setting]:
-    """All that the knobs can be set to."""
+    """All that the knobs can be set to, each once."""
+    seen = set()
     for values in itertools.product(*(knob.values for knob in knobs)):
-        yield replace(default, **{knob.field: value for knob, value in zip(knobs, values, strict=True)})
+        fields = {knob.field: value for knob, value in zip(knobs, values, strict=True)}
+        setting = effective(replace(default, **fields), default, knobs)
+        if setting not in seen:
+            seen.add(setting)
+            yield setting
+
+
+def effective(setting: Setting, default: Setting, knobs: tuple[Knob, ...]) -> Setting:
+    """The same setting, with the default's value in each field that does not matter in it."""
+    idle = [knob.field for knob in knobs if knob.needs is not None and not getattr(setting, knob.needs)]
+    return replace(setting, **{field: getattr(default, field) for field in idle})
+
+
+def _packs(world: World) -> bool:
+    """Whether the engine makes pieces of what is reduced in one call: where not all goes through shared memory."""
+    return world.hosts > 1 or not world.most_chunk
+
+
+def _need(world: World, field: str) -> str | None:
+    """On one host of CPUs only the reductions of a thread are in pieces that a threshold bounds."""
+    return "thread" if field == "fusion_threshold" and not (world.on_gpu or _packs(world)) else None
 
 
 def _choices(world: World, default: Setting) -> dict[str, list[Any]]:
     """What each field may be, beside what it is."""
     lossy = world.lossy and default.compression == "none"
     by_hosts = world.on_gpu and 1 < world.hosts < world.size
+    threads = not (world.on_gpu or world.compiled)
+    in_pieces = world.on_gpu or threads or default.thread or _packs(world)
     return {
-        "fusion_threshold": [] if world.plan is None else _distinct(world.plan, default.fusion_threshold),
+        "fusion_threshold": _thresholds(world, default) if in_pieces else [],
         "chunk": [] if world.on_gpu else [chunk for chunk in CHUNKS if chunk <= world.most_chunk],
         "compression": ["fp16"] if lossy else [],
-        "thread": [] if world.on_gpu or world.compiled else [False, True],
+        "thread": [False, True] if threads else [],
         # The engine was started with one of the two kinds.
         "hierarchy": ["off", "mpi" if default.hierarchy == "mpi" else "nccl"] if by_hosts else [],
     }
+
+
+def _thresholds(world: World, default: Setting) -> list[int]:
+    return [] if world.plan is None else _distinct(world.plan, default.fusion_threshold)
 
 
 def _distinct(plan: Callable[[int], Hashable], default: int) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdist import errors
-from tfdist.autotune.knobs import Knob, Setting, settings
+from tfdist.autotune.knobs import Knob, Setting, effective, settings
 
 SEED = 1
 # The last part of the samples goes to what lies nearest to the best so far.
@@ -148,10 +148,15 @@ def _gain(of_default: Sequence[float], of_candidate: Sequence[float]) -> tuple[f
 
 
 def _switched(default: Setting, knobs: tuple[Knob, ...]) -> list[Setting]:
-    """The default with one switch turned, for each knob that is one."""
-    switches = [knob for knob in knobs if len(knob.values) == 2]
-    turned = [(knob.field, next(v for v in knob.values if v != getattr(default, knob.field))) for knob in switches]
-    return [replace(default, **{field: value}) for field, value in turned]
+    """The default with one switch turned, for each knob that is one, and with what the switch needs."""
+    turned = []
+    for knob in knobs:
+        if len(knob.values) == 2:
+            changes = {knob.field: next(v for v in knob.values if v != getattr(default, knob.field))}
+            if knob.needs is not None:
+                changes[knob.needs] = True
+            turned.append(replace(default, **changes))
+    return turned
 
 
 def _places(setting: Setting, knobs: tuple[Knob, ...]) -> dict[str, int]:
@@ -162,7 +167,8 @@ def _suggested(trial: object, default: Setting, knobs: tuple[Knob, ...]) -> Sett
     """By places and not by values, so that neighbouring sizes are neighbours."""
     suggest = trial.suggest_int  # type: ignore[attr-defined]  # optuna's Trial, which is not imported here
     places = {knob.field: suggest(knob.field, 0, len(knob.values) - 1) for knob in knobs}
-    return replace(default, **{knob.field: knob.values[places[knob.field]] for knob in knobs})
+    suggested = replace(default, **{knob.field: knob.values[places[knob.field]] for knob in knobs})
+    return effective(suggested, default, knobs)
 
 
 def _distance(one: Setting, other: Setting, knobs: tuple[Knob, ...]) -> int:

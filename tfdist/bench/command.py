@@ -11,6 +11,7 @@ from tfdist.bench import option
 _BENCHMARKS = {
     option.Allreduce: "tfdist.bench.allreduce",
     option.Train: "tfdist.bench.train",
+    option.Starts: "tfdist.bench.start",
     option.Record: "tfdist.bench.scale_record",
     option.Scale: "tfdist.bench.scale",
 }

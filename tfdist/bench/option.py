@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ Times the steps of model.fit on synthetic images, under DataParallel, on the ran
 examples:
   tfdistrun -np 2 tfdist bench train --model ResNet50 --image-size 96 --batch-size 8 --compare-single
   tfdistrun -np 2 tfdist bench train --model VGG16 --image-size 64 --batch-size 8 --compression fp16
+  tfdist bench train --starts 5 --ranks 2 --model VGG16 --image-size 64 --batch-size 8
 """
 
 _SCALE = """\
@@ -63,7 +64,7 @@ class Allreduce:
 
 @dataclass(frozen=True)
 class Train:
-    """Options of `tfdist bench train`; `steps` are those of a round."""
+    """Options of `tfdist bench train`; `steps` are those of a round, 0 threads what TensorFlow chooses."""
 
     model: str
     image_size: int
@@ -71,10 +72,23 @@ class Train:
     compression: str
     jit_compile: bool
     compare_single: bool
+    plain: bool
     steps: int
     rounds: int
     warmup: int
     threads: int
+    inter_op_threads: int
+    csv: Path | None
+    json: Path | None
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Options of `tfdist bench train --starts`; `words` are those of each start."""
+
+    words: tuple[str, ...]
+    starts: int
+    ranks: int
     csv: Path | None
     json: Path | None
 
@@ -133,7 +147,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}\n{self.format_usage()}all options: {self.prog} --help")
 
 
-def parse(words: Sequence[str]) -> Allreduce | Train | Record | Scale:
+def parse(words: Sequence[str]) -> Allreduce | Train | Starts | Record | Scale:
     """The options of the benchmark that the first word names. Raises ConfigError."""
     top = _Parser(
         prog="tfdist bench", description="Times collectives and training steps, and predicts them.", allow_abbrev=False
@@ -227,10 +241,31 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also time one process alone, in turn with the ranks, and print the efficiency",
     )
+    add("--plain", action="store_true", help="leave tfdist out of the training; for one process without a launcher")
     add("--steps", type=_positive, default=5, metavar="N", help="timed steps a round (default: %(default)s)")
     add("--rounds", type=_positive, default=6, metavar="N", help="rounds (default: %(default)s)")
     add("--warmup", type=_positive, default=3, metavar="N", help="steps before the first round (default: %(default)s)")
-    _add_threads(parser)
+    add(
+        "--starts",
+        type=_positive,
+        metavar="N",
+        help="without a launcher: start the ranks so many times, in turn with as many independent processes",
+    )
+    add("--ranks", type=_positive, metavar="N", help="ranks of each of the --starts (default: 2)")
+    add(
+        "--threads",
+        type=_threads,
+        default=1,
+        metavar="N",
+        help="TensorFlow's intra-op threads a rank, or default for what it chooses (default: %(default)s)",
+    )
+    add(
+        "--inter-op-threads",
+        type=_threads,
+        default=2,
+        metavar="N",
+        help="its inter-op threads, or default (default: %(default)s)",
+    )
     _add_files(parser)
 
 
@@ -316,10 +351,35 @@ def _allreduce(known: argparse.Namespace) -> Allreduce:
     return made
 
 
-def _train(known: argparse.Namespace) -> Train:
+def _train(known: argparse.Namespace) -> Train | Starts:
     network.check(known.model, known.image_size)
-    values = vars(known)
-    return Train(**{name: value for name, value in values.items() if name != "benchmark"})
+    values = {name: value for name, value in vars(known).items() if name not in ("benchmark", "starts", "ranks")}
+    if known.plain and known.compare_single:
+        raise ConfigError("--plain leaves tfdist out, so there is nothing for --compare-single to compare; give one")
+    if known.starts is None:
+        if known.ranks is not None:
+            raise ConfigError("--ranks goes with --starts; elsewhere the launcher says how many: tfdistrun -np N ...")
+        return Train(**values)
+    for name in ("plain", "compare_single"):
+        if values.pop(name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} does not go with --starts, which measures independent processes anyway"
+            )
+    csv, json = values.pop("csv"), values.pop("json")
+    return Starts(tuple(_words(values)), known.starts, known.ranks or 2, csv, json)
+
+
+def _words(values: dict[str, Any]) -> Iterator[str]:
+    """The same options as words."""
+    for name, value in values.items():
+        option_name = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield option_name
+        elif value is not False:
+            yield from (
+                option_name,
+                "default" if name in ("threads", "inter_op_threads") and value == 0 else str(value),
+            )
 
 
 def _scale(known: argparse.Namespace) -> Record | Scale:
@@ -374,6 +434,10 @@ def _item(parse_item: Callable[[str], Any], word: str) -> Any:
         return parse_item(word)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _threads(text: str) -> int:
+    return 0 if text == "default" else _positive(text)
 
 
 def _threshold(text: str) -> int:

@@ -11,10 +11,10 @@ import tfdist
 INTER_OP_THREADS = 2
 
 
-def start(threads: int) -> None:
-    """Sets TensorFlow's threads, which must come before anything else of it, and joins the job."""
+def start(threads: int, inter_op_threads: int = INTER_OP_THREADS) -> None:
+    """Sets TensorFlow's threads (0: as it chooses), which must come before anything else of it, and joins the job."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
+    tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
     tfdist.init()
 
 

@@ -102,10 +102,14 @@ class Training:
 
 def run(options: Train) -> None:
     """Measures, prints the table on rank 0, and writes what was asked for."""
-    rank.start(options.threads)
+    rank.start(options.threads, options.inter_op_threads)
+    if options.plain and tfdist.size() > 1:
+        raise ConfigError(
+            f"--plain is for one process; received it on {tfdist.size()} ranks. Run it without a launcher."
+        )
     size = f"{options.image_size}x{options.image_size}"
-    threads = f"{options.threads} thread{'s' * (options.threads != 1)} a rank"
-    what = f"{options.model}, {size}, batch {options.batch_size}, compression {options.compression}, {threads}"
+    wire = "without tfdist" if options.plain else f"compression {options.compression}"
+    what = f"{options.model}, {size}, batch {options.batch_size}, {wire}, {_threads(options)}"
     rank.introduce(what, "train")
     alone, together, waiting = _measure(options)
     rows = [_row(f"{tfdist.size()} rank{'s' * (tfdist.size() != 1)}", together, options, tfdist.size())]
@@ -156,7 +160,8 @@ def _images(options: Train) -> tf.data.Dataset:
 
 def _measure(options: Train) -> tuple[Training | None, Training, float]:
     """The process alone (on rank 0, if asked for), all ranks, and the part of a core that a waiting rank used."""
-    together = Training(options, [DataParallel(compression=options.compression, scale_learning_rate=False)])
+    distribute = [DataParallel(compression=options.compression, scale_learning_rate=False)]
+    together = Training(options, [] if options.plain else distribute)
     alone = Training(options, []) if options.compare_single and tfdist.rank() == 0 else None
     rank.say(f"tracing and {options.warmup} steps of warm-up ...")
     if alone is not None:
@@ -178,6 +183,12 @@ def _measure(options: Train) -> tuple[Training | None, Training, float]:
         progress.done(number + 1)
     shares = tfdist.allgather_object(worked / waited if waited else 0.0, name="bench.waiting")
     return alone, together, max(shares[1:], default=0.0)
+
+
+def _threads(options: Train) -> str:
+    if options.threads == 0:
+        return "TensorFlow's own choice of threads"
+    return f"{options.threads} thread{'s' * (options.threads != 1)} a rank"
 
 
 def _check_compiled(options: Train, training: Training) -> None:

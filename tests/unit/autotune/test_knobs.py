@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from tfdist.autotune.knobs import CHUNKS, FUSION_THRESHOLDS, KIB, MIB, Setting, World, offered, settings
+from tfdist.autotune.knobs import (
+    CHUNKS,
+    FUSION_THRESHOLDS,
+    KIB,
+    MIB,
+    Knob,
+    Setting,
+    World,
+    effective,
+    offered,
+    settings,
+)
 
 Worlds = Callable[..., World]
 
@@ -42,13 +53,14 @@ def test_a_gpu_has_the_hierarchy_where_there_is_one(world: Worlds, default: Sett
         ({"plan": None}, "fusion_threshold"),
         ({"plan": lambda threshold: "one bucket"}, "fusion_threshold"),
         ({"most_chunk": 0}, "chunk"),
-        ({"compiled": True}, "thread"),
+        ({"compiled": True, "hosts": 2}, "thread"),
     ],
 )
 def test_what_makes_no_difference_is_not_offered(
     world: Worlds, default: Setting, changes: dict[str, Any], missing: str
 ) -> None:
-    assert set(fields(world(), default)) - set(fields(world(**changes), default)) == {missing}
+    everywhere = fields(world(hosts=changes.get("hosts", 1)), default)
+    assert set(everywhere) - set(fields(world(**changes), default)) == {missing}
 
 
 @pytest.mark.parametrize("compression", ["fp16", "bf16", "own"])
@@ -72,7 +84,29 @@ def test_the_default_is_always_there(world: Worlds, default: Setting) -> None:
     assert 3_000_000 in found["fusion_threshold"] and 6400 in found["chunk"]
     everything = list(settings(odd, offered(world(), odd)))
     assert odd in everything
-    assert len(everything) == len(set(everything)) == 11 * 6 * 2 * 2
+    # With the thread, 11 thresholds; without it, one.
+    assert len(everything) == len(set(everything)) == 6 * 2 * (11 + 1)
+
+
+def test_a_threshold_matters_where_something_is_made_in_pieces(world: Worlds, default: Setting) -> None:
+    def threshold(world: World, default: Setting) -> Knob | None:
+        return next((knob for knob in offered(world, default) if knob.field == "fusion_threshold"), None)
+
+    of_thread = threshold(world(), default)
+    assert of_thread is not None and of_thread.needs == "thread"
+    for pieces in (world(on_gpu=True), world(hosts=2), world(most_chunk=0)):
+        always = threshold(pieces, default)
+        assert always is not None and always.needs is None
+    assert threshold(world(compiled=True), default) is None
+    assert threshold(world(compiled=True), replace(default, thread=True)) is not None
+
+
+def test_what_does_not_matter_is_as_the_default_has_it(world: Worlds, default: Setting) -> None:
+    knobs = offered(world(), default)
+    other = replace(default, fusion_threshold=MIB, chunk=32 * KIB)
+    assert effective(other, default, knobs) == replace(default, chunk=32 * KIB)
+    assert effective(replace(other, thread=True), default, knobs) == replace(other, thread=True)
+    assert effective(other, default, offered(world(hosts=2), default)) == other
 
 
 def test_chunks_fit(world: Worlds, default: Setting) -> None:

@@ -39,6 +39,15 @@ def test_each_form_of_scale_reaches_its_module(monkeypatch: pytest.MonkeyPatch, 
     assert seen == [option.parse(["scale", *words])]
 
 
+def test_starts_reach_a_module_that_does_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    stand_in: Any = types.ModuleType("start")
+    stand_in.run = seen.append
+    monkeypatch.setitem(sys.modules, "tfdist.bench.start", stand_in)
+    assert command.main(["train", "--starts", "3"]) == 0
+    assert seen == [option.parse(["train", "--starts", "3"])]
+
+
 def test_bad_options_reach_none() -> None:
     with pytest.raises(ConfigError, match="'0' is not a size"):
         command.main(["allreduce", "--sizes", "0"])

@@ -57,6 +57,7 @@ def test_every_option_of_allreduce_arrives(tmp_path: Path) -> None:
 def test_every_option_of_train_arrives(tmp_path: Path) -> None:
     given = train(
         *"--model VGG16 --image-size 64 --batch-size 4 --compression fp16 --jit-compile --compare-single".split(),
+        *"--inter-op-threads default".split(),
         *f"--steps 2 --rounds 3 --warmup 4 --threads 5 --csv {tmp_path}/a.csv --json {tmp_path}/a.json".split(),
     )
     assert given == option.Train(
@@ -66,13 +67,29 @@ def test_every_option_of_train_arrives(tmp_path: Path) -> None:
         compression="fp16",
         jit_compile=True,
         compare_single=True,
+        plain=False,
         steps=2,
         rounds=3,
         warmup=4,
         threads=5,
+        inter_op_threads=0,
         csv=tmp_path / "a.csv",
         json=tmp_path / "a.json",
     )
+
+
+def test_starts_have_the_words_of_one_start(tmp_path: Path) -> None:
+    given = option.parse(
+        f"train --starts 5 --ranks 3 --model VGG16 --image-size 64 --jit-compile --json {tmp_path}/a.json".split()
+    )
+    assert isinstance(given, option.Starts)
+    assert (given.starts, given.ranks, given.csv, given.json) == (5, 3, None, tmp_path / "a.json")
+    assert train(*given.words) == train("--model", "VGG16", "--image-size", "64", "--jit-compile")
+    two = option.parse(["train", "--starts", "1"])
+    assert isinstance(two, option.Starts) and two.ranks == 2
+    threads = option.parse("train --starts 1 --threads default --inter-op-threads 1".split())
+    assert isinstance(threads, option.Starts)
+    assert train(*threads.words) == train("--threads", "default", "--inter-op-threads", "1")
 
 
 def test_defaults_of_scale(tmp_path: Path) -> None:
@@ -142,6 +159,12 @@ def test_every_option_of_scale_arrives(tmp_path: Path) -> None:
         ("train --model InceptionV3 --image-size 64", "75 pixels or more"),
         ("train --batch-size -1", "batch-size"),
         ("train --compression gzip", "invalid choice: 'gzip'"),
+        ("train --threads 0", "'0' is not a number of 1 or more"),
+        ("train --starts 0", "'0' is not a number of 1 or more"),
+        ("train --ranks 2", "--ranks goes with --starts"),
+        ("train --starts 2 --plain", "--plain does not go with --starts"),
+        ("train --starts 2 --compare-single", "--compare-single does not go with --starts"),
+        ("train --plain --compare-single", "nothing for --compare-single to compare"),
         ("scale", "one of the arguments --record --step is required"),
         ("scale --record VGG16 --step a.json", "not allowed with argument"),
         ("scale --record VGG16", "--record needs --output FILE"),

@@ -70,15 +70,15 @@ Status FusedCollective::Prepare() {
   if (result_bytes >= kStreamedBytes) stores_ = Stores::kStreamed;
   // Planned by the tensors' own types: one bucket has one wire type and is scaled in one way.
   const int64_t threshold = call_.fusion_threshold_bytes;
-  plan_ =
-      PlanBuckets(dtypes, bytes, broadcast ? std::min(kFusedBroadcastBytes, threshold) : threshold);
+  plan_ = buffers_->plans.Find(dtypes, bytes,
+                               broadcast ? std::min(kFusedBroadcastBytes, threshold) : threshold);
   const bool adasum = call_.reduction == Reduction::kAdasum;
   if (OnOneHost() && !adasum) return Status::Ok();  // the window is all that it takes
   if (broadcast) return buffers_->fusion.Reserve(kFusedBroadcastBytes);
   const int size = communicator_->size();
   int64_t most_bytes = 0;
   int64_t adasum_bytes = 0;
-  for (const Bucket& bucket : plan_) {
+  for (const Bucket& bucket : *plan_) {
     int64_t bucket_bytes = 0;
     int64_t elements = 0;
     for (int index : bucket) {
@@ -111,7 +111,7 @@ double FusedCollective::ShareOf(const Call& call, const Agreement& agreement, in
 }
 
 BucketScope FusedCollective::Recorded(const Bucket& bucket) const {
-  return BucketScope(wait_->trace(), call_, bucket, static_cast<int>(&bucket - plan_.data()));
+  return BucketScope(wait_->trace(), call_, bucket, static_cast<int>(&bucket - plan_->data()));
 }
 
 void FusedCollective::Pack(const FusedView& input, char* target) const {
@@ -159,7 +159,7 @@ FusedCollective::Arithmetic FusedCollective::ArithmeticFor(const Agreement& agre
 
 Status FusedCollective::Allreduce(const Agreement& agreement,
                                   const std::vector<TensorView>& outputs) {
-  for (const Bucket& bucket : plan_) {
+  for (const Bucket& bucket : *plan_) {
     const DType dtype = (*call_.tensors)[bucket[0]].dtype;
     TFDIST_RETURN_IF_ERROR(AllreduceBucket(ArithmeticFor(agreement, dtype), bucket, outputs));
   }
@@ -229,7 +229,7 @@ Status FusedCollective::AllreduceHosts(const ReduceSpec& spec, const FusedView& 
 
 Status FusedCollective::ReduceScatter(const Agreement& agreement,
                                       const std::vector<TensorView>& outputs) {
-  for (const Bucket& bucket : plan_) {
+  for (const Bucket& bucket : *plan_) {
     const DType dtype = (*call_.tensors)[bucket[0]].dtype;
     TFDIST_RETURN_IF_ERROR(ReduceScatterBucket(ArithmeticFor(agreement, dtype), bucket, outputs));
   }
@@ -298,7 +298,7 @@ Status FusedCollective::ReduceScatterHosts(const ReduceSpec& spec, const FusedVi
 Status FusedCollective::Broadcast() {
   const std::vector<int>& ranks = communicator_->topology().world_ranks;
   const auto root = std::find(ranks.begin(), ranks.end(), call_.root) - ranks.begin();
-  for (const Bucket& bucket : plan_) {
+  for (const Bucket& bucket : *plan_) {
     TFDIST_RETURN_IF_ERROR(BroadcastBucket(static_cast<int>(root), bucket));
   }
   return Status::Ok();

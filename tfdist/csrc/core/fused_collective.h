@@ -20,19 +20,21 @@
 #include "core/fusion_buffer.h"
 #include "core/header.h"
 #include "core/host.h"
+#include "core/plan_cache.h"
 #include "core/status.h"
 #include "core/tensor_view.h"
 #include "core/window_collective.h"
 
 namespace tfdist {
 
-// Memory that the calls of one engine use in turn.
+// Memory that the calls of one engine use in turn, and what they have planned.
 struct Buffers {
   FusionBuffer fusion;   // tensors side by side
   FusionBuffer scratch;  // what has arrived
   FusionBuffer parts;    // gradients that Adasum combines
   std::vector<int64_t> own_rows;
   std::vector<int64_t> rows;  // here, because a late message may still be written
+  PlanCache plans;
 };
 
 // Makes room for the result for tensor `tensor`, once its shape is known.
@@ -107,7 +109,7 @@ class FusedCollective {
   Buffers* const buffers_;
   Collective collective_;
   WindowCollective window_;  // where the host has one
-  std::vector<Bucket> plan_;
+  SharedPlan plan_;
   Stores stores_ = Stores::kCached;  // how results are written
 };
 

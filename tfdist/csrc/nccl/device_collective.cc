@@ -107,7 +107,7 @@ Status DeviceCollective::Plan(const DeviceReduce& reduce, const std::vector<Tens
     dtypes.push_back(input.dtype);
     bytes.push_back(input.count() * SizeOf(NcclWire(input.dtype, reduce.compression)));
   }
-  plan_ = PlanBuckets(dtypes, bytes, reduce.fusion_threshold_bytes);
+  plan_ = plans_.Find(dtypes, bytes, reduce.fusion_threshold_bytes);
   return Status::Ok();
 }
 
@@ -116,7 +116,7 @@ Status DeviceCollective::PrepareAllreduce(const DeviceReduce& reduce,
   TFDIST_RETURN_IF_ERROR(Plan(reduce, inputs));
   if (reduce.reduction == Reduction::kAdasum) return Status::Ok();  // it has memory of its own
   int64_t bytes = 0;
-  for (const Bucket& bucket : plan_) {
+  for (const Bucket& bucket : *plan_) {
     const std::vector<TensorView> tensors = Those(inputs, bucket);
     const DType wire = NcclWire(tensors[0].dtype, reduce.compression);
     const bool needs_none = tensors[0].data != nullptr && ReducesAsItIs(reduce, tensors, wire);
@@ -131,7 +131,7 @@ Status DeviceCollective::PrepareReduceScatter(const DeviceReduce& reduce,
                                               const std::vector<TensorView>& inputs) {
   TFDIST_RETURN_IF_ERROR(Plan(reduce, inputs));
   int64_t bytes = 0;
-  for (const Bucket& bucket : plan_) {
+  for (const Bucket& bucket : *plan_) {
     const std::vector<TensorView> tensors = Those(inputs, bucket);
     const DType wire = NcclWire(tensors[0].dtype, reduce.compression);
     const int64_t most = Packer::BufferCount(RowsOf(tensors, 0, topology_.size));
@@ -156,8 +156,8 @@ Status DeviceCollective::Allreduce(const DeviceReduce& reduce,
                                    const std::vector<TensorView>& inputs,
                                    const std::vector<TensorView>& outputs, const Step& step) {
   return Run(step, [&] {
-    for (size_t number = 0; number < plan_.size(); ++number) {
-      const Bucket& bucket = plan_[number];
+    for (size_t number = 0; number < plan_->size(); ++number) {
+      const Bucket& bucket = (*plan_)[number];
       const std::vector<TensorView> to = outputs.empty() ? outputs : Those(outputs, bucket);
       const std::vector<TensorView> from = Those(inputs, bucket);
       const ProfilerScope shown(step.profiler, [&] {
@@ -211,8 +211,8 @@ Status DeviceCollective::ReduceScatter(const DeviceReduce& reduce,
                                        const std::vector<TensorView>& inputs,
                                        const std::vector<TensorView>& outputs, const Step& step) {
   return Run(step, [&] {
-    for (size_t number = 0; number < plan_.size(); ++number) {
-      const Bucket& bucket = plan_[number];
+    for (size_t number = 0; number < plan_->size(); ++number) {
+      const Bucket& bucket = (*plan_)[number];
       const std::vector<TensorView> from = Those(inputs, bucket);
       const ProfilerScope shown(step.profiler, [&] {
         return NameOf(number, from, NcclWire(from[0].dtype, reduce.compression));

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/bucket_plan.h"
+#include "core/plan_cache.h"
 #include "core/reduction.h"
 #include "core/status.h"
 #include "core/tensor_view.h"
@@ -129,8 +129,9 @@ class DeviceCollective {
   HostHierarchy* hierarchy_ = nullptr;
   std::unique_ptr<Packer> packer_;
   CudaStream stream_ = nullptr;
-  CudaEvent ready_ = nullptr;             // the inputs are; recorded anew by each call
-  std::vector<Bucket> plan_;              // of the reduction that was prepared
+  CudaEvent ready_ = nullptr;  // the inputs are; recorded anew by each call
+  PlanCache plans_;
+  SharedPlan plan_;                       // of the reduction that was prepared
   std::unique_ptr<DeviceAdasum> adasum_;  // from the first call that needs it
   StreamMemory buffer_;
   std::mutex mutex_;               // guards the two lists below
