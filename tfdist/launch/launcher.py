@@ -428,9 +428,8 @@ class Launcher:
             if action.do == Do.GONE:
                 for rank in set(self._job.present) - self._job.outcomes.keys():
                     self._channel.send(rank, "gone", who=action.rank)
-                if (
-                    self._job.least is not None
-                ):  # by the end of the supervisor MPI notices, so that the others can go on
+                if action.rank is not None and self._job.least is not None:
+                    # By the end of its supervisor MPI notices, and the others go on.
                     self._channel.send(action.rank, "release", forget=False, backup="")
                 continue
             if action.rank is not None:
