@@ -156,13 +156,14 @@ tfdist.allreduce(float(rank), name="grads")
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_that_died(launch: Any, ranks: int) -> None:
-    """The launcher notices before anybody stalls, and its words are all that is said."""
+    """The others notice before anybody stalls, and the launcher says who was the first."""
     launch.script(DIES)
     variables = {"TFDIST_STALL_CHECK_WARNING_TIME": "30"}
     done = launch.run("-np", str(ranks), sys.executable, "rank.py", variables=variables)
     assert done.code == 137
     host = socket.gethostname()
-    outcomes = ["ended by tfdistrun after rank 1 failed"] * ranks
+    assert done.stdout.count("PeerLostError") + done.stderr.count("PeerLostError: rank") == ranks - 1
+    outcomes = ["exit code 1"] * ranks
     outcomes[1] = "killed by SIGKILL"
     width = max(len(host), len("host"))
     rows = [f"  {rank:<4}  {host:<{width}}  {outcome}\n" for rank, outcome in enumerate(outcomes)]

@@ -13,8 +13,10 @@ from tfdist.text_table import aligned
 
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
-# In the error of a rank that has waited for others in vain, whatever TensorFlow wraps it in.
 _SILENT = "ended with status 0 without tfdist.shutdown(), as by os._exit(0)"
+# In the error of one that waited for a rank when its process ended: the end of that one says more.
+_LOST = ", whose process has ended."
+# In the error of a rank that has waited for others in vain, whatever TensorFlow wraps it in.
 _STALLED = "(TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it"
 
 _SIGNAL_ADVICE: dict[int, str] = {
@@ -73,7 +75,11 @@ def _explained(job: Job, cause: Outcome) -> list[Outcome]:
         return [cause]
     gone = {*job.survived, *job.left}
     failed = [outcome for rank, outcome in job.outcomes.items() if rank not in gone and outcome.code]
-    return [cause, *[outcome for outcome in failed if TRACEBACK in last_lines(outcome.tail)][:1]]
+    return [cause, *[outcome for outcome in failed if _tells(last_lines(outcome.tail))][:1]]
+
+
+def _tells(lines: Sequence[str]) -> bool:
+    return TRACEBACK in lines and not any(_LOST in line for line in lines)
 
 
 def _shown(outcome: Outcome) -> str:

@@ -2,8 +2,8 @@
 
 A collective that blocks holds up its inter-op thread until all ranks have come. The executor of each rank chooses
 freely what runs before it and what after it: where there is only one such thread and ranks choose differently, they
-compute in turn instead of at the same time. So nothing that takes time may be free to run on either side of a collective. Where
-collectives overlap with the computation anyway, and in eager code, nothing is changed.
+compute in turn instead of at the same time. So nothing that takes time may be free to run on either side of a
+collective. Where collectives overlap with the computation anyway, and in eager code, nothing is changed.
 """
 
 from __future__ import annotations
