@@ -24,7 +24,7 @@ class CompiledOptimizer:
 
     def begin(self, model: keras.Model) -> None:
         """A `fit` begins."""
-        self._before = {path: int(each.iterations) for path, each in model_optimizer.named_optimizers(model).items()}
+        self._before = {path: _updates(each) for path, each in model_optimizer.named_optimizers(model).items()}
 
     def check(self, model: keras.Model) -> None:
         """An epoch has ended.
@@ -33,8 +33,12 @@ class CompiledOptimizer:
             ConfigError: If another optimizer of the model has made updates.
         """
         for path, each in model_optimizer.named_optimizers(model).items():
-            if each is not model.optimizer and int(each.iterations) > self._before.get(path, 0):
+            if each is not model.optimizer and _updates(each) > self._before.get(path, 0):
                 raise errors.ConfigError(
                     f"{self._what} of the optimizer that model {model.name!r} was compiled with, and the model is also "
                     f"trained by {path} ({type(each).__name__}). {self._remedy}"
                 )
+
+
+def _updates(optimizer: keras.optimizers.Optimizer) -> int:
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))

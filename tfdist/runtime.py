@@ -483,7 +483,7 @@ def _end_in_order() -> bool:
     try:
         shutdown()
     except errors.TfdistError as error:
-        _logger.error("tfdist: %s", error)
+        _logger.error("%s", error)
         return not isinstance(error, errors.MismatchError)  # the others still call collectives, and fail
     return True
 

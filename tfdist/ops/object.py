@@ -97,7 +97,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
     def attempt(dumps: _Dumps) -> tuple[list[Any], str]:
         lengths, parts = _gathered(*_pickled(obj, dumps), label, process_set)
-        return _loaded(parts, lengths, process_set.ranks, label, process_set)
+        return _loaded(parts, lengths, _givers(lengths, process_set), label, process_set)
 
     return _first_that_loads(attempt)
 
@@ -130,7 +130,7 @@ def _pickled(obj: Any, dumps: _Dumps) -> tuple[np.ndarray[Any, Any], int]:
 def _loaded(
     parts: Sequence[np.ndarray[Any, Any]],
     lengths: Sequence[int],
-    ranks: Sequence[int],
+    ranks: Sequence[int | str],
     label: str,
     process_set: ProcessSet,
 ) -> tuple[list[Any], str]:
@@ -161,10 +161,15 @@ def _loaded(
     _, problems = _gathered(problem, 1, f"{label}/problem", process_set)
     text = "; ".join(
         f"on rank {rank} ({problem.tobytes().decode()})"
-        for rank, problem in zip(process_set.ranks, problems, strict=True)
+        for rank, problem in zip(_givers(problems, process_set), problems, strict=True)
         if problem.size
     )
     return [], f"{label!r} cannot be unpickled {text}. Every rank must be able to import the modules it is made of."
+
+
+def _givers(given: Sequence[Any], process_set: ProcessSet) -> Sequence[int | str]:
+    """The rank of each. Of ranks that have joined nothing comes, and who they are is not known."""
+    return process_set.ranks if len(given) == len(process_set.ranks) else ["?"] * len(given)
 
 
 def _gathered(
