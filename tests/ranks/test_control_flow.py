@@ -451,10 +451,11 @@ TAPES = {
 }
 
 
-@pytest.fixture
-def first_two(world):
+@pytest.fixture(scope="module")
+def first_two():
+    """One for all tests: functions that are traced once hold its number."""
     process_sets.start("dynamic", None)
-    FIRST_TWO[:] = [tfdist.add_process_set(list(range(min(world, 2))))]
+    FIRST_TWO[:] = [tfdist.add_process_set(list(range(min(tfdist.size(), 2))))]
     yield
     tfdist.remove_process_set(FIRST_TWO[0])
     process_sets.start(None, None)
