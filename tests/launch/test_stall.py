@@ -204,7 +204,8 @@ def blocks(kind: str) -> list[str]:
 def test_the_page_on_hangs_is_true(launch: Any, wait_until: Callable[..., None]) -> None:
     (script,) = blocks("python")
     start, kill = (block.split() for block in blocks("bash"))
-    shown, stack = blocks("text")
+    shown, stack, over = blocks("text")
+    assert over.startswith("tfdist: the stall is over: rank 1 ")
     (launch.folder / "hang.py").write_text(script)
     assert start[0] == "tfdistrun" and start[-2:] == ["python", "hang.py"]
     job = launch.start(*start[1:])

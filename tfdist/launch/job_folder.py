@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from tfdist import config
+
 # Files here are memory; they outlive the processes.
 MEMORY = Path("/dev/shm")
 _SEGMENTS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
@@ -23,8 +25,13 @@ def segments(job: str, rank: int) -> Path:
 
 
 def segment_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Makes that folder, and has MPI use it unless the user has named another place or there is no such memory."""
-    if any("_backing_directory" in name for name in environment):
+    """Makes that folder, and has MPI use it unless the user has named another place or there is no such memory.
+
+    A rank that is alone on its host shares nothing, so that nothing is left where all of a host's processes are killed.
+    """
+    local = config.launcher_local_place(environment)
+    is_alone = local is not None and local[1] == 1
+    if is_alone or any("_backing_directory" in name for name in environment):
         return {}
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

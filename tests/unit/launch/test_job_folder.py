@@ -30,6 +30,9 @@ def test_only_those_of_the_job_are_removed(tmp_path: Path) -> None:
 
 def test_what_the_user_has_set_stays() -> None:
     folder = job_folder.segments("a1", 0)
+    alone = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+    assert job_folder.segment_variables(folder, alone) == {}
+    assert not folder.exists()
     assert job_folder.segment_variables(folder, {"OMPI_MCA_btl_vader_backing_directory": "/mine"}) == {}
     assert not folder.exists()
     assert set(job_folder.segment_variables(folder, {"OMPI_MCA_btl": "self"}).values()) == {str(folder)}

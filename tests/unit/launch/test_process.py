@@ -87,7 +87,7 @@ adopt_orphans()
 child = subprocess.Popen(["sh", "-c", "for i in 1 2 3; do (exit 5) & done; sh -c '(:) &'; exit 7"])
 os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 try:
-    while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+    while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT):
         reap_orphans(child)
 except ChildProcessError:
     print(child.returncode)
