@@ -130,6 +130,15 @@ def test_compiled(world, place):
         check_powers(world, name, wrap)
 
 
+@pytest.mark.skipif(bool(xla.obstacle()), reason=xla.obstacle() or "")
+@pytest.mark.parametrize("wrap", [lambda f: f, lambda f: tf.function(f, autograph=False)], ids=["eager", "in_function"])
+def test_tape_around_a_compiled_loop_is_refused(world, wrap):
+    flow = compiled(powers_in_loop)
+    with pytest.raises(tfdist.errors.ConfigError, match="has jit_compile=True and a loop"):
+        wrap(lambda x: once(flow, x)[1])(tf.ones([3]))
+    assert float(compiled(powers_in_loop)(tf.ones([1]))[0]) == 1
+
+
 def test_tape_inside_of_the_loop(world):
     """Three steps of gradient descent in one graph; the loss of a rank is (average of the ranks' x - rank)^2."""
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.ops import control_flow_util_v2
+from tensorflow.python.ops import control_flow_util, control_flow_util_v2
 
-from tfdist import config
+from tfdist import config, errors
 
 _BRANCH_OR_BODY = (
     control_flow_util_v2.CondBranchFuncGraph,
@@ -48,6 +48,7 @@ def _inside(graph: Any) -> tf.Tensor:
     # Kept with the graph: a table of handles, which refer to their graphs, would keep all graphs.
     if not hasattr(graph, "_tfdist_order"):
         graph._tfdist_order = _captured(graph)
+        graph._tfdist_compiled = _begins_compiling(graph)
         if not graph._add_control_dependencies:
             _keep_order(graph)
     handle: tf.Tensor = graph._tfdist_order
@@ -62,6 +63,7 @@ def _captured(graph: Any) -> tf.Tensor:
     gradient of a loop may call it. So functions inside of others ask for the caller's handle with every call. That
     costs 7 us, so functions that are called eagerly do not.
     """
+    _refuse_loop_across_compilation(graph)
     forward = _branch_whose_handle_it_takes(graph)
     if forward is not None:
         return graph.capture(_inside(forward))
@@ -86,6 +88,38 @@ def _branch_whose_handle_it_takes(graph: Any) -> Any:
         return None
     same = forward.outer_graph is around or forward.outer_graph is _branch_whose_handle_it_takes(around)
     return forward if same else None
+
+
+def _refuse_loop_across_compilation(graph: Any) -> None:
+    """Raises an error in the gradient of a compiled function's loop that is taken outside of the function.
+
+    TensorFlow runs the function, then cannot hand on the lists of intermediates of the loop, and has by then freed the
+    variables that the function writes: the process may crash later.
+
+    Raises:
+        ConfigError: Names the remedy.
+    """
+    forward = getattr(graph, "_forward_graph", None)
+    if not isinstance(graph, control_flow_util_v2.WhileBodyFuncGraph) or forward is None:
+        return
+    function = _function_around(forward)
+    if getattr(function, "_tfdist_compiled", False) and _function_around(graph) is not function:
+        raise errors.ConfigError(
+            f"{function.name} has jit_compile=True and a loop with collectives, and its gradient is taken outside of "
+            "it, which TensorFlow cannot do. Put the tf.GradientTape into the compiled function, or leave jit_compile "
+            "out."
+        )
+
+
+def _function_around(graph: Any) -> Any:
+    while isinstance(graph, _BRANCH_OR_BODY):
+        graph = graph.outer_graph
+    return graph
+
+
+def _begins_compiling(graph: Any) -> bool:
+    """Whether a function that is being traced has `jit_compile=True`, which TensorFlow notes in the graph around it."""
+    return control_flow_util.InXlaContext(graph.outer_graph)
 
 
 def _of_caller(function: Any) -> tf.Tensor:
