@@ -42,7 +42,7 @@ def main():
     size_bytes, tensors = int(sys.argv[1]), int(sys.argv[2])
     compressions, budget = sys.argv[3].split(","), float(sys.argv[4])
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(2)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     hvd.init()
     elements = size_bytes // 4
     counts = [elements // tensors + (index < elements % tensors) for index in range(tensors)]

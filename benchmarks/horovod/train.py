@@ -48,7 +48,7 @@ def build(name, pixels):
 def main():
     name, pixels, batch, compression, steps = sys.argv[1], *map(int, sys.argv[2:4]), sys.argv[4], int(sys.argv[5])
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(2)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     hvd.init()
     model = build(name, pixels)
     optimizer = hvd.DistributedOptimizer(

@@ -15,7 +15,7 @@ from tfdist.launch import option
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("install.md", "first-run.md", "scale-up.md", "inference.md", "custom-training.md", "drift.md")
+PAGES = ("install.md", "first-run.md", "scale-up.md", "inference.md", "custom-training.md", "drift.md", "processes.md")
 SECONDS = 300
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]+))?\)")
@@ -32,6 +32,11 @@ def write_files(page: str, folder: Path) -> list[str]:
         assert named, f"{page}: a block of Python without a name"
         (folder / named[1]).write_text(block)
     return commands
+
+
+def shown(page: str) -> set[str]:
+    """What the page shows of the output of its ranks."""
+    return set(re.findall(r"^\[\d\] .+$", (DOCS / page).read_text(), re.MULTILINE))
 
 
 def check_here(command: str, words: list[str]) -> bool:
@@ -57,6 +62,7 @@ def check_here(command: str, words: list[str]) -> bool:
 def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     commands = write_files(page, tmp_path)
     assert commands
+    printed: set[str] = set()
     for command in commands:
         words = shlex.split(command)
         if check_here(command, words):
@@ -64,6 +70,8 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
         words[:] = [sys.executable if word == "python" else word for word in words]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        printed.update(done.stdout.splitlines())
+    assert shown(page) <= printed
     for file in tmp_path.glob("*.py"):
         if not any(file.name in command for command in commands):
             subprocess.run([sys.executable, file], check=True, cwd=tmp_path, timeout=SECONDS)

@@ -140,6 +140,25 @@ def test_a_host_that_goes_when_no_rank_of_it_is_left(
     assert f"mpirun ended before all ranks did; 2 ranks start anew on {FIRST}:1, {SECOND}:1\n" in done.stderr
 
 
+@pytest.mark.parametrize("way", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_commits_of_a_rank_that_ends_before_the_others(
+    machines: Machines, launch: Any, wait_until: Any, way: str
+) -> None:
+    """Its supervisor is let go at once, and does not know whether they will be needed."""
+    ends = f"    if rank == 1 and step == 3:\n        open('parent', 'w').write(str(os.getppid()))\n        {way}\n"
+    launch.script(LEAN + ends)
+    job = machines.start(launch, "--elastic", "--blacklist-cooldown-range", "600", "600")
+    wait_until(lambda: launch.files("parent"), seconds=BOUND_S, what="the end of rank 1")
+    supervisor = (launch.folder / "parent").read_text()
+    wait_until(lambda: not Path("/proc", supervisor).exists(), seconds=BOUND_S, what="the end of its supervisor")
+    assert machines.commits(SECOND), "one may go on from there"
+    (launch.folder / "end").touch()
+    done = launch.end(job)
+    assert done.code == 0, done.stderr
+    machines.wait_for_end(wait_until, FIRST, SECOND)
+    assert machines.memory(FIRST) == machines.memory(SECOND) == []
+
+
 def test_too_few_hosts_are_waited_for_and_then_the_job_fails(machines: Machines, launch: Any, wait_until: Any) -> None:
     launch.script(LEAN)
     cooldown = ("--blacklist-cooldown-range", "600", "600")

@@ -28,7 +28,11 @@ def _start(launch: Any, redirections: str, *words: str) -> subprocess.Popen[str]
 @pytest.mark.parametrize(("closed", "told"), [(">&-", True), ("<&- >&- 2>&-", False)])
 def test_closed_streams(launch: Any, closed: str, told: bool) -> None:
     """As daemons and some schedulers leave them. The ranks have streams all the same."""
-    launch.script("print('out')\nprint('err', file=sys.stderr)\nopen(f'up{rank}', 'w').close()\nsys.exit(rank)")
+    launch.script(
+        "print('out')\nprint('err', file=sys.stderr)\nopen(f'up{rank}', 'w').close()\n"
+        "while not os.path.exists(f'up{1 - rank}'): time.sleep(0.01)\n"
+        "sys.exit(rank)"
+    )
     done = launch.end(_start(launch, closed, "-np", "2", "python", "rank.py"))
     assert done.code == 1
     assert len(launch.files("up*")) == 2

@@ -262,7 +262,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     add(
         "--inter-op-threads",
         type=_threads,
-        default=2,
+        default=1,
         metavar="N",
         help="its inter-op threads, or default (default: %(default)s)",
     )
@@ -320,7 +320,7 @@ def _add_threads(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=1,
         metavar="N",
-        help="TensorFlow's intra-op threads a rank; inter-op threads are always 2 (default: %(default)s)",
+        help="TensorFlow's intra-op threads a rank; inter-op threads are always 1 (default: %(default)s)",
     )
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tfdist
 
-INTER_OP_THREADS = 2
+INTER_OP_THREADS = 1
 
 
 def start(threads: int, inter_op_threads: int = INTER_OP_THREADS) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SYSTEM = Path("/sys")
-# Two, so that a graph op that waits for other ranks never holds up everything else of its own rank.
-_INTER_OP_FLOOR = 2
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,4 @@ def thread_defaults(share: int, environment: Mapping[str, str]) -> dict[str, str
         environment: What the user has set.
     """
     threads = max(1, share)
-    wanted = {
-        "OMP_NUM_THREADS": threads,
-        "TF_NUM_INTRAOP_THREADS": threads,
-        "TF_NUM_INTEROP_THREADS": max(_INTER_OP_FLOOR, threads),
-    }
-    return {name: str(count) for name, count in wanted.items() if not environment.get(name)}
+    return {name: str(threads) for name in _THREADS if not environment.get(name)}

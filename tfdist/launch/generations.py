@@ -134,9 +134,8 @@ class Generations:
 
     def _note_commits(self, lost: Collection[str]) -> None:
         """A host that is lost removes them by itself, when it finds that it is cut off."""
-        job = self._launcher.job
-        there = {job.hosts[rank] for rank in job.present}
-        self._keeping = ((self._keeping | there) - self._launcher.forgetful) - set(lost)
+        visited = self._launcher.job.visited
+        self._keeping = ((self._keeping | visited) - self._launcher.forgetful) - set(lost)
 
     def _tidy_here(self) -> None:
         """No commit stays in the memory of this machine; one that was not asked for any more may be needed later."""

@@ -250,6 +250,11 @@ class Job:
         return tuple(sorted(self._connected - gone))
 
     @property
+    def visited(self) -> set[str]:
+        """The hosts where a supervisor is or was, and where commits may be."""
+        return {self.hosts[rank] for rank in self._connected}
+
+    @property
     def complete(self) -> bool:
         """Whether every rank has left a record."""
         recorded = [rank for rank, outcome in self.outcomes.items() if outcome.recorded]
@@ -337,7 +342,6 @@ class Job:
         """A rank's record came, or its connection was lost without one."""
         if outcome.rank in self.outcomes or outcome.rank not in self._connected or self.phase == Phase.OVER:
             return []
-        gone = self._note_silence(outcome)
         self.outcomes[outcome.rank] = outcome
         self._started.add(outcome.rank)
         if outcome.failed and not outcome.told and outcome.rank not in self.left:
@@ -353,7 +357,7 @@ class Job:
         elif self.phase == Phase.INTERRUPTED and self.interrupt == signal.SIGINT and self._deadline is not None:
             # The others may be inside a collective with the rank that has gone, where no handler runs.
             self._deadline = min(self._deadline, now + GRACE_S)
-        return self._release(now) if self._all_reported() else gone
+        return self._release(now) if self._all_reported() else self._note_silence(outcome)
 
     def end_mpirun(self, status: int, now: float) -> list[Action]:
         """The end of mpirun; before all ranks reported, that is a failure whatever its status says."""

@@ -35,8 +35,8 @@ examples:
 """
 
 _EPILOG = """\
-Several ranks on a host get a share of its cores: OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS are set to cores per rank
-(at least 1), TF_NUM_INTEROP_THREADS to the same (at least 2). What you have set yourself stays.
+Several ranks on a host get a share of its cores: OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS are
+set to cores per rank (at least 1). What you have set yourself stays.
 
 exit status: 0 if every rank ended with 0; else that of the first rank to fail (128 + number for a signal, 1 if it left
 no record); 130 after Ctrl-C, 143 after SIGTERM; 2 for an error in the options, before anything was started. With

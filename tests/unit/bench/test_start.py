@@ -112,7 +112,7 @@ def test_each_start_is_of_ranks_and_then_of_as_many_processes(monkeypatch: pytes
     assert ranks[ranks.index("-np") + 1] == "3" and "--plain" not in ranks
     assert len({command[command.index("--json") + 1] for command in alone}) == 3
     assert [one.plain for one in parsed] == [False, True, True, True]
-    assert {(one.jit_compile, one.threads, one.inter_op_threads) for one in parsed} == {(True, 0, 2)}
+    assert {(one.jit_compile, one.threads, one.inter_op_threads) for one in parsed} == {(True, 0, 1)}
 
 
 def test_it_does_not_run_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ class Course:
             cause=None,
             told_to_end=False,
             hosts=[each.name for each in plan.mpirun.hosts],
-            present=range(len(plan.mpirun.hosts)),
+            visited={each.name for each in plan.mpirun.hosts},
             first_to_fail=None,
         )
         explanation = "\n".join([*(f"{name} was shot" for name in end.lost), "a table"]) if end.status else ""
