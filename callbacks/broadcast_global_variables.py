@@ -27,7 +27,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         device: Only "".
         local_variables: Variables, `keras.Variable` or `tf.Variable`, or one of them, that each rank keeps as they are;
             the same on every rank.
-        drift: As in `DataParallel`: what to do when the ranks' weights differ after the first step or epoch.
+        drift: As in `DataParallel`: what to do when the ranks' weights differ after the first step or an epoch.
 
     Raises:
         ConfigError: If an argument cannot be honoured, or the model cannot be built before the first step.
@@ -72,4 +72,4 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self._hook.drift.batch_begins(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._hook.drift.epoch_ends()
+        self._hook.drift.epoch_ends(epoch)

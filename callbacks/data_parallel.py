@@ -75,8 +75,8 @@ class DataParallel(keras.callbacks.Callback):
         steps_per_epoch: Steps, for the warm-up on data whose length is not known.
         quiet_ranks: Whether ranks other than 0 print nothing through Keras.
         drift: What to do when the trainable weights of the ranks differ, which are compared after the first step and
-            the first epoch of each fit: "error" raises a `MismatchError` on every rank, "warn" warns, "off" does not
-            look. Weights that are local to a rank are left out. Small differences, which are rounding, are a warning.
+            each epoch of each fit: "error" raises a `MismatchError` on every rank, "warn" warns, "off" does not look.
+            Weights that are local to a rank are left out. Small differences, which are rounding, are a warning.
 
     Raises:
         ConfigError: If an argument cannot be honoured.
@@ -204,7 +204,7 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._compare_data_once(after=self._steps_taken)
-        self._hook.drift.epoch_ends()
+        self._hook.drift.epoch_ends(epoch)
         for part in self._parts():
             part.on_epoch_end(epoch, logs)
 

@@ -1,4 +1,4 @@
-"""Looks, in `fit`, whether the ranks still have the same weights: after its first step and its first epoch.
+"""Looks, in `fit`, whether the ranks still have the same weights: after its first step and each epoch.
 
 Not a callback: those that start a distributed `fit` share the one of the model's hook, so that a look is taken once.
 Never inside a step: the look after the first one is at the begin of the next, or at the end of the epoch.
@@ -21,6 +21,9 @@ _logger = logging.getLogger("tfdist")
 
 MODES = ("error", "warn", "off")
 _NAMED = 3
+# Of the norm, for a variable that no reduction has seen: what keeps it equal is nothing but equal inputs, so this is
+# more than rounding, and may be a small rate.
+_UNREDUCED_TOLERANCE = 1e-5
 
 
 def checked(mode: Any) -> str:
@@ -48,7 +51,8 @@ class Drift:
         self._keep: list[Any] = []
         self._in_epoch = True
         self._first_batch: int | None = None
-        self._stepped = self._done = self._warned = False
+        self._epoch: int | None = None
+        self._stepped = self._warned = False
 
     def begin(self, mode: str, keep: Sequence[Any] = (), in_epoch: bool = True) -> None:
         """A `fit` begins. Each callback of the list says this; of their modes the mildest holds.
@@ -68,8 +72,8 @@ class Drift:
 
     def resume(self) -> None:
         """An elastic `fit` goes on, perhaps with other ranks, of which none may count on what another has seen."""
-        self._first_batch = None
-        self._stepped = self._done = self._warned = False
+        self._first_batch = self._epoch = None
+        self._stepped = self._warned = False
 
     def batch_begins(self, batch: int) -> None:
         """Before a step that is not skipped, of which the number counts from 0 in each epoch."""
@@ -79,11 +83,11 @@ class Drift:
             self._look("after the first step of fit")
             self._stepped = True
 
-    def epoch_ends(self) -> None:
-        """After the last step of an epoch, where all ranks have met."""
-        if not self._done:
-            self._look("after the first epoch of fit")
-            self._stepped = self._done = True
+    def epoch_ends(self, epoch: int) -> None:
+        """After the last step of an epoch, counted from 0, where all ranks have met."""
+        if epoch != self._epoch:
+            self._look(f"after epoch {epoch + 1} of fit")
+            self._stepped, self._epoch = True, epoch
 
     def _steps_of_update(self) -> int:
         """Steps until the weights have changed."""
@@ -100,21 +104,26 @@ class Drift:
             texts = list(dict.fromkeys(text for of_rank in told for text in of_rank))
         if texts and self._mode == "error":
             raise errors.MismatchError("\n".join(texts))
-        if texts and tfdist.rank() == 0:
+        if texts and not self._warned and tfdist.rank() == 0:
             _logger.warning("%s", "\n".join(texts))
+        self._warned = self._warned or bool(texts)
 
     def _compare(self, when: str, process_set: ProcessSet, variables: Sequence[Any]) -> str:
         """What has drifted apart in a process set, the same on its ranks; empty where nothing has."""
         parts = [equality.part_of(variable) for variable in variables]
         differences = equality.compare(parts, when, process_set)
-        drifted = [difference for difference in differences if difference.drifted]
+        if not differences:
+            return ""
+        # What the first rank finds: the others may have traced other steps.
+        missed = [each.place for each in differences if _is_missed(each, variables[each.place])]
+        missed = tfdist.broadcast_object(missed, process_set.ranks[0], f"{when}: not reduced", process_set)
+        drifted = [each for each in differences if each.drifted or each.place in missed]
         if drifted:
             return equality.describe(drifted, parts, when, process_set, self._advice(drifted, variables))
-        if differences:
-            rounding = equality.describe_rounding(differences, when, process_set)
-            if not self._warned and tfdist.rank() == process_set.ranks[0]:
-                _logger.warning("%s", rounding)
-            self._warned = True
+        rounding = equality.describe_rounding(differences, when, process_set)
+        if not self._warned and tfdist.rank() == process_set.ranks[0]:
+            _logger.warning("%s", rounding)
+        self._warned = True
         return ""
 
     def _groups(self) -> list[tuple[ProcessSet, list[Any]]]:
@@ -159,9 +168,15 @@ class Drift:
             )
         return (
             "no optimizer of the model holds it, and its gradient was never reduced: it is updated by code of "
-            "train_step or of a callback, or by an optimizer that tfdist did not find. Wrap that optimizer by "
-            "tfdist.DistributedOptimizer(...), or make it an attribute of the model."
+            "train_step or of a callback, or by an optimizer that tfdist did not find. Make that optimizer an "
+            "attribute of the model, so that its rate is scaled and it is part of backups too, or wrap it by "
+            "tfdist.DistributedOptimizer(...)."
         )
+
+
+def _is_missed(difference: equality.Difference, variable: Any) -> bool:
+    """Whether it is the update of a variable of which no gradient is reduced, however small."""
+    return gradient_record.read(variable) is None and max(difference.relative.values()) > _UNREDUCED_TOLERANCE
 
 
 def _updates(found: Any, variable: Any) -> bool:

@@ -25,7 +25,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     Args:
         device: Only "".
-        drift: As in `DataParallel`: what to do when the ranks' weights differ after the first step or epoch.
+        drift: As in `DataParallel`: what to do when the ranks' weights differ after the first step or an epoch.
 
     Raises:
         ConfigError: If an argument cannot be honoured.
@@ -57,7 +57,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
             self._hook.drift.batch_begins(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._hook.drift.epoch_ends()
+        self._hook.drift.epoch_ends(epoch)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._hook.epoch_end.begin(epoch)

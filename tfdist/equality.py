@@ -37,7 +37,8 @@ _LEARNED = "what layers have learned"
 _REFUSED = -1  # in place of the number of parts
 _REMEDY = (
     "Give all ranks the same values before, such as tfdist.broadcast_variables(model.weights, root_rank=0), and let "
-    "every update come from gradients that are reduced."
+    "every update come from gradients that are reduced. Variables that are not trained, such as moving statistics, are "
+    "each rank's own: compare the model, which leaves them out."
 )
 
 
@@ -132,7 +133,7 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
         problem = str(error)
     differences = compare(parts, label, process_set, problem)
     drifted = [difference for difference in differences if difference.drifted]
-    if [difference.name for difference in drifted] == [_LEARNED]:
+    if _LEARNED in [difference.name for difference in drifted]:
         adapted_state.require_equal(target, _local_layers(target), process_set)  # says what differs
     if drifted:
         raise errors.MismatchError(describe(drifted, parts, label, process_set, _REMEDY))
@@ -263,10 +264,12 @@ def describe_rounding(differences: Sequence[Difference], label: str, process_set
     ranks_of = {kind: [r for r, other in zip(process_set.ranks, kinds, strict=True) if other == kind] for kind in kinds}
     worst = max(differences, key=_size)
     hosts = "; ".join(f"{kind} (rank {', '.join(map(str, members))})" for kind, members in ranks_of.items())
+    orders = "operations that add up in any order (tf.config.experimental.enable_op_determinism)"
+    causes = f"unequal hardware, {orders}" if len(ranks_of) > 1 else orders
     return (
         f"{label}: variables differ between the ranks in their last digits, {len(differences)} of them, at most by "
-        f"{_size(worst):.1g} of the norm ({worst.name}). Unequal hardware rounds differently, and so do operations "
-        f"that add up in any order, see tf.config.experimental.enable_op_determinism. The ranks run on: {hosts}"
+        f"{_size(worst):.1g} of the norm ({worst.name}). It may come from {causes}, or from a small update that is not "
+        f"reduced. The ranks run on: {hosts}"
     )
 
 

@@ -46,7 +46,7 @@ _END = re.compile(re.escape(END_OF_EPOCH) + r" (\d+)(?: (after \d+ batch(?:es)?)
 _EQUAL_BATCHES = (
     "Give all ranks equally many batches: dataset = tfdist.shard(dataset) deals out complete rounds, also of a "
     'generator\'s data (tf.data.Dataset.from_generator); tfdist.shard(dataset, remainder="join") lets ranks have one '
-    "more than others; or give fit steps_per_epoch."
+    "more than others; or give fit steps_per_epoch. A callback that sets stop_training does so on every rank."
 )
 _EQUAL_EPOCHS = (
     "Begin all ranks at the same epoch: give fit the same initial_epoch, and resume with "

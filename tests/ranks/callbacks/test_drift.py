@@ -57,9 +57,11 @@ class ByHand(keras.callbacks.Callback):
 class OptimizerInClosure(keras.Sequential):
     """The body is trained by an optimizer that nothing of the model holds."""
 
+    rate = 0.5
+
     def __init__(self, *args):
         super().__init__(*args)
-        hidden = keras.optimizers.SGD(0.5)
+        hidden = keras.optimizers.SGD(self.rate)
         hidden.build(self.get_layer("body").trainable_variables)
         self.apply_hidden = hidden.apply
 
@@ -72,6 +74,18 @@ class OptimizerInClosure(keras.Sequential):
         self.apply_hidden(gradients[: len(body)])
         self.optimizer.apply_gradients(zip(gradients[len(body) :], head, strict=True))
         return {"loss": loss}
+
+
+class SlowInClosure(OptimizerInClosure):
+    """A step changes less than a thousandth."""
+
+    rate = 1e-3
+
+
+class LateInClosure(OptimizerInClosure):
+    """It begins in the second epoch."""
+
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([STEPS - 1], [0.0, 0.5])
 
 
 class Assigning(keras.Sequential):
@@ -90,8 +104,14 @@ CAUSES = {
         [ByHand()],
         ["after the first step", "head/kernel", "distributed, so something else"],
     ),
-    "by_hand_later": (keras.Sequential, [ByHand(2)], ["after the first epoch", "head/kernel"]),
+    "by_hand_later": (keras.Sequential, [ByHand(2)], ["after epoch 1", "head/kernel"]),
     "in_closure": (OptimizerInClosure, [], ["body/kernel", "body/bias", "no optimizer of the model holds it"]),
+    "slow_in_closure": (
+        SlowInClosure,
+        [],
+        ["after the first step", "body/kernel", "no optimizer of the model holds it"],
+    ),
+    "late_in_closure": (LateInClosure, [], ["after epoch 2", "body/kernel", "no optimizer of the model holds it"]),
     "assigning": (Assigning, [], ["head/bias", "distributed, so something else", "code of train_step"]),
 }
 
@@ -134,8 +154,8 @@ def test_rounding_is_one_warning_a_fit(world, warnings_of_tfdist):
 
 
 @pytest.mark.ranks(1, 2)
-def test_a_fit_pays_for_two_looks(world):
-    """One collective each, however many callbacks and epochs there are; one look where an epoch has one step."""
+def test_what_a_fit_pays_for_looking(world):
+    """One collective after the first step, if another one follows in its epoch, and one an epoch, by all callbacks."""
 
     def cost(callbacks, epochs=1, **kwargs):
         model = new_model(tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1)))
@@ -145,7 +165,7 @@ def test_a_fit_pays_for_two_looks(world):
 
     for others in ([], [MetricAverageCallback(), BroadcastGlobalVariablesCallback(0)]):
         for epochs in (1, 3):
-            for kwargs, looks in (({}, 2), ({"steps_per_epoch": 1}, 1)):
+            for kwargs, looks in (({}, epochs + 1), ({"steps_per_epoch": 1}, epochs)):
                 off = cost([DataParallel(drift="off"), *others], epochs, **kwargs)
                 on = cost([*others, DataParallel()], epochs, **kwargs)
                 assert on == off | {"allgather": off["allgather"] + (looks if world > 1 else 0)}
