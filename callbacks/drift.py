@@ -21,8 +21,7 @@ _logger = logging.getLogger("tfdist")
 
 MODES = ("error", "warn", "off")
 _NAMED = 3
-# Of the norm, for a variable that no reduction has seen: what keeps it equal is nothing but equal inputs, so this is
-# more than rounding, and may be a small rate.
+# Of the norm, for a variable that no reduction has seen, on equal hardware, which rounds alike: it may be a small rate.
 _UNREDUCED_TOLERANCE = 1e-5
 
 
@@ -52,7 +51,7 @@ class Drift:
         self._in_epoch = True
         self._first_batch: int | None = None
         self._epoch: int | None = None
-        self._stepped = self._warned = False
+        self._stepped = self._rounded = self._warned = False
 
     def begin(self, mode: str, keep: Sequence[Any] = (), in_epoch: bool = True) -> None:
         """A `fit` begins. Each callback of the list says this; of their modes the mildest holds.
@@ -73,7 +72,7 @@ class Drift:
     def resume(self) -> None:
         """An elastic `fit` goes on, perhaps with other ranks, of which none may count on what another has seen."""
         self._first_batch = self._epoch = None
-        self._stepped = self._warned = False
+        self._stepped = self._rounded = self._warned = False
 
     def batch_begins(self, batch: int) -> None:
         """Before a step that is not skipped, of which the number counts from 0 in each epoch."""
@@ -114,16 +113,16 @@ class Drift:
         differences = equality.compare(parts, when, process_set)
         if not differences:
             return ""
-        # What the first rank finds: the others may have traced other steps.
+        ranks_of = equality.ranks_by_hardware(when, process_set)
         missed = [each.place for each in differences if _is_missed(each, variables[each.place])]
+        # What the first rank finds: the others may have traced other steps.
         missed = tfdist.broadcast_object(missed, process_set.ranks[0], f"{when}: not reduced", process_set)
-        drifted = [each for each in differences if each.drifted or each.place in missed]
+        drifted = [each for each in differences if each.drifted or (len(ranks_of) == 1 and each.place in missed)]
         if drifted:
             return equality.describe(drifted, parts, when, process_set, self._advice(drifted, variables))
-        rounding = equality.describe_rounding(differences, when, process_set)
-        if not self._warned and tfdist.rank() == process_set.ranks[0]:
-            _logger.warning("%s", rounding)
-        self._warned = True
+        if not self._rounded and tfdist.rank() == process_set.ranks[0]:
+            _logger.warning("%s", equality.describe_rounding(differences, when, ranks_of))
+        self._rounded = True
         return ""
 
     def _groups(self) -> list[tuple[ProcessSet, list[Any]]]:
@@ -176,7 +175,7 @@ class Drift:
 
 def _is_missed(difference: equality.Difference, variable: Any) -> bool:
     """Whether it is the update of a variable of which no gradient is reduced, however small."""
-    return gradient_record.read(variable) is None and max(difference.relative.values()) > _UNREDUCED_TOLERANCE
+    return gradient_record.read(variable) is None and difference.size > _UNREDUCED_TOLERANCE
 
 
 def _updates(found: Any, variable: Any) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,11 @@ class Difference:
     relative: dict[int, float]
     drifted: bool
 
+    @property
+    def size(self) -> float:
+        """The greatest of all ranks, for comparing: what is not finite is more than any number."""
+        return max(math.inf if math.isnan(value) else value for value in self.relative.values())
+
 
 def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> None:
     """Raises an error on every rank if something that must be equal on all ranks is not.
@@ -138,7 +143,7 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
     if drifted:
         raise errors.MismatchError(describe(drifted, parts, label, process_set, _REMEDY))
     if differences:
-        text = describe_rounding(differences, label, process_set)
+        text = describe_rounding(differences, label, ranks_by_hardware(label, process_set))
         if runtime.rank() == process_set.ranks[0]:
             _logger.warning("%s", text)
 
@@ -249,7 +254,7 @@ def describe(
     """
     root = process_set.ranks[0]
     lines = [f"{label}: variables differ between the ranks, by this much of their norm on rank {root}:"]
-    for difference in sorted(differences, key=_size, reverse=True)[:_NAMED]:
+    for difference in sorted(differences, key=lambda each: each.size, reverse=True)[:_NAMED]:
         ranks = ", ".join(f"rank {rank} {_spelled(value, root)}" for rank, value in difference.relative.items())
         lines.append(f"    {difference.name}, {parts[difference.place].kind()}: {ranks}")
     if len(differences) > _NAMED:
@@ -258,17 +263,21 @@ def describe(
     return str(broadcast_object(text, root, name=f"{label}: text", process_set=process_set))
 
 
-def describe_rounding(differences: Sequence[Difference], label: str, process_set: ProcessSet) -> str:
-    """A text on differences that are rounding, which names the hardware of the ranks. All of the set call it."""
+def ranks_by_hardware(label: str, process_set: ProcessSet) -> dict[str, list[int]]:
+    """The ranks that run on each kind of processor and GPU. All of the set call it."""
     kinds = allgather_object(hardware.kind(), name=f"{label}: hardware", process_set=process_set)
-    ranks_of = {kind: [r for r, other in zip(process_set.ranks, kinds, strict=True) if other == kind] for kind in kinds}
-    worst = max(differences, key=_size)
+    return {kind: [r for r, other in zip(process_set.ranks, kinds, strict=True) if other == kind] for kind in kinds}
+
+
+def describe_rounding(differences: Sequence[Difference], label: str, ranks_of: Mapping[str, Sequence[int]]) -> str:
+    """A text on differences that may be rounding, with what `ranks_by_hardware` has found."""
+    worst = max(differences, key=lambda each: each.size)
     hosts = "; ".join(f"{kind} (rank {', '.join(map(str, members))})" for kind, members in ranks_of.items())
     orders = "operations that add up in any order (tf.config.experimental.enable_op_determinism)"
     causes = f"unequal hardware, {orders}" if len(ranks_of) > 1 else orders
     return (
         f"{label}: variables differ between the ranks in their last digits, {len(differences)} of them, at most by "
-        f"{_size(worst):.1g} of the norm ({worst.name}). It may come from {causes}, or from a small update that is not "
+        f"{worst.size:.1g} of the norm ({worst.name}). It may come from {causes}, or from a small update that is not "
         f"reduced. The ranks run on: {hosts}"
     )
 
@@ -380,11 +389,6 @@ def _finite_squares(values: Any) -> float:
 
 def _wide(values: Any) -> Any:
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
-
-
-def _size(difference: Difference) -> float:
-    """For comparing: what is not finite is more than any number."""
-    return max(math.inf if math.isnan(value) else value for value in difference.relative.values())
 
 
 def _spelled(relative: float, root: int) -> str:

@@ -153,6 +153,12 @@ def test_rounding_is_one_warning_a_fit(world, warnings_of_tfdist):
         assert len(warned) == (tfdist.rank() == 0)
 
 
+def test_rounding_hides_no_drift_that_comes_later(world, warnings_of_tfdist):
+    fit(new_model(), ByHand(0, 1e-6), ByHand(2), DataParallel(drift="warn"), epochs=2)
+    for text in ("last digits", "variables differ between the ranks, by"):
+        assert sum(text in line for line in warnings_of_tfdist) == (tfdist.rank() == 0)
+
+
 @pytest.mark.ranks(1, 2)
 def test_what_a_fit_pays_for_looking(world):
     """One collective after the first step, if another one follows in its epoch, and one an epoch, by all callbacks."""
