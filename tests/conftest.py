@@ -40,6 +40,10 @@ ORDER = (
 WORLD = re.compile(r"[\[-]np(\d+)[-\]]")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slice", metavar="NAME", help="run the tests marked slice(NAME), which no other run has")
+
+
 def _poll() -> None:
     """The one pause of the tests, between two looks at a condition."""
     time.sleep(POLL_SECONDS)
@@ -69,6 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return ranks.get(parts[0], len(ORDER))
 
     items.sort(key=place)
+    _leave(items, config, [item for item in items if _slice(item) != config.getoption("slice")])
     if SAMPLED:
         seen: dict[object, int] = {}
         left_out = []
@@ -80,8 +85,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seen[item.function] = count + 1  # type: ignore[attr-defined]
             if count % mark.args[0]:
                 left_out.append(item)
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        _leave(items, config, left_out)
+
+
+def _slice(item: pytest.Item) -> str | None:
+    mark = item.get_closest_marker("slice")
+    return mark.args[0] if mark else None
+
+
+def _leave(items: list[pytest.Item], config: pytest.Config, left_out: list[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=left_out)
+    those = set(left_out)
+    items[:] = [item for item in items if item not in those]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,9 +16,6 @@ import docker_engine
 import pytest
 import root_image
 
-# Run by name, as by make test-cuda-image: it builds an image of 7 GB.
-collect_ignore = ["test_cuda_image.py"]
-
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 # Where the engine keeps images and caches; a folder that is given is kept for the next time.
@@ -28,6 +25,12 @@ JOB_SECONDS = 300
 SCIKIT_LEARN = "scikit-learn==1.9.1"
 # Resources of a project, by the command that lists them.
 KINDS = {"container": ("ps", "-a"), "volume": ("volume", "ls"), "network": ("network", "ls")}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All of this folder need Docker; one that needs 7 GB for an image, too, is marked."""
+    if not item.get_closest_marker("slice"):
+        item.add_marker(pytest.mark.slice("images"))
 
 
 @dataclass

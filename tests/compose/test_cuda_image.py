@@ -7,6 +7,7 @@ from pathlib import Path
 import image_size
 import pytest
 
+pytestmark = pytest.mark.slice("cuda-image")
 ROOT = Path(__file__).resolve().parents[2]
 # Where NVIDIA's container runtime is the default, it would bring what is asked for in the image.
 WITHOUT_GPU = ("--env", "NVIDIA_VISIBLE_DEVICES=void")

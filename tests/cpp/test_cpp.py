@@ -13,8 +13,7 @@ import pytest
 RUN = Path(__file__).resolve().parent / "run.sh"
 # A build under the thread sanitizer on one busy core.
 LIMIT_SECONDS = 1800
-# `make soak` also runs what the sanitizers have seen as the product is compiled.
-BUILDS = ["thread", "address", "mpi", *([] if os.environ.get("TFDIST_TEST_SAMPLE") else ["none"])]
+SANITIZERS = [pytest.param(name, marks=pytest.mark.slice("sanitizers")) for name in ("thread", "address")]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
-@pytest.mark.parametrize("sanitizer", BUILDS)
+@pytest.mark.parametrize("sanitizer", ["none", "mpi", *SANITIZERS])
 def test_cpp(sanitizer: str, path: str) -> None:
     """Each is a build."""
     done = subprocess.run(

@@ -117,7 +117,11 @@ def test_slow_reader_gets_all_after_the_end(launch: Any, wait_until: Any) -> Non
 
 def test_reader_that_goes_away_ends_no_job(launch: Any) -> None:
     """As `tfdistrun ... | head -1`: the job continues without that stream."""
-    launch.script(FLOOD + FLOOD + "open(f'end{rank}', 'w').close()\nsys.exit(rank)")
+    launch.script(
+        FLOOD + FLOOD + "open(f'end{rank}', 'w').close()\n"
+        "while not os.path.exists(f'end{1 - rank}'): time.sleep(0.01)\n"
+        "sys.exit(rank)"
+    )
     unread = Unread(launch)
     assert os.read(unread.reader, 4).startswith(b"[")
     os.close(unread.reader)

@@ -1,0 +1,78 @@
+"""The slices of `make test-all`: which commits call for which, and what is shown of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import slice as slices
+
+FAILED = """\
+..F
+=========================== short test summary info ============================
+FAILED tests/a.py::b - assert 1 == 2
+====================== 1 failed, 2 passed, 3 deselected in 1.20s ======================
+make: *** [Makefile:99: test] Error 1
+"""
+PASSED = "...\n======== 3 passed in 65.00s (0:01:05) ========\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("README.md", []),
+        ("tfdist/csrc/core/engine.cc", ["sanitizers"]),
+        ("tests/launch/test_slurm.py", ["slurm"]),
+        ("tfdist/launch/host.py", ["slurm", "images"]),
+        ("docker/Dockerfile", ["images", "cuda-image"]),
+        ("tfdist/csrc/tf/op.cc", ["sanitizers", "tf-matrix", "gpu-build"]),
+    ],
+)
+def test_what_a_path_calls_for(path: str, names: list[str]) -> None:
+    assert slices.touched([path]) == names
+
+
+def test_every_input_is_there_and_every_slice_has_a_target() -> None:
+    makefile = (slices.ROOT / "Makefile").read_text()
+    for each in slices.SLICES:
+        assert f"\ntest-{each.name}:" in makefile
+        for path in each.inputs:
+            assert list(slices.ROOT.glob(f"{path.rstrip('/')}*")), f"{each.name}: there is no {path}"
+
+
+def test_rotation_comes_to_every_slice_that_was_not_chosen() -> None:
+    chosen = ["slurm", "images"]
+    came = {slices.in_rotation(count, chosen) for count in range(20)}
+    assert came == set(slices.NAMES) - set(chosen)
+    assert slices.in_rotation(3, list(slices.NAMES)) is None
+
+
+def test_report_is_the_summary_of_failures_or_the_closing_line() -> None:
+    assert slices.report(FAILED).splitlines()[1:] == FAILED.splitlines()[2:4]
+    assert slices.report(PASSED) == PASSED.splitlines()[1]
+    assert slices.report("a\nmake: *** No rule\nb\n") == "a\nb"
+
+
+def test_failures_stop_nothing_and_are_shown_last(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path) -> None:
+    (tmp_path / "failed").write_text(FAILED)
+    (tmp_path / "passed").write_text(PASSED)
+    rules = "test:\n\t@cat passed\ntest-slurm:\n\t@cat failed; false\ntest-images:\n\t@cat passed\n"
+    (tmp_path / "Makefile").write_text(rules)
+    monkeypatch.setattr(slices, "ROOT", tmp_path)
+    monkeypatch.setattr(slices, "LOGS", tmp_path / "logs")
+    assert slices.main(["slurm", "images"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 failed" in lines[-1]
+    assert any("make test-images: passed after 0.0 minutes" in line for line in lines)
+    assert (tmp_path / "logs" / "test-slurm.log").read_text().startswith(FAILED)
+    monkeypatch.setattr(slices, "NAMES", ("images",))
+    assert slices.main(["all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["== make test: passed", PASSED.splitlines()[1]]
+
+
+def test_unknown_slice_is_refused() -> None:
+    done = subprocess.run([sys.executable, slices.__file__, "slrum"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "received slrum; expected all, touched, or names of sanitizers" in done.stdout
