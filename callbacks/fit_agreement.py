@@ -124,10 +124,14 @@ def _knowledge(
 
 
 def _kind(callback: Any) -> str:
-    """Its class, with those of the callbacks inside; empty for one that acts on rank 0 only."""
-    from tfdist.callbacks import RankZero
+    """Its class, with those of the callbacks inside; empty for one that acts on rank 0 only.
 
-    if isinstance(callback, RankZero):
+    Whether `Autotune` is inside is a setting, which it compares by itself.
+    """
+    from tfdist.callbacks import RankZero
+    from tfdist.callbacks.autotune import Autotune
+
+    if isinstance(callback, (RankZero, Autotune)):
         return ""
     inside = [_kind(part) for part in vars(callback).values() if isinstance(part, keras.callbacks.Callback)]
     return type(callback).__name__ + (f"({', '.join(filter(None, inside))})" if any(inside) else "")

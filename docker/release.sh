@@ -68,7 +68,7 @@ for target in "${targets[@]}"; do
   fi
 done
 
-step make test-compose test-cuda-image
+step make test-images test-cuda-image
 for target in "${targets[@]}"; do
   step tfdist image build --target "$target" --tag "$name:$version-$target"
 done

@@ -41,7 +41,8 @@ WORLD = re.compile(r"[\[-]np(\d+)[-\]]")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slice", metavar="NAME", help="run the tests marked slice(NAME), which no other run has")
+    told = "run the tests marked slice(NAME), which no other run has; all runs every test whatever its mark"
+    parser.addoption("--slice", metavar="NAME", help=told)
 
 
 def _poll() -> None:
@@ -73,7 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return ranks.get(parts[0], len(ORDER))
 
     items.sort(key=place)
-    _leave(items, config, [item for item in items if _slice(item) != config.getoption("slice")])
+    wanted = config.getoption("slice")
+    if not INNER:
+        _leave(items, config, [item for item in items if wanted not in ("all", _slice(item))])
     if SAMPLED:
         seen: dict[object, int] = {}
         left_out = []

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""The slices of `make test-all`: tests that need another environment than `.venv`, or another build of the library.
+"""The slices of `make test-all`: tests that need another environment than `make test`, or that repeat what it proves.
+
+`make test` proves each fact once, at one size and in one way to fail where that can be; `ranks`, `elastic`, `launch`,
+`data-service` and `docs` have the other sizes, ways and pages.
 
     slice.py NAME...    runs these; `make test-NAME` runs one alone
     slice.py all        `make test`, then every slice
@@ -36,11 +39,18 @@ class Slice:
 
 
 SLICES = (
-    Slice("sanitizers", ("tfdist/csrc/", "tests/cpp/")),
+    Slice("ranks", ("tfdist/csrc/", "tfdist/ops/", "callbacks/", "tests/ranks/")),
+    Slice("elastic", ("tfdist/elastic/", "tfdist/launch/", "callbacks/", "tests/elastic/")),
+    Slice("hosts", ("tfdist/launch/", "tests/launch/")),
+    Slice("launch", ("tfdist/launch/", "tests/launch/", "tests/chaos/")),
+    Slice("data-service", ("data_service/", "tests/data_service/")),
+    Slice("docs", ("docs/", "examples/", "README.md", "tests/examples/")),
+    Slice("gpu-kernels", ("tfdist/csrc/cuda/", "tfdist/csrc/tf/", "tests/gpu/", "tests/xla/")),
+    Slice("engine", ("tfdist/csrc/", "tests/cpp/")),
     Slice("slurm", ("tfdist/launch/", "tests/launch/slurm_cluster.py", "tests/launch/test_slurm.py")),
     Slice("images", ("docker/", "compose/", "tests/compose/", "tfdist/launch/", "tfdist/image/", "setup.py")),
     Slice("cuda-image", ("docker/Dockerfile", "tests/compose/test_cuda_image.py", "pyproject.toml")),
-    Slice("tf-matrix", ("tfdist/csrc/tf/", "tfdist/ops/", "callbacks/", "setup.py", "pyproject.toml", "tools/build_")),
+    Slice("tf-matrix", ("tfdist/csrc/tf/", "tfdist/ops/", "setup.py", "pyproject.toml", "tools/build_")),
     Slice("tfio", ("data_service/source/", "tests/tfio/")),
     Slice("gpu-build", ("tfdist/csrc/cuda/", "tfdist/csrc/nccl/", "tfdist/csrc/tf/")),
 )
@@ -98,7 +108,9 @@ def main(words: list[str]) -> int:
     begin = time.monotonic()
     unknown = [word for word in words if word not in (*NAMES, "all", "touched")]
     if not words or unknown or (len(words) > 1 and {"all", "touched"} & set(words)):
-        print(f"slice.py: received {' '.join(words) or 'nothing'}; expected all, touched, or names of {', '.join(NAMES)}")
+        print(
+            f"slice.py: received {' '.join(words) or 'nothing'}; expected all, touched, or names of {', '.join(NAMES)}"
+        )
         return 2
     chosen = list(NAMES) if words == ["all"] else _touched_lately() if words == ["touched"] else words
     targets = [f"test-{name}" for name in chosen]

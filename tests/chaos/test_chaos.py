@@ -7,6 +7,8 @@ import sys
 import pytest
 from elastic_job import run
 
+pytestmark = pytest.mark.slice("launch")
+
 STAYS = "import os, time\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\nwhile True: time.sleep(0.05)\n"
 
 

@@ -13,7 +13,7 @@ import pytest
 RUN = Path(__file__).resolve().parent / "run.sh"
 # A build under the thread sanitizer on one busy core.
 LIMIT_SECONDS = 1800
-SANITIZERS = [pytest.param(name, marks=pytest.mark.slice("sanitizers")) for name in ("thread", "address")]
+OF_SLICE = [pytest.param(name, marks=pytest.mark.slice("engine")) for name in ("thread", "address", "mpi")]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
-@pytest.mark.parametrize("sanitizer", ["none", "mpi", *SANITIZERS])
+@pytest.mark.parametrize("sanitizer", ["none", *OF_SLICE])
 def test_cpp(sanitizer: str, path: str) -> None:
     """Each is a build."""
     done = subprocess.run(

@@ -116,6 +116,7 @@ def unknown_host():
 PLACES = {"nobody": nobody, "silent": silent, "website": website, "unknown host": unknown_host}
 
 
+@pytest.mark.slice("data-service")
 def test_a_wrong_address_is_an_error_within_the_handshake(monkeypatch):
     """All at the same time, because each takes as long as a dispatcher which is just starting gets; here less."""
     assert handshake.DEADLINE_S == 15.0
@@ -304,6 +305,7 @@ def test_a_pass_does_not_begin_at_a_frozen_dispatcher(cluster):
     assert outcome(lambda: sorted(map(int, distributed)), 30) == list(range(20))
 
 
+@pytest.mark.slice("data-service")
 def test_a_pass_ends_when_its_dispatcher_freezes_and_so_does_its_iterator(cluster):
     distributed = data_service.distribute(padded(100_000), cluster.address, wait_seconds=SHORT_S)
     held = [iter(distributed)]
@@ -384,6 +386,7 @@ print("collected")
 """
 
 
+@pytest.mark.slice("data-service")
 def test_a_worker_whose_dispatcher_is_gone_holds_up_nobody(tmp_path):
     """TensorFlow's would wait for an hour where it is destroyed, and all threads of Python with it."""
     done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slice("data-service")
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "data_service.py"
 
 

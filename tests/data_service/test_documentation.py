@@ -16,6 +16,8 @@ from pyarrow import parquet
 
 import tfdist
 
+pytestmark = pytest.mark.slice("docs")
+
 PAGES = ("data-service.md", "data-service-operation.md")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROWS = 40

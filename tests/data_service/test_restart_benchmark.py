@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.slice("data-service")
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "data_service_restart.py"
 
 

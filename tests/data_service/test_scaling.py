@@ -9,6 +9,8 @@ from tfdist import data_service
 from tfdist.data_service.inspection import wait_report
 from tfdist.data_service.trainer import outlook
 
+pytestmark = pytest.mark.slice("data-service")
+
 ELEMENTS = 3000
 SLOW_US = 100_000
 # As in life, but in less time: the share is of 2 s, and a change may come after less.

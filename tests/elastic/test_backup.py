@@ -3,9 +3,11 @@
 import signal
 from pathlib import Path
 
+import pytest
 from elastic_job import check_weights, segments_of, train
 
 
+@pytest.mark.slice("elastic")
 def test_the_next_job_goes_on_where_the_first_was_told_to_end(tmp_path):
     options = ("--elastic", "--backup-dir", "backup")
     first = train(tmp_path, 3, *options, victims="1:5:job")

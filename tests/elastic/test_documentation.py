@@ -11,6 +11,8 @@ from elastic_job import run
 from tfdist.chaos import command as chaos
 from tfdist.launch import option
 
+pytestmark = pytest.mark.slice("docs")
+
 TEXT = (Path(__file__).parent.parent.parent / "docs/elastic.md").read_text()
 SHELL = [line.partition("#")[0] for line in TEXT.splitlines() if line.startswith(("tfdistrun -", "tfdist chaos -"))]
 # Of docker, and of docker compose.

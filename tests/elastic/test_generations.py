@@ -4,9 +4,11 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from elastic_job import check_weights, run, segments_of, train
 
 
+@pytest.mark.slice("elastic")
 def test_too_few_are_left(tmp_path):
     """Also in the second generation, in another epoch, whose order of the data was never that of new processes."""
     done = train(tmp_path, 2, "--min-np", "2", "--reset-limit", "2", victims="1:17:step,0:60:step")
@@ -26,6 +28,7 @@ def test_a_loss_in_place_and_then_all_anew(tmp_path):
     ]
 
 
+@pytest.mark.slice("elastic")
 def test_a_rank_that_hangs(tmp_path):
     done = train(tmp_path, 2, "--elastic", "--stall-check-shutdown-time-seconds", "10", victims="1:17:stop")
     assert check_weights(tmp_path, done, [0, 1]) == [[0, 2, 0], [0, 2, 17], [1, 2, 60], [2, 2, 120]]
@@ -35,6 +38,7 @@ def test_a_rank_that_hangs(tmp_path):
     )
 
 
+@pytest.mark.slice("elastic")
 def test_the_limit(tmp_path):
     """One time fewer than in the test above that succeeds."""
     done = train(tmp_path, 2, "--min-np", "2", "--reset-limit", "1", victims="1:17:step,0:60:step")
@@ -42,17 +46,20 @@ def test_the_limit(tmp_path):
     assert done.stderr.endswith("\nthe ranks are not started anew: --reset-limit 1 is reached\n")
 
 
+@pytest.mark.slice("elastic")
 def test_one_rank_alone(tmp_path):
     done = train(tmp_path, 1, "--elastic", victims="0:50:step")
     assert check_weights(tmp_path, done, [0]) == [[0, 1, 0], [0, 1, 50], [1, 1, 120], [2, 1, 240]]
 
 
+@pytest.mark.slice("elastic")
 def test_the_newest_commit_is_damaged(tmp_path):
     done = train(tmp_path, 1, "--elastic", victims="0:50:damage")
     assert check_weights(tmp_path, done, [0]) == [[0, 1, 0], [0, 1, 49], [1, 1, 120], [2, 1, 240]]
     assert done.stderr.count(".commit is passed over: its checksum does not fit its contents") == 1
 
 
+@pytest.mark.slice("elastic")
 def test_killed_in_a_commit_and_again_when_started_anew(tmp_path):
     """The commit before is whole. A start that comes to nothing is no reason to give up."""
     done = train(tmp_path, 2, "--min-np", "2", victims="0:17:commit,1:0:again")
@@ -62,6 +69,7 @@ def test_killed_in_a_commit_and_again_when_started_anew(tmp_path):
     assert "passed over" not in done.stderr
 
 
+@pytest.mark.slice("elastic")
 def test_a_rank_that_ends_too_early(tmp_path):
     """With status 0, as it says; the training must not be taken for one that has ended well."""
     done = train(tmp_path, 2, "--elastic", victims="1:17:exit=0")
@@ -70,6 +78,7 @@ def test_a_rank_that_ends_too_early(tmp_path):
     assert "rank 1 has finished" in done.stderr
 
 
+@pytest.mark.slice("elastic")
 def test_the_training_had_ended(tmp_path):
     """What fails behind it fails for good, and the first training of a script is not done twice."""
     done = train(tmp_path, 1, "--elastic", "--reset-limit", "1", victims="0:0:after")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from elastic_job import run
 
+pytestmark = pytest.mark.slice("elastic")
+
 HERE = Path(__file__).parent
 GUIDE = HERE.parents[1] / "docs" / "migrating-from-horovod.md"
 

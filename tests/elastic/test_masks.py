@@ -4,7 +4,10 @@ import re
 import sys
 
 import masks
+import pytest
 from elastic_job import run
+
+pytestmark = pytest.mark.slice("elastic")
 
 
 def test_a_loss_in_place_and_then_all_anew(tmp_path):

@@ -1,6 +1,9 @@
 """Ranks leave at a commit, and others start in their place: hosts come and go, a lost rank is replaced."""
 
+import pytest
 from elastic_job import check_weights, train
+
+pytestmark = pytest.mark.slice("elastic")
 
 SCRIPT = ("--host-discovery-script", "cat hosts")
 

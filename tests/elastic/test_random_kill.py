@@ -6,6 +6,8 @@ import random
 import pytest
 from elastic_job import check_weights, train
 
+pytestmark = pytest.mark.slice("elastic")
+
 SIZE, STEPS = 4, 90
 # From the end of a step into the next ones, a validation or a commit.
 MOST_SECONDS = 0.06

@@ -1,6 +1,9 @@
 """A rank that gets SIGTERM leaves at its next commit: the others lose nothing."""
 
+import pytest
 from elastic_job import check_weights, train
+
+pytestmark = pytest.mark.slice("elastic")
 
 
 def test_a_rank_leaves_at_its_next_commit(tmp_path):

@@ -13,6 +13,8 @@ import pytest
 
 from tfdist.launch import option
 
+pytestmark = pytest.mark.slice("docs")
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = ("install.md", "first-run.md", "scale-up.md", "inference.md", "custom-training.md", "drift.md", "processes.md")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slice("gpu-kernels")
+
 RUN = Path(__file__).resolve().parent / "run"
 # The build on one busy core, and a part at its own limit.
 LIMIT_SECONDS = 900

@@ -38,6 +38,7 @@ def _script(launch: Any) -> None:
     (launch.folder / "train.py").write_text(script)
 
 
+@pytest.mark.slice("launch")
 def test_the_page_shows_all_commands() -> None:
     assert COMMANDS[0].startswith("pip install '.[cpu,autotune]'")
     assert len(COMMANDS) == 5
@@ -45,6 +46,7 @@ def test_the_page_shows_all_commands() -> None:
         assert f"`{column}`" in PAGE
 
 
+@pytest.mark.slice("launch")
 def test_log_and_report(launch: Any) -> None:
     done = run(launch, COMMANDS[1])
     with (launch.folder / "autotune.csv").open(newline="") as file:
@@ -57,6 +59,7 @@ def test_log_and_report(launch: Any) -> None:
     assert "[1] tfdist: autotune" not in done.stderr
 
 
+@pytest.mark.slice("launch")
 def test_chunks_larger_than_the_default_have_room(launch: Any) -> None:
     """The engine was started with room for them."""
     launch.script(
@@ -67,6 +70,7 @@ def test_chunks_larger_than_the_default_have_room(launch: Any) -> None:
     assert launch.run("-np", "2", "--autotune", "python", "rank.py", variables=SHORT).code == 0
 
 
+@pytest.mark.slice("launch")
 def test_a_result_is_used_by_the_next_job(launch: Any) -> None:
     first = run(launch, COMMANDS[2])
     # With samples so long that the job ends before it could find that their times drift.
@@ -77,6 +81,7 @@ def test_a_result_is_used_by_the_next_job(launch: Any) -> None:
     assert "fusion KiB" not in second.stderr
 
 
+@pytest.mark.slice("launch")
 def test_lossy_tries_16_bits(launch: Any) -> None:
     done = run(launch, f"TFDIST_AUTOTUNE_LOG=lossy.csv {COMMANDS[4]}")
     with (launch.folder / "lossy.csv").open(newline="") as file:
@@ -91,6 +96,7 @@ def test_ranks_that_are_set_differently_do_not_start(launch: Any) -> None:
     assert "Set TFDIST_SHARED_MEMORY and TFDIST_AUTOTUNE alike" in done.stderr
 
 
+@pytest.mark.slice("launch")
 def test_a_script_that_cannot_be_tuned_is_told(launch: Any) -> None:
     launch.script("import tfdist\ntfdist.init()\n")
     done = launch.run("-np", "2", "--autotune", "python", "rank.py", variables=SHORT)
@@ -99,6 +105,7 @@ def test_a_script_that_cannot_be_tuned_is_told(launch: Any) -> None:
     assert "tfdist.callbacks.DataParallel()" in done.stderr
 
 
+@pytest.mark.slice("launch")
 def test_optuna_that_is_missing_ends_the_job_with_its_remedy(launch: Any) -> None:
     text = (launch.folder / "train.py").read_text()
     (launch.folder / "train.py").write_text("import sys\nsys.modules['optuna'] = None\n" + text)

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 TRAIN = """
 import glob, hashlib, threading
 import keras, numpy as np, tensorflow as tf, tfdist
@@ -43,6 +45,7 @@ def states(finished):
     return {line.split()[-1] for line in finished.stdout.splitlines() if "state" in line.split()}
 
 
+@pytest.mark.slice("launch")
 def test_killed_in_the_middle_of_an_epoch(launch):
     kill = (1, 5)
     script = launch.script(TRAIN)

@@ -66,6 +66,7 @@ def check_training(row: dict[str, Any], ranks: int) -> None:
     assert 0 < row["images_per_second"] <= ranks * 2 / (row["min_ms"] / 1e3)
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_train(launch: Any, ranks: int) -> None:
     done = run(launch, ranks, *TRAIN, "--compare-single", *FILES)
@@ -81,6 +82,7 @@ def test_train(launch: Any, ranks: int) -> None:
     assert 0 <= document["waiting_core_share"] < 1
 
 
+@pytest.mark.slice("launch")
 def test_eager_sums_of_integers_on_three_ranks(launch: Any) -> None:
     """Three ranks, on which an average would be rounded, and the forms that the other tests leave out."""
     words = "allreduce --sizes 4KB --tensors 1,2 --dtypes int32,float64 --compression none --op sum --eager".split()
@@ -94,6 +96,7 @@ def test_eager_sums_of_integers_on_three_ranks(launch: Any) -> None:
     assert document["options"]["eager"] is True
 
 
+@pytest.mark.slice("launch")
 def test_scale_of_a_step_that_was_recorded_here(launch: Any) -> None:
     """Recorded by a clock and from a throughput; predicted for a network that costs nothing, and for a slow one."""
     record = "scale --record digits --image-size 8 --batch-size 2 --output".split()

@@ -89,6 +89,7 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.slice("hosts")
 def test_a_host_that_flaps_is_left_out_for_longer_each_time(machines: Machines, launch: Any, wait_until: Any) -> None:
     """Cut off and back, it is used again after 3 s; killed and back, after 6 s."""
     launch.script(LEAN)
@@ -118,6 +119,7 @@ def test_a_host_that_flaps_is_left_out_for_longer_each_time(machines: Machines, 
     assert machines.memory(FIRST) == machines.memory(SECOND) == []
 
 
+@pytest.mark.slice("hosts")
 def test_a_host_that_goes_when_no_rank_of_it_is_left(
     machines: Machines, launch: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_host_that_goes_when_no_rank_of_it_is_left(
     assert f"mpirun ended before all ranks did; 2 ranks start anew on {FIRST}:1, {SECOND}:1\n" in done.stderr
 
 
+@pytest.mark.slice("hosts")
 @pytest.mark.parametrize("way", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_commits_of_a_rank_that_ends_before_the_others(
     machines: Machines, launch: Any, wait_until: Any, way: str
@@ -159,6 +162,7 @@ def test_commits_of_a_rank_that_ends_before_the_others(
     assert machines.memory(FIRST) == machines.memory(SECOND) == []
 
 
+@pytest.mark.slice("hosts")
 def test_too_few_hosts_are_waited_for_and_then_the_job_fails(machines: Machines, launch: Any, wait_until: Any) -> None:
     launch.script(LEAN)
     cooldown = ("--blacklist-cooldown-range", "600", "600")
@@ -180,6 +184,7 @@ def test_too_few_hosts_are_waited_for_and_then_the_job_fails(machines: Machines,
     assert machines.memory(FIRST) == []
 
 
+@pytest.mark.slice("hosts")
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_wait_for_hosts_is_interrupted(machines: Machines, launch: Any, wait_until: Any, signum: int) -> None:
     launch.script(LEAN)
@@ -195,6 +200,7 @@ def test_a_wait_for_hosts_is_interrupted(machines: Machines, launch: Any, wait_u
     assert machines.memory(FIRST) == []
 
 
+@pytest.mark.slice("hosts")
 def test_a_host_is_taken_off_the_list_and_the_script_fails(machines: Machines, launch: Any, wait_until: Any) -> None:
     """Its ranks leave with the others, and what was committed there does not stay. Junk and silence change nothing."""
     launch.script(LEAN)
@@ -223,6 +229,7 @@ def test_a_host_is_taken_off_the_list_and_the_script_fails(machines: Machines, l
     assert machines.memory(FIRST) == machines.memory(SECOND) == []
 
 
+@pytest.mark.slice("hosts")
 def test_a_host_that_stays_away(launch: Any, agent: Any, wait_until: Any) -> None:
     """It is tried again after 1 s, in vain, then after 2 s, and the ranks go on each time."""
     launch.script(LEAN)
@@ -238,6 +245,7 @@ def test_a_host_that_stays_away(launch: Any, agent: Any, wait_until: Any) -> Non
     assert steps == sorted(steps)
 
 
+@pytest.mark.slice("hosts")
 def test_a_host_on_which_nothing_works_is_found(machines: Machines, launch: Any, wait_until: Any) -> None:
     """It lacks the program, say. The ranks go on without it, and do not try again."""
     fails = "if os.uname().nodename == 'node-3': sys.exit(5)\n"
@@ -260,6 +268,7 @@ def test_a_host_on_which_nothing_works_is_found(machines: Machines, launch: Any,
     assert machines.memory(FIRST) == []
 
 
+@pytest.mark.slice("hosts")
 def test_told_to_end_while_it_ends_by_itself(launch: Any, wait_until: Any) -> None:
     """A failure is about to be followed by a new start of all ranks; nobody wants that any more."""
     ends = "def stay(*_):\n    open('told', 'w').close()\nsignal.signal(signal.SIGTERM, stay)\n"
@@ -290,6 +299,7 @@ FINDS = f"""\
 """
 
 
+@pytest.mark.slice("hosts")
 def test_a_host_is_found_and_then_cut_off(machines: Machines, launch: Any, wait_until: Any) -> None:
     """Each time ranks go on from the last commit, which the new host gets from the memory of the other."""
     launch.script(COUNTS + FINDS + COUNTED)
@@ -316,6 +326,7 @@ def test_a_host_is_found_and_then_cut_off(machines: Machines, launch: Any, wait_
     assert machines.memory(FIRST) == machines.commits(SECOND) == []
 
 
+@pytest.mark.slice("hosts")
 def test_the_launcher_is_killed(machines: Machines, launch: Any, wait_until: Any) -> None:
     """Nothing of an elastic job is left anywhere."""
     launch.script(LEAN)

@@ -137,6 +137,7 @@ tfdist.init(comm={lists}[rank])
 """
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize("lists", [[[0, 1], [1, 0]], [[0, 1], [1]]], ids=["another order", "another length"])
 def test_lists_that_disagree(launch: Any, lists: Sequence[Sequence[int]]) -> None:
     """Nothing can find that out before a rank has waited in vain; then it says what to look at."""
@@ -188,6 +189,7 @@ print("came to the end")
 """
 
 
+@pytest.mark.slice("launch")
 def test_static_process_sets(launch: Any) -> None:
     """From ranks, and from a communicator that is another one on some ranks."""
     run(launch, 3, SETS).assert_passed(3)
@@ -210,6 +212,7 @@ print("came to the end")
 """
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize("half", ["MPI.COMM_WORLD.Split(rank // 2)", "[rank // 2 * 2 + 1, rank // 2 * 2]"])
 def test_process_sets_in_a_part_of_the_job(launch: Any, half: str) -> None:
     """Their ranks are counted in that part."""
@@ -248,6 +251,7 @@ print("came to the end")
 """
 
 
+@pytest.mark.slice("launch")
 def test_wrong_static_process_sets(launch: Any) -> None:
     run(launch, 2, WRONG_SETS).assert_passed(2)
 
@@ -259,6 +263,7 @@ tfdist.init(comm={comm} if rank else None)
 """
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize(("comm", "text"), [("[0]", "init received the ranks [0] on rank 1"), ("7", "received 7.")])
 def test_rank_whose_arguments_are_refused_ends_the_job(launch: Any, comm: str, text: str) -> None:
     """The other one waits in init; mpi4py, which started MPI, would wait for it when the interpreter exits."""
@@ -287,6 +292,7 @@ print("came to the end")
 """
 
 
+@pytest.mark.slice("launch")
 def test_mpi_without_threads(launch: Any) -> None:
     """Collectives of all ranks run; process sets are refused."""
     run(launch, 2, SERIALIZED).assert_passed(2)

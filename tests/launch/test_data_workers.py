@@ -34,6 +34,7 @@ def test_ranks_find_it_and_nothing_is_left(launch: Any, monkeypatch: Any, tmp_pa
     assert launch.processes() == {}
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_the_launcher(launch: Any, wait_until: Any, signum: int) -> None:
     launch.script(UP + STAY)

@@ -40,6 +40,7 @@ def test_host_without_network(machines: Machines, launch: Any, running: Any, wai
     machines.wait_for_end(wait_until, FIRST, SECOND)
 
 
+@pytest.mark.slice("hosts")
 def test_frozen_host_ends_its_ranks_when_it_goes_on(
     machines: Machines, launch: Any, running: Any, wait_until: Any
 ) -> None:
@@ -54,6 +55,7 @@ def test_frozen_host_ends_its_ranks_when_it_goes_on(
     machines.wait_for_end(wait_until, SECOND)
 
 
+@pytest.mark.slice("hosts")
 def test_killed_host(machines: Machines, launch: Any, running: Any, wait_until: Any) -> None:
     machines.signal(SECOND, signal.SIGKILL)
     done = launch.end(running)
@@ -65,6 +67,7 @@ def test_killed_host(machines: Machines, launch: Any, running: Any, wait_until: 
     machines.wait_for_end(wait_until, FIRST, SECOND)
 
 
+@pytest.mark.slice("hosts")
 @pytest.mark.parametrize("how", ["cut", "unplug"])
 def test_launcher_without_network(machines: Machines, launch: Any, running: Any, wait_until: Any, how: str) -> None:
     for address in (FIRST, SECOND) if how == "unplug" else (LAUNCHER,):
@@ -93,6 +96,7 @@ def test_only_a_supervisor_is_killed(machines: Machines, launch: Any, wait_until
     machines.wait_for_end(wait_until, FIRST, SECOND)
 
 
+@pytest.mark.slice("hosts")
 def test_rank_fails_and_another_host_does_not_answer(machines: Machines, launch: Any, wait_until: Any) -> None:
     launch.script(
         "open(f'up{rank}', 'w').close()\nwhile rank or not os.path.exists('fail'): time.sleep(0.05)\nsys.exit(6)"
@@ -109,6 +113,7 @@ def test_rank_fails_and_another_host_does_not_answer(machines: Machines, launch:
     machines.wait_for_end(wait_until, FIRST, SECOND)
 
 
+@pytest.mark.slice("hosts")
 def test_launcher_that_was_stopped_goes_on(machines: Machines, launch: Any, wait_until: Any) -> None:
     """By Ctrl-Z, say. The others see that its machine still answers, and it takes its own pause for no silence."""
     launch.script(
@@ -140,6 +145,7 @@ WAITS = """\
 """
 
 
+@pytest.mark.slice("hosts")
 @pytest.mark.parametrize(("how", "lost"), [("kill", FIRST), ("kill", SECOND), ("freeze", SECOND), ("unplug", SECOND)])
 def test_elastic_job_goes_on_from_its_commits_without_the_host(
     machines: Machines, launch: Any, wait_until: Any, how: str, lost: str

@@ -12,6 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slice("docs")
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 # The script of the page ends at a barrier, to which rank 1 comes once it has been asked.
 HOLD = """

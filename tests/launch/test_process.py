@@ -153,6 +153,7 @@ def test_process_that_a_rank_starts_is_a_world_of_one(launch: Any) -> None:
     assert sorted(path.name for path in launch.files("run*")) == ["run.0.json", "run.1.json"]
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize(
     "command",
     [
@@ -185,6 +186,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize(("how", "before"), [*((how, "") for how in ENDS), ("caught", "from mpi4py import MPI\n")])
 def test_status_is_that_of_the_end(launch: Any, how: str, before: str) -> None:
     body, status = ENDS[how]

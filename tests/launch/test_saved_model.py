@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slice("launch")
 BIN = Path(sys.executable).parent
 
 TRAIN = """

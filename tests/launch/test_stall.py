@@ -73,6 +73,7 @@ def test_a_rank_that_sleeps(launch: Any, wait_until: Callable[..., None], ranks:
     assert reports(done.stderr) == [report("allreduce 'grads' (1 tensor, 'grads')", "rank 1", did, 2)]
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_that_sleeps_on_another_host(
     launch: Any, agent: Any, wait_until: Callable[..., None], ranks: int
@@ -104,6 +105,7 @@ tfdist.allreduce(float(rank), name="grads")
 """
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_that_took_another_branch(launch: Any, ranks: int) -> None:
     """The others give up first."""
@@ -135,6 +137,7 @@ model.fit(*data, batch_size=4, verbose=0, callbacks=[tfdist.callbacks.DataParall
 """
 
 
+@pytest.mark.slice("launch")
 def test_a_rank_that_waits_in_fit_is_not_the_one_to_mend(launch: Any) -> None:
     launch.script(FITS)
     times = {"TFDIST_STALL_CHECK_WARNING_TIME": "2", "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "15"}
@@ -187,6 +190,7 @@ tfdist.barrier(name="b")
 """
 
 
+@pytest.mark.slice("launch")
 def test_a_rank_with_a_handler_of_its_own(launch: Any) -> None:
     launch.script(OWN_HANDLER)
     times = {"TFDIST_STALL_CHECK_WARNING_TIME": "1", "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "15"}
@@ -201,6 +205,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
+@pytest.mark.slice("launch")
 def test_the_page_on_hangs_is_true(launch: Any, wait_until: Callable[..., None]) -> None:
     (script,) = blocks("python")
     start, kill = (block.split() for block in blocks("bash"))

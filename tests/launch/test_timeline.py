@@ -63,6 +63,7 @@ def names(trace: trace_file.Trace) -> list[str]:
     return [event["name"] for event in trace.of("call")]
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize(
     ("end", "code"),
     [
@@ -103,6 +104,7 @@ def test_a_script_may_start_it_where_the_variable_says_dynamic(launch: Any) -> N
     assert [names(read(launch.folder / f"run.{rank}.json")) for rank in (0, 1)] == [["barrier then"]] * 2
 
 
+@pytest.mark.slice("launch")
 def test_ranks_that_go_on_after_a_loss_go_on_in_their_files(launch: Any) -> None:
     lines = """
 from tfdist import errors, runtime
@@ -132,6 +134,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slice("launch")
 def test_the_commands_of_the_page_run(tmp_path: Path, all_packages: None) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "path").mkdir()
@@ -157,6 +160,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, all_packages: None) -> Non
     assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slice("launch")
 def test_the_script_of_the_page_runs(launch: Any) -> None:
     """It records the second training of two."""
     (lines,) = blocks("python")

@@ -69,12 +69,14 @@ def test_one_failing_rank_ends_the_job(tmp_path, case, size):
     assert "trained to the end" not in output
 
 
+@pytest.mark.slice("launch")
 def test_an_exception_ends_the_job_where_mpi4py_started_mpi(tmp_path):
     done, _ = launch(tmp_path, 2, WITH_MPI4PY.format(failure="raise ValueError('the data is broken')"))
     assert done.returncode == 1
     assert "ValueError: the data is broken" in done.stderr
 
 
+@pytest.mark.slice("launch")
 def test_a_rank_that_has_finished_is_named(tmp_path):
     """Rank 1 leaves after fewer steps with exit code 0: its peers are told, it ends with 1, and the job fails."""
     done, _ = launch(tmp_path, 2, TRAIN.format(failure="sys.exit(0)"))
@@ -131,6 +133,7 @@ while True:
 """
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize("before", ["", "from mpi4py import MPI"])
 def test_a_rank_that_leaves_with_a_status_waits_for_nobody(tmp_path, before):
     """The other one computes, and would not notice for long."""
@@ -147,6 +150,7 @@ tfdist.init()
 """
 
 
+@pytest.mark.slice("launch")
 def test_waiting_in_init_has_a_limit(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDIST_STALL_CHECK_WARNING_TIME", "1")
     monkeypatch.setenv("TFDIST_STALL_CHECK_SHUTDOWN_TIME", "3")

@@ -12,6 +12,7 @@ from tfdist import xla
 if xla.obstacle():
     pytest.skip(xla.obstacle(), allow_module_level=True)
 
+pytestmark = pytest.mark.slice("launch")
 BIN = Path(sys.executable).parent
 
 # The survivor leaves by _exit: MPI_Finalize would wait for a peer that is gone.

