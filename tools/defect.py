@@ -10,9 +10,8 @@ not needs its test back, or another one, which then stands in the table.
 
 Tests see the installed package, so a broken Python file is that of a copy of it which comes first on PYTHONPATH. C++
 is compiled from a copy in build/defects, where the builds stay: for tests/cpp by their run.sh, else the library for
-such a copy of the package. For anything else, such as the scripts of the images, the whole repository is copied.
-
-The exit status is 1 unless all are caught: by a test that fails, not by one that is not there or never ends.
+such a copy of the package. For anything else, such as the scripts of the images, the whole repository is copied. The
+exit status is 1 unless all are caught: by a test that fails, not by one that is not there or never ends.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "defects.toml"
 SCRATCH = ROOT / "build" / "defects"
-LIMIT_SECONDS, END_SECONDS = 900, 60
+PROGRAMS = Path(sys.executable).parent
+LIMIT_SECONDS, END_SECONDS, TIMED_OUT = 900, 60, 124
 CPP, CPP_TESTS = "tfdist/csrc/", "tests/cpp"
 
 
@@ -92,16 +92,14 @@ def judge(defect: Defect, baseline: bool) -> tuple[bool, str]:
     failed = status == 1 and (defect.test != CPP_TESTS or "\nFAILED " in output)
     if (failed and not baseline) or (status == 0 and baseline):
         return True, "passes" if baseline else "caught"
-    known = {0: "passes", None: f"does not end within {LIMIT_SECONDS} s"}
-    how = "fails" if failed else known.get(status, f"does not run: exit status {status}")
+    how = "fails" if failed else "passes" if status == 0 else f"does not run to its end: exit status {status}"
     lines = [f"{'NOT PASSED' if baseline else 'NOT CAUGHT'}: {defect.shown_test} {how}", *output.splitlines()[-25:]]
     return False, "\n".join(lines)
 
 
-def _run_test(defect: Defect, baseline: bool, scratch: Path) -> tuple[int | None, str]:
-    programs, where = Path(sys.executable).parent, ROOT
-    path = f"{programs}:{os.environ['PATH']}"
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "TFDIST_TEST_SAMPLE": "1", "PATH": path}
+def _run_test(defect: Defect, baseline: bool, scratch: Path) -> tuple[int, str]:
+    path = f"{PROGRAMS}:{os.environ['PATH']}"
+    where, environment = ROOT, {"OMP_NUM_THREADS": "1", **os.environ, "TFDIST_TEST_SAMPLE": "1", "PATH": path}
     if defect.test == CPP_TESTS:
         source = _cpp_source(None if baseline else defect)
         environment["TFDIST_CPP_BUILD_DIR"] = str(SCRATCH / "cpp")
@@ -114,13 +112,13 @@ def _run_test(defect: Defect, baseline: bool, scratch: Path) -> tuple[int | None
         where = shutil.copytree(ROOT, scratch / "repository", symlinks=True, ignore=left_out)
         _write(where / defect.file, defect.broken((ROOT / defect.file).read_bytes()))
     # Not `python -m pytest`, with which the source folder would hide the package.
-    words = [str(programs / "pytest"), "-q", "-x", "-p", "no:cacheprovider", defect.test]
+    words = [f"{PROGRAMS}/pytest", "-q", "-x", "-p", "no:cacheprovider", defect.test]
     words += ["-k", defect.select] * bool(defect.select) + ["--slice", defect.slice] * bool(defect.slice)
     return _run(words, where, environment)
 
 
-def _run(words: list[str], where: Path, environment: dict[str, str]) -> tuple[int | None, str]:
-    """The exit status, None if the time is over, and what was printed."""
+def _run(words: list[str], where: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """The exit status, TIMED_OUT if it does not end, and what was printed."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         started = subprocess.Popen(
             words, cwd=where, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -128,7 +126,7 @@ def _run(words: list[str], where: Path, environment: dict[str, str]) -> tuple[in
         try:
             status = started.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
-            status = None
+            status = TIMED_OUT
         finally:
             if started.poll() is None:
                 os.killpg(started.pid, signal.SIGINT)  # pytest ends what its tests have started
@@ -151,7 +149,9 @@ def _break_package(defect: Defect, folder: Path) -> None:
     cmake, build = build_environment.cmake_command(), str(SCRATCH / "library")
     configure = ["-S", str(_cpp_source(defect)), "-B", build, *(f"-D{name}={options[name]}" for name in options)]
     for words in (configure, ["--build", build, "--parallel", str(os.cpu_count())]):
-        subprocess.run([*cmake, *words], check=True, stdout=subprocess.DEVNULL)
+        status, output = _run([*cmake, *words], ROOT, dict(os.environ))
+        if status != 0:
+            raise SystemExit(f"{defect.name}: the library cannot be built\n{output}")
     _write(folder / "tfdist" / "libtfdist.so", Path(build, "libtfdist.so").read_bytes())
 
 
