@@ -3,7 +3,7 @@
 
     defect.py list                        names each with its room, its file and its test
     defect.py check [NAME...]             breaks a copy of the product, all ways or those named, and runs their tests
-    defect.py check --baseline [NAME...]  runs these tests with nothing broken, and expects them to pass
+    defect.py check --baseline [NAME...]  the same with nothing broken in the copy, and expects the tests to pass
 
 You need it when tests are removed, merged or sampled: what is caught before must be caught after. A defect that is
 not needs its test back, or another one, which then stands in the table.
@@ -27,7 +27,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import build_environment
@@ -88,7 +88,7 @@ def judge(defect: Defect, baseline: bool) -> tuple[bool, str]:
     """Whether the test does what is expected of it; what it did, with the end of its output if not."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:  # links need the disk of the package
-        status, output = _run_test(defect, baseline, Path(folder))
+        status, output = _run_test(replace(defect, new=defect.old) if baseline else defect, Path(folder))
     failed = status == 1 and (defect.test != CPP_TESTS or "\nFAILED " in output)
     if (failed and not baseline) or (status == 0 and baseline):
         return True, "passes" if baseline else "caught"
@@ -97,17 +97,17 @@ def judge(defect: Defect, baseline: bool) -> tuple[bool, str]:
     return False, "\n".join(lines)
 
 
-def _run_test(defect: Defect, baseline: bool, scratch: Path) -> tuple[int, str]:
+def _run_test(defect: Defect, scratch: Path) -> tuple[int, str]:
     path = f"{PROGRAMS}:{os.environ['PATH']}"
     where, environment = ROOT, {"OMP_NUM_THREADS": "1", **os.environ, "TFDIST_TEST_SAMPLE": "1", "PATH": path}
     if defect.test == CPP_TESTS:
-        source = _cpp_source(None if baseline else defect)
+        source = _cpp_source(defect)
         environment["TFDIST_CPP_BUILD_DIR"] = str(SCRATCH / "cpp")
         return _run(["bash", str(source / CPP_TESTS / "run.sh"), "none", defect.select], source, environment)
-    if not baseline and defect.installed:
+    if defect.installed:
         _break_package(defect, scratch)
         environment["PYTHONPATH"] = ":".join(filter(None, (str(scratch), os.environ.get("PYTHONPATH"))))
-    elif not baseline:
+    else:
         left_out = shutil.ignore_patterns(".git", ".venv*", "build", "__pycache__")
         where = shutil.copytree(ROOT, scratch / "repository", symlinks=True, ignore=left_out)
         _write(where / defect.file, defect.broken((ROOT / defect.file).read_bytes()))
@@ -155,13 +155,12 @@ def _break_package(defect: Defect, folder: Path) -> None:
     _write(folder / "tfdist" / "libtfdist.so", Path(build, "libtfdist.so").read_bytes())
 
 
-def _cpp_source(defect: Defect | None) -> Path:
+def _cpp_source(defect: Defect) -> Path:
     """A copy of all C++ with the defect in it. A file that is there as it shall be is not written, for the builds."""
     source = SCRATCH / "source"
     files = [ROOT / "CMakeLists.txt", *(ROOT / CPP).rglob("*"), *(ROOT / CPP_TESTS).iterdir()]
     wanted = {source / file.relative_to(ROOT): file.read_bytes() for file in files if file.is_file()}
-    if defect is not None:
-        wanted[source / defect.file] = defect.broken(wanted[source / defect.file])
+    wanted[source / defect.file] = defect.broken(wanted[source / defect.file])
     for file in source.rglob("*"):
         if file.is_file() and file not in wanted:
             file.unlink()
