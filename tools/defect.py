@@ -181,7 +181,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("command", choices=("list", "check"))
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--baseline", action="store_true", help="break nothing, and expect the tests to pass")
-    given = parser.parse_args(words)
+    given = parser.parse_intermixed_args(words)
     defects, bad, begin = read(*given.names), [], time.monotonic()
     for each in defects:
         if given.command == "list":
