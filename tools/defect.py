@@ -110,7 +110,7 @@ def _run_test(defect: Defect, scratch: Path) -> tuple[int, str]:
     else:
         left_out = shutil.ignore_patterns(".git", ".venv*", "build", "__pycache__")
         where = shutil.copytree(ROOT, scratch / "repository", symlinks=True, ignore=left_out)
-        _write(where / defect.file, defect.broken((ROOT / defect.file).read_bytes()))
+        (where / defect.file).write_bytes(defect.broken((ROOT / defect.file).read_bytes()))
     # Not `python -m pytest`, with which the source folder would hide the package.
     words = [f"{PROGRAMS}/pytest", "-q", "-x", "-p", "no:cacheprovider", defect.test]
     words += ["-k", defect.select] * bool(defect.select) + ["--slice", defect.slice] * bool(defect.slice)
