@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/reduction.h"
+#include "expect.h"
 
 using tfdist::CudaStream;
 using tfdist::DType;
@@ -96,6 +97,21 @@ struct FakeNcclWorld::Group {
 };
 
 using Call = FakeNcclWorld::Call;
+
+namespace {
+
+// NCCL wants a rank's part apart from the whole, or in the place that it has there.
+bool IsMisplaced(const Call& call, int rank, size_t size) {
+  const bool scatters = call.kind == Call::kReduceScatter;
+  if (!scatters && call.kind != Call::kAllGather) return false;
+  const size_t bytes = call.count * static_cast<size_t>(SizeOf(DTypeOf(call.type)));
+  const char* const whole = static_cast<const char*>(scatters ? call.source : call.target);
+  const char* const part = static_cast<const char*>(scatters ? call.target : call.source);
+  const bool is_apart = part + bytes <= whole || part >= whole + bytes * size;
+  return !is_apart && part != whole + bytes * static_cast<size_t>(rank);
+}
+
+}  // namespace
 
 FakeNcclWorld::FakeNcclWorld() = default;
 FakeNcclWorld::~FakeNcclWorld() = default;
@@ -287,6 +303,7 @@ void FakeNccl::Post(FakeNcclWorld::Member* member, const Call& call) {
 
 NcclResult FakeNccl::Enqueue(NcclHandle communicator, Call call, CudaStream stream) {
   auto* const member = reinterpret_cast<FakeNcclWorld::Member*>(communicator);
+  EXPECT(!IsMisplaced(call, member->rank, member->group->members.size()));
   call.ran = std::make_shared<bool>(false);
   grouped_.push_back(call);
   if (!in_group_) Launch(member, stream);

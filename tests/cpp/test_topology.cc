@@ -43,6 +43,8 @@ TEST(TopologyOfASubsetCountsAnewAndKeepsTheNumbersAmongAll) {
   EXPECT_EQ(subset.cross_size, 2);
   EXPECT(subset.is_homogeneous);
   EXPECT_EQ(RankListWithHosts(subset, {0, 1, 3}), "rank 0 (host a), ranks 3, 5 (host b)");
+  const Topology last = MakeTopology(5, {0, 1, 0, 1, 0, 1}, {"a", "b", "a", "b", "a", "b"});
+  EXPECT_EQ(tfdist::SubsetTopology(last, {0, 3, 4, 5}).rank, 3);
   // A subset of a subset is numbered within it.
   const Topology inner = tfdist::SubsetTopology(subset, {1, 3});
   EXPECT_EQ(inner.rank, 0);

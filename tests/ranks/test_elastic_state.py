@@ -61,17 +61,23 @@ def test_without_a_commit_the_state_of_rank_0_is_everybodys(world):
 def test_the_newest_commit_is_everybodys(world):
     newest = world - 2 if world > 2 else 1
     state = ObjectState(step=0)
-    for step in range(3 if tfdist.rank() == newest else 2):
+    for step in range(4 if tfdist.rank() == newest else 2):
         state.step = 10 * (step + 1) + tfdist.rank()
         state.commit()
     state.restore()
     state.sync()
-    assert state.step == 30 + newest
+    assert state.step == 40 + newest
     state.commit()  # all ranks count alike from here on
     state.step = 100 + tfdist.rank()
     state.restore()
     state.sync()
-    assert state.step == 30 + newest
+    assert state.step == 40 + newest
+    if tfdist.rank() == 0:  # which was behind
+        state.step = 50
+        state.commit()
+    state.restore()
+    state.sync()
+    assert state.step == 50
 
 
 @pytest.mark.ranks(1, 2, 3)

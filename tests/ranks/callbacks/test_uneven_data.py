@@ -77,6 +77,18 @@ def test_fit_equals_one_process_on_all_samples(world, optimizer, setting):
     assert_identical_on_ranks([np.array(history[name]) for name in sorted(history)], "history")
 
 
+def test_the_last_rank_has_most_batches(world):
+    """`tfdist.shard` by elements gives rank 0 as many as any; by files another may have more."""
+    tfdist.shard(dataset(), remainder="join")
+    model = dense_model()
+    model.compile(OPTIMIZERS["momentum"](), loss="mse")
+    callback = DataParallel(scale_learning_rate=False)
+    mine = dataset().shard(world, world - 1 - tfdist.rank())
+    model.fit(mine, epochs=EPOCHS, verbose=0, callbacks=[callback])
+    assert_identical_on_ranks(model.get_weights())
+    assert_close(model.get_weights(), reference(world, dense_model(), OPTIMIZERS["momentum"]()).get_weights())
+
+
 @pytest.mark.parametrize("compression", ["fp16", "bf16"])
 def test_compressed(world, compression):
     model = dense_model()
