@@ -30,7 +30,7 @@ SOURCES := $(shell find $(ROOMS) -type f \( -name '*.py' -o -name '*.cc' -o -nam
 SOURCE_LIST := $(VENV)/sources.txt
 CPP := $(shell find tfdist/csrc tests/cpp tests/gpu tests/xla benchmarks -name '*.cc' -o -name '*.h')
 SHELL_SCRIPTS = $(shell git ls-files --cached --others --exclude-standard '*.sh') .ci/run tests/gpu/run
-TYPED := $(wildcard tfdist callbacks data_service) tools/gates.py tools/build_environment.py tools/defect.py
+TYPED := $(wildcard tfdist callbacks data_service) tools/gates.py tools/build_environment.py tools/defect.py tools/slice.py
 
 # $(call create,FOLDER,PYTHON,NEWEST MINOR VERSION): an empty environment.
 define create

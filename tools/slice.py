@@ -6,10 +6,11 @@
 
     slice.py NAME...    runs these; `make test-NAME` runs one alone
     slice.py all        `make test`, then every slice
-    slice.py touched    `make test`, then the slices that the last commits touched, and one more in rotation
+    slice.py touched    `make test`, then the slices that the last commits touched, and one more in rotation, as far as
+                        an hour goes: what is left out is said, and is another one after the next commit
 
 Each prints its name and its minutes. One that fails does not stop the others; the output ends with the report of what
-failed, else with pytest's closing line of what ran first.
+failed, else with pytest's closing line of `make test`.
 """
 
 from __future__ import annotations
@@ -25,34 +26,38 @@ ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "slices"
 # What counts as the last commits: those of the hours before the newest one.
 LAST_HOURS = 12
-# The slice in rotation starts only if this much time is left of the budget of .ci/run, an hour.
-LATEST_START_MINUTES = 45
+# .ci/run has an hour, of which it needs some for setup and lint.
+BUDGET_MINUTES = 55
 CLOSING = re.compile(r"=+ .*\b\d+ (passed|failed|skipped|deselected|errors?)\b.* in [\d.:]+s.* =+")
 
 
 @dataclass(frozen=True)
 class Slice:
-    """`inputs` are the paths, from the root, whose change calls for it: a folder ends with a slash."""
+    """`minutes` are what it may take on two cores: one that would end too late is not begun by `touched`.
+
+    `inputs` are the paths, from the root, whose change calls for it: a folder ends with a slash.
+    """
 
     name: str
+    minutes: int
     inputs: tuple[str, ...]
 
 
 SLICES = (
-    Slice("ranks", ("tfdist/csrc/", "tfdist/ops/", "callbacks/", "tests/ranks/")),
-    Slice("elastic", ("tfdist/elastic/", "tfdist/launch/", "callbacks/", "tests/elastic/")),
-    Slice("hosts", ("tfdist/launch/", "tests/launch/")),
-    Slice("launch", ("tfdist/launch/", "tests/launch/", "tests/chaos/")),
-    Slice("data-service", ("data_service/", "tests/data_service/")),
-    Slice("docs", ("docs/", "examples/", "README.md", "tests/examples/")),
-    Slice("gpu-kernels", ("tfdist/csrc/cuda/", "tfdist/csrc/tf/", "tests/gpu/", "tests/xla/")),
-    Slice("engine", ("tfdist/csrc/", "tests/cpp/")),
-    Slice("slurm", ("tfdist/launch/", "tests/launch/slurm_cluster.py", "tests/launch/test_slurm.py")),
-    Slice("images", ("docker/", "compose/", "tests/compose/", "tfdist/launch/", "tfdist/image/", "setup.py")),
-    Slice("cuda-image", ("docker/Dockerfile", "tests/compose/test_cuda_image.py", "pyproject.toml")),
-    Slice("tf-matrix", ("tfdist/csrc/tf/", "tfdist/ops/", "setup.py", "pyproject.toml", "tools/build_")),
-    Slice("tfio", ("data_service/source/", "tests/tfio/")),
-    Slice("gpu-build", ("tfdist/csrc/cuda/", "tfdist/csrc/nccl/", "tfdist/csrc/tf/")),
+    Slice("ranks", 12, ("tfdist/csrc/", "tfdist/ops/", "callbacks/", "tests/ranks/")),
+    Slice("elastic", 6, ("tfdist/elastic/", "tfdist/launch/", "callbacks/", "tests/elastic/")),
+    Slice("hosts", 5, ("tfdist/launch/", "tests/launch/")),
+    Slice("launch", 6, ("tfdist/launch/", "tests/launch/", "tests/chaos/")),
+    Slice("data-service", 3, ("data_service/", "tests/data_service/")),
+    Slice("docs", 6, ("docs/", "examples/", "README.md", "tests/examples/")),
+    Slice("gpu-kernels", 4, ("tfdist/csrc/cuda/", "tfdist/csrc/tf/", "tests/gpu/", "tests/xla/")),
+    Slice("engine", 10, ("tfdist/csrc/", "tests/cpp/")),
+    Slice("slurm", 2, ("tfdist/launch/", "tests/launch/slurm_cluster.py", "tests/launch/test_slurm.py")),
+    Slice("images", 15, ("docker/", "compose/", "tests/compose/", "tfdist/launch/", "tfdist/image/", "setup.py")),
+    Slice("cuda-image", 6, ("docker/Dockerfile", "tests/compose/test_cuda_image.py", "pyproject.toml")),
+    Slice("tf-matrix", 8, ("tfdist/csrc/tf/", "tfdist/ops/", "setup.py", "pyproject.toml", "tools/build_")),
+    Slice("tfio", 6, ("data_service/source/", "tests/tfio/")),
+    Slice("gpu-build", 6, ("tfdist/csrc/cuda/", "tfdist/csrc/nccl/", "tfdist/csrc/tf/")),
 )
 NAMES = tuple(each.name for each in SLICES)
 
@@ -62,10 +67,11 @@ def touched(paths: list[str]) -> list[str]:
     return [each.name for each in SLICES if any(path.startswith(each.inputs) for path in paths)]
 
 
-def in_rotation(commits: int, chosen: list[str]) -> str | None:
-    """Another slice than the chosen ones, another one after each commit; None if all are chosen."""
+def in_order(chosen: list[str], commits: int) -> list[str]:
+    """The chosen slices and one more; another one comes first, and another one is added, after each commit."""
     others = [name for name in NAMES if name not in chosen]
-    return others[commits % len(others)] if others else None
+    start = commits % max(1, len(chosen))
+    return [*chosen[start:], *chosen[:start], *others[commits % max(1, len(others)) :][:1]]
 
 
 def report(output: str) -> str:
@@ -106,35 +112,34 @@ def run(target: str) -> tuple[bool, str]:
 
 def main(words: list[str]) -> int:
     begin = time.monotonic()
-    unknown = [word for word in words if word not in (*NAMES, "all", "touched")]
-    if not words or unknown or (len(words) > 1 and {"all", "touched"} & set(words)):
-        print(
-            f"slice.py: received {' '.join(words) or 'nothing'}; expected all, touched, or names of {', '.join(NAMES)}"
-        )
+    if not (words in (["all"], ["touched"]) or (words and set(words) <= set(NAMES))):
+        names = ", ".join(NAMES)
+        print(f"slice.py: received {' '.join(words) or 'nothing'}; expected all, touched, or names of {names}")
         return 2
-    chosen = list(NAMES) if words == ["all"] else _touched_lately() if words == ["touched"] else words
-    targets = [f"test-{name}" for name in chosen]
-    ends = {target: run(target) for target in (["test", *targets] if words[0] in ("all", "touched") else targets)}
-    if words == ["touched"] and (extra := in_rotation(_commits(), chosen)):
-        if time.monotonic() - begin < LATEST_START_MINUTES * 60:
-            ends[f"test-{extra}"] = run(f"test-{extra}")
+    ends = {"test": run("test")} if words[0] in ("all", "touched") else {}
+    names = {"all": lambda: list(NAMES), "touched": _for_the_last_commits}.get(words[0], lambda: words)()
+    by_name = {each.name: each for each in SLICES}
+    for each in map(by_name.__getitem__, names):
+        if words == ["touched"] and (time.monotonic() - begin) / 60 + each.minutes > BUDGET_MINUTES:
+            print(f"== make test-{each.name} is left out: with its {each.minutes} minutes this would take too long")
         else:
-            print(f"== make test-{extra}, the slice in rotation, is left out: the others took too long")
-    failed = [target for target, (passed, _) in ends.items() if not passed]
+            ends[f"test-{each.name}"] = run(f"test-{each.name}")
+    return _verdict(ends)
+
+
+def _verdict(ends: dict[str, tuple[bool, str]]) -> int:
+    """Shows how each ended, what failed last, and returns the exit status."""
     for target, (passed, output) in sorted(ends.items(), key=lambda end: (not end[1][0], end[0] == "test")):
         print(f"== make {target}: {'passed' if passed else 'failed'}\n{report(output)}")
-    return 1 if failed else 0
+    return 0 if all(passed for passed, _ in ends.values()) else 1
 
 
-def _touched_lately() -> list[str]:
+def _for_the_last_commits() -> list[str]:
     """A history that does not reach back that far has touched everything it has."""
     newest = int(_git("log", "-1", "--format=%ct"))
     since = f"--since={newest - LAST_HOURS * 3600}"
-    return touched(_git("log", since, "--first-parent", "-m", "--name-only", "--format=").split("\n"))
-
-
-def _commits() -> int:
-    return int(_git("rev-list", "--count", "HEAD"))
+    paths = _git("log", since, "--first-parent", "-m", "--name-only", "--format=").split("\n")
+    return in_order(touched(paths), int(_git("rev-list", "--count", "HEAD")))
 
 
 def _git(*words: str) -> str:

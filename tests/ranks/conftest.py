@@ -21,7 +21,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -257,11 +258,12 @@ if not INNER:
 
     def _sample(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
         """What the slice `ranks` has beside `make test`: other combinations at each size; and what neither has."""
-        functions: dict[object, dict[int, list[pytest.Item]]] = {}
+        functions: dict[Callable[..., object], dict[int, list[pytest.Item]]] = {}
         for item in items:
             functions.setdefault(item.function, {}).setdefault(world_of(item), []).append(item)  # type: ignore[attr-defined]
         of_slice, left_out = [], []
-        for number, sizes in enumerate(functions.values()):
+        for function, sizes in functions.items():
+            number = zlib.crc32(function.__name__.encode())  # the same whichever files are collected
             order = [size for size in ORDER_OF_SIZES[number % len(ORDER_OF_SIZES)] if size in sizes]
             of_test = order[: 1 if _trains(sizes[order[0]][0]) else 2]
             for size, combinations in sizes.items():

@@ -52,11 +52,24 @@ def test_every_mark_is_of_a_slice() -> None:
     assert {"slurm", "images", "docs"} < marks <= set(slices.NAMES)
 
 
-def test_rotation_comes_to_every_slice_that_was_not_chosen() -> None:
+def test_each_slice_comes_first_or_is_added_in_its_turn() -> None:
     chosen = ["slurm", "images"]
-    came = {slices.in_rotation(count, chosen) for count in range(20)}
-    assert came == set(slices.NAMES) - set(chosen)
-    assert slices.in_rotation(3, list(slices.NAMES)) is None
+    orders = [slices.in_order(chosen, count) for count in range(24)]
+    assert {order[0] for order in orders} == set(chosen)
+    assert all(sorted(order[:2]) == sorted(chosen) and len(order) == 3 for order in orders)
+    assert {order[2] for order in orders} == set(slices.NAMES) - set(chosen)
+    assert sorted(slices.in_order(list(slices.NAMES), 3)) == sorted(slices.NAMES)
+    assert slices.in_order([], 0) == [slices.NAMES[0]]
+
+
+def test_what_would_end_too_late_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(slices, "_for_the_last_commits", lambda: ["images", "slurm"])
+    monkeypatch.setattr(slices, "BUDGET_MINUTES", 5)
+    ran: list[str] = []
+    monkeypatch.setattr(slices, "run", lambda target: (ran.append(target), (True, PASSED))[1])
+    assert slices.main(["touched"]) == 0
+    assert ran == ["test", "test-slurm"]
+    assert "make test-images is left out" in capsys.readouterr().out
 
 
 def test_report_is_the_summary_of_failures_or_the_closing_line() -> None:
