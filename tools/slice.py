@@ -113,8 +113,8 @@ def run(target: str) -> tuple[bool, str]:
 def main(words: list[str]) -> int:
     begin = time.monotonic()
     if not (words in (["all"], ["touched"]) or (words and set(words) <= set(NAMES))):
-        names = ", ".join(NAMES)
-        print(f"slice.py: received {' '.join(words) or 'nothing'}; expected all, touched, or names of {names}")
+        known = ", ".join(NAMES)
+        print(f"slice.py: received {' '.join(words) or 'nothing'}; expected all, touched, or names of {known}")
         return 2
     ends = {"test": run("test")} if words[0] in ("all", "touched") else {}
     names = {"all": lambda: list(NAMES), "touched": _for_the_last_commits}.get(words[0], lambda: words)()
