@@ -95,12 +95,12 @@ SIDE_BY_SIDE = -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadsco
 
 # One run, fast tests first (tests/conftest.py orders them), so that its last line is the verdict on everything.
 .PHONY: test
-test: setup $(HELM) ## run every test against the installed package
+test: setup $(HELM) ## prove each fact once, against the installed package
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
 # tools/slice.py has the names of the slices, and which paths call for which.
 .PHONY: test-all
-test-all: setup ## run make test and every slice that needs another environment; SLICE=NAME is one (make test-NAME)
+test-all: setup ## run make test and all slices: more sizes, other environments; SLICE=NAME is one, as make test-NAME
 	@$(VENV)/bin/python tools/slice.py $(or $(SLICE),all)
 
 .PHONY: soak
@@ -123,7 +123,7 @@ $(VENV)/fuzzer: pyproject.toml | $(VENV)/installed
 .PHONY: test-tf-matrix
 test-tf-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
 	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
-	-k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
+	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
 
 $(VENV_TF216)/bin/python:
 	$(call create,$(VENV_TF216),$(PYTHON),12)
@@ -149,7 +149,7 @@ version = $$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.vers
 .PHONY: test-gpu-build
 test-gpu-build: $(VENV_GPU)/installed ## the same wheel beside TensorFlow's build for GPUs, on any machine
 	@PATH="$(CURDIR)/$(VENV_GPU)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_GPU)/bin/pytest $(PYTEST_ARGUMENTS) \
-	-k 'not (np1 or np3 or np4)' tests/unit/test_gpu_kernels.py tests/unit/test_xla.py tests/ranks/test_broadcast.py
+	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_gpu_kernels.py tests/unit/test_xla.py tests/ranks/test_broadcast.py
 
 $(VENV_GPU)/bin/python:
 	$(call create,$(VENV_GPU),$(PYTHON),13)
@@ -166,21 +166,14 @@ $(VENV_GPU)/installed: $(VENV)/installed | $(VENV_GPU)/bin/python
 .PHONY: docker-compose
 docker-compose: $(VENV)/bin/docker-compose
 
-.PHONY: test-images
-test-images: docker-compose $(HELM) ## build the images and run the jobs of compose/ (root, or a Docker engine)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=images tests/compose
+# Tests that make test leaves out, by their mark: those of images with all combinations (root, or a Docker engine; for
+# CUDA a download of 3 GB and an image of 7), those of Slurm with root and Debian's slurm-wlm and munge.
+OF_IMAGES := images cuda-image
+.PHONY: $(OF_IMAGES:%=test-%)
+$(OF_IMAGES:%=test-%): test-%: docker-compose $(HELM)
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=$* tests/compose
 
-# A download of 3 GB and an image of 7.
-.PHONY: test-cuda-image
-test-cuda-image: docker-compose ## build the image for CUDA and look at it without a GPU (root, or a Docker engine)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=cuda-image tests/compose
-
-.PHONY: test-slurm
-test-slurm: setup ## run jobs of a real Slurm on this machine (root, and Debian's slurm-wlm and munge)
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=slurm tests/launch/test_slurm.py
-
-# Slices in the environment of make test: tests that it leaves out, by their mark.
-OTHERS := ranks elastic hosts launch data-service docs gpu-kernels engine
+OTHERS := ranks elastic hosts launch data-service docs gpu-kernels engine slurm
 .PHONY: $(OTHERS:%=test-%)
 $(OTHERS:%=test-%): test-%: setup
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) \

@@ -42,8 +42,10 @@ DEVICES = ON_GPU if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICE
 SAMPLED = bool(os.environ.get("TFDIST_TEST_SAMPLE"))
 ONE_IN = {1: 8, 2: 3, 3: 8, 4: 8}
 # These tests train, which takes a second or more at each size: `make test` runs each at one size, the others at two.
-TRAINING = ("callbacks", "test_control_flow", "test_gradient_tape", "test_loss_scale", "test_optimizer", "test_parity")
-TRAINING = (*TRAINING, "test_partial_optimizer", "test_sync_batch_norm", "test_tape", "test_xla_training")
+TRAINING = (
+    *("callbacks", "test_control_flow", "test_gradient_tape", "test_loss_scale", "test_optimizer", "test_parity"),
+    *("test_partial_optimizer", "test_sync_batch_norm", "test_tape", "test_xla_training"),
+)
 # Where a test has them. Two ranks are the cheapest that can differ, three the cheapest that are no power of two.
 ORDER_OF_SIZES = ((2, 3, 4, 1), (3, 2, 4, 1), (2, 4, 3, 1), (2, 1, 3, 4))
 POLL_SECONDS = 0.05
