@@ -41,7 +41,10 @@ class CMakeBuild(build_ext):
 setup(
     packages=[
         *find_packages(include=["tfdist", "tfdist.*"]),
-        *(f"tfdist.{name}" for name in find_packages(include=["callbacks", "data_service", "data_service.*"])),
+        *(
+            f"tfdist.{name}"
+            for name in find_packages(include=["callbacks", "callbacks.*", "data_service", "data_service.*"])
+        ),
     ],
     package_dir={"tfdist": "tfdist", "tfdist.callbacks": "callbacks", "tfdist.data_service": "data_service"},
     ext_modules=[Extension("tfdist.libtfdist", sources=[])],

@@ -65,9 +65,9 @@ def measure(name: str, rounds: int, steps: int, result: Path) -> None:
     import tensorflow as tf
 
     import tfdist
-    from tfdist.autotune.knobs import offered
     from tfdist.autotune.tuner import DONE, WATCH
     from tfdist.callbacks.autotune import Autotune
+    from tfdist.native.knobs import offered
 
     model, x, y = build(name)
     callback = tfdist.callbacks.DataParallel(scale_learning_rate=False)

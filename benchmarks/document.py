@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tfdist.atomic_file import write_atomically
+from tfdist.system.atomic_file import write_atomically
 
 PERFORMANCE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 

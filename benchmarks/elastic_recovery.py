@@ -35,7 +35,7 @@ from typing import Any
 
 import two_hosts
 
-from tfdist.bench import table
+from tfdist.command.bench import table
 
 SECONDS = 300
 STALL_S, HOST_S = 10, 5
@@ -235,7 +235,7 @@ def in_next_commit(number: int, own: int, step: int) -> None:
 
 
 def when_it_meets() -> None:
-    from tfdist import runtime
+    from tfdist.world import runtime
 
     runtime.shrink = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 

@@ -13,16 +13,18 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, config, errors, model_optimizer, optimizer, runtime, tuning
+from tfdist import config, errors
 from tfdist.autotune import record
-from tfdist.autotune.knobs import Setting, World, offered, settings
 from tfdist.autotune.search import COMPARED, Verdict
 from tfdist.autotune.tuner import COMPARE, DONE, EXPLORE, WATCH, Order, Tuner
-from tfdist.callbacks.model_hook import ModelHook
-from tfdist.compression import Compression
-from tfdist.gradients import in_buckets
-from tfdist.local_variable import key_of
-from tfdist.ops import call, order
+from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.native.knobs import Setting, World, offered, settings
+from tfdist.ops.compression import Compression
+from tfdist.ops.graph import call, order
+from tfdist.training import keras_version, model_optimizer, optimizer
+from tfdist.training.gradients import in_buckets
+from tfdist.training.local_variable import key_of
+from tfdist.world import runtime, tuning
 
 # A sample of a setting that is kept is so many times as long, for it takes a collective.
 WATCHED_SAMPLES = 10
@@ -146,7 +148,7 @@ class Autotune(keras.callbacks.Callback):
 
     def _begin(self) -> None:
         """The first time in a `fit`, at its second step."""
-        inner = [_compat.inner_optimizer(each) for each in model_optimizer.optimizers_of(self.model)]
+        inner = [keras_version.inner_optimizer(each) for each in model_optimizer.optimizers_of(self.model)]
         self._accumulated = max(each.gradient_accumulation_steps or 1 for each in inner)
         if self._order is None:
             self._default = self._default_setting()

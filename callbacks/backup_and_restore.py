@@ -13,14 +13,16 @@ import keras
 import numpy as np
 
 import tfdist
-from tfdist import _compat, adapted_state, errors, model_optimizer, optimizer, random_state
-from tfdist.atomic_file import need_folder
-from tfdist.callbacks import metric_reduction, snapshot, writer
-from tfdist.callbacks.failure_series import FailureSeries
-from tfdist.callbacks.model_hook import ModelHook, broadcast_state, need_equal_batches, statistics_of_rank
-from tfdist.callbacks.snapshot import Position
-from tfdist.callbacks.writer import Writer
-from tfdist.local_path import local_path
+from tfdist import errors
+from tfdist.callbacks.fit import metric_reduction
+from tfdist.callbacks.fit.model_hook import ModelHook, broadcast_state, need_equal_batches, statistics_of_rank
+from tfdist.callbacks.store import snapshot, writer
+from tfdist.callbacks.store.failure_series import FailureSeries
+from tfdist.callbacks.store.snapshot import Position
+from tfdist.callbacks.store.writer import Writer
+from tfdist.system.atomic_file import need_folder
+from tfdist.system.local_path import local_path
+from tfdist.training import adapted_state, keras_version, model_optimizer, optimizer, random_state
 
 _logger = logging.getLogger("tfdist")
 
@@ -94,7 +96,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self._save_freq != "epoch":
             need_equal_batches(f"BackupAndRestore(save_freq={self._save_freq})")
         self._hook.resume_batch = self._saved_at = 0
-        _compat.set_initial_epoch(self.model, 0)
+        keras_version.set_initial_epoch(self.model, 0)
         if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while it dropped batches
             self.model.train_function = self.model.train_function.train_function
         self._leaves_out = False
@@ -106,7 +108,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if loaded is None:
             return
         position, local = loaded
-        _compat.set_initial_epoch(self.model, position.epoch)
+        keras_version.set_initial_epoch(self.model, position.epoch)
         self._set_rate(local)
         rates = self._rates()
         self._hook.resume_batch = self._saved_at = position.batch
@@ -134,7 +136,7 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         # A later fit of this model starts from its own first epoch.
-        _compat.set_initial_epoch(self.model, 0)
+        keras_version.set_initial_epoch(self.model, 0)
         if self._delete:
             self._writer.drop()
         self._writer.wait()
@@ -229,7 +231,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         in_force = self._rates()
         failure = tfdist.broadcast_object(self._take_over(), 0, name="backup is taken over")
         if failure:
-            _compat.set_initial_epoch(self.model, 0)
+            keras_version.set_initial_epoch(self.model, 0)
             self._failures.end()
             raise errors.TfdistError(failure)
         broadcast_state(self.model, root_rank=0)
@@ -289,7 +291,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         state |= random_state.state_of_process()
         for prefix, each, _ in self._optimizers():
             state[f"{prefix} rate factor"] = np.array(optimizer.learning_rate_scale(each))
-            rate = _compat.learning_rate_of(each)
+            rate = keras_version.learning_rate_of(each)
             if isinstance(rate, keras.Variable):
                 state[f"{prefix} rate"] = rate.numpy()
         if position.batch:
@@ -316,7 +318,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 if factor != optimizer.learning_rate_scale(each):
                     optimizer.scale_learning_rate(each, factor)
             if f"{prefix} rate" in state:
-                _compat.learning_rate_of(each).assign(state[f"{prefix} rate"])
+                keras_version.learning_rate_of(each).assign(state[f"{prefix} rate"])
 
     def _rates(self) -> dict[str, Any]:
         state = self._local_state(Position(0, 0))

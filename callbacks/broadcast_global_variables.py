@@ -8,11 +8,12 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist import errors, runtime
-from tfdist.callbacks import fit_agreement
-from tfdist.callbacks.drift import checked
-from tfdist.callbacks.model_hook import ModelHook, begin_equal
-from tfdist.ops import call
+from tfdist import errors
+from tfdist.callbacks.fit import fit_agreement
+from tfdist.callbacks.fit.drift import checked
+from tfdist.callbacks.fit.model_hook import ModelHook, begin_equal
+from tfdist.ops.graph import call
+from tfdist.world import runtime
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):

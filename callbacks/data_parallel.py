@@ -11,16 +11,19 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist import config, errors, model_optimizer, optimizer, random_state, runtime, xla
-from tfdist.callbacks import fit_agreement
+from tfdist import config, errors
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
-from tfdist.callbacks.data_digest import complaint
-from tfdist.callbacks.drift import checked
+from tfdist.callbacks.fit import fit_agreement
+from tfdist.callbacks.fit.data_digest import complaint
+from tfdist.callbacks.fit.drift import checked
+from tfdist.callbacks.fit.model_hook import ModelHook, begin_equal
+from tfdist.callbacks.fit.optimizer_warmup import OptimizerWarmup
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
-from tfdist.callbacks.model_hook import ModelHook, begin_equal
-from tfdist.callbacks.optimizer_warmup import OptimizerWarmup
-from tfdist.compression import AnyCompression, Compression
 from tfdist.elastic import advice, loop
+from tfdist.ops import xla
+from tfdist.ops.compression import AnyCompression, Compression
+from tfdist.training import model_optimizer, optimizer, random_state
+from tfdist.world import runtime
 
 _logger = logging.getLogger("tfdist")
 

@@ -9,10 +9,10 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist import runtime
 from tfdist.data_service.trainer.visitation import log_since, newest_passes
 from tfdist.data_service.trainer.wait import Waited, wait_for_data
 from tfdist.ops.allreduce import reduce_figures
+from tfdist.world import runtime
 
 
 class DataWait(keras.callbacks.Callback):

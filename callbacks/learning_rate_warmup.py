@@ -7,11 +7,12 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist import errors, runtime
-from tfdist._compat import print_message
-from tfdist.callbacks.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
-from tfdist.callbacks.model_hook import ModelHook
-from tfdist.callbacks.rate_setter import RateSetter
+from tfdist import errors
+from tfdist.callbacks.fit.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
+from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.callbacks.fit.rate_setter import RateSetter
+from tfdist.training.keras_version import print_message
+from tfdist.world import runtime
 
 
 def warmup_rate(initial_lr: float, size: int, step: int, warmup_steps: int) -> float:

@@ -6,11 +6,11 @@ from typing import Any
 
 import keras
 
-from tfdist import runtime
-from tfdist.callbacks import fit_agreement
-from tfdist.callbacks.drift import checked
-from tfdist.callbacks.model_hook import ModelHook
-from tfdist.ops import call
+from tfdist.callbacks.fit import fit_agreement
+from tfdist.callbacks.fit.drift import checked
+from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.ops.graph import call
+from tfdist.world import runtime
 
 
 class MetricAverageCallback(keras.callbacks.Callback):

@@ -11,12 +11,13 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, errors, optimizer
-from tfdist.callbacks import straggler
-from tfdist.callbacks.compiled_optimizer import CompiledOptimizer
-from tfdist.callbacks.model_hook import ModelHook
-from tfdist.local_path import local_path
-from tfdist.noise_scale import DEFAULT_DECAY, GradientNorms, estimate
+from tfdist import errors
+from tfdist.callbacks.fit import straggler
+from tfdist.callbacks.fit.compiled_optimizer import CompiledOptimizer
+from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.system.local_path import local_path
+from tfdist.training import keras_version, optimizer
+from tfdist.training.noise_scale import DEFAULT_DECAY, GradientNorms, estimate
 
 _logger = logging.getLogger("tfdist")
 # Less than this is no reason to look for a slow rank: in a short epoch any hiccup is a large share.
@@ -128,7 +129,7 @@ class Metrics(keras.callbacks.Callback):
 
     def _noise_scale(self, norms: GradientNorms) -> float:
         own, reduced = norms.read() or (float("nan"), float("nan"))
-        batches = _compat.inner_optimizer(self.model.optimizer).gradient_accumulation_steps or 1
+        batches = keras_version.inner_optimizer(self.model.optimizer).gradient_accumulation_steps or 1
         batch = batches * (self._hook.samples_seen() - self._samples) / max(self._steps, 1)
         mine = tf.constant([own, batch], tf.float64)
         small, batch = tfdist.allreduce(mine, op=tfdist.Average, name="gradient noise scale").numpy()

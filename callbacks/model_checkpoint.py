@@ -11,11 +11,12 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist import errors, model_optimizer
-from tfdist.atomic_file import need_folder, need_room, write_atomically
-from tfdist.callbacks.failure_series import FailureSeries, disk_error
-from tfdist.callbacks.model_hook import ModelHook, need_equal_batches
-from tfdist.local_path import local_path
+from tfdist import errors
+from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
+from tfdist.callbacks.store.failure_series import FailureSeries, disk_error
+from tfdist.system.atomic_file import need_folder, need_room, write_atomically
+from tfdist.system.local_path import local_path
+from tfdist.training import model_optimizer
 
 _DESCRIPTION_BYTES = 1 << 20
 _BY_KERAS = "let Keras write to the store: RankZero(lambda: keras.callbacks.ModelCheckpoint(...))"

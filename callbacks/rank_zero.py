@@ -9,7 +9,7 @@ import keras
 
 import tfdist
 from tfdist import errors
-from tfdist.callbacks.model_hook import ModelHook
+from tfdist.callbacks.fit.model_hook import ModelHook
 
 # Every hook of a Keras callback that takes part in training, evaluation and prediction.
 _HOOKS = (

@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist import runtime
-from tfdist.callbacks.model_hook import ModelHook
+from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.ops.allreduce import reduce_figures
+from tfdist.world import runtime
 
 
 class Throughput(keras.callbacks.Callback):

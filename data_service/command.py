@@ -29,7 +29,7 @@ from tfdist.data_service.server.config import (
     WorkerConfig,
 )
 from tfdist.errors import ConfigError, PeerLostError
-from tfdist.launch.option import amount
+from tfdist.launch.option.option import amount
 
 FAILURE = 1
 _ACCEPTED = 202

@@ -19,18 +19,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"tfdist": "tfdist", "callbacks": "tfdist.callbacks", "data_service": "tfdist.data_service"}
 # What the data service shares with the rest: process control, streams, what is not worth showing, whole files.
 DATA_SERVICE_TOOLS = (
-    "tfdist._native",  # the ops that run on workers, and what is counted, are in the library
-    "tfdist.launch.process",
-    "tfdist.launch.descriptor",
-    "tfdist.launch.outlet",
-    "tfdist.launch.chatter",
-    "tfdist.launch.option",
-    "tfdist.atomic_file",
-    "tfdist.local_path",
-    "tfdist.exit_hook",
-    "tfdist.text_table",
-    "tfdist.observe.http_server",
-    "tfdist.observe.prometheus",
+    "tfdist.native.library",  # the ops that run on workers, and what is counted, are in the library
+    "tfdist.system.process",
+    "tfdist.system.stream.descriptor",
+    "tfdist.system.stream.outlet",
+    "tfdist.system.stream.chatter",
+    "tfdist.launch.option.option",
+    "tfdist.system.atomic_file",
+    "tfdist.system.local_path",
+    "tfdist.system.exit_hook",
+    "tfdist.system.text_table",
+    "tfdist.system.http_server",
+    "tfdist.system.prometheus",
 )
 # The rooms of the data service that each of them may look into, beside what lies above them.
 DATA_SERVICE_ROOMS = {
@@ -44,13 +44,16 @@ DATA_SERVICE_ROOMS = {
 # What a launcher must not wait for, and what starts MPI when it is imported.
 HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
 LIGHT_ROOMS = (
+    "tfdist.system",
+    "tfdist.protocol",
     "tfdist.launch",
-    "tfdist.remote",
-    "tfdist.command",
-    "tfdist.bench.command",
-    "tfdist.doctor.command",
-    "tfdist.image",
-    "tfdist.observe.command",
+    "tfdist.command.main",
+    "tfdist.command.__main__",
+    "tfdist.command.bench.command",
+    "tfdist.command.chaos",
+    "tfdist.command.doctor.command",
+    "tfdist.command.image",
+    "tfdist.command.timeline",
     "tfdist.data_service.command",
     "tfdist.data_service.process.manager",
     "tfdist.data_service.inspection.survey",
@@ -60,7 +63,7 @@ SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
 # config reads the settings; launch sets variables for its children and reads back those of its own protocol; ancestry
 # knows which of both are not for what a rank starts.
-ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.ancestry")
+ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.system.ancestry")
 
 # C++: the rooms each room may include (itself always), and which room owns which foreign headers.
 CPP_ROOMS = {
@@ -86,7 +89,7 @@ FOREIGN_OWNERS = {
 }
 # The one file of core that may use intrinsics, so that everything else stays portable.
 INTRINSICS = ("<immintrin.h>", "<arm_neon.h>")
-INTRINSICS_FILE = "core/float_span.cc"
+INTRINSICS_FILE = "core/value/float_span.cc"
 STANDARD_HEADERS = frozenset(
     """
     algorithm any array atomic bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits
@@ -234,24 +237,24 @@ def check_data_service_rooms(modules: list[Module]) -> list[str]:
 
 
 def check_callbacks(modules: list[Module]) -> list[str]:
-    """Callbacks use what any plugin could: public modules, by their public names, and the one `_compat`."""
+    """Callbacks use what any plugin could, by its public names."""
     return [
         f"{module.name}:{imported.line} imports {imported.target}, which is private to tfdist"
         for module in modules
         if in_room(module.name, "tfdist.callbacks")
         for imported in imports_of(module)
-        if in_room(imported.target, "tfdist") and not in_room(imported.target, "tfdist.callbacks", "tfdist._compat")
+        if in_room(imported.target, "tfdist") and not in_room(imported.target, "tfdist.callbacks")
         if any(part.startswith("_") and not part.startswith("__") for part in imported.target.split("."))
     ]
 
 
 def check_direction(modules: list[Module]) -> list[str]:
     """Nothing looks up to callbacks, bench or examples, but an __init__ lazily, `tfdist.keras`, and bench itself."""
-    upper = ("tfdist.callbacks", "tfdist.bench", "callbacks", "examples", "benchmarks", "tests", "tools")
+    upper = ("tfdist.callbacks", "tfdist.command.bench", "callbacks", "examples", "benchmarks", "tests", "tools")
     return [
         f"{module.name}:{imported.line} imports {imported.target}; only an __init__ may, inside a function"
         for module in modules
-        if not in_room(module.name, "tfdist.callbacks", "tfdist.keras", "tfdist.bench")
+        if not in_room(module.name, "tfdist.callbacks", "tfdist.keras", "tfdist.command.bench")
         for imported in imports_of(module)
         if in_room(imported.target, *upper) and not (module.is_package and imported.lazy)
     ]
@@ -262,7 +265,7 @@ def check_serializers(modules: list[Module]) -> list[str]:
     return [
         f"{module.name}:{imported.line} imports {imported.target}; what crosses a socket is JSON or bytes"
         for module in modules
-        if in_room(module.name, "tfdist.launch")
+        if in_room(module.name, "tfdist.launch") and not in_room(module.name, "tfdist.launch.function")
         for imported in imports_of(module)
         if imported.target.partition(".")[0] in SERIALIZERS
     ] + [
@@ -270,7 +273,7 @@ def check_serializers(modules: list[Module]) -> list[str]:
         for module in modules
         if any(imported.target.partition(".")[0] in SERIALIZERS for imported in imports_of(module))
         for imported in imports_of(module)
-        if imported.target.partition(".")[0] in SOCKETS or in_room(imported.target, "tfdist.launch.channel")
+        if imported.target.partition(".")[0] in SOCKETS or in_room(imported.target, "tfdist.launch.wire.channel")
     ]
 
 
@@ -335,7 +338,7 @@ def _forbidden_include(path: str, room: str, target: str) -> str:
     if other in CPP_ROOMS and "/" in name:
         return "" if other in (room, *CPP_ROOMS[room]) else f"{room}/ may not look into {other}/"
     if target.startswith('"'):
-        return 'write own headers with their room, as in "core/status.h"'
+        return 'write own headers with their room, as in "core/value/status.h"'
     if room == "core" and name not in STANDARD_HEADERS:
         intrinsics = target in INTRINSICS
         if not intrinsics or path != INTRINSICS_FILE:
@@ -379,51 +382,60 @@ def test_cpp_rooms(check: Callable[[dict[str, str]], list[str]]) -> None:
     assert check(sources) == []
 
 
-PACKAGE = Module("tfdist", "def __getattr__(name):\n    from tfdist import callbacks, runtime\n", is_package=True)
-RUNTIME = Module("tfdist.runtime", "def rank():\n    import tensorflow as tf\n")
+PACKAGE = Module(
+    "tfdist",
+    "def __getattr__(name):\n    from tfdist import callbacks; from tfdist.world import runtime\n",
+    is_package=True,
+)
+RUNTIME = Module("tfdist.world.runtime", "def rank():\n    import tensorflow as tf\n")
 CONFIG = Module("tfdist.config", "import os\nos.environ['TFDIST_A']\n")
 GOOD = [
     PACKAGE,
     CONFIG,
     RUNTIME,
     Module("tfdist.launch", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy\n", is_package=True),
-    Module("tfdist.launch.host", "import os\nfrom tfdist import config, __version__\nos.environ['TFDIST_JOB_ID']\n"),
+    Module(
+        "tfdist.launch.host.host", "import os\nfrom tfdist import config, __version__\nos.environ['TFDIST_JOB_ID']\n"
+    ),
     Module("tfdist.data_service", "from tfdist import __version__, errors\nimport tfdist.config\n", True),
     Module("tfdist.errors", ""),
     Module("tfdist.data_service.process.node", "import tensorflow as tf\nimport os\nos.environ.get('PATH')\n"),
-    Module("tfdist.callbacks", "import tfdist\nfrom tfdist import runtime\nfrom ._order import x\n", True),
+    Module("tfdist.callbacks", "import tfdist\nfrom tfdist.world import runtime\nfrom ._order import x\n", True),
     Module("tfdist.callbacks._order", "import keras\nx = 'TFDIST_A was not set'\n"),
 ]
 BAD_PYTHON = [
-    (check_light_rooms, "tfdist.launch.host", "import numpy as np"),
-    (check_light_rooms, "tfdist.launch.host", "def f():\n    from keras import Model"),
-    (check_light_rooms, "tfdist.launch.host", "from tfdist.runtime import rank"),
-    (check_light_rooms, "tfdist.launch.host", "from .. import runtime"),
-    (check_light_rooms, "tfdist.launch.host", "import importlib\nimportlib.import_module('tensorflow.io')"),
-    (check_light_rooms, "tfdist.launch.host", "from tfdist import rank"),
+    (check_light_rooms, "tfdist.launch.host.host", "import numpy as np"),
+    (check_light_rooms, "tfdist.launch.host.host", "def f():\n    from keras import Model"),
+    (check_light_rooms, "tfdist.launch.host.host", "from tfdist.world.runtime import rank"),
+    (check_light_rooms, "tfdist.launch.host.host", "from ...world import runtime"),
+    (check_light_rooms, "tfdist.launch.host.host", "import importlib\nimportlib.import_module('tensorflow.io')"),
+    (check_light_rooms, "tfdist.launch.host.host", "from tfdist import rank"),
     (check_light_rooms, "tfdist.config", "import numpy"),
-    (check_light_rooms, "tfdist.launch.generations", "try:\n    import tensorflow\nexcept ImportError:\n    pass"),
-    (check_data_service, "tfdist.data_service.process.node", "from tfdist.runtime import rank"),
+    (check_light_rooms, "tfdist.launch.run.generations", "try:\n    import tensorflow\nexcept ImportError:\n    pass"),
+    (check_data_service, "tfdist.data_service.process.node", "from tfdist.world.runtime import rank"),
     (check_data_service, "tfdist.data_service.process.node", "from tfdist import rank"),
     (check_data_service, "tfdist.data_service.process.node", "from ...runtime import rank"),
     (check_data_service_rooms, "tfdist.data_service.source.order", "from tfdist.data_service.trainer import watch"),
     (check_data_service_rooms, "tfdist.data_service.server.port", "from ..process import node"),
-    (check_callbacks, "tfdist.callbacks.throughput", "from tfdist import _native"),
-    (check_callbacks, "tfdist.callbacks.throughput", "from tfdist.runtime import _state"),
-    (check_direction, "tfdist.runtime", "from tfdist.callbacks import DataParallel"),
-    (check_direction, "tfdist.runtime", "def f():\n    import tfdist.callbacks"),
+    (check_callbacks, "tfdist.callbacks.throughput", "from tfdist.world.runtime import _state"),
+    (check_direction, "tfdist.world.runtime", "from tfdist.callbacks import DataParallel"),
+    (check_direction, "tfdist.world.runtime", "def f():\n    import tfdist.callbacks"),
     (check_direction, "tfdist.data_service.process.node", "import callbacks"),
-    (check_direction, "tfdist.ops.allreduce", "from tfdist.bench import size"),
-    (check_direction, "tfdist.runtime", "from examples import digits"),
-    (check_serializers, "tfdist.launch.host", "import pickle"),
-    (check_serializers, "tfdist.launch.launcher", "def f():\n    from cloudpickle import loads"),
-    (check_serializers, "tfdist.launch.host", "from multiprocessing.connection import Listener"),
-    (check_serializers, "tfdist.remote.parcel", "import pickle\nimport socket"),
-    (check_serializers, "tfdist.remote.parcel", "import cloudpickle\nfrom tfdist.launch.channel import Channel"),
-    (check_environment, "tfdist.runtime", "import os\nos.environ['TFDIST_A']"),
-    (check_environment, "tfdist.runtime", "import os\nos.getenv('HOROVOD_TIMELINE')"),
-    (check_environment, "tfdist.runtime", "import os\nNAME = 'TFDIST_A'\n'x' in os.environ"),
-    (check_environment, "tfdist.runtime", "from os import environ\ndef f(name):\n    return environ.get(name)"),
+    (check_direction, "tfdist.ops.allreduce", "from tfdist.command.bench import size"),
+    (check_direction, "tfdist.world.runtime", "from examples import digits"),
+    (check_serializers, "tfdist.launch.host.host", "import pickle"),
+    (check_serializers, "tfdist.launch.run.launcher", "def f():\n    from cloudpickle import loads"),
+    (check_serializers, "tfdist.launch.host.host", "from multiprocessing.connection import Listener"),
+    (check_serializers, "tfdist.launch.function.parcel", "import pickle\nimport socket"),
+    (
+        check_serializers,
+        "tfdist.launch.function.parcel",
+        "import cloudpickle\nfrom tfdist.launch.wire.channel import Channel",
+    ),
+    (check_environment, "tfdist.world.runtime", "import os\nos.environ['TFDIST_A']"),
+    (check_environment, "tfdist.world.runtime", "import os\nos.getenv('HOROVOD_TIMELINE')"),
+    (check_environment, "tfdist.world.runtime", "import os\nNAME = 'TFDIST_A'\n'x' in os.environ"),
+    (check_environment, "tfdist.world.runtime", "from os import environ\ndef f(name):\n    return environ.get(name)"),
 ]
 
 
@@ -452,16 +464,16 @@ def test_eager_import_of_callbacks_in_an_init_is_found() -> None:
 
 
 def test_message_shows_the_chain_of_imports() -> None:
-    (problem,) = check_light_rooms(with_module("tfdist.launch.host", "import tfdist.runtime"))
-    assert problem.startswith("tfdist.launch.host -> tfdist.runtime -> tensorflow (line 2)")
+    (problem,) = check_light_rooms(with_module("tfdist.launch.host.host", "import tfdist.world.runtime"))
+    assert problem.startswith("tfdist.launch.host.host -> tfdist.world.runtime -> tensorflow (line 2)")
 
 
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("core/engine.cc", "#include <vector>"),
-        ("core/engine.cc", '#include "core/status.h"'),
-        ("core/engine.cc", "// #include <mpi.h>"),
+        ("core/engine/engine.cc", "#include <vector>"),
+        ("core/engine/engine.cc", '#include "core/value/status.h"'),
+        ("core/engine/engine.cc", "// #include <mpi.h>"),
         (INTRINSICS_FILE, "#include <immintrin.h>"),
         ("mpi/communicator.cc", "#include <mpi.h>"),
         ("mpi/communicator.cc", "#include <unistd.h>"),
@@ -476,13 +488,13 @@ def test_include_check_accepts(path: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("core/engine.cc", "#include <mpi.h>"),
-        ("core/engine.cc", '#  include "mpi.h"'),
-        ("core/engine.cc", "#include <sched.h>"),
-        ("core/engine.cc", "#include <immintrin.h>"),
-        ("core/engine.cc", '#include "mpi/mpi_communicator.h"'),
-        ("core/engine.cc", '#include "tensorflow/core/framework/tensor.h"'),
-        ("core/engine.cc", '#include "status.h"'),
+        ("core/engine/engine.cc", "#include <mpi.h>"),
+        ("core/engine/engine.cc", '#  include "mpi.h"'),
+        ("core/engine/engine.cc", "#include <sched.h>"),
+        ("core/engine/engine.cc", "#include <immintrin.h>"),
+        ("core/engine/engine.cc", '#include "mpi/mpi_communicator.h"'),
+        ("core/engine/engine.cc", '#include "tensorflow/core/framework/tensor.h"'),
+        ("core/engine/engine.cc", '#include "status.h"'),
         ("mpi/communicator.cc", '#include "tf/conversion.h"'),
         ("mpi/communicator.cc", '#include "absl/status/status.h"'),
         ("tf/conversion.cc", '#include "mpi/mpi_communicator.h"'),
@@ -496,8 +508,8 @@ def test_include_check_finds(path: str, line: str) -> None:
 
 
 def test_cpp_environment_check_finds() -> None:
-    assert len(check_cpp_environment({"core/engine.cc": 'const char* a = std::getenv("TFDIST_A");'})) == 1
-    assert check_cpp_environment({"core/engine.cc": "int a = 1;  // no getenv() here"}) == []
+    assert len(check_cpp_environment({"core/engine/engine.cc": 'const char* a = std::getenv("TFDIST_A");'})) == 1
+    assert check_cpp_environment({"core/engine/engine.cc": "int a = 1;  // no getenv() here"}) == []
 
 
 @pytest.mark.parametrize(
@@ -506,10 +518,10 @@ def test_cpp_environment_check_finds() -> None:
         "tfdist",
         "tfdist.launch.command",
         "tfdist.command.main",
-        "tfdist.bench.command",
-        "tfdist.image.command",
-        "tfdist.observe.command",
-        "tfdist.remote.function_job",
+        "tfdist.command.bench.command",
+        "tfdist.command.image.command",
+        "tfdist.command.timeline.command",
+        "tfdist.launch.function.function_job",
         "tfdist.config",
     ],
 )

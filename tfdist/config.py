@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tfdist import ancestry, local_path
 from tfdist.errors import ConfigError
-from tfdist.text_table import aligned
+from tfdist.system import ancestry, local_path
+from tfdist.system.text_table import aligned
 
 
 @dataclass(frozen=True)

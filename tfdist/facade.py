@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 from typing import NoReturn
 
-from tfdist.compression import Compression
-from tfdist.equality import check_equal
 from tfdist.observe import timeline
 from tfdist.observe.timeline import stop_timeline
 from tfdist.ops.barrier import barrier
+from tfdist.ops.compression import Compression
 from tfdist.ops.join import join
-from tfdist.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from tfdist.reduction import Adasum, Average, Max, Min, Product, Sum
-from tfdist.runtime import (
+from tfdist.ops.reduction import Adasum, Average, Max, Min, Product, Sum
+from tfdist.training.equality import check_equal
+from tfdist.training.sync_batch_norm import SyncBatchNormalization
+from tfdist.world.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from tfdist.world.runtime import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -38,7 +39,6 @@ from tfdist.runtime import (
     shutdown,
     size,
 )
-from tfdist.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
     "Adasum",

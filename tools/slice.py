@@ -44,21 +44,21 @@ class Slice:
 
 
 # Modules of tfdist that are in no room, and the rooms that training goes through.
-_TRAINING = r"tfdist/([^/]+\.py|csrc/|ops/|autotune/|keras/|tensorflow/)|callbacks/"
-_LAUNCH = r"tfdist/(launch|remote|testing)/|tests/launch/"
+_TRAINING = r"tfdist/([^/]+\.py|(csrc|native|world|ops|training|input|autotune|observe|keras|tensorflow)/)|callbacks/"
+_LAUNCH = r"tfdist/(system|protocol|launch|testing)/|tests/launch/"
 SLICES = (
     Slice("ranks", 12, rf"{_TRAINING}|tfdist/elastic/|tests/ranks/"),
     Slice("elastic", 6, rf"{_TRAINING}|{_LAUNCH}|tfdist/elastic/|tests/elastic/"),
     Slice("hosts", 5, _LAUNCH),
-    Slice("launch", 6, rf"{_LAUNCH}|tfdist/(autotune|bench|chaos|command|observe)/|tests/chaos/"),
+    Slice("launch", 6, rf"{_LAUNCH}|tfdist/(autotune|command|observe)/|tests/chaos/"),
     Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
-    Slice("docs", 6, r"docs/|examples/|README\.md|tests/examples/|tfdist/(doctor|keras|tensorflow)/"),
+    Slice("docs", 6, r"docs/|examples/|README\.md|tests/examples/|tfdist/(command/doctor|keras|tensorflow)/"),
     Slice("gpu-kernels", 4, r"tfdist/csrc/(cuda|tf)/|tests/(gpu|xla)/"),
     Slice("engine", 10, r"tfdist/csrc/|tests/cpp/"),
     Slice("slurm", 2, r"tfdist/launch/|tests/launch/(slurm_cluster|test_slurm)\.py"),
-    Slice("images", 15, r"docker/|compose/|tests/compose/|tfdist/(launch|image)/|setup\.py"),
+    Slice("images", 15, r"docker/|compose/|tests/compose/|tfdist/(launch|command/image)/|setup\.py"),
     Slice("cuda-image", 6, r"docker/Dockerfile|tests/compose/test_cuda_image\.py|pyproject\.toml"),
-    Slice("tf-matrix", 8, r"tfdist/(csrc/tf|ops)/|tfdist/_|setup\.py|pyproject\.toml|tools/build_|CMakeLists"),
+    Slice("tf-matrix", 8, r"tfdist/(csrc/tf|native|ops|training)/|setup\.py|pyproject\.toml|tools/build_|CMakeLists"),
     Slice("tfio", 6, r"data_service/source/|tests/tfio/"),
     Slice("gpu-build", 6, r"tfdist/csrc/(cuda|nccl|tf)/"),
 )

@@ -10,12 +10,13 @@ published. The other eight published figures are not used by it, only compared w
 from dataclasses import replace
 from pathlib import Path
 
-from tfdist import _native
-from tfdist.bench import scale_cluster, scale_prediction, scale_record, scale_step, train
-from tfdist.bench.option import Record
-from tfdist.bench.scale_cluster import Cluster
-from tfdist.bench.scale_prediction import Manner, Plan
-from tfdist.bench.scale_step import Published, Step
+from tfdist.command.bench.option import Record
+from tfdist.command.bench.scale import scale_cluster, scale_prediction, scale_record, scale_step
+from tfdist.command.bench.scale.scale_cluster import Cluster
+from tfdist.command.bench.scale.scale_prediction import Manner, Plan
+from tfdist.command.bench.scale.scale_step import Published, Step
+from tfdist.command.bench.train import train
+from tfdist.native import library
 
 HERE = Path(__file__).resolve().parent
 BATCH = 64
@@ -67,7 +68,7 @@ def main() -> None:
         )
         steps[file] = step(name, pixels, rate, published)
     (chosen,) = (each for each in steps.values() if each.model == CHOSEN_BY)
-    plan = _native.plan_buckets([chosen.dtype] * len(chosen.gradients), chosen.gradients, THRESHOLD)
+    plan = library.plan_buckets([chosen.dtype] * len(chosen.gradients), chosen.gradients, THRESHOLD)
     found = round(deviation(chosen, plan, cluster, Manner(schedule="flat"), chosen.published[0]), 4)
     why = f"assumed: with it {CHOSEN_BY} has its published efficiency on 16 GPUs in a flat ring; see paper.py"
     for file, each in steps.items():

@@ -20,8 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfdist.bench import record, scale_step, table
-from tfdist.bench.scale_step import Step
+from tfdist.command.bench import record, table
+from tfdist.command.bench.scale import scale_step
+from tfdist.command.bench.scale.scale_step import Step
 
 BINDING = "--bind-to core"
 SMALL, LARGE = 4 << 10, 64 << 20

@@ -28,7 +28,7 @@ from tfdist.data_service.process.spare import SparePorts
 from tfdist.data_service.process.supervisor import ENDED, FAILED, READY, Member, Supervisor
 from tfdist.data_service.server import port
 from tfdist.errors import ConfigError
-from tfdist.launch.process import adopt_orphans, call_this_process, end_descendants, heeded
+from tfdist.system.process import adopt_orphans, call_this_process, end_descendants, heeded
 
 _HOST = "127.0.0.1"
 _STEP_S = 0.5

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from tfdist.data_service.inspection.status import DISPATCHER
 from tfdist.errors import TfdistError
-from tfdist.launch.process import call_this_process
+from tfdist.system.process import call_this_process
 
 # Exit statuses: as it was told to; a drain that lost elements; a start that would fail alike the next time.
 ENDED, LOST, REFUSED = 0, 1, 3

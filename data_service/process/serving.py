@@ -9,7 +9,7 @@ from typing import Any
 from tfdist.data_service.process.log import Log
 from tfdist.data_service.process.restart import RestartPolicy
 from tfdist.data_service.process.supervisor import FAILED, Supervisor
-from tfdist.launch.process import heeded
+from tfdist.system.process import heeded
 
 _STEP_S = 1.0
 FAILURE = 1

@@ -20,8 +20,8 @@ from typing import Any
 from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection.status import DISPATCHER
 from tfdist.data_service.process.restart import RestartPolicy, decide
-from tfdist.launch.chatter import is_chatter
-from tfdist.launch.process import before_exec
+from tfdist.system.process import before_exec
+from tfdist.system.stream.chatter import is_chatter
 
 STARTING, READY, DRAINING, WAITING, ENDED, FAILED = "starting", "ready", "draining", "waiting", "ended", "failed"
 _OVER = (ENDED, FAILED)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfdist.data_service.address import LARGEST_PORT, ServiceAddress, is_loopback
 from tfdist.errors import ConfigError
-from tfdist.local_path import local_path
+from tfdist.system.local_path import local_path
 
 _TAG = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DISPATCHER_TIMEOUT_S = 60.0

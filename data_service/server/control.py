@@ -16,8 +16,8 @@ from tfdist.data_service.inspection.status import Status
 from tfdist.data_service.server import metrics
 from tfdist.data_service.server.drain_request import HEADER, LARGEST_BODY_BYTES, Gatekeeper
 from tfdist.data_service.server.wait_book import WaitBook
-from tfdist.observe import prometheus
-from tfdist.observe.http_server import BoundedHandler, BoundedServer
+from tfdist.system import prometheus
+from tfdist.system.http_server import BoundedHandler, BoundedServer
 
 _POSTS = "POST /drain on a worker, POST /wait on a dispatcher"
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tfdist import _native
 from tfdist.data_service.server.rate import RateWindow
+from tfdist.native import library
 
 # Long enough that bursts do not show, short enough that a person sees what a change does.
 _WINDOW_S, _SPACING_S = 10.0, 0.5
@@ -73,15 +73,15 @@ class ServingMeter(TaskMeter):
         with self._lock:
             now_s = time.monotonic()
             if self._window.due(now_s):
-                self._window.add(now_s, _totals() | {"full_queues": _native.read_serving().waiting_iterators})
+                self._window.add(now_s, _totals() | {"full_queues": library.read_serving().waiting_iterators})
 
     def drain(self) -> None:
         """Tasks under dynamic sharding take no further part of the data; others run to their end."""
-        _native.set_draining(True)
+        library.set_draining(True)
 
 
 def _totals() -> dict[str, float]:
-    serving = _native.read_serving()
+    serving = library.read_serving()
     return {
         "elements_total": serving.elements,
         "bytes_total": serving.bytes,

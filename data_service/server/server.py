@@ -23,12 +23,13 @@ from tfdist.data_service.inspection.handshake import check_versions, wait_for
 from tfdist.data_service.inspection.status import DISPATCHER, DRAINED, DRAINING, READY, STARTING, WORKER, Status
 from tfdist.data_service.inspection.survey import look, meet
 from tfdist.data_service.inspection.wait_report import TrainerWait
-from tfdist.data_service.server import core, drain_request, journal, loopback, port, work_dir
+from tfdist.data_service.server import core, drain_request, loopback, port, work_dir
 from tfdist.data_service.server.config import DRAIN_TIMEOUT_S, DispatcherConfig, WorkerConfig
 from tfdist.data_service.server.control import ControlServer, Source
 from tfdist.data_service.server.counters import Meter, TaskMeter
-from tfdist.data_service.server.ledger import Ledger
-from tfdist.data_service.server.retirement import Caretaker
+from tfdist.data_service.server.journal import journal
+from tfdist.data_service.server.journal.ledger import Ledger
+from tfdist.data_service.server.journal.retirement import Caretaker
 from tfdist.data_service.server.wait_book import WaitBook
 from tfdist.data_service.source import row_reader
 from tfdist.errors import ConfigError, PeerLostError

@@ -6,8 +6,8 @@ import secrets
 import stat
 from pathlib import Path
 
-from tfdist.atomic_file import write_atomically
 from tfdist.errors import ConfigError
+from tfdist.system.atomic_file import write_atomically
 
 TOKEN_FILE = "tfdist-token"
 

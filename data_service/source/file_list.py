@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.errors import ConfigError
-from tfdist.local_path import local_path
+from tfdist.system.local_path import local_path
 
 
 def find(source: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], suffix: str) -> list[str]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist.data_service.source import order
 from tfdist.errors import ConfigError
-from tfdist.local_path import local_path
+from tfdist.system.local_path import local_path
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 # How files of these kinds begin.

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdist import _native, exit_hook
 from tfdist.errors import StallError
+from tfdist.native import library
+from tfdist.system import exit_hook
 
 # pyarrow decodes the columns of one read in threads of its own; a second read overlaps with what follows the first.
 _THREADS = 2
@@ -65,23 +66,23 @@ def open_reader() -> None:
     Raises:
         BuildError: If the shared library is missing or does not fit.
     """
-    library = _native.load()
+    loaded = library.load()
     pointer, number = ctypes.c_void_p, ctypes.c_int
-    library.tfdist_open_row_reader.argtypes = [_Function, number]
-    library.tfdist_open_row_reader.restype = None
-    library.tfdist_close_row_reader.argtypes = [ctypes.c_double]
-    library.tfdist_close_row_reader.restype = number
-    library.tfdist_read_is_wanted.argtypes = [pointer]
-    library.tfdist_read_is_wanted.restype = number
-    library.tfdist_give_column.argtypes = [
+    loaded.tfdist_open_row_reader.argtypes = [_Function, number]
+    loaded.tfdist_open_row_reader.restype = None
+    loaded.tfdist_close_row_reader.argtypes = [ctypes.c_double]
+    loaded.tfdist_close_row_reader.restype = number
+    loaded.tfdist_read_is_wanted.argtypes = [pointer]
+    loaded.tfdist_read_is_wanted.restype = number
+    loaded.tfdist_give_column.argtypes = [
         *(pointer, number, ctypes.POINTER(_GivenColumn), ctypes.c_char_p, number),
     ]
-    library.tfdist_give_column.restype = number
-    library.tfdist_fail_read.argtypes = [pointer, number, ctypes.c_char_p]
-    library.tfdist_fail_read.restype = None
-    library.tfdist_open_row_reader(_serve, _THREADS)
+    loaded.tfdist_give_column.restype = number
+    loaded.tfdist_fail_read.argtypes = [pointer, number, ctypes.c_char_p]
+    loaded.tfdist_fail_read.restype = None
+    loaded.tfdist_open_row_reader(_serve, _THREADS)
     # No thread of the library may ask for the interpreter while it ends.
-    exit_hook.register(library.tfdist_close_row_reader, _CLOSE_SECONDS)
+    exit_hook.register(loaded.tfdist_close_row_reader, _CLOSE_SECONDS)
 
 
 @contextmanager
@@ -95,32 +96,32 @@ def closed() -> Iterator[None]:
         StallError: If a read does not end.
     """
     open_reader()
-    library = _native.load()
+    loaded = library.load()
     try:
-        if not library.tfdist_close_row_reader(_CLOSE_SECONDS):
+        if not loaded.tfdist_close_row_reader(_CLOSE_SECONDS):
             raise StallError(
                 f"A read of rows has not ended within {_CLOSE_SECONDS} seconds, so the worker cannot be stopped. Is "
                 "the storage of the files gone? End the process instead."
             )
         yield
     finally:
-        library.tfdist_open_row_reader(_serve, _THREADS)
+        loaded.tfdist_open_row_reader(_serve, _THREADS)
 
 
 @_Function
 def _serve(read: int, request: Any, size: int) -> None:
-    library = _native.load()
+    loaded = library.load()
     try:
         parts = ctypes.string_at(request, size).split(b"\0")[:-1]
         columns = _read(parts)
-        if library.tfdist_read_is_wanted(read):
-            _give(library, read, columns)
+        if loaded.tfdist_read_is_wanted(read):
+            _give(loaded, read, columns)
     except FileNotFoundError as error:
-        library.tfdist_fail_read(read, _NOT_FOUND, str(error).encode())
+        loaded.tfdist_fail_read(read, _NOT_FOUND, str(error).encode())
     except (ValueError, ImportError) as error:
-        library.tfdist_fail_read(read, _INVALID_ARGUMENT, str(error).encode())
+        loaded.tfdist_fail_read(read, _INVALID_ARGUMENT, str(error).encode())
     except BaseException as error:  # noqa: BLE001  (the pipeline fails with it)
-        library.tfdist_fail_read(read, _INTERNAL, f"{type(error).__name__}: {error}".encode())
+        loaded.tfdist_fail_read(read, _INTERNAL, f"{type(error).__name__}: {error}".encode())
 
 
 def _read(parts: Sequence[bytes]) -> list[Column]:
@@ -130,11 +131,11 @@ def _read(parts: Sequence[bytes]) -> list[Column]:
     return parquet_file.read(parts)
 
 
-def _give(library: ctypes.CDLL, read: int, columns: Sequence[Column]) -> None:
+def _give(loaded: ctypes.CDLL, read: int, columns: Sequence[Column]) -> None:
     message = ctypes.create_string_buffer(_MESSAGE_BYTES)
     for index, column in enumerate(columns):
         shape = (ctypes.c_int64 * len(column.shape))(*column.shape)
         given = _GivenColumn(shape, len(column.shape), column.address, column.byte_count, column.ends_address)
-        code = library.tfdist_give_column(read, index, given, message, _MESSAGE_BYTES)
+        code = loaded.tfdist_give_column(read, index, given, message, _MESSAGE_BYTES)
         if code != 0:
             raise RuntimeError(message.value.decode(errors="replace"))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist import config
 from tfdist.data_service.store.footprint import check_space, footprint, free_disk, free_memory
 from tfdist.errors import ConfigError
-from tfdist.local_path import local_path
+from tfdist.system.local_path import local_path
 
 _NAME = "elements"
 _TYPES = "element_spec.txt"

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist.data_service.store.footprint import check_space, footprint, free_disk
 from tfdist.errors import ConfigError
-from tfdist.local_path import local_path
+from tfdist.system.local_path import local_path
 
 _MANIFEST = "tfdist_snapshot.json"
 _FORMAT = 1

@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 
-from tfdist import _native
 from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection import wait_report
 from tfdist.data_service.inspection.control_client import request
@@ -23,6 +22,7 @@ from tfdist.data_service.inspection.survey import DEAD, UNKNOWN, Survey, survey
 from tfdist.data_service.trainer import wait
 from tfdist.data_service.trainer.wait_meter import WINDOW_S, WaitMeter
 from tfdist.errors import ConfigError, PeerLostError
+from tfdist.native import library
 
 _LOG = logging.getLogger("tfdist")
 _WINDOW_S = WINDOW_S
@@ -45,7 +45,7 @@ def _run(service: ServiceAddress, period_s: float) -> None:
     reporter = Reporter(service, own_name(), WaitMeter(_WINDOW_S))
     while True:
         try:
-            _native.set_service_note(service.grpc, look_at(service))
+            library.set_service_note(service.grpc, look_at(service))
             reporter.tell()
         except RuntimeError:
             if threading.main_thread().is_alive():

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist import _native
 from tfdist.data_service.trainer import watch
 from tfdist.errors import ConfigError
+from tfdist.native import library
 
 _logger = logging.getLogger("tfdist")
 
@@ -95,14 +95,14 @@ def visitation(dataset: Any) -> Visitation:
     """
     for watched in watch.watches_of(dataset):
         if watched.service:
-            return report(watched, _native.read_watch(watched.name).newest)
+            return report(watched, library.read_watch(watched.name).newest)
     raise ConfigError(
         "dataset does not read from a data service; expected what `tfdist.data_service.distribute` or `from_id` "
         "returned, or a dataset that was made from it in this process."
     )
 
 
-def report(watched: watch.Watch, reading: _native.Pass) -> Visitation:
+def report(watched: watch.Watch, reading: library.Pass) -> Visitation:
     """What a pass that was read tells, given what the dataset is."""
     complete = bool(reading.ended)
     seen = reading.ids if watched.by_id else reading.elements
@@ -182,7 +182,7 @@ def combine(reports: Iterable[Visitation]) -> Visitation:
 def newest_passes() -> dict[str, int]:
     """The number of the newest complete pass of each watched dataset of this process."""
     return {
-        watched.name: _native.read_watch(watched.name).newest_ended.number
+        watched.name: library.read_watch(watched.name).newest_ended.number
         for watched in watch.watches()
         if watched.service
     }
@@ -199,7 +199,7 @@ def log_since(before: dict[str, int]) -> list[Visitation]:
     """
     found = []
     for watched in watch.watches():
-        reading = _native.read_watch(watched.name).newest_ended
+        reading = library.read_watch(watched.name).newest_ended
         if watched.service and reading.number > before.get(watched.name, 0):
             result = report(watched, reading)
             if not result.is_clean:

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _native
 from tfdist.data_service.trainer import watch
 from tfdist.data_service.trainer.wait_meter import Count, Sample
+from tfdist.native import library
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def wait_for_data() -> Waited:
     print(wait_for_data().since(before))
     ```
     """
-    own = [_native.read_watch(watched.name) for watched in watch.watches() if not watched.service]
+    own = [library.read_watch(watched.name) for watched in watch.watches() if not watched.service]
     if not any(reading.elements for reading in own):
-        own = [_native.read_watch(watched.name) for watched in watch.watches()]
+        own = [library.read_watch(watched.name) for watched in watch.watches()]
     return Waited(
         seconds=sum(reading.waited_ns for reading in own) / 1e9,
         elements=sum(reading.elements for reading in own),
@@ -95,7 +95,7 @@ def sample(service: str, now: float) -> Sample:
     """What this process has read of one service ("HOST:PORT"), and waited for it, by this moment of a steady clock."""
 
     def counts(watches: list[watch.Watch]) -> dict[str, Count]:
-        read = {watched.name: _native.read_watch(watched.name) for watched in watches}
+        read = {watched.name: library.read_watch(watched.name) for watched in watches}
         return {name: Count(reading.elements, reading.waited_ns / 1e9) for name, reading in read.items()}
 
     watches = watch.watches()

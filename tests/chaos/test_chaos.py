@@ -29,7 +29,7 @@ def test_a_rank_is_hit_and_nobody_else(tmp_path, option, name, status):
 GOES_ON = """\
 import array, os
 from mpi4py import MPI
-from tfdist.launch import member
+from tfdist.protocol import member
 
 world = MPI.COMM_WORLD.Dup()
 world.Set_errhandler(MPI.ERRORS_RETURN)

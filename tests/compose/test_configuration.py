@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.launch import option
+from tfdist.launch.option import option
 
 FOLDER = Path(__file__).resolve().parents[2] / "compose"
 FILES = ("train.yaml", "elastic.yaml", "data-service.yaml")

@@ -127,6 +127,6 @@ def test_a_change_of_python_alone_is_built_in_seconds(docker, build, images, tmp
     begin = time.monotonic()
     name = build("cpu", tag="changed", context=tmp_path)
     seconds = time.monotonic() - begin
-    docker.run(name, "python", "-c", "import tfdist.reduction as r; print(r.CHANGED)")
+    docker.run(name, "python", "-c", "import tfdist.ops.reduction as r; print(r.CHANGED)")
     docker("image", "rm", name)
     assert seconds < REBUILD_SECONDS

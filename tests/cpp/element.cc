@@ -1,6 +1,6 @@
 #include "element.h"
 
-#include "core/float_span.h"
+#include "core/value/float_span.h"
 
 using tfdist::DType;
 

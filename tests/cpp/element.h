@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/tensor_view.h"
+#include "core/value/dtype.h"
+#include "core/value/tensor_view.h"
 
 constexpr tfdist::DType kAllDTypes[] = {
     tfdist::DType::kBool,    tfdist::DType::kUint8,   tfdist::DType::kInt8,

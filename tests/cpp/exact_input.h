@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/dtype.h"
-#include "core/reduction.h"
+#include "core/value/dtype.h"
+#include "core/value/reduction.h"
 
 constexpr tfdist::Reduction kExactReductions[] = {tfdist::Reduction::kSum, tfdist::Reduction::kMin,
                                                   tfdist::Reduction::kMax,

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/adasum.h"
+#include "core/algorithm/adasum.h"
 #include "cuda/adasum_kernels.h"
 
 using tfdist::AdasumProducts;

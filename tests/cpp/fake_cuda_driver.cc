@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/cast.h"
+#include "core/value/cast.h"
 #include "cuda/pack_kernels.h"
 #include "expect.h"
 #include "fake_adasum.h"

@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "core/reduction.h"
+#include "core/value/reduction.h"
 #include "expect.h"
 
 using tfdist::CudaStream;

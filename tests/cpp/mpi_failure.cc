@@ -25,9 +25,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/c_api.h"
-#include "core/engine.h"
-#include "core/world.h"
+#include "core/engine/c_api.h"
+#include "core/engine/engine.h"
+#include "core/engine/world.h"
 #include "window_setting.h"
 
 namespace {

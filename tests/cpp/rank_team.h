@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
-#include "core/loopback_communicator.h"
+#include "core/engine/engine.h"
+#include "core/wire/loopback_communicator.h"
 
 // 1 and powers of two hide mistakes that 3 and 5 show.
 constexpr int kRankCounts[] = {1, 2, 3, 4, 5};

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/fused_collective.h"
-#include "core/tensor_view.h"
+#include "core/algorithm/fused_collective.h"
+#include "core/value/dtype.h"
+#include "core/value/tensor_view.h"
 #include "element.h"
 
 class Results {

@@ -4,7 +4,7 @@
 #include <string>
 #include <thread>
 
-#include "core/activity.h"
+#include "core/place/activity.h"
 #include "expect.h"
 
 using tfdist::Activity;

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/adasum.h"
+#include "core/algorithm/adasum.h"
 #include "cuda/adasum_pair.h"
 #include "element.h"
 #include "expect.h"

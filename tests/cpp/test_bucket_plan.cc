@@ -1,7 +1,7 @@
 // Which tensors share a bucket.
 #include <string>
 
-#include "core/bucket_plan.h"
+#include "core/value/bucket_plan.h"
 #include "expect.h"
 
 using tfdist::DType;

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/c_api.h"
-#include "core/status.h"
+#include "core/engine/c_api.h"
+#include "core/value/status.h"
 #include "expect.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // A call as bytes: it comes back whole, and bytes that are damaged are an error and nothing worse.
 #include <string>
 
-#include "core/call_record.h"
+#include "core/agree/call_record.h"
 #include "expect.h"
 
 using tfdist::Call;

@@ -1,8 +1,8 @@
 // Casts between element types: where they are scaled and rounded, at every length.
 #include <cstdint>
 
-#include "core/cast.h"
-#include "core/float_span.h"
+#include "core/value/cast.h"
+#include "core/value/float_span.h"
 #include "element.h"
 #include "expect.h"
 

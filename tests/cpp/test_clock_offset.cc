@@ -5,9 +5,9 @@
 #include <string>
 #include <thread>
 
-#include "core/clock_offset.h"
-#include "core/steady_clock.h"
-#include "core/wait.h"
+#include "core/agree/clock_offset.h"
+#include "core/value/steady_clock.h"
+#include "core/wire/wait.h"
 #include "expect.h"
 #include "rank_team.h"
 

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/c_api.h"
-#include "core/digest.h"
+#include "core/engine/c_api.h"
+#include "core/value/digest.h"
 #include "expect.h"
 
 namespace {

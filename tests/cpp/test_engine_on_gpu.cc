@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/fused_collective.h"
+#include "core/algorithm/fused_collective.h"
 #include "expect.h"
 #include "gpu_machine.h"
 

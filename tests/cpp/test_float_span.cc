@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "core/float_span.h"
+#include "core/value/float_span.h"
 #include "expect.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // Tensors as one run of elements: where reads and writes go, at and across their borders.
 #include <numeric>
 
-#include "core/fused_view.h"
+#include "core/algorithm/fused_view.h"
 #include "expect.h"
 #include "rank_team.h"
 

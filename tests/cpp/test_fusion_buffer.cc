@@ -1,7 +1,7 @@
 // The buffer: growth, alignment, refusal.
 #include <cstdint>
 
-#include "core/fusion_buffer.h"
+#include "core/algorithm/fusion_buffer.h"
 #include "expect.h"
 
 using tfdist::FusionBuffer;

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device_report.h"
+#include "core/engine/device_report.h"
 #include "expect.h"
 #include "fake_cuda_driver.h"
 #include "fake_nccl.h"

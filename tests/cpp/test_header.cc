@@ -1,7 +1,7 @@
 // The header itself: what it covers, and a count of calls that differs.
 #include <string>
 
-#include "core/header.h"
+#include "core/agree/header.h"
 #include "expect.h"
 #include "rank_team.h"
 

@@ -2,7 +2,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/host.h"
+#include "core/algorithm/host.h"
 #include "expect.h"
 #include "rank_team.h"
 

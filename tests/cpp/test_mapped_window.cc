@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "core/window_collective.h"
+#include "core/algorithm/window_collective.h"
 #include "expect.h"
 #include "rank_team.h"
 #include "shm/mapped_window.h"

@@ -1,8 +1,8 @@
 // What collectives cost, by operation: counts that are exact, and times that add up.
 #include <string>
 
-#include "core/meter.h"
-#include "core/window_collective.h"
+#include "core/algorithm/window_collective.h"
+#include "core/watch/meter.h"
 #include "expect.h"
 #include "gate.h"
 #include "rank_team.h"

@@ -4,8 +4,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/calling_thread.h"
-#include "core/mismatch.h"
+#include "core/agree/mismatch.h"
+#include "core/value/calling_thread.h"
 #include "expect.h"
 #include "rank_team.h"
 

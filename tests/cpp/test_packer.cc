@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cast.h"
+#include "core/value/cast.h"
 #include "cuda/packer.h"
 #include "element.h"
 #include "expect.h"

@@ -1,7 +1,7 @@
 // Plans are made once, are those of PlanBuckets, and do not pile up.
 #include <vector>
 
-#include "core/plan_cache.h"
+#include "core/algorithm/plan_cache.h"
 #include "expect.h"
 
 using tfdist::Bucket;

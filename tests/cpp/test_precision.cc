@@ -4,7 +4,7 @@
 #include <map>
 #include <random>
 
-#include "core/float_span.h"
+#include "core/value/float_span.h"
 #include "element.h"
 #include "expect.h"
 #include "rank_team.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "core/fused_collective.h"
+#include "core/algorithm/fused_collective.h"
 #include "element.h"
 #include "exact_input.h"
 #include "expect.h"

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/reduction.h"
+#include "core/value/reduction.h"
 #include "expect.h"
 
 using tfdist::DType;

@@ -1,7 +1,7 @@
 // The words of a stall report, from values.
 #include <string>
 
-#include "core/stall_report.h"
+#include "core/watch/stall_report.h"
 #include "expect.h"
 
 using tfdist::Activity;

@@ -3,7 +3,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/started_call.h"
+#include "core/agree/started_call.h"
 #include "expect.h"
 
 using tfdist::StartedCall;

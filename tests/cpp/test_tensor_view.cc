@@ -1,5 +1,5 @@
 // The sizes of a tensor, and its shape as text.
-#include "core/tensor_view.h"
+#include "core/value/tensor_view.h"
 #include "expect.h"
 
 using tfdist::DType;

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/timeline.h"
+#include "core/watch/timeline.h"
 #include "expect.h"
 #include "gate.h"
 #include "gpu_machine.h"

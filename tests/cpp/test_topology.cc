@@ -1,5 +1,5 @@
 // Places of ranks on hosts, and rank lists for messages.
-#include "core/topology.h"
+#include "core/place/topology.h"
 #include "expect.h"
 
 using tfdist::MakeTopology;

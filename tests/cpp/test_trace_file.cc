@@ -1,8 +1,8 @@
 // The file of a timeline: whole after every write, and what it says where it cannot be written.
 #include <string>
 
-#include "core/json_text.h"
-#include "core/trace_file.h"
+#include "core/value/json_text.h"
+#include "core/watch/trace_file.h"
 #include "expect.h"
 #include "trace_text.h"
 

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/turnstile.h"
+#include "core/agree/turnstile.h"
 #include "expect.h"
 
 using tfdist::Turnstile;

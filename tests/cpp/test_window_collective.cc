@@ -1,7 +1,7 @@
 // A rank that waits in a window for one that will not come.
 #include <chrono>
 
-#include "core/window_collective.h"
+#include "core/algorithm/window_collective.h"
 #include "expect.h"
 #include "gate.h"
 #include "rank_team.h"

@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/c_api.h"
-#include "core/world.h"
+#include "core/engine/c_api.h"
+#include "core/engine/world.h"
 #include "expect.h"
 #include "gate.h"
 #include "rank_team.h"

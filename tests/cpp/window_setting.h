@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "core/engine_config.h"
+#include "core/value/engine_config.h"
 
 inline int64_t WindowBytes() {
   const char* const text = std::getenv("TFDIST_SHARED_MEMORY");

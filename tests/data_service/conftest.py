@@ -16,12 +16,13 @@ from tfdist import data_service
 
 WORKER = """
 import json, sys
-from tfdist import _native, data_service
+from tfdist import data_service
+from tfdist.native import library
 with data_service.Worker(data_service.WorkerConfig(sys.argv[1])) as worker:
     for line in sys.stdin:
         if line.strip() in ("drain", "go on"):
-            _native.set_draining(line.strip() == "drain")
-        serving = _native.read_serving()
+            library.set_draining(line.strip() == "drain")
+        serving = library.read_serving()
         print(json.dumps({name: getattr(serving, name) for name, _ in serving._fields_}), flush=True)
 """
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfdist import _native, data_service
+from tfdist import data_service
+from tfdist.native import library
 
 BATCH, STEPS = 4, 12
 BOUNDARIES = (4, 8)
@@ -116,10 +117,10 @@ def test_a_cache_gives_two_trainers_the_same_elements_that_were_made_once(
 ) -> None:
     worker_of(dispatcher)
     numbers = tf.data.Dataset.random().map(lambda number: number)  # another sequence whenever it is made again
-    before = _native.read_serving().elements
+    before = library.read_serving().elements
     with ThreadPoolExecutor(2 if at_once else 1) as pool:
         first, second = pool.map(lambda name: read_all(numbers, dispatcher.address, name), ("one", "two"))
-    made = _native.read_serving().elements - before
+    made = library.read_serving().elements - before
     assert first == second
     assert len(set(first)) == READ
     assert READ <= made <= READ + AHEAD
@@ -129,7 +130,7 @@ def test_without_a_cache_each_trainer_has_its_elements_made(dispatcher: Any, wor
     """What the counts above are compared with."""
     worker_of(dispatcher)
     numbers = tf.data.Dataset.random().map(lambda number: number)
-    before = _native.read_serving().elements
+    before = library.read_serving().elements
     first, second = (read_all(numbers, dispatcher.address, None, 1) for _ in range(2))
     assert first != second
-    assert _native.read_serving().elements - before >= 2 * READ
+    assert library.read_serving().elements - before >= 2 * READ

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from elastic_job import run
 
-from tfdist.chaos import command as chaos
-from tfdist.launch import option
+from tfdist.command.chaos import command as chaos
+from tfdist.launch.option import option
 
 pytestmark = pytest.mark.slice("docs")
 

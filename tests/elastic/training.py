@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist import runtime
 from tfdist.elastic import keras_state, state
+from tfdist.world import runtime
 
 EPOCHS, SAMPLES, BATCH, RATE = 3, 480, 4, 0.003
 

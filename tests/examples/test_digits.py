@@ -14,7 +14,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from tfdist.chaos.victim import ranks_below
+from tfdist.command.chaos.victim import ranks_below
 
 pytestmark = pytest.mark.usefixtures("all_packages")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.launch import option
+from tfdist.launch.option import option
 
 pytestmark = pytest.mark.slice("docs")
 

@@ -11,11 +11,14 @@ import socket
 import struct
 import zlib
 
-from tfdist.callbacks import snapshot
+from tfdist.callbacks.store import snapshot
 from tfdist.elastic import commit_store
 from tfdist.errors import ConfigError
-from tfdist.launch import channel, commit_file, host, line, record
-from tfdist.launch.ticket import Ticket
+from tfdist.launch.host import host
+from tfdist.launch.wire import channel, record
+from tfdist.launch.wire.ticket import Ticket
+from tfdist.protocol import commit_file
+from tfdist.system.stream import line
 
 KEY = bytes(range(32))
 SIZE = 4

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/adasum.h"
+#include "core/algorithm/adasum.h"
 #include "cuda/adasum_pair.h"
 #include "expect.h"
 #include "part.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/status.h"
+#include "core/value/dtype.h"
+#include "core/value/status.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_compiler.h"
 #include "cuda/packer.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cast.h"
+#include "core/value/cast.h"
 #include "cuda/adasum_kernels.h"
 #include "cuda/loaded_nvrtc.h"
 #include "cuda/pack_kernels.h"

@@ -38,7 +38,7 @@ exec unshare --uts env -u TFDIST_RUN_KEY -u KERAS_MARK sh -c "hostname $host; $*
 # The names of such hosts are in no resolver.
 PROGRAM = """\
 import sys
-from tfdist.launch import host
+from tfdist.launch.host import host
 from tfdist.launch.command import main
 host.is_local = lambda name: False
 host.address = lambda name: "127.0.0.1"

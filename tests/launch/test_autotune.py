@@ -63,7 +63,7 @@ def test_log_and_report(launch: Any) -> None:
 def test_chunks_larger_than_the_default_have_room(launch: Any) -> None:
     """The engine was started with room for them."""
     launch.script(
-        "import tfdist\nfrom tfdist import tuning\ntfdist.init()\n"
+        "import tfdist\nfrom tfdist.world import tuning\ntfdist.init()\n"
         "assert tuning.current().chunk == 128 << 10\n"
         "assert tuning.most_chunk_bytes() == 512 << 10\n"
     )

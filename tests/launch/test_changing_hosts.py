@@ -16,7 +16,7 @@ from machine import BOUND_S, COUNTED, COUNTS, FIRST, HOST_TIMEOUT_S, SECOND, Mac
 # and writes down when and where it begins, where from, and when it leaves.
 LEAN = """\
 import pathlib
-from tfdist.launch import member
+from tfdist.protocol import member
 
 def note(what):
     size = os.environ['OMPI_COMM_WORLD_SIZE']

@@ -13,7 +13,7 @@ import pytest
 GO_ON = """\
 import array
 from mpi4py import MPI
-from tfdist.launch import member
+from tfdist.protocol import member
 
 def leave_a_child():
     import subprocess
@@ -138,7 +138,7 @@ def test_too_few_are_left(launch: Any) -> None:
 def test_ranks_that_do_not_go_on_end_the_job(launch: Any) -> None:
     """A script that knows nothing of it: the loss is an error on each rank."""
     launch.script(
-        "from mpi4py import MPI\nfrom tfdist.launch import member\nworld = MPI.COMM_WORLD\n"
+        "from mpi4py import MPI\nfrom tfdist.protocol import member\nworld = MPI.COMM_WORLD\n"
         "world.Set_errhandler(MPI.ERRORS_RETURN)\nworld.Barrier()\nmember.report(member.JOINED)\n"
         "world.Barrier()\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
         "try:\n    while True: world.Barrier()\nexcept MPI.Exception: os._exit(5)\n"
@@ -152,7 +152,7 @@ def test_ranks_that_do_not_go_on_end_the_job(launch: Any) -> None:
 
 def test_failure_after_a_rank_has_ended_well(launch: Any) -> None:
     launch.script(
-        "from tfdist.launch import member\nmember.report(member.JOINED)\n"
+        "from tfdist.protocol import member\nmember.report(member.JOINED)\n"
         "if rank == 0:\n    open('first', 'w').write(str(os.getpid()))\n    sys.exit(0)\n"
         "while not os.path.exists('first') or not open('first').read(): time.sleep(0.01)\n"
         "while os.path.exists('/proc/' + open('first').read()): time.sleep(0.01)\n"
@@ -170,7 +170,7 @@ def test_rank_that_fails_before_it_has_joined(launch: Any, victim: int) -> None:
     launch.script(
         f"while rank == {victim} and len(os.listdir('up')) < 2: time.sleep(0.01)\n"
         f"if rank == {victim}: sys.exit(7)\nopen(f'up/{{rank}}', 'w').close()\n"
-        "from mpi4py import MPI\nfrom tfdist.launch import member\n"
+        "from mpi4py import MPI\nfrom tfdist.protocol import member\n"
         "member.report(member.JOINED)\nMPI.COMM_WORLD.Barrier()\n"
     )
     (launch.folder / "up").mkdir()

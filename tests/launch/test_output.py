@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.console import READER_S
+from tfdist.launch.run.console import READER_S
 
 # Each rank writes more than its window and the pipes hold, and less than its supervisor keeps.
 FLOOD = "for number in range(250): sys.stdout.write(str(rank) * 9999 + '\\n')\nsys.stdout.flush()\n"

@@ -23,7 +23,8 @@ def wait_for(name):
 # Names of such hosts are in no resolver, and the launcher must take them for other machines.
 LAUNCHER = """\
 import sys
-from tfdist.launch import host, runner
+from tfdist.launch.function import runner
+from tfdist.launch.host import host
 host.is_local = lambda name: False
 host.address = lambda name: "127.0.0.1"
 sys.exit(runner.main())
@@ -40,7 +41,7 @@ def _start(launch: Any, text: str, name: str = "job.py", variables: Any = None) 
 def _start_on_hosts(launch: Any, agent: Any, text: str) -> Any:
     (launch.folder / "launch.py").write_text(LAUNCHER)
     head = (
-        "from tfdist.remote import session\nsession.PROGRAM = (sys.executable, 'launch.py')\n"
+        "from tfdist.launch.function import session\nsession.PROGRAM = (sys.executable, 'launch.py')\n"
         f"where = dict(network_interfaces='lo', mpi_args={agent.mpi_args!r})\n"
     )
     return _start(launch, head + text, variables=agent.variables)

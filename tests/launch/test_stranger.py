@@ -10,11 +10,11 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from tfdist.launch.record import TO_LAUNCHER, TO_RANK, Sealer
+from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, Sealer
 
 # It has joined and committed, and leaves when it is asked to: what a stranger says could end it.
 RANK = """\
-from tfdist.launch import member
+from tfdist.protocol import member
 member.report(member.JOINED)
 member.report(member.COMMITTED)
 with open(f'new{rank}', 'w') as file:

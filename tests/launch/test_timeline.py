@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trace_schema
 
-from tfdist.observe import trace_file
+from tfdist.command.timeline import trace_file
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "timeline.md"
 DEADLINE_S = 180
@@ -107,7 +107,8 @@ def test_a_script_may_start_it_where_the_variable_says_dynamic(launch: Any) -> N
 @pytest.mark.slice("launch")
 def test_ranks_that_go_on_after_a_loss_go_on_in_their_files(launch: Any) -> None:
     lines = """
-from tfdist import errors, runtime
+from tfdist import errors
+from tfdist.world import runtime
 tfdist.barrier(name="before")
 wait_for_the_file("before")
 if rank == 0:

@@ -77,7 +77,7 @@ if INNER:
         import keras
 
         import tfdist
-        from tfdist import runtime
+        from tfdist.world import runtime
 
         assert tfdist.size() == world
         keras.utils.set_random_seed(1000 + tfdist.rank())

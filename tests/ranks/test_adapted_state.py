@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import adapted_state
 from tfdist.elastic import KerasState
+from tfdist.training import adapted_state
 
 
 def words(rank):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.compression import Compressor
+from tfdist.ops.compression import Compressor
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)

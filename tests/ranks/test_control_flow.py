@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import process_sets
+from tfdist.world import process_sets
 
 TIMES = 2
 DIFFERENCE = 1e-5

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import _pipeline
-from tfdist.elastic import part as part_module
-from tfdist.elastic.part import ElasticPart, order_of, put_in_order
+from tfdist.input import part as part_module
+from tfdist.input import pipeline
+from tfdist.input.part import ElasticPart, order_of, put_in_order
 
 
 def read(dataset):
@@ -52,17 +52,17 @@ def test_what_is_left_of_a_shuffled_epoch_is_read_in_its_order(world):
 def test_how_many_elements_make_a_batch_is_seen_through_what_keeps_their_order(world, monkeypatch):
     monkeypatch.setenv("TFDIST_ELASTIC", "1")
     part = tfdist.shard(tf.data.Dataset.range(48))
-    made, unit = _pipeline.elastic_part_of(part)
+    made, unit = pipeline.elastic_part_of(part)
     assert made.dataset is part
     assert unit == 1
     batches = part.map(lambda x: x + 1, num_parallel_calls=2).batch(4).prefetch(1)
-    assert _pipeline.elastic_part_of(batches.batch(2)) == (made, 8)
-    assert _pipeline.elastic_part_of(part.padded_batch(3)) == (made, 3)
+    assert pipeline.elastic_part_of(batches.batch(2)) == (made, 8)
+    assert pipeline.elastic_part_of(part.padded_batch(3)) == (made, 3)
     for other in (part.shuffle(3), part.repeat(2), part.filter(lambda x: x > 3), batches.unbatch(), part.cache()):
-        assert _pipeline.elastic_part_of(other) == (None, 0)
+        assert pipeline.elastic_part_of(other) == (None, 0)
     # Where the length is not known, the part stays what it is.
     endless = tfdist.shard(tf.data.Dataset.range(48).repeat())
-    assert _pipeline.elastic_part_of(endless) == (None, 0)
+    assert pipeline.elastic_part_of(endless) == (None, 0)
     assert read(endless.take(2)) == [tfdist.rank(), tfdist.rank() + 2]
 
 

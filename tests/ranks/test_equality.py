@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import equality, process_sets
 from tfdist.errors import ConfigError, MismatchError
+from tfdist.training import equality
+from tfdist.world import process_sets
 
 
 def new_model(*more):

@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import gradient_record, runtime
 from tfdist.callbacks import MetricAverageCallback, Throughput
 from tfdist.ops.allreduce import reduce_figures
+from tfdist.training import gradient_record
+from tfdist.world import runtime
 
 
 @pytest.fixture(autouse=True)

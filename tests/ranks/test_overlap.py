@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import errors, xla
-from tfdist.gradients import GradientReduction, Grouping, weighted_by
-from tfdist.ops import call
+from tfdist import errors
+from tfdist.ops import xla
+from tfdist.ops.graph import call
 from tfdist.testing import expected_sum, summable
+from tfdist.training.gradients import GradientReduction, Grouping, weighted_by
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)
 SHAPES = [(3, 4), (), (7,), (2, 2, 2), (5,)]

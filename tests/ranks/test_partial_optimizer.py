@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import optimizer as optimizers
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
+from tfdist.training import optimizer as optimizers
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)
 MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
@@ -322,7 +322,7 @@ def model_of_rank(seed, scaled=False):
 
 
 def slots_of(model, layers):
-    pairs = tfdist._compat.slots(model.optimizer)
+    pairs = tfdist.training.keras_version.slots(model.optimizer)
     wanted = {id(variable) for layer in layers for variable in layer.weights}
     return [slot for variable, slot in pairs if id(variable) in wanted]
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import process_sets
 from tfdist.errors import ConfigError, MismatchError
 from tfdist.testing import summable
+from tfdist.world import process_sets
 
 MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
 SIZES = pytest.mark.ranks(1, 2, 3, 4)

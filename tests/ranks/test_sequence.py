@@ -7,9 +7,9 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.callbacks import DataParallel
-from tfdist.callbacks.model_hook import ModelHook
-from tfdist.gradients import GradientReduction, Grouping
+from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.testing import expected_sum, summable
+from tfdist.training.gradients import GradientReduction, Grouping
 
 SHAPES = [(3, 4), (), (7,)]
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import process_sets
 from tfdist.errors import MismatchError
+from tfdist.world import process_sets
 
 LIMIT_S = 60
 

@@ -12,8 +12,8 @@ import trace_schema
 
 import tfdist
 from tfdist import errors
-from tfdist.observe import summary, trace_file
-from tfdist.observe.merge import merge
+from tfdist.command.timeline import summary, trace_file
+from tfdist.command.timeline.merge import merge
 from tfdist.testing import summable
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)

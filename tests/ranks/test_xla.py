@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import process_sets, xla
+from tfdist.ops import xla
 from tfdist.testing import expected_sum, summable
 from tfdist.testing.parity import assert_equal
+from tfdist.world import process_sets
 
 if xla.obstacle():
     pytest.skip(xla.obstacle(), allow_module_level=True)

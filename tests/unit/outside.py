@@ -40,7 +40,7 @@ STATUSES = {
     "tfdist: usage": ("tfdist.command.main", "USAGE_ERROR"),
     "tfdist: build": ("tfdist.command.main", "BUILD_ERROR"),
     "tfdist: nobody reads": ("tfdist.command.main", "UNREAD"),
-    "a rank that leaves": ("tfdist.launch.member", "LEFT_STATUS"),
+    "a rank that leaves": ("tfdist.protocol.member", "LEFT_STATUS"),
 }
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -54,7 +54,7 @@ def names() -> Iterator[str]:
     """Each public name once, where it is found first; a second module that has it only says so."""
     homes: dict[int, str] = {}
     for module in MODULES:
-        home = importlib.import_module(module)
+        home = _module(module)
         for name in sorted(_public(home)):
             value, path = getattr(home, name), f"{module}.{name}"
             if inspect.ismodule(value):
@@ -64,6 +64,13 @@ def names() -> Iterator[str]:
                 yield f"{path} = {homes[id(value)]}"
             else:
                 yield from _described(path, value)
+
+
+def _module(name: str) -> Any:
+    """A submodule, or one that the package offers under a shorter name."""
+    package, _, leaf = name.rpartition(".")
+    offered = getattr(importlib.import_module(package), "_MODULES", {}) if package else {}
+    return importlib.import_module(offered.get(leaf, name))
 
 
 def _public(module: Any) -> Iterator[str]:

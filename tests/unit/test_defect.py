@@ -138,8 +138,8 @@ def test_wrong_words_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "installed"),
     [
-        ("tfdist/ops/order.py", "tfdist/ops/order.py"),
-        ("callbacks/drift.py", "tfdist/callbacks/drift.py"),
+        ("tfdist/ops/graph/order.py", "tfdist/ops/graph/order.py"),
+        ("callbacks/fit/drift.py", "tfdist/callbacks/fit/drift.py"),
         ("data_service/store/cache.py", "tfdist/data_service/store/cache.py"),
         ("docker/launcher.sh", ""),
     ],
@@ -150,7 +150,7 @@ def test_where_a_file_is_installed(file: str, installed: str) -> None:
 
 def test_a_broken_package_is_a_copy() -> None:
     each = next(each for each in DEFECTS if each.name == "slots-of-host")
-    script = "from tfdist.launch import host; print(host.used((host.Host('a', 4),), 2), host.__file__)"
+    script = "from tfdist.launch.host import host; print(host.used((host.Host('a', 4),), 2), host.__file__)"
     tool.SCRATCH.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tool.SCRATCH) as folder:
         tool._break_package(each, Path(folder))

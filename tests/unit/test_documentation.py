@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.bench import option as bench_option
+from tfdist.command.bench import option as bench_option
 from tfdist.command.main import COMMANDS
-from tfdist.launch import option as launch_option
-from tfdist.launch.cluster.allocation import Allocation
-from tfdist.launch.host import Host
+from tfdist.launch.host.cluster.allocation import Allocation
+from tfdist.launch.host.host import Host
+from tfdist.launch.option import option as launch_option
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("docs", "compose", "docker")

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from tfdist import _native
-from tfdist.ops import call, order
+from tfdist.native import library
+from tfdist.ops.graph import call, order
 
 # Arguments that a GPU's kernel takes in the host's memory.
 HOST_ARGUMENTS = {
@@ -25,7 +25,7 @@ HOST_ARGUMENTS = {
 
 @pytest.mark.parametrize("op", HOST_ARGUMENTS)
 def test_every_op_has_a_kernel_for_gpus(op):
-    _native.ops()
+    library.ops()
     by_device = {kernel.device_type: kernel for kernel in kernels.get_registered_kernels_for_op(op).kernel}
     assert {"CPU", "GPU"} <= set(by_device)
     assert set(by_device["GPU"].host_memory_arg) == HOST_ARGUMENTS[op]

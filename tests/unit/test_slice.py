@@ -26,10 +26,10 @@ PASSED = "...\n======== 3 passed in 65.00s (0:01:05) ========\n"
     [
         ("CHANGELOG.md", []),
         ("docs/elastic.md", ["docs"]),
-        ("tfdist/csrc/core/engine.cc", ["ranks", "elastic", "engine"]),
-        ("tfdist/optimizer.py", ["ranks", "elastic"]),
+        ("tfdist/csrc/core/engine/engine.cc", ["ranks", "elastic", "engine"]),
+        ("tfdist/training/optimizer.py", ["ranks", "elastic", "tf-matrix"]),
         ("tests/cpp/test_engine.cc", ["engine"]),
-        ("tfdist/launch/host.py", ["elastic", "hosts", "launch", "slurm", "images"]),
+        ("tfdist/launch/host/host.py", ["elastic", "hosts", "launch", "slurm", "images"]),
         ("docker/Dockerfile", ["images", "cuda-image"]),
     ],
 )

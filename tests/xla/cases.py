@@ -15,10 +15,10 @@ from unittest import mock
 import tensorflow as tf
 
 import tfdist
-from tfdist.compression import Compression
-from tfdist.ops import call
 from tfdist.ops.allreduce import FusedAllreduce
-from tfdist.process_sets import global_process_set
+from tfdist.ops.compression import Compression
+from tfdist.ops.graph import call
+from tfdist.world.process_sets import global_process_set
 
 LONGEST_SHAPE = 4
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tfdist import _native
+from tfdist.native import library
 
 HERE = Path(__file__).parent
 # The headers of XLA are many, and a core may be busy.
@@ -44,14 +44,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
 
     In a process of its own, because TensorFlow makes the list of its kernels for XLA once.
     """
-    if not _native.build_info()["xla"]:
+    if not library.build_info()["xla"]:
         pytest.skip("this TensorFlow is too old for collectives in XLA")
     folder = tmp_path_factory.mktemp("hlo")
     given = os.environ.get("TFDIST_HLO_TEXT_LIBRARY")  # built before
-    library = Path(given) if given else build(folder)
+    program = Path(given) if given else build(folder)
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, str(HERE / "cases.py"), str(library)],
+        [sys.executable, str(HERE / "cases.py"), str(program)],
         cwd=folder,
         env=environment,
         capture_output=True,

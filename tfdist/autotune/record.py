@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tfdist import config
-from tfdist.atomic_file import write_atomically
-from tfdist.autotune.knobs import KIB, SHARED_CHUNKS, Setting
 from tfdist.autotune.search import Rival, Verdict
 from tfdist.errors import ConfigError
-from tfdist.local_path import local_path
-from tfdist.text_table import aligned
+from tfdist.native.knobs import KIB, SHARED_CHUNKS, Setting
+from tfdist.system.atomic_file import write_atomically
+from tfdist.system.local_path import local_path
+from tfdist.system.text_table import aligned
 
 _FIELDS = tuple(field.name for field in fields(Setting))
 COLUMNS = ("sample", "phase", *_FIELDS, "step_ms")

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdist import errors
-from tfdist.autotune.knobs import Knob, Setting, effective, settings
+from tfdist.native.knobs import Knob, Setting, effective, settings
 
 SEED = 1
 # The last part of the samples goes to what lies nearest to the best so far.

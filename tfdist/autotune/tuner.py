@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tfdist.autotune.drift import Drift
-from tfdist.autotune.knobs import Knob, Setting
 from tfdist.autotune.search import Verdict, compare, explore, finalists
+from tfdist.native.knobs import Knob, Setting
 
 EXPLORE = "explore"
 COMPARE = "compare"

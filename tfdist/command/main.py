@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from tfdist import __version__
 from tfdist.errors import BuildError, ConfigError
-from tfdist.launch import descriptor, home
+from tfdist.system import home
+from tfdist.system.stream import descriptor
 
 USAGE_ERROR = 2
 BUILD_ERROR = 1
@@ -30,12 +31,12 @@ class Command:
 
 
 COMMANDS = {
-    "doctor": Command("tfdist.doctor.command", "say what works here, what does not, and what to do about it"),
+    "doctor": Command("tfdist.command.doctor.command", "say what works here, what does not, and what to do about it"),
     "data-service": Command("tfdist.data_service.command", "run preprocessing on other processes and machines"),
-    "bench": Command("tfdist.bench.command", "time collectives and training steps, predict them on clusters"),
-    "timeline": Command("tfdist.observe.command", "merge and sum up what the ranks of a job recorded"),
-    "chaos": Command("tfdist.chaos.command", "run a job and kill its ranks, to see whether it survives"),
-    "image": Command("tfdist.image.command", "build container images, of releases that go together"),
+    "bench": Command("tfdist.command.bench.command", "time collectives and training steps, predict them on clusters"),
+    "timeline": Command("tfdist.command.timeline.command", "merge and sum up what the ranks of a job recorded"),
+    "chaos": Command("tfdist.command.chaos.command", "run a job and kill its ranks, to see whether it survives"),
+    "image": Command("tfdist.command.image.command", "build container images, of releases that go together"),
 }
 
 

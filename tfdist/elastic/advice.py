@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from tfdist import config, runtime
+from tfdist import config
+from tfdist.world import runtime
 
 _logger = logging.getLogger("tfdist")
 

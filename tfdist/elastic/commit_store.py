@@ -1,6 +1,6 @@
 """Commits in files of this host's memory, from which new processes go on. What is in a commit is not known here.
 
-What a file holds (`tfdist.launch.commit_file`) are the sizes of the parts, a pickle, and the buffers it refers to.
+What a file holds (`tfdist.protocol.commit_file`) are the sizes of the parts, a pickle, and the buffers it refers to.
 Nobody but this user reaches the folder, so nothing in it comes from somebody else.
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tfdist import errors
-from tfdist.launch import commit_file
-from tfdist.launch.commit_file import CommitFile, DamagedCommitError
+from tfdist.protocol import commit_file
+from tfdist.protocol.commit_file import CommitFile, DamagedCommitError
 
 _logger = logging.getLogger("tfdist")
 _COUNT = struct.Struct("!Q")

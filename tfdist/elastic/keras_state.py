@@ -9,10 +9,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdist import _compat, adapted_state, errors, model_optimizer, optimizer
+from tfdist import errors
 from tfdist.elastic.state import ObjectState
 from tfdist.ops.broadcast import broadcast_variables
 from tfdist.ops.object import allgather_object, broadcast_object
+from tfdist.training import adapted_state, keras_version, model_optimizer, optimizer
 
 
 class TensorFlowState(ObjectState):
@@ -59,7 +60,7 @@ class TensorFlowState(ObjectState):
     def _receive(self, root: int) -> None:
         self._compare_layouts(root)
         # The random state is each rank's own, or all would drop the same units from here on.
-        shared = [variable for variable in self.variables if not _compat.is_seed_state(variable)]
+        shared = [variable for variable in self.variables if not keras_version.is_seed_state(variable)]
         broadcast_variables(shared, root, name="variables of the state")
         super()._receive(root)
 

@@ -8,12 +8,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, TypeVar
 
-from tfdist import errors, runtime
+from tfdist import errors
 from tfdist.elastic import advice, retirement, survival
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.elastic.state import State
-from tfdist.launch import member
-from tfdist.ops import failure
+from tfdist.ops.graph import failure
+from tfdist.protocol import member
+from tfdist.world import runtime
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

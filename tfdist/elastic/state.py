@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdist import errors, random_state, runtime
+from tfdist import errors
 from tfdist.elastic import retirement
 from tfdist.elastic.commit_store import CommitStore
-from tfdist.launch import member
 from tfdist.ops.object import allgather_object, broadcast_object
+from tfdist.protocol import member
+from tfdist.training import random_state
+from tfdist.world import runtime
 
 _logger = logging.getLogger("tfdist")
 

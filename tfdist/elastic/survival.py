@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from tfdist import config, errors, runtime
-from tfdist.elastic import part
+from tfdist import config, errors
+from tfdist.input import part
+from tfdist.world import runtime
 
 _logger = logging.getLogger("tfdist")
 

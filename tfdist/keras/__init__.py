@@ -11,9 +11,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from tfdist import errors, facade, model_optimizer, runtime
-from tfdist import optimizer as optimizer_module
-from tfdist.compression import AnyCompression, Compression
+from tfdist import errors, facade
 from tfdist.facade import *  # noqa: F403
 from tfdist.keras import callbacks, elastic
 from tfdist.ops import allgather as allgather_op
@@ -22,10 +20,14 @@ from tfdist.ops import broadcast as broadcast_op
 from tfdist.ops import reducescatter as reducescatter_op
 from tfdist.ops.alltoall import alltoall
 from tfdist.ops.broadcast import broadcast_variables
+from tfdist.ops.compression import AnyCompression, Compression
 from tfdist.ops.object import allgather_object, broadcast_object, broadcast_object_fn
-from tfdist.optimizer import DistributedOptimizer
-from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Average, ReduceOp
+from tfdist.ops.reduction import Average, ReduceOp
+from tfdist.training import model_optimizer
+from tfdist.training import optimizer as optimizer_module
+from tfdist.training.optimizer import DistributedOptimizer
+from tfdist.world import runtime
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 __all__ = [
     "DistributedOptimizer",

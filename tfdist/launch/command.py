@@ -12,32 +12,22 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tfdist import ancestry, config
+from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.launch import (
-    build_check,
-    commit_file,
-    core,
-    descriptor,
-    home,
-    host,
-    interface,
-    member,
-    mpirun,
-    network,
-    option,
-    program,
-    starter,
-    ulfm,
-)
-from tfdist.launch.call import Call
-from tfdist.launch.cluster.allocation import Allocation
-from tfdist.launch.console import Console
-from tfdist.launch.discovery import DiscoveryError, find_hosts, wait_for_hosts
-from tfdist.launch.generations import Generations
-from tfdist.launch.launcher import Launcher, Plan
-from tfdist.launch.membership import Rules
-from tfdist.local_path import local_path
+from tfdist.launch.host import core, host, interface, network
+from tfdist.launch.host.cluster.allocation import Allocation
+from tfdist.launch.host.discovery import DiscoveryError, find_hosts, wait_for_hosts
+from tfdist.launch.job.membership import Rules
+from tfdist.launch.option import build_check, option, program
+from tfdist.launch.run.console import Console
+from tfdist.launch.run.generations import Generations
+from tfdist.launch.run.launcher import Launcher, Plan
+from tfdist.launch.start import mpirun, starter, ulfm
+from tfdist.launch.wire.call import Call
+from tfdist.protocol import commit_file, member
+from tfdist.system import ancestry, home
+from tfdist.system.local_path import local_path
+from tfdist.system.stream import descriptor
 
 USAGE_ERROR = 2
 INTERRUPTED = 130

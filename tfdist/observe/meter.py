@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfdist import _native, runtime
-from tfdist.observe import prometheus
-from tfdist.observe.prometheus import Family
+from tfdist.native import library
+from tfdist.system import prometheus
+from tfdist.system.prometheus import Family
+from tfdist.world import runtime
 
 _PREFIX = "tfdist_"
 # Of each operation; beside them "calls" and "bytes".
@@ -53,7 +54,7 @@ def metrics() -> dict[str, Any]:
     ```
     """
     place = {"rank": runtime.rank(), "size": runtime.size(), "local_rank": runtime.local_rank()}
-    costs = {operation: _in_seconds(cost) for operation, cost in _native.read_metrics().items()}
+    costs = {operation: _in_seconds(cost) for operation, cost in library.read_metrics().items()}
     return {**place, "collectives": costs}
 
 

@@ -7,8 +7,9 @@ import logging
 import socket
 
 from tfdist import errors
-from tfdist.observe import meter, prometheus
-from tfdist.observe.http_server import BoundedHandler, BoundedServer
+from tfdist.observe import meter
+from tfdist.system import prometheus
+from tfdist.system.http_server import BoundedHandler, BoundedServer
 
 _LOG = logging.getLogger("tfdist")
 _LARGEST_PORT = 65535

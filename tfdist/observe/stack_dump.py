@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdist import errors
-from tfdist.local_path import local_path
+from tfdist.system.local_path import local_path
 
 _STATUS = Path("/proc/self/status")
 _STDERR = 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tfdist import _native, config, errors
-from tfdist.local_path import local_path
+from tfdist import config, errors
+from tfdist.native import library
+from tfdist.system.local_path import local_path
 
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -38,11 +39,11 @@ def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> N
     text = os.fspath(path)
     if not text or text.endswith(os.sep):
         raise errors.ConfigError(f"a timeline is written to a file; received {text!r}. Name one, such as 'run.json'.")
-    rank = _native.ask("rank", "start_timeline")
+    rank = library.ask("rank", "start_timeline")
     place = config.launcher_place()  # unique in the job, also where init(comm=...) divides it
     whole = local_path(path, "the file of a timeline").absolute()
     file = file_of(whole, rank if place is None else place[0], keep=config.is_elastic())
-    _native.call("tfdist_timeline_start", os.fsencode(file), int(mark_cycles))
+    library.call("tfdist_timeline_start", os.fsencode(file), int(mark_cycles))
 
 
 def stop_timeline() -> None:
@@ -53,8 +54,8 @@ def stop_timeline() -> None:
     Raises:
         NotInitializedError: Before `tfdist.init()`.
     """
-    _native.ask("rank", "stop_timeline")
-    _native.load().tfdist_timeline_stop()
+    library.ask("rank", "stop_timeline")
+    library.load().tfdist_timeline_stop()
 
 
 def file_of(path: Path, rank: int, keep: bool = False) -> Path:

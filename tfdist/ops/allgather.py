@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import process_sets
-from tfdist.ops import allreduce, call
-from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Sum
+from tfdist.ops import allreduce
+from tfdist.ops.graph import call
+from tfdist.ops.reduction import Sum
+from tfdist.world import process_sets
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:

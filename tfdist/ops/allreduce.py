@@ -10,12 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import errors, process_sets, runtime
-from tfdist.compression import AnyCompression, Compression, pack
-from tfdist.ops import allgather, call
+from tfdist import errors
+from tfdist.ops import allgather
 from tfdist.ops.adasum import fold_by_adasum
-from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Average, Product, ReduceOp, Sum
+from tfdist.ops.compression import AnyCompression, Compression, pack
+from tfdist.ops.graph import call
+from tfdist.ops.reduction import Average, Product, ReduceOp, Sum
+from tfdist.world import process_sets, runtime
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 _LARGEST_WEIGHT = 2**32 - 1
 

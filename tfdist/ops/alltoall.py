@@ -6,9 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import errors, process_sets
-from tfdist.ops import call
-from tfdist.process_sets import ProcessSet, global_process_set
+from tfdist import errors
+from tfdist.ops.graph import call
+from tfdist.world import process_sets
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
 def alltoall(

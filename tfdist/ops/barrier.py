@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tfdist.ops import call
-from tfdist.process_sets import ProcessSet, global_process_set
+from tfdist.ops.graph import call
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _compat, errors, process_sets, runtime
-from tfdist.ops import allreduce, call, order, replica, topology
-from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Sum
+from tfdist import errors
+from tfdist.ops import allreduce, topology
+from tfdist.ops.graph import call, order, replica
+from tfdist.ops.reduction import Sum
+from tfdist.training import keras_version
+from tfdist.world import process_sets, runtime
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 _logger = logging.getLogger("tfdist")
 
@@ -123,7 +126,7 @@ def broadcast_variables(
 def _warn_of_seeds(variables: Sequence[Any]) -> None:
     if runtime.rank() or runtime.size() == 1 or runtime.happened(runtime.SEEDS_SHARED):
         return
-    if any(map(_compat.is_seed_state, variables)):
+    if any(map(keras_version.is_seed_state, variables)):
         runtime.remember(runtime.SEEDS_SHARED)
         _logger.warning(
             "broadcast_variables got states of seed generators, so all ranks draw the same random numbers from "

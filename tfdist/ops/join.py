@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdist.ops import call
+from tfdist.ops.graph import call
 
 
 def join() -> int | tf.Tensor:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist import errors, pickler, runtime
+from tfdist import errors
 from tfdist.ops import allgather, broadcast
-from tfdist.process_sets import ProcessSet, global_process_set
+from tfdist.system import pickler
+from tfdist.world import runtime
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 _Dumps = Callable[[Any], bytes]
 

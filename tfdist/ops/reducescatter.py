@@ -7,11 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import errors, process_sets
-from tfdist.compression import AnyCompression, Compression
-from tfdist.ops import allgather, call
-from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Average, ReduceOp, Sum
+from tfdist import errors
+from tfdist.ops import allgather
+from tfdist.ops.compression import AnyCompression, Compression
+from tfdist.ops.graph import call
+from tfdist.ops.reduction import Average, ReduceOp, Sum
+from tfdist.world import process_sets
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
 def reducescatter(

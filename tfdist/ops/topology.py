@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdist import process_sets
-from tfdist.ops import call
+from tfdist.ops.graph import call
+from tfdist.world import process_sets
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:

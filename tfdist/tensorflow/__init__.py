@@ -11,15 +11,12 @@ from typing import Any, NoReturn
 from keras import optimizers
 
 from tfdist import errors, facade
-from tfdist import optimizer as optimizer_module
-from tfdist.compression import AnyCompression, Compression
 from tfdist.facade import *  # noqa: F403
-from tfdist.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
 from tfdist.ops import object as object_op
 from tfdist.ops.broadcast import broadcast_
+from tfdist.ops.compression import AnyCompression, Compression
+from tfdist.ops.reduction import Average, ReduceOp
 from tfdist.ops.topology import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
-from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Average, ReduceOp
 from tfdist.tensorflow import data, elastic
 from tfdist.tensorflow.collective import (
     allgather,
@@ -32,6 +29,9 @@ from tfdist.tensorflow.collective import (
     grouped_reducescatter,
     reducescatter,
 )
+from tfdist.training import optimizer as optimizer_module
+from tfdist.training.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 __all__ = [
     "DistributedGradientTape",

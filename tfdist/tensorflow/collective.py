@@ -12,15 +12,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors
-from tfdist.compression import AnyCompression, Compression
 from tfdist.ops import allgather as allgather_op
 from tfdist.ops import allreduce as allreduce_op
 from tfdist.ops import alltoall as alltoall_op
 from tfdist.ops import broadcast as broadcast_op
-from tfdist.ops import call
 from tfdist.ops import reducescatter as reducescatter_op
-from tfdist.process_sets import ProcessSet, global_process_set
-from tfdist.reduction import Average, ReduceOp
+from tfdist.ops.compression import AnyCompression, Compression
+from tfdist.ops.graph import call
+from tfdist.ops.reduction import Average, ReduceOp
+from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
 def allreduce(

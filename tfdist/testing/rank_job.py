@@ -19,7 +19,7 @@ from typing import Any
 
 from tfdist import config
 from tfdist.errors import ConfigError, RankError
-from tfdist.launch.process import end_launcher
+from tfdist.system.process import end_launcher
 
 # The launcher ends its job within 10 s of being told to; ranks that it could not reach end themselves after that.
 _SECONDS_TO_END = 15.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfdist import runtime
+from tfdist.world import runtime
 
 
 def main(folder: Path) -> int:

@@ -14,13 +14,13 @@ import tensorflow as tf
 from tfdist import data_service
 from tfdist.data_service.inspection import survey
 from tfdist.data_service.inspection.control_client import fetch, request
-from tfdist.data_service.server import retirement
 from tfdist.data_service.server import server as server_module
 from tfdist.data_service.server.drain_request import HEADER, compose
-from tfdist.data_service.server.journal import files
+from tfdist.data_service.server.journal import retirement
+from tfdist.data_service.server.journal.journal import files
+from tfdist.data_service.server.journal.retirement import LEAVING_FILE
 from tfdist.data_service.server.metrics import HELP
 from tfdist.data_service.server.port import take
-from tfdist.data_service.server.retirement import LEAVING_FILE
 from tfdist.data_service.server.work_dir import TOKEN_FILE
 from tfdist.errors import ConfigError, PeerLostError
 

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from tfdist import data, data_service
+from tfdist import data_service
 from tfdist.data_service import from_parquet
 from tfdist.data_service.source import parquet_file, row_reader
 from tfdist.errors import ConfigError
+from tfdist.input import shard
 
 GROUP_ROWS = 20
 ROWS = 100
@@ -286,7 +287,7 @@ def test_ranks_get_different_batches_of_one_size(files, size):
     parts = []
     for rank in range(size):
         dataset = from_parquet(files, batch_size=15, shuffle=2, seed=4)
-        part = list(data.shard_elements(dataset, rank, size))
+        part = list(shard.shard_elements(dataset, rank, size))
         assert {len(batch["id"]) for batch in part} == {15}
         parts.append(ids(part))
     assert len({len(part) for part in parts}) == 1

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist import _native
 from tfdist.data_service.source import parquet_file, row_reader
 from tfdist.data_service.source.row_reader import Column, column_of
 from tfdist.errors import ConfigError, StallError
+from tfdist.native import library
 
 
 def run(dtypes, request=("request",)):
     row_reader.open_reader()
     shapes = [tf.TensorShape(None)] * len(dtypes)
-    return _native.ops().tfdist_read_rows(request=list(request), dtypes=dtypes, shapes=shapes)
+    return library.ops().tfdist_read_rows(request=list(request), dtypes=dtypes, shapes=shapes)
 
 
 def strings(texts):
@@ -74,6 +74,6 @@ def test_what_does_not_fit_the_op_is_an_error(monkeypatch, columns, text):
 def test_a_reader_that_does_not_end_is_told(monkeypatch):
     with row_reader.closed():
         pass
-    monkeypatch.setattr(_native.load(), "tfdist_close_row_reader", lambda seconds: 0)
+    monkeypatch.setattr(library.load(), "tfdist_close_row_reader", lambda seconds: 0)
     with pytest.raises(StallError, match="has not ended within"), row_reader.closed():
         pytest.fail("the worker must not be stopped")

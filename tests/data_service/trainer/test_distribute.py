@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import tensorflow as tf
 
-from tfdist import _native, data_service
+from tfdist import data_service
 from tfdist.data_service.inspection import passes
 from tfdist.data_service.server import port
 from tfdist.errors import ConfigError
+from tfdist.native import library
 
 ELEMENTS = 60
 
@@ -97,7 +98,7 @@ def fixed_workers():
 
 @pytest.mark.parametrize("sharding", ["file", "file_or_data", "data", "hint", "dynamic"])
 def test_each_worker_has_its_part(sharding, texts, fixed_workers):
-    served = _native.read_serving().elements
+    served = library.read_serving().elements
     shard = tf.data.experimental.SHARD_HINT
     dataset = texts.shard(shard, shard) if sharding == "hint" else texts
     distributed = data_service.distribute(dataset, fixed_workers, sharding, element_id=lambda x: x, expected=ELEMENTS)
@@ -105,7 +106,7 @@ def test_each_worker_has_its_part(sharding, texts, fixed_workers):
     result = data_service.visitation(distributed)
     assert (result.lost, result.doubled, result.exact) == (0, 0, True)
     made = {"file": 0, "file_or_data": 0, "data": 2 * ELEMENTS}.get(sharding, ELEMENTS)
-    assert _native.read_serving().elements - served == made
+    assert library.read_serving().elements - served == made
 
 
 @pytest.mark.parametrize("sharding", ["file", "file_or_data", "data", "hint"])
@@ -214,11 +215,11 @@ def test_lost_data_is_seen_when_the_last_worker_drains(service):
     distributed = data_service.distribute(tf.data.Dataset.range(500), service, max_outstanding_requests=1)
     elements = iter(distributed)
     next(elements)
-    _native.set_draining(True)
+    library.set_draining(True)
     try:
         seen = 1 + sum(1 for _ in elements)
     finally:
-        _native.set_draining(False)
+        library.set_draining(False)
     assert 1 <= seen < 500
     result = data_service.visitation(distributed)
     assert (result.complete, result.seen, result.lost, result.is_clean) == (True, seen, 500 - seen, False)

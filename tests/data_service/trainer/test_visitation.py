@@ -6,17 +6,18 @@ import logging
 import pytest
 import tensorflow as tf
 
-from tfdist import _native, data_service
+from tfdist import data_service
 from tfdist.data_service import combine, distribute, from_id, register, visitation
 from tfdist.data_service.trainer import watch
 from tfdist.data_service.trainer.visitation import log_since, newest_passes, report
 from tfdist.data_service.trainer.watch import Watch
 from tfdist.errors import ConfigError
+from tfdist.native import library
 
 
 def read(elements, distinct=None, ended=True, number=1):
     distinct = elements if distinct is None else distinct
-    return _native.Pass(number=number, elements=elements, ids=elements, distinct_ids=distinct, id_bytes=8, ended=ended)
+    return library.Pass(number=number, elements=elements, ids=elements, distinct_ids=distinct, id_bytes=8, ended=ended)
 
 
 @pytest.mark.parametrize(

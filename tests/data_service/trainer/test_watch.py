@@ -6,9 +6,10 @@ import time
 import pytest
 import tensorflow as tf
 
-from tfdist import _native, data_service
+from tfdist import data_service
 from tfdist.data_service.trainer import watch
 from tfdist.data_service.trainer.watch import Watch, new_name, watches, watches_of
+from tfdist.native import library
 
 BRIEF_SECONDS = 1.0
 PATIENCE_SECONDS = 15.0
@@ -62,7 +63,7 @@ def test_ids_are_noted_and_taken_out():
     made, changed = watched(watch.add_ids(dataset, lambda x, _: x // 2), by_id=True)
     assert changed.element_spec == dataset.element_spec
     assert [(int(x), int(y)) for x, y in changed] == [(x, 2 * x) for x in range(10)]
-    newest = _native.read_watch(made.name).newest
+    newest = library.read_watch(made.name).newest
     assert (newest.elements, newest.ids, newest.distinct_ids, newest.ended) == (10, 10, 5, 1)
 
 
@@ -72,7 +73,7 @@ def test_a_batch_has_as_many_ids_as_rows():
     assert watch.has_ids(with_ids.element_spec) and not watch.has_one_id(with_ids.element_spec)
     made, changed = watched(with_ids, by_id=True)
     assert [element.shape[0] for element in changed] == [4, 4, 2]
-    newest = _native.read_watch(made.name).newest
+    newest = library.read_watch(made.name).newest
     assert (newest.elements, newest.ids, newest.distinct_ids) == (3, 10, 10)
 
 
@@ -88,10 +89,10 @@ def test_ids_leave_the_structure_of_an_element(structure):
 def test_an_iterator_that_nobody_reads_is_no_pass():
     made, changed = watched(tf.data.Dataset.range(100))
     iter(changed)
-    assert _native.read_watch(made.name).newest.number == 0
+    assert library.read_watch(made.name).newest.number == 0
     elements = iter(changed)
     next(elements)
-    reading = _native.read_watch(made.name)
+    reading = library.read_watch(made.name)
     assert (reading.newest.number, reading.newest.ended) == (1, 0)
     assert reading.newest.elements >= 1  # TensorFlow may prefetch
 
@@ -113,7 +114,7 @@ def behind(dataset):
 @pytest.mark.parametrize("more", [lambda dataset: dataset, behind])
 def test_a_wait_without_workers_ends_and_names_what_is_known(more, lonely_dispatcher):
     distributed = data_service.distribute(tf.data.Dataset.range(3), lonely_dispatcher, wait_seconds=BRIEF_SECONDS)
-    _native.set_service_note(lonely_dispatcher, "worker host:7 is dead.")
+    library.set_service_note(lonely_dispatcher, "worker host:7 is dead.")
     elements = iter(more(distributed))
     for _ in range(2):  # and it does not begin to wait again
         start = time.monotonic()
@@ -122,7 +123,7 @@ def test_a_wait_without_workers_ends_and_names_what_is_known(more, lonely_dispat
         assert time.monotonic() - start < PATIENCE_SECONDS
         for text in (lonely_dispatcher, "1 s", "worker host:7 is dead.", "tfdist data-service status", "wait_seconds"):
             assert text in str(caught.value)
-    _native.set_service_note(lonely_dispatcher, "")
+    library.set_service_note(lonely_dispatcher, "")
     with pytest.raises(tf.errors.DeadlineExceededError, match="Nothing is known of a dead worker"):
         next(iter(distributed))
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/adasum.h"
+#include "core/algorithm/adasum.h"
 #include "cuda/adasum_kernels.h"
 #include "expect.h"
 

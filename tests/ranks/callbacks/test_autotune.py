@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import tfdist
-from tfdist import config, runtime, tuning
+from tfdist import config
 from tfdist.autotune.drift import WINDOW
 from tfdist.autotune.search import FINALISTS, ROUNDS
 from tfdist.callbacks import DataParallel, autotune
-from tfdist.compression import Compression, Compressor
 from tfdist.errors import ConfigError
+from tfdist.ops.compression import Compression, Compressor
 from tfdist.testing import assert_close, assert_identical_on_ranks
+from tfdist.world import runtime, tuning
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)
 SAMPLES = 5

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.callbacks import BackupAndRestore, DataParallel, ModelCheckpoint, writer
+from tfdist.callbacks import BackupAndRestore, DataParallel, ModelCheckpoint
+from tfdist.callbacks.store import writer
 from tfdist.testing.parity import assert_identical_on_ranks
 
 FEATURES, BATCH, STEPS, EPOCHS = 3, 2, 8, 3

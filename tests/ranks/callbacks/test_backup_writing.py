@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.callbacks import BackupAndRestore, BestModelCheckpoint, DataParallel, ModelCheckpoint, snapshot, writer
-from tfdist.callbacks.snapshot import Position
+from tfdist.callbacks import BackupAndRestore, BestModelCheckpoint, DataParallel, ModelCheckpoint
+from tfdist.callbacks.store import snapshot, writer
+from tfdist.callbacks.store.snapshot import Position
 
 pytestmark = pytest.mark.ranks(2)
 STEPS, EPOCHS, WIDTH = 4, 4, 50

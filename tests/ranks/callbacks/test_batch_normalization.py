@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.callbacks import BroadcastGlobalVariablesCallback, DataParallel, MetricAverageCallback
-from tfdist.sync_batch_norm import synchronized
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
+from tfdist.training.sync_batch_norm import synchronized
 
 SIZES = pytest.mark.ranks(1, 2, 3)
 FEATURES, BATCH, STEPS, RATE = 5, 4, 6, 0.02

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import process_sets
 from tfdist.callbacks import BroadcastGlobalVariablesCallback, DataParallel, MetricAverageCallback, Throughput
 from tfdist.errors import ConfigError, MismatchError
+from tfdist.world import process_sets
 
 BATCH, STEPS = 4, 4
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.callbacks.elastic_data import part_of
+from tfdist.elastic.fit_data import part_of
 
 ROWS = np.arange(96, dtype="float32").reshape(48, 2)
 

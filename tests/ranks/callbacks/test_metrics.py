@@ -7,7 +7,8 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import errors
-from tfdist.callbacks import DataParallel, Metrics, metrics, straggler
+from tfdist.callbacks import DataParallel, Metrics, metrics
+from tfdist.callbacks.fit import straggler
 
 NAMES = [f"collective_{part}seconds" for part in ("", "wait_", "exchange_", "pack_", "reduce_", "unpack_")]
 BATCH, STEPS = 4, 6

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.callbacks import BackupAndRestore, BroadcastGlobalVariablesCallback, DataParallel, ModelCheckpoint
-from tfdist.callbacks.model_build import is_complete, make_weights
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
+from tfdist.training.model_build import is_complete, make_weights
 
 FEATURES, BATCH, STEPS, RATE = 4, 2, 4, 0.05
 

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import random_state
 from tfdist.callbacks import BackupAndRestore, BroadcastGlobalVariablesCallback, DataParallel
 from tfdist.elastic import TensorFlowState
+from tfdist.training import random_state
 
 ROWS, STEPS = 8, 3
 

@@ -9,14 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.callbacks import (
-    BackupAndRestore,
-    BroadcastGlobalVariablesCallback,
-    DataParallel,
-    MetricAverageCallback,
-    snapshot,
-    writer,
-)
+from tfdist.callbacks import BackupAndRestore, BroadcastGlobalVariablesCallback, DataParallel, MetricAverageCallback
+from tfdist.callbacks.store import snapshot, writer
 from tfdist.testing.parity import assert_identical_on_ranks
 
 FEATURES, BATCH, STEPS, EPOCHS = 4, 4, 6, 3

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import _compat, model_optimizer
 from tfdist.callbacks import (
     BackupAndRestore,
     BroadcastGlobalVariablesCallback,
@@ -17,6 +16,7 @@ from tfdist.callbacks import (
 )
 from tfdist.errors import ConfigError
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
+from tfdist.training import keras_version, model_optimizer
 
 FEATURES, BATCH, STEPS = 4, 4, 6
 RATE = 0.02
@@ -181,7 +181,7 @@ def test_a_file_has_the_rates_of_one_process(world, shared_tmp_path):
         model.critic.save(path)
         loaded = keras.saving.load_model(path)
         assert float(loaded.optimizer.learning_rate) == pytest.approx(RATE)
-        assert float(_compat.learning_rate_of(model.critic.optimizer)) == pytest.approx(RATE * world)
+        assert float(keras_version.learning_rate_of(model.critic.optimizer)) == pytest.approx(RATE * world)
 
 
 def test_errors_name_the_optimizer(world):

@@ -14,7 +14,7 @@ from tfdist.callbacks import (
     MetricAverageCallback,
     ModelCheckpoint,
 )
-from tfdist.callbacks.elastic_fit import _Fit
+from tfdist.elastic.keras_fit import _Fit
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
 
 FEATURES, BATCH, STEPS = 3, 2, 4

@@ -8,8 +8,8 @@ import tensorflow as tf
 import tfdist
 from tfdist.callbacks import BackupAndRestore, DataParallel, LearningRateScheduleCallback, ModelCheckpoint
 from tfdist.errors import ConfigError
-from tfdist.gradients import GradientReduction, weighted_by
 from tfdist.testing import assert_close, assert_identical_on_ranks
+from tfdist.training.gradients import GradientReduction, weighted_by
 
 SAMPLES = 41  # 11 batches of 4, the last of 1
 BATCH = 4

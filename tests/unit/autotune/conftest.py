@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tfdist.autotune.knobs import KIB, MIB, Knob, Setting, World, offered
 from tfdist.autotune.tuner import DONE, WATCH, Tuner
+from tfdist.native.knobs import KIB, MIB, Knob, Setting, World, offered
 
 
 @dataclass

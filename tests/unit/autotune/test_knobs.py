@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.autotune.knobs import (
-    CHUNKS,
-    FUSION_THRESHOLDS,
-    KIB,
-    MIB,
-    Knob,
-    Setting,
-    World,
-    effective,
-    offered,
-    settings,
-)
+from tfdist.native.knobs import CHUNKS, FUSION_THRESHOLDS, KIB, MIB, Knob, Setting, World, effective, offered, settings
 
 Worlds = Callable[..., World]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tfdist.autotune import record
-from tfdist.autotune.knobs import KIB, MIB, Setting
 from tfdist.autotune.search import Rival, Verdict
 from tfdist.errors import ConfigError
+from tfdist.native.knobs import KIB, MIB, Setting
 
 JOB = record.Job("0.1.0", 4, 2, 10, 12345)
 OTHER = Setting(16 * MIB, 256 * KIB, "fp16", True, "nccl")

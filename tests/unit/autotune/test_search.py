@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tfdist.autotune import search
-from tfdist.autotune.knobs import Knob, Setting, settings
 from tfdist.autotune.search import compare, explore, finalists
 from tfdist.autotune.tuner import Tuner
 from tfdist.errors import BuildError
+from tfdist.native.knobs import Knob, Setting, settings
 
 Tune = Callable[..., Tuner]
 

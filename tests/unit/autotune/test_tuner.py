@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdist.autotune.drift import WINDOW
-from tfdist.autotune.knobs import Knob, Setting
 from tfdist.autotune.search import FINALISTS, ROUNDS, Verdict
 from tfdist.autotune.tuner import COMPARE, DONE, EXPLORE, MOST_AGAIN, WATCH, Tuner
+from tfdist.native.knobs import Knob, Setting
 
 SAMPLES = 6
 

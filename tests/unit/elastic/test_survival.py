@@ -3,8 +3,10 @@
 import pytest
 import tensorflow as tf
 
-from tfdist import config, errors, runtime
-from tfdist.elastic import part, survival
+from tfdist import config, errors
+from tfdist.elastic import survival
+from tfdist.input import part
+from tfdist.world import runtime
 
 LOSS = errors.PeerLostError("rank 1 lost rank 0.")
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.launch import command, discovery, host, option, ulfm
-from tfdist.launch.host import Host
-from tfdist.launch.launcher import Plan
+from tfdist.launch import command
+from tfdist.launch.host import discovery, host
+from tfdist.launch.host.host import Host
+from tfdist.launch.option import option
+from tfdist.launch.run.launcher import Plan
+from tfdist.launch.start import ulfm
 
 
 def _plan(*words: str, **environment: str) -> tuple[Plan, list[str]]:

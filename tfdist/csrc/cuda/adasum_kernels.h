@@ -1,5 +1,5 @@
 // The CUDA C++ of Adasum's arithmetic, compiled for the device that is found (kernel_compiler.h).
-// What core/adasum.h is on the processor.
+// What core/algorithm/adasum.h is on the processor.
 #ifndef TFDIST_CUDA_ADASUM_KERNELS_H_
 #define TFDIST_CUDA_ADASUM_KERNELS_H_
 

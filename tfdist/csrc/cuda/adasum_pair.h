@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/status.h"
+#include "core/value/dtype.h"
+#include "core/value/status.h"
 #include "cuda/adasum_kernels.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_cache.h"
@@ -35,7 +35,7 @@ class AdasumPair {
                      std::unique_ptr<AdasumPair>* pair);
 
   // Puts into `stream`, always the same one: products[3 * s + {0, 1, 2}] = a.b, a.a and b.b of span
-  // s, in float64. `a` and `b` are of `type`, an AdasumType (core/adasum.h).
+  // s, in float64. `a` and `b` are of `type`, an AdasumType (core/algorithm/adasum.h).
   Status Multiply(DType type, const std::vector<AdasumSpan>& spans, const void* a, const void* b,
                   double* products, CudaStream stream);
 

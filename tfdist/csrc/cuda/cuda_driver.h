@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/status.h"
+#include "core/value/status.h"
 
 namespace tfdist {
 

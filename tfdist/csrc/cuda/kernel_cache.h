@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "core/status.h"
+#include "core/value/status.h"
 #include "cuda/kernel_compiler.h"
 
 namespace tfdist {

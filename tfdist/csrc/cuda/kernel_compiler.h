@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "core/status.h"
+#include "core/value/status.h"
 
 namespace tfdist {
 

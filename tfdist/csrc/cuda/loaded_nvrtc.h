@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/status.h"
+#include "core/value/status.h"
 #include "cuda/kernel_compiler.h"
 
 namespace tfdist {

@@ -6,7 +6,7 @@ namespace {
 // A buffer holds the tensors one after the other, so that vectors begin where memory likes it; what
 // lies between is zeros. A block takes a chunk of the buffer, finds the tensors in it by bisection,
 // and its threads take vectors of four. Factors are applied in float32 (float64 for float64), and
-// rounding is to nearest even: the bits are those of core/cast.h on the processor.
+// rounding is to nearest even: the bits are those of core/value/cast.h on the processor.
 constexpr char kSource[] = R"cuda(
 typedef unsigned short uint16;
 typedef unsigned int uint32;

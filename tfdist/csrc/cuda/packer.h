@@ -1,5 +1,5 @@
 // Many tensors on a GPU into one buffer and back, in one launch for up to 168 of them: scaled, and
-// in the type that travels. What core/fused_view.h is on the processor.
+// in the type that travels. What core/algorithm/fused_view.h is on the processor.
 //
 // For the device that was current when it was opened. For one thread at a time.
 #ifndef TFDIST_CUDA_PACKER_H_
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/status.h"
-#include "core/tensor_view.h"
+#include "core/value/dtype.h"
+#include "core/value/status.h"
+#include "core/value/tensor_view.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_cache.h"
 
@@ -29,8 +29,8 @@ class Packer {
   static int64_t BufferCount(const std::vector<TensorView>& tensors);
 
   // Puts into `stream`: buffer = wire(tensors * factor), with zeros between. All tensors have one
-  // dtype. Types and factors are those that CastScaled (core/cast.h) takes; or the wire is int32
-  // for bool, int16 and uint16, with factor 1.
+  // dtype. Types and factors are those that CastScaled (core/value/cast.h) takes; or the wire is
+  // int32 for bool, int16 and uint16, with factor 1.
   Status Pack(const std::vector<TensorView>& tensors, DType wire, double factor, void* buffer,
               CudaStream stream);
 

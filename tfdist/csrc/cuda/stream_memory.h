@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/status.h"
+#include "core/value/status.h"
 #include "cuda/cuda_driver.h"
 
 namespace tfdist {

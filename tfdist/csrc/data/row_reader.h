@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/status.h"
+#include "core/value/status.h"
 
 namespace tfdist {
 

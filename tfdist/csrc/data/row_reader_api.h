@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "core/c_api.h"
+#include "core/engine/c_api.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "core/communicator_factory.h"
+#include "core/wire/communicator_factory.h"
 #include "mpi/mpi_environment.h"
 #include "mpi/peer_loss.h"
 #include "shm/mapped_window.h"

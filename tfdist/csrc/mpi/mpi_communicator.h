@@ -13,10 +13,10 @@
 #include <memory>
 #include <vector>
 
-#include "core/communicator.h"
-#include "core/communicator_factory.h"
-#include "core/engine_config.h"
-#include "core/status.h"
+#include "core/value/engine_config.h"
+#include "core/value/status.h"
+#include "core/wire/communicator.h"
+#include "core/wire/communicator_factory.h"
 
 namespace tfdist {
 

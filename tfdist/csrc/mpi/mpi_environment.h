@@ -9,10 +9,10 @@
 
 #include <string>
 
-#include "core/communicator_factory.h"
-#include "core/engine_config.h"
-#include "core/status.h"
-#include "core/topology.h"
+#include "core/place/topology.h"
+#include "core/value/engine_config.h"
+#include "core/value/status.h"
+#include "core/wire/communicator_factory.h"
 
 namespace tfdist {
 

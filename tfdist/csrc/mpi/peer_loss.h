@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "core/status.h"
+#include "core/value/status.h"
 
 namespace tfdist {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/wait.h"
+#include "core/wire/wait.h"
 
 namespace tfdist {
 namespace {

@@ -13,9 +13,9 @@
 #include <string>
 #include <thread>
 
-#include "core/engine_config.h"
-#include "core/status.h"
-#include "core/topology.h"
+#include "core/place/topology.h"
+#include "core/value/engine_config.h"
+#include "core/value/status.h"
 #include "cuda/cuda_driver.h"
 
 namespace tfdist {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/adasum.h"
+#include "core/algorithm/adasum.h"
 #include "cuda/pack_kernels.h"
 
 namespace tfdist {

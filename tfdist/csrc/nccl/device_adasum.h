@@ -1,4 +1,4 @@
-// Adasum of tensors on a GPU: what core/adasum.h says, folded by all ranks together.
+// Adasum of tensors on a GPU: what core/algorithm/adasum.h says, folded by all ranks together.
 //
 // As on the processor every rank holds one slice of all ranks' gradients and folds that, and the
 // products of a level, which decide the factors, are summed over the ranks by NCCL. Results are
@@ -14,11 +14,11 @@
 #include <memory>
 #include <vector>
 
-#include "core/reduction.h"
-#include "core/status.h"
-#include "core/tensor_view.h"
-#include "core/topology.h"
-#include "core/wait.h"
+#include "core/place/topology.h"
+#include "core/value/reduction.h"
+#include "core/value/status.h"
+#include "core/value/tensor_view.h"
+#include "core/wire/wait.h"
 #include "cuda/adasum_pair.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_cache.h"

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <string>
 
-#include "core/fused_collective.h"
+#include "core/algorithm/fused_collective.h"
 #include "nccl/wire_type.h"
 
 namespace tfdist {

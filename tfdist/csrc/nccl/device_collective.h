@@ -14,11 +14,11 @@
 #include <mutex>
 #include <vector>
 
-#include "core/plan_cache.h"
-#include "core/reduction.h"
-#include "core/status.h"
-#include "core/tensor_view.h"
-#include "core/wait.h"
+#include "core/algorithm/plan_cache.h"
+#include "core/value/reduction.h"
+#include "core/value/status.h"
+#include "core/value/tensor_view.h"
+#include "core/wire/wait.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_cache.h"
 #include "cuda/packer.h"
@@ -90,7 +90,7 @@ class DeviceCollective {
   Status Allreduce(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
                    const std::vector<TensorView>& outputs, const Step& step);
 
-  // outputs[i] has this rank's rows (OwnRows in core/fused_collective.h).
+  // outputs[i] has this rank's rows (OwnRows in core/algorithm/fused_collective.h).
   Status ReduceScatter(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
                        const std::vector<TensorView>& outputs, const Step& step);
 

@@ -5,8 +5,8 @@
 
 #include <functional>
 
-#include "core/engine_config.h"
-#include "core/status.h"
+#include "core/value/engine_config.h"
+#include "core/value/status.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_compiler.h"
 #include "cuda/profiler.h"

@@ -3,8 +3,8 @@
 #include <set>
 #include <vector>
 
-#include "core/device_report.h"
-#include "core/json_text.h"
+#include "core/engine/device_report.h"
+#include "core/value/json_text.h"
 #include "cuda/adasum_kernels.h"
 #include "cuda/kernel_cache.h"
 #include "cuda/loaded_cuda_driver.h"

@@ -1,5 +1,6 @@
-// The report on GPUs, driver, NCCL and compiler (core/device_report.h): what is found, whether it
-// loads, and whether the kernels compile for each GPU. Opens no communicator and starts no kernel.
+// The report on GPUs, driver, NCCL and compiler (core/engine/device_report.h): what is found,
+// whether it loads, and whether the kernels compile for each GPU. Opens no communicator and starts
+// no kernel.
 #ifndef TFDIST_NCCL_GPU_REPORT_H_
 #define TFDIST_NCCL_GPU_REPORT_H_
 
@@ -7,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "core/status.h"
+#include "core/value/status.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_compiler.h"
 #include "nccl/nccl_api.h"

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/collective.h"
+#include "core/algorithm/collective.h"
 #include "cuda/pack_kernels.h"
 #include "nccl/wire_type.h"
 

@@ -13,12 +13,12 @@
 #include <memory>
 #include <string>
 
-#include "core/communicator.h"
-#include "core/dtype.h"
-#include "core/engine_config.h"
-#include "core/fusion_buffer.h"
-#include "core/status.h"
-#include "core/wait.h"
+#include "core/algorithm/fusion_buffer.h"
+#include "core/value/dtype.h"
+#include "core/value/engine_config.h"
+#include "core/value/status.h"
+#include "core/wire/communicator.h"
+#include "core/wire/wait.h"
 #include "cuda/cuda_driver.h"
 #include "nccl/nccl_ranks.h"
 

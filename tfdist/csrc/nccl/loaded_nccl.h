@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/status.h"
+#include "core/value/status.h"
 #include "nccl/nccl_api.h"
 
 namespace tfdist {

@@ -1,5 +1,6 @@
-// The device of an engine (core/device.h) on NCCL and the CUDA driver: brings libraries, kernels,
-// ranks and the thread that watches them together. The collectives are device_collective.h's.
+// The device of an engine (core/engine/device.h) on NCCL and the CUDA driver: brings libraries,
+// kernels, ranks and the thread that watches them together. The collectives are
+// device_collective.h's.
 #ifndef TFDIST_NCCL_NCCL_DEVICE_H_
 #define TFDIST_NCCL_NCCL_DEVICE_H_
 
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
+#include "core/engine/device.h"
 #include "nccl/completion_thread.h"
 #include "nccl/device_collective.h"
 #include "nccl/gpu_libraries.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/collective.h"
+#include "core/algorithm/collective.h"
 
 namespace tfdist {
 namespace {

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
-#include "core/status.h"
-#include "core/wait.h"
+#include "core/value/status.h"
+#include "core/wire/communicator.h"
+#include "core/wire/wait.h"
 #include "nccl/nccl_api.h"
 
 namespace tfdist {

@@ -2,8 +2,8 @@
 #ifndef TFDIST_NCCL_WIRE_TYPE_H_
 #define TFDIST_NCCL_WIRE_TYPE_H_
 
-#include "core/dtype.h"
-#include "core/reduction.h"
+#include "core/value/dtype.h"
+#include "core/value/reduction.h"
 #include "nccl/nccl_api.h"
 
 namespace tfdist {

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/communicator.h"
-#include "core/status.h"
-#include "core/wait.h"
-#include "core/window.h"
+#include "core/place/window.h"
+#include "core/value/status.h"
+#include "core/wire/communicator.h"
+#include "core/wire/wait.h"
 
 namespace tfdist {
 

@@ -2,7 +2,7 @@
 
 #include <pthread.h>
 
-#include "core/world.h"
+#include "core/engine/world.h"
 
 namespace tfdist {
 

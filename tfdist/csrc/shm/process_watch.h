@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/status.h"
+#include "core/value/status.h"
 #include "shm/descriptor.h"
 
 namespace tfdist {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
-#include "core/engine.h"
-#include "core/status.h"
-#include "core/tensor_view.h"
+#include "core/engine/engine.h"
+#include "core/value/status.h"
+#include "core/value/tensor_view.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 

@@ -28,11 +28,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import atomic_file, config, data_service, runtime
+from tfdist import config, data_service
 from tfdist.errors import ConfigError, PeerLostError
 from tfdist.ops.barrier import barrier
 from tfdist.ops.object import broadcast_object
+from tfdist.system import atomic_file
 from tfdist.tensorflow.data.meeting import ComputeClient
+from tfdist.world import runtime
 
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 

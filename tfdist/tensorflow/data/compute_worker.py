@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tfdist import config, runtime
+from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.launch.option import amount
+from tfdist.launch.option.option import amount
 from tfdist.ops.object import broadcast_object
 from tfdist.tensorflow.data.compute_service import SIDES, TfDataServiceConfig, serve
 from tfdist.tensorflow.data.meeting import ComputeService
+from tfdist.world import runtime
 
 
 def main(words: Sequence[str] | None = None) -> list[Any]:

@@ -1,7 +1,7 @@
 // The kernel of TfdistAwait, for both devices: no thread waits in it.
 #include <memory>
 
-#include "core/started_call.h"
+#include "core/agree/started_call.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/conversion.h"
 #include "tf/kernels/collective_kernel.h"

@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "core/calling_thread.h"
-#include "core/world.h"
+#include "core/engine/world.h"
+#include "core/value/calling_thread.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/conversion.h"
 #include "xla/stream_executor/stream.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfdist {

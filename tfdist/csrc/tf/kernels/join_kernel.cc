@@ -1,7 +1,7 @@
 // The kernel of TfdistJoin, which on a GPU runs on the host too.
 #include <memory>
 
-#include "core/world.h"
+#include "core/engine/world.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/conversion.h"
 

@@ -8,8 +8,8 @@
 
 #include <vector>
 
-#include "core/status.h"
-#include "core/tensor_view.h"
+#include "core/value/status.h"
+#include "core/value/tensor_view.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfdist {

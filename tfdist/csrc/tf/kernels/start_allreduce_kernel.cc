@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/started_call.h"
-#include "core/world.h"
+#include "core/agree/started_call.h"
+#include "core/engine/world.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/conversion.h"

@@ -2,7 +2,7 @@
 #include <memory>
 #include <string>
 
-#include "core/world.h"
+#include "core/engine/world.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/conversion.h"
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "core/fused_collective.h"
-#include "core/world.h"
+#include "core/algorithm/fused_collective.h"
+#include "core/engine/world.h"
 #include "tf/conversion.h"
 #include "tf/xla/custom_call.h"
 #include "xla/layout_util.h"

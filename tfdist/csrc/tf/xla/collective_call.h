@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/topology.h"
+#include "core/place/topology.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tf/xla/refused_call.h"
 #include "xla/hlo/builder/xla_builder.h"

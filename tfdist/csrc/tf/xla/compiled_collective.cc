@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/fused_collective.h"
+#include "core/algorithm/fused_collective.h"
 
 namespace tfdist {
 namespace {

@@ -3,8 +3,8 @@
 #ifndef TFDIST_TF_XLA_COMPILED_COLLECTIVE_H_
 #define TFDIST_TF_XLA_COMPILED_COLLECTIVE_H_
 
-#include "core/engine.h"
-#include "core/status.h"
+#include "core/engine/engine.h"
+#include "core/value/status.h"
 #include "tf/xla/invocation.h"
 
 namespace tfdist {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "tf/conversion.h"
 #include "tf/xla/compiled_collective.h"
 #include "tf/xla/custom_call.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/topology.h"
+#include "core/place/topology.h"
 #include "tf/conversion.h"
 #include "tf/xla/collective_call.h"
 #include "tf/xla/custom_call.h"

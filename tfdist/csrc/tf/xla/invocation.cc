@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/world.h"
+#include "core/engine/world.h"
 #include "tf/conversion.h"
 #include "tf/xla/custom_call.h"
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
-#include "core/status.h"
-#include "core/tensor_view.h"
+#include "core/engine/engine.h"
+#include "core/value/status.h"
+#include "core/value/tensor_view.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace xla::ffi {

@@ -1,0 +1,45 @@
+"""Whether a model is trained by the optimizer it was compiled with alone. Not a callback."""
+
+from __future__ import annotations
+
+import keras
+
+from tfdist import errors
+from tfdist.training import model_optimizer
+
+RATES_REMEDY = (
+    "DataParallel(warmup_epochs=...) scales and warms up all of them; set other rates in a callback of your own."
+)
+
+
+class CompiledOptimizer:
+    """Looks for updates by other optimizers of a model, which a callback of the compiled one does not reach.
+
+    Args:
+        what: What the callback does, for the error.
+        remedy: What to write instead.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        self._what, self._remedy = what, remedy
+
+    def begin(self, model: keras.Model) -> None:
+        """A `fit` begins."""
+        self._before = {path: _updates(each) for path, each in model_optimizer.named_optimizers(model).items()}
+
+    def check(self, model: keras.Model) -> None:
+        """An epoch has ended.
+
+        Raises:
+            ConfigError: If another optimizer of the model has made updates.
+        """
+        for path, each in model_optimizer.named_optimizers(model).items():
+            if each is not model.optimizer and _updates(each) > self._before.get(path, 0):
+                raise errors.ConfigError(
+                    f"{self._what} of the optimizer that model {model.name!r} was compiled with, and the model is also "
+                    f"trained by {path} ({type(each).__name__}). {self._remedy}"
+                )
+
+
+def _updates(optimizer: keras.optimizers.Optimizer) -> int:
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))

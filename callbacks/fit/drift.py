@@ -1,0 +1,183 @@
+"""Looks, in `fit`, whether the ranks still have the same weights: after its first step and each epoch.
+
+Not a callback: those that start a distributed `fit` share the one of the model's hook, so that a look is taken once.
+Never inside a step: the look after the first one is at the begin of the next, or at the end of the epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+import tfdist
+from tfdist import errors
+from tfdist.training import equality, gradient_record, keras_version, model_optimizer, optimizer
+from tfdist.training.local_variable import key_of
+from tfdist.world.process_sets import ProcessSet, global_process_set
+
+_logger = logging.getLogger("tfdist")
+
+MODES = ("error", "warn", "off")
+_NAMED = 3
+# Of the norm, for a variable that no reduction has seen, on equal hardware, which rounds alike: it may be a small rate.
+_UNREDUCED_TOLERANCE = 1e-5
+
+
+def checked(mode: Any) -> str:
+    """What a callback was given as `drift`.
+
+    Raises:
+        ConfigError: If it is none of `MODES`.
+    """
+    if mode not in MODES:
+        raise errors.ConfigError(f'drift must be "error", "warn" or "off"; received {mode!r}.')
+    return str(mode)
+
+
+class Drift:
+    """The looks at one model.
+
+    Args:
+        model: Compiled, built or not.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._fit: Any = None
+        self._mode = MODES[0]
+        self._keep: list[Any] = []
+        self._in_epoch = True
+        self._first_batch: int | None = None
+        self._epoch: int | None = None
+        self._stepped = self._rounded = self._warned = False
+
+    def begin(self, mode: str, keep: Sequence[Any] = (), in_epoch: bool = True) -> None:
+        """A `fit` begins. Each callback of the list says this; of their modes the mildest holds.
+
+        Args:
+            mode: One of `MODES`.
+            keep: Variables that each rank keeps as they are.
+            in_epoch: Whether all ranks come to the second step, so that they may look before it.
+        """
+        if self._fit is not self._model.history:  # Keras makes one for each fit
+            self._fit = self._model.history
+            self._mode, self._keep, self._in_epoch = mode, [], True
+            self.resume()
+        self._mode = max(self._mode, mode, key=MODES.index)
+        self._keep += keep
+        self._in_epoch = self._in_epoch and in_epoch
+
+    def resume(self) -> None:
+        """An elastic `fit` goes on, perhaps with other ranks, of which none may count on what another has seen."""
+        self._first_batch = self._epoch = None
+        self._stepped = self._rounded = self._warned = False
+
+    def batch_begins(self, batch: int) -> None:
+        """Before a step that is not skipped, of which the number counts from 0 in each epoch."""
+        if self._first_batch is None:
+            self._first_batch = batch
+        elif self._in_epoch and not self._stepped and batch >= self._first_batch + self._steps_of_update():
+            self._look("after the first step of fit")
+            self._stepped = True
+
+    def epoch_ends(self, epoch: int) -> None:
+        """After the last step of an epoch, counted from 0, where all ranks have met."""
+        if epoch != self._epoch:
+            self._look(f"after epoch {epoch + 1} of fit")
+            self._stepped, self._epoch = True, epoch
+
+    def _steps_of_update(self) -> int:
+        """Steps until the weights have changed."""
+        found = [keras_version.inner_optimizer(each) for each in model_optimizer.optimizers_of(self._model)]
+        steps = [each.gradient_accumulation_steps or 1 for each in found]
+        return max(steps, default=1)
+
+    def _look(self, when: str) -> None:
+        if self._mode == "off" or tfdist.size() == 1:
+            return
+        texts = [text for text in (self._compare(when, *group) for group in self._groups()) if text]
+        if len(tfdist.get_process_set_ids_and_ranks()) > 1:  # ranks outside of a set must not train on
+            told = tfdist.allgather_object(texts, name=f"{when}: process sets")
+            texts = list(dict.fromkeys(text for of_rank in told for text in of_rank))
+        if texts and self._mode == "error":
+            raise errors.MismatchError("\n".join(texts))
+        if texts and not self._warned and tfdist.rank() == 0:
+            _logger.warning("%s", "\n".join(texts))
+        self._warned = self._warned or bool(texts)
+
+    def _compare(self, when: str, process_set: ProcessSet, variables: Sequence[Any]) -> str:
+        """What has drifted apart in a process set, the same on its ranks; empty where nothing has."""
+        parts = [equality.part_of(variable) for variable in variables]
+        differences = equality.compare(parts, when, process_set)
+        if not differences:
+            return ""
+        ranks_of = equality.ranks_by_hardware(when, process_set)
+        missed = [each.place for each in differences if _is_missed(each, variables[each.place])]
+        # What the first rank finds: the others may have traced other steps.
+        missed = tfdist.broadcast_object(missed, process_set.ranks[0], f"{when}: not reduced", process_set)
+        drifted = [each for each in differences if each.drifted or (len(ranks_of) == 1 and each.place in missed)]
+        if drifted:
+            return equality.describe(drifted, parts, when, process_set, self._advice(drifted, variables))
+        if not self._rounded and tfdist.rank() == process_set.ranks[0]:
+            _logger.warning("%s", equality.describe_rounding(differences, when, ranks_of))
+        self._rounded = True
+        return ""
+
+    def _groups(self) -> list[tuple[ProcessSet, list[Any]]]:
+        """The trainable weights that ranks of a process set must have equal, for the sets that this rank is in."""
+        local = {key_of(variable) for variable in (*self._keep, *model_optimizer.local_variables(self._model))}
+        groups: dict[int, tuple[ProcessSet, list[Any]]] = {0: (global_process_set, [])}
+        for variable in self._model.trainable_weights:
+            record = gradient_record.read(variable)
+            process_set = global_process_set if record is None else record.process_set
+            if key_of(variable) in local or process_set is None or process_set.process_set_id is None:
+                continue
+            groups.setdefault(process_set.process_set_id, (process_set, []))[1].append(variable)
+        return [groups[number] for number in sorted(groups) if groups[number][0].included()]
+
+    def _advice(self, drifted: Sequence[equality.Difference], variables: Sequence[Any]) -> str:
+        """Who may have updated the variables, and what to do; those with the same answer together."""
+        names: dict[str, list[str]] = {}
+        for difference in drifted:
+            names.setdefault(self._suspect(variables[difference.place]), []).append(difference.name)
+        lines = []
+        for suspect, members in names.items():
+            more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
+            lines.append(f"{', '.join(members[:_NAMED])}{more}: {suspect}")
+        lines.append('Ranks that shall train apart: drift="off" in the callback. See docs/drift.md.')
+        return "\n".join(lines)
+
+    def _suspect(self, variable: Any) -> str:
+        named = model_optimizer.named_optimizers(self._model)
+        path, owner = next(((path, each) for path, each in named.items() if _updates(each, variable)), ("", None))
+        reduced = gradient_record.read(variable) is not None
+        if owner is not None and not optimizer.is_distributed(owner):
+            unless = ", unless a tape has reduced its gradient" if reduced else ""
+            return (
+                f"it is updated by {path} ({owner.name!r}), which is not distributed{unless}. Add "
+                "tfdist.callbacks.DataParallel() to the callbacks, or wrap it by tfdist.DistributedOptimizer(...)."
+            )
+        if reduced:
+            by = f"by {path} ({owner.name!r}), which is distributed" if owner is not None else "by tfdist"
+            return (
+                f"its gradient is reduced {by}, so something else changes it too, and not alike on all ranks: code of "
+                "train_step, a constraint, or a callback that assigns weights."
+            )
+        return (
+            "no optimizer of the model holds it, and its gradient was never reduced: it is updated by code of "
+            "train_step or of a callback, or by an optimizer that tfdist did not find. Make that optimizer an "
+            "attribute of the model, so that its rate is scaled and it is part of backups too, or wrap it by "
+            "tfdist.DistributedOptimizer(...)."
+        )
+
+
+def _is_missed(difference: equality.Difference, variable: Any) -> bool:
+    """Whether it is the update of a variable of which no gradient is reduced, however small."""
+    return gradient_record.read(variable) is None and difference.size > _UNREDUCED_TOLERANCE
+
+
+def _updates(found: Any, variable: Any) -> bool:
+    return key_of(variable) in {key_of(other) for other in keras_version.variables_in(found)}

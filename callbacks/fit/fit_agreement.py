@@ -1,0 +1,190 @@
+"""What the ranks must agree on as `fit` begins, compared before the first step. Not a callback."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+
+import tfdist
+from tfdist import errors
+from tfdist.training import keras_version, optimizer
+from tfdist.world import runtime
+from tfdist.world.process_sets import global_process_set
+
+# In the code of a callback: it runs collectives, or all ranks must do as it does.
+_COLLECTIVES = frozenset(
+    "allreduce grouped_allreduce allgather grouped_allgather allgather_object broadcast grouped_broadcast broadcast_ "
+    "broadcast_variables broadcast_object alltoall reducescatter grouped_reducescatter barrier".split()
+)
+_DECISIONS = frozenset(("stop_training", "learning_rate"))
+# What differs, and what to write.
+_ADVICE = {
+    "initial_epoch": (
+        "Begin all ranks at the same epoch: tfdist.callbacks.BackupAndRestore resumes them together, or write "
+        "initial_epoch=tfdist.broadcast_object(initial_epoch)."
+    ),
+    "epochs": "Give fit the same epochs on every rank.",
+    "the number of steps of an epoch": (
+        "Give all ranks equally many batches: dataset = tfdist.shard(dataset) deals out complete rounds, "
+        'tfdist.shard(dataset, remainder="join") lets ranks have one more than others; or give fit steps_per_epoch.'
+    ),
+    "steps_per_execution": "Compile the model with the same steps_per_execution on every rank.",
+    "validation_data": (
+        "Give every rank its part: validation_data=tfdist.shard(validation_data); or validate on rank 0 alone by "
+        "model.evaluate in a callback within tfdist.callbacks.RankZero."
+    ),
+    "validation_freq": "Give fit the same validation_freq on every rank.",
+    "the list of callbacks that run collectives": "Give fit the same callbacks in the same order on every rank.",
+    "the list of callbacks that end training or set the learning rate": (
+        "Give them to fit on every rank: they see the same logs there, and decide alike. Only what writes or prints "
+        "may be on rank 0 alone."
+    ),
+}
+
+
+def agree(callback: keras.callbacks.Callback) -> None:
+    """Compares over all ranks what this one knows of the `fit` that begins, once for all callbacks of its list.
+
+    Every callback of ours that runs collectives in each `fit` calls it first in its `on_train_begin`.
+
+    Args:
+        callback: The one that calls.
+
+    Raises:
+        MismatchError: On every rank, if something differs; says what, on which ranks, and what to write.
+    """
+    model: Any = callback.model
+    params: Any = callback.params
+    callbacks = keras_version.callbacks_of_fit(callback)
+    ours = [each for each in callbacks if isinstance(each, _agreeing())]
+    group = global_process_set
+    if optimizer.is_distributed(model.optimizer):
+        group = optimizer.reduction_of(model.optimizer).process_set
+    if not ours or ours[0] is not callback or not group.included() or group.size() == 1:
+        return
+    mine = _knowledge(model, params, callbacks, keras_version.arguments_of_fit(model))
+    everybody = tfdist.allgather_object(mine, name="what fit is to do", process_set=group)
+    problem = difference(dict(zip(group.ranks, everybody, strict=True)))
+    if problem:
+        raise errors.MismatchError(problem)
+
+
+def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:
+    """What the ranks know differently, and what to write; empty if nothing.
+
+    Args:
+        by_rank: What each knows by name; None is not known.
+    """
+    problems = []
+    for name, advice in _ADVICE.items():
+        groups: dict[Any, list[int]] = {}
+        for rank, known in by_rank.items():
+            if known[name] is not None:
+                groups.setdefault(known[name], []).append(rank)
+        if len(groups) > 1:
+            values = "; ".join(f"{_shown(value)} on {_named(ranks)}" for value, ranks in groups.items())
+            problems.append(f"{name} is {values}. {advice}")
+    return f"fit begins differently on the ranks: {' Also, '.join(problems)}" if problems else ""
+
+
+def _agreeing() -> tuple[type, ...]:
+    from tfdist import callbacks
+
+    return (
+        callbacks.DataParallel,
+        callbacks.BroadcastGlobalVariablesCallback,
+        callbacks.MetricAverageCallback,
+    )
+
+
+def _knowledge(
+    model: keras.Model, params: Mapping[str, Any], callbacks: Sequence[Any], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """By the names of `_ADVICE`; all of it can be compared and hashed."""
+    steps = None if runtime.happened(runtime.JOINED) else params.get("steps")
+    validates = arguments.get("validation_data") is not None if arguments else None
+    frequency = arguments.get("validation_freq") if validates else None
+    acting = [each for each in callbacks if _kind(each)]
+    return {
+        "initial_epoch": arguments.get("initial_epoch"),
+        "epochs": params.get("epochs"),
+        "the number of steps of an epoch": steps,
+        "steps_per_execution": getattr(model, "steps_per_execution", None),
+        "validation_data": None if validates is None else "given" if validates else "not given",
+        "validation_freq": tuple(frequency) if isinstance(frequency, (list, tuple)) else frequency,
+        "the list of callbacks that run collectives": tuple(
+            _kind(each) for each in acting if _is_ours(each) or _names_in(each) & _COLLECTIVES
+        ),
+        "the list of callbacks that end training or set the learning rate": tuple(
+            sorted(_kind(each) for each in acting if not _is_ours(each) and _stores_in(each) & _DECISIONS)
+        ),
+    }
+
+
+def _kind(callback: Any) -> str:
+    """Its class, with those of the callbacks inside; empty for one that acts on rank 0 only.
+
+    Whether `Autotune` is inside is a setting, which it compares by itself.
+    """
+    from tfdist.callbacks import RankZero
+    from tfdist.callbacks.autotune import Autotune
+
+    if isinstance(callback, (RankZero, Autotune)):
+        return ""
+    inside = [_kind(part) for part in vars(callback).values() if isinstance(part, keras.callbacks.Callback)]
+    return type(callback).__name__ + (f"({', '.join(filter(None, inside))})" if any(inside) else "")
+
+
+def _is_ours(callback: Any) -> bool:
+    return any(kind.__module__.startswith("tfdist.callbacks") for kind in type(callback).__mro__)
+
+
+def _names_in(callback: Any) -> set[str]:
+    """What the code of a callback names: functions and attributes."""
+    return {name for code in _codes(callback) for name in code.co_names}
+
+
+def _stores_in(callback: Any) -> set[str]:
+    """The attributes that the code of a callback sets."""
+    instructions = (instruction for code in _codes(callback) for instruction in dis.get_instructions(code))
+    return {str(each.argval) for each in instructions if each.opname == "STORE_ATTR"}
+
+
+def _codes(callback: Any) -> Iterator[types.CodeType]:
+    """The code of the methods of a callback, and of functions that it was given, but not what all callbacks have."""
+    plain = keras.callbacks.Callback.__mro__
+    members = [value for kind in type(callback).__mro__ if kind not in plain for value in vars(kind).values()]
+    for member in [*members, *vars(callback).values()]:
+        function = getattr(member, "__func__", member)
+        function = getattr(function, "fget", function) or function
+        if isinstance(function, types.FunctionType):
+            while isinstance(inner := getattr(function, "__wrapped__", None), types.FunctionType):
+                function = inner
+            yield from _with_inner(function.__code__)
+
+
+def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _with_inner(constant)
+
+
+def _shown(value: Any) -> str:
+    return (", ".join(map(str, value)) or "empty") if isinstance(value, tuple) else str(value)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """As in "rank 3" or "ranks 0-2, 5"."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' * (len(ranks) > 1)} {text}"

@@ -1,0 +1,41 @@
+"""The compiled functions of a model, with tfdist's errors for TensorFlow's. Not a callback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfdist.ops.graph import failure
+
+
+class StepFunction:
+    """What `fit` or `evaluate` calls for one or more steps; otherwise as the function that it calls."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, iterator: Any) -> Any:
+        return failure.translating(self.function, iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
+
+
+def translate_errors(model: keras.Model) -> None:
+    """From now on an error in a step of this model is of the same class on all ranks, and says what happened."""
+    for name in ("train_function", "test_function"):
+        setattr(model, f"make_{name}", _making(model, name, getattr(model, f"make_{name}")))
+        setattr(model, name, None)
+
+
+def _making(model: keras.Model, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(force: bool = False) -> Any:
+        fresh = force or getattr(model, name) is None
+        original(force=force)
+        if fresh:
+            setattr(model, name, StepFunction(getattr(model, name)))
+        return getattr(model, name)
+
+    return make

@@ -1,0 +1,166 @@
+"""Files that are read whole or not at all."""
+
+import contextlib
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdist.callbacks.store import snapshot
+from tfdist.callbacks.store.snapshot import Position, SnapshotError
+from tfdist.system import atomic_file
+
+ARRAYS = {"weight/0": np.arange(6, dtype="float32").reshape(2, 3), "own/0": np.array([1, 2], "int64"), "n": np.array(3)}
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = snapshot.write(tmp_path, Position(2, 7), ARRAYS, keep=2)
+    read = snapshot.read(path)
+    assert set(read) == set(ARRAYS)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(read[name], array)
+        assert read[name].dtype == array.dtype
+    assert snapshot.position_of(path) == Position(2, 7)
+
+
+def test_the_newest_are_kept(tmp_path):
+    """By place in training, not by name: epoch 10 comes after epoch 9, batch 100 after batch 99."""
+    for position in (Position(9, 0), Position(9, 99), Position(9, 100), Position(10, 0)):
+        snapshot.write(tmp_path, position, ARRAYS, keep=2)
+    assert [snapshot.position_of(path) for path in snapshot.list_newest_first(tmp_path)] == [
+        Position(10, 0),
+        Position(9, 100),
+    ]
+
+
+def test_other_files_are_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "other.snapshot").write_text("mine")
+    for epoch in range(3):
+        snapshot.write(tmp_path, Position(epoch, 0), ARRAYS, keep=1)
+    assert {"notes.txt", "other.snapshot"} < {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Asserts that a damaged newest file is skipped, that it is said which and why, and that the one before is used."""
+    older = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2)
+    newer = snapshot.write(tmp_path, Position(1, 0), ARRAYS, keep=2)
+    data = newer.read_bytes()
+
+    def check(change, reason=""):
+        newer.write_bytes(change(bytearray(data)))
+        position, arrays, (line,) = snapshot.newest_valid(tmp_path)
+        assert position == snapshot.position_of(older)
+        assert set(arrays) == set(ARRAYS)
+        assert line.startswith(f"{newer} is skipped: it")
+        assert reason in line
+
+    return data, check
+
+
+def flipped(data, place, bit):
+    data[place] ^= 1 << bit
+    return data
+
+
+def test_every_length_of_a_torn_file(damaged):
+    data, check = damaged
+    header = data.index(b"\n") + 1
+    for length in range(len(data)):
+        reason = "begin like a snapshot" if length < header else f" has {length - header} bytes of {len(data) - header}"
+        check(lambda whole, most=length: whole[:most], reason)
+    check(lambda whole: whole + b"\0", f" has {len(data) - header + 1} bytes of {len(data) - header}")
+
+
+def test_every_flipped_bit_of_the_header_and_a_sample_of_the_rest(damaged):
+    data, check = damaged
+    header = data.index(b"\n") + 1
+    for place in [*range(header), *range(header, len(data), 7)]:
+        for bit in range(8):
+            reason = "checksum does not fit" if place >= header else ""
+            check(lambda whole, at=place, which=bit: flipped(whole, at, which), reason)
+
+
+def test_a_write_that_is_killed_anywhere(killed_everywhere, tmp_path):
+    """The two files before it are whole and used, or the new one is; what was begun is not seen, and removed later."""
+
+    def prepare(folder):
+        for epoch in range(2):
+            snapshot.write(folder, Position(epoch, 0), ARRAYS, keep=2)
+
+    def check(folder):
+        position, arrays, skipped = snapshot.newest_valid(folder)
+        assert position in (Position(1, 0), Position(2, 0))
+        assert set(arrays) == set(ARRAYS) and skipped == []
+        snapshot.remove_unfinished(folder)
+        assert len(list(folder.iterdir())) == len(snapshot.list_newest_first(folder)) in (2, 3)
+        seen.add((position.epoch, len(list(folder.iterdir()))))
+
+    seen = set()
+    size = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2).stat().st_size
+    kills = killed_everywhere(
+        prepare,
+        lambda folder: snapshot.write(folder, Position(2, 0), ARRAYS, keep=2),
+        check,
+        (snapshot, atomic_file),
+        range(0, size, 53),
+    )
+    assert kills > 25
+    assert seen == {(1, 2), (2, 3), (2, 2)}
+
+
+def test_nothing_there(tmp_path):
+    assert snapshot.newest_valid(tmp_path) is None
+    assert snapshot.newest_valid(tmp_path / "missing") is None
+
+
+def test_nothing_whole(tmp_path):
+    path = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=1)
+    path.write_bytes(b"junk")
+    with pytest.raises(SnapshotError, match="does not begin like a snapshot"):
+        snapshot.newest_valid(tmp_path)
+
+
+def test_a_pickle_is_refused(tmp_path):
+    """An archive of objects could run code when it is read."""
+    path = snapshot.write(tmp_path, Position(0, 0), {"object": np.array([{"a": 1}], dtype=object)}, keep=1)
+    with pytest.raises(SnapshotError, match="cannot be decoded"):
+        snapshot.read(path)
+
+
+def test_contents_that_cannot_be_decoded_are_skipped(tmp_path):
+    """The checksum fits, as after a write by another version: the older file is used."""
+    older = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2)
+    newer = snapshot.write(tmp_path, Position(1, 0), ARRAYS, keep=2)
+    junk = b"no archive"
+    newer.write_bytes(signed(junk))
+    position, _, skipped = snapshot.newest_valid(tmp_path)
+    assert position == snapshot.position_of(older)
+    assert "cannot be decoded" in skipped[0]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"PK\x05\x06" + bytes(18), b"PK\x03\x04" + bytes(100), b"\x93NUMPY\x01\x00", b"\x93NUMPY\x01\x00\xff\xff{}"],
+)
+def test_contents_that_only_look_like_an_archive(tmp_path, payload):
+    path = tmp_path / "epoch-000000-batch-000000000.snapshot"
+    path.write_bytes(signed(payload))
+    with contextlib.suppress(SnapshotError):
+        assert snapshot.read(path) == {}
+
+
+@given(payload=st.binary(max_size=200), head=st.sampled_from([b"", b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY\x01\x00"]))
+def test_any_contents_are_arrays_or_an_error_that_says_so(tmp_path_factory, payload, head):
+    path = tmp_path_factory.mktemp("any") / "epoch-000000-batch-000000000.snapshot"
+    path.write_bytes(signed(head + payload))
+    with contextlib.suppress(SnapshotError):
+        assert isinstance(snapshot.read(path), dict)
+
+
+def signed(payload):
+    """With the header that fits it."""
+    return b"tfdist snapshot 1 %s %d\n" % (hashlib.sha256(payload).hexdigest().encode(), len(payload)) + payload

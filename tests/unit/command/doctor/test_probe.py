@@ -1,0 +1,32 @@
+"""The probe's report where a part is missing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tfdist import errors
+from tfdist.command.doctor import probe
+from tfdist.native import library
+
+
+def test_what_is_missing_has_its_error(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def lost(*_: object) -> None:
+        raise errors.BuildError("it was built for another TensorFlow")
+
+    monkeypatch.setattr(library, "load", lost)
+    monkeypatch.setattr(library, "describe_gpus", lost)
+    assert probe.main() == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["library"] == report["gpus"] == {"error": "it was built for another TensorFlow"}
+    assert report["tensorflow"]["version"] and report["mpi"]["version"] and report["keras"]["version"]
+
+
+def test_without_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise probe.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(probe.metadata, "version", version)
+    assert probe.look()["keras"] == {"error": "keras is not installed"}

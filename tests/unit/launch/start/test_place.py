@@ -1,0 +1,54 @@
+"""Tests of tfdist.launch.start.place."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdist.errors import ConfigError
+from tfdist.launch.start import place
+
+# Of the sixth of seven ranks, on the third of four nodes.
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+    "PMIX_RANK": "5",
+}
+JSRUN = {
+    "JSM_NAMESPACE_RANK": "9",
+    "JSM_NAMESPACE_SIZE": "12",
+    "JSM_NAMESPACE_LOCAL_RANK": "3",
+    "JSM_NAMESPACE_LOCAL_SIZE": "6",
+    "PMIX_RANK": "9",
+}
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("told", "values"), [(SRUN, "5 7 1 2"), (JSRUN, "9 12 3 6"), (SRUN | {"SLURM_NODEID": "3"}, "5 7 1 1")]
+)
+def test_place_as_mpirun_tells_it(told: dict[str, str], values: str) -> None:
+    assert not place.started_by_mpirun(told)
+    assert place.variables(told) == {
+        f"OMPI_COMM_WORLD_{name}": value
+        for name, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), values.split(), strict=True)
+    }
+
+
+def test_mpirun_has_told_it() -> None:
+    assert place.started_by_mpirun(MPIRUN | SRUN)
+    assert place.variables(MPIRUN | SRUN) == {}
+
+
+def test_nobody_tells_it() -> None:
+    assert place.variables({}) == {}
+    assert place.variables({"PMIX_RANK": "0"}) == {}
+    shell = {name: value for name, value in SRUN.items() if name != "PMIX_RANK"}
+    assert place.variables(shell) == {}
+
+
+def test_numbers_that_cannot_be_read() -> None:
+    with pytest.raises(ConfigError, match="SLURM_STEP_TASKS_PER_NODE=x"):
+        place.variables(SRUN | {"SLURM_STEP_TASKS_PER_NODE": "x"})

@@ -1,0 +1,149 @@
+"""The library fits what it is loaded into, or says what does not fit and how to mend it."""
+
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+import tensorflow as tf
+
+from tfdist.errors import BuildError, ConfigError
+from tfdist.native import library
+
+BUILT = {"tensorflow": "2.21.0", "mpi": "Open MPI 5.0.11", "compiler": "GNU 12.2.0"}
+
+
+def test_library_records_what_it_was_built_for():
+    record = library.build_info()
+    assert record["tensorflow"] == tf.__version__
+    assert record["mpi"].startswith("Open MPI") or record["mpi"].startswith("MPICH")
+    assert record["compiler"]
+
+
+def test_another_tensorflow_is_refused_with_both_versions_and_the_command():
+    with pytest.raises(BuildError) as caught:
+        library.check_build(BUILT, "2.16.2", "Open MPI v5.0.11")
+    assert isinstance(caught.value, ImportError)
+    for text in ("2.21.0", "2.16.2", "pip install --force-reinstall"):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("mpi", ["Open MPI v4.1.4", "MPICH 4.2"])
+def test_another_mpi_is_refused_with_both_versions_and_the_command(mpi):
+    with pytest.raises(BuildError) as caught:
+        library.check_build(BUILT, "2.21.0", mpi)
+    for text in ("Open MPI 5.0.11", mpi, "pip install --force-reinstall", "TFDIST_MPI_HOME"):
+        assert text in str(caught.value)
+
+
+def test_another_release_of_the_same_mpi_is_accepted():
+    library.check_build(BUILT, "2.21.0", "Open MPI v5.1.2")
+
+
+def test_library_built_for_another_tensorflow_does_not_load(tmp_path, monkeypatch):
+    """A copy of the real library with another version in its record."""
+    copy = tmp_path / "libtfdist.so"
+    shutil.copy(library.library_path(), copy)
+    data = copy.read_bytes()
+    version = f'{{"tensorflow": "{tf.__version__}"'.encode()
+    assert data.count(version) == 1
+    copy.write_bytes(data.replace(version, version.replace(tf.__version__.encode(), b"9" * len(tf.__version__))))
+    monkeypatch.setattr(library, "LIBRARY", copy)
+    library.load.cache_clear()
+    library.ops.cache_clear()
+    try:
+        with pytest.raises(ImportError, match=f"built for TensorFlow 9+, but TensorFlow {tf.__version__} is installed"):
+            library.load()
+    finally:
+        monkeypatch.undo()
+        library.load.cache_clear()
+        library.ops.cache_clear()
+
+
+def test_threads_that_come_first_together_get_one_library():
+    """What one of them declares must hold for the others."""
+    library.load.cache_clear()
+    together = threading.Barrier(4)
+    found = []
+
+    def load():
+        together.wait(30)
+        found.append(library.load())
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 4 and len({id(library) for library in found}) == 1
+    assert library.load() is found[0]
+
+
+def test_missing_library_says_how_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "LIBRARY", tmp_path / "libtfdist.so")
+    with pytest.raises(BuildError, match=r"pip install '\.\[cpu\]'"):
+        library.library_path()
+
+
+def test_wrong_mpi_home_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDIST_MPI_HOME", str(tmp_path))
+    library.load_mpi.cache_clear()
+    try:
+        with pytest.raises(BuildError, match=r"TFDIST_MPI_HOME is .* is not there"):
+            library.load_mpi()
+    finally:
+        library.load_mpi.cache_clear()
+
+
+def test_plan_of_the_library():
+    """What a fused collective does: in order, of one dtype, up to the threshold; larger tensors alone."""
+    plan = library.plan_buckets(["float32", "float16", "float32", "float32", "float16"], [60, 10, 101, 40, 90], 100)
+    assert plan == [[2], [0, 3], [1, 4]]
+    assert library.plan_buckets(["float32"] * 3, [40, 61, 39], 100) == [[0], [1, 2]]
+    assert library.plan_buckets(["float32"] * 2, [1, 1], 0) == [[0], [1]]
+    assert library.plan_buckets([], [], 100) == []
+
+
+def test_what_cannot_be_planned_is_refused():
+    with pytest.raises(ConfigError, match="dtype is 'float8'"):
+        library.plan_buckets(["float8"], [4], 100)
+    with pytest.raises(ConfigError, match="a threshold of -1 bytes"):
+        library.plan_buckets(["float32"], [4], -1)
+    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is longer"):
+        library.plan_buckets(["float32"], [4, 8], 100)
+
+
+def test_names_are_loaded_on_first_use(tmp_path):
+    """The launcher must start without TensorFlow, and so must `import tfdist`."""
+    script = (
+        "import sys, tfdist, tfdist.config, tfdist.errors; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout.split() == ["False", "False"]
+
+
+def test_every_public_name_exists():
+    import tfdist
+
+    for name in tfdist.__all__:
+        assert getattr(tfdist, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tfdist.nothing
+
+
+def test_nothing_is_read_under_a_new_name():
+    reading = library.read_watch("never used")
+    assert (reading.elements, reading.newest.number, reading.newest_ended.number) == (0, 0, 0)
+
+
+def test_draining_is_told_to_the_library_and_taken_back():
+    assert library.read_serving().draining == 0
+    library.set_draining(True)
+    try:
+        assert library.read_serving().draining == 1
+    finally:
+        library.set_draining(False)
+    assert library.read_serving().draining == 0

@@ -1,0 +1,145 @@
+"""Tests of tfdist.protocol.commit_file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.protocol import commit_file
+from tfdist.protocol.commit_file import DamagedCommitError
+
+_PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+
+def _put(folder: Path, training: int, number: int, text: bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / commit_file.name_of(training, number)
+    path.write_bytes(commit_file.header([memoryview(text)]) + text)
+    return path
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_newest_first(tmp_path: Path) -> None:
+    for training, number in ((0, 9), (1, 3), (0, 10), (12, 1)):
+        _put(tmp_path, training, number, b"x")
+    (tmp_path / "0.spare").touch()
+    (tmp_path / "x0-1.commit").touch()
+    found = commit_file.newest_first(tmp_path)
+    assert [(each.training, each.number) for each in found] == [(12, 1), (1, 3), (0, 10), (0, 9)]
+    assert bytes(found[2].read()) == b"x"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "does not begin like a commit"),
+        (b"tfdist commit 1 00000000 0", "does not begin like a commit"),
+        (b"tfdist commit 1 00000000 5\nabcd", "has 4 bytes of 5"),
+        (b"tfdist commit 1 00000000 4\nabcd", "checksum"),
+    ],
+)
+def test_damaged(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "0-1.commit").write_bytes(data)
+    with pytest.raises(DamagedCommitError, match=message):
+        commit_file.newest_first(tmp_path)[0].read()
+
+
+def test_the_newest_whole_one_of_each_training_is_kept(tmp_path: Path) -> None:
+    memory, disk = tmp_path / "memory", tmp_path / "a" / "disk"
+    _put(memory, 0, 1, b"old")
+    _put(memory, 0, 2, b"new")
+    _put(memory, 1, 7, b"whole")
+    damaged = _put(memory, 1, 8, b"damaged")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert sorted(commit_file.keep_newest(memory, disk)) == ["0-2.commit", "1-7.commit"]
+    assert _names(disk) == ["0-2.commit", "1-7.commit"]
+    assert (disk / "0-2.commit").read_bytes() == (memory / "0-2.commit").read_bytes()
+    assert disk.stat().st_mode & 0o777 == 0o700
+    assert (disk / "0-2.commit").stat().st_mode & 0o777 == 0o600
+
+    _put(memory, 0, 3, b"newer")
+    commit_file.keep_newest(memory, disk)
+    assert _names(disk) == ["0-3.commit", "1-7.commit"], "the one before goes when the new one is there"
+    (memory / "0-3.commit").unlink()
+    assert "0-2.commit" in commit_file.keep_newest(memory, disk)
+    assert _names(disk) == ["0-3.commit", "1-7.commit"], "one that is newer stays"
+    (disk / "0-3.commit").write_bytes(b"damaged")
+    commit_file.keep_newest(memory, disk)
+    assert _names(disk) == ["0-2.commit", "0-3.commit", "1-7.commit"], "but if it is damaged it does not count"
+    (disk / ".host-1.7.0-9.commit").touch()
+    (disk / ".mine.commit").touch()
+    commit_file.drop(disk)
+    assert _names(disk) == [".mine.commit"]
+    commit_file.drop(tmp_path / "never made")
+
+
+def test_one_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    _put(memory, 0, 1, b"whole")
+    (memory / "0-2.commit").mkdir()
+    assert commit_file.keep_newest(memory, tmp_path / "disk") == ["0-1.commit"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750])
+def test_folder_that_somebody_else_has_made(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "tfdist-x").mkdir()
+    (tmp_path / "tfdist-x").chmod(mode)
+    with pytest.raises(PermissionError, match="another user's, or others may use it"):
+        commit_file.make_folder(tmp_path, "tfdist-x")
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    with pytest.raises(OSError, match="link"):
+        commit_file.make_folder(tmp_path, "link")
+
+
+def test_nothing_to_keep_makes_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    assert commit_file.keep_newest(tmp_path / "memory", tmp_path / "disk") == []
+    assert not (tmp_path / "disk").exists()
+
+
+def test_what_was_kept_before_stays_when_it_cannot_be_written(tmp_path: Path) -> None:
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    _put(memory, 0, 1, b"one")
+    commit_file.keep_newest(memory, disk)
+    _put(memory, 0, 2, b"two")
+    (disk / "0-2.commit").mkdir()
+    with pytest.raises(IsADirectoryError):
+        commit_file.keep_newest(memory, disk)
+    assert _names(disk) == ["0-1.commit", "0-2.commit"]
+    assert bytes(commit_file.CommitFile(0, 1, disk / "0-1.commit").read()) == b"one"
+
+
+def test_folders_that_nobody_holds_are_removed_after_a_day(tmp_path: Path) -> None:
+    old, held, other = ("tfdist-" + digit * 16 for digit in "012")
+    for name in (old, held, other, "tfdist-of-the-user"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0-1.commit").touch()
+    days_ago = time.time() - 2 * 86400
+    for name in (old, held, "tfdist-of-the-user"):
+        os.utime(tmp_path / name, (days_ago, days_ago))
+    (tmp_path / ("tfdist-" + "3" * 16)).symlink_to(tmp_path / "tfdist-of-the-user")
+    holder = subprocess.Popen(["flock", "--shared", tmp_path / held, "sh", "-c", "echo held; read line"], **_PIPES)
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        made = commit_file.make_folder(tmp_path, "tfdist-" + "4" * 16)
+        assert commit_file.make_folder(tmp_path, made.name) == made, "another rank of this host"
+        holder.stdin.close()
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert sorted(_names(tmp_path)) == [held, other, "tfdist-" + "3" * 16, made.name, "tfdist-of-the-user"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "forbidden", "private"), [(0o700, 0o077, True), (0o755, 0o022, True), (0o775, 0o022, False)]
+)
+def test_private(tmp_path: Path, mode: int, forbidden: int, private: bool) -> None:
+    tmp_path.chmod(mode)
+    assert commit_file.is_private(tmp_path, forbidden) == private

@@ -1,0 +1,93 @@
+"""Tests of tfdist.protocol.member; that a supervisor passes it on is tested by the jobs of tests/launch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfdist.protocol import member
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def test_report(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)
+    variables = member.variables(writer, writer, None, None)
+    for event in (member.JOINED, member.COMMITTED, member.STALLED, member.LEFT, member.RETIRED, member.PARTED):
+        assert member.report(event, variables)
+        assert os.read(reader, 9) == event
+
+
+def test_folder_for_commits(pipe: tuple[int, int], tmp_path: Path) -> None:
+    assert member.commits(member.variables(pipe[1], pipe[0], tmp_path, None)) == tmp_path
+    assert member.commits(member.variables(pipe[1], pipe[0], None, None)) is None
+
+
+def test_folder_on_a_disk() -> None:
+    assert member.backup({member.BACKUP_VARIABLE: "/a"}) == Path("/a")
+    assert member.backup({}) is None
+
+
+def test_a_rank_is_to_leave_when_the_file_appears(pipe: tuple[int, int], tmp_path: Path) -> None:
+    variables = member.variables(pipe[1], pipe[0], tmp_path, tmp_path / "leave")
+    assert not member.must_leave(variables)
+    (tmp_path / "leave").touch()
+    assert member.must_leave(variables)
+    assert not member.must_leave({})
+
+
+@pytest.mark.parametrize("text", ["", "x:1", "7", "7:"])
+def test_without_a_supervisor_there_is_nobody_to_tell(text: str) -> None:
+    assert member.report(member.JOINED, {member.PIPE_VARIABLE: text})
+    assert member.report(member.JOINED, {})
+
+
+def test_descriptor_that_was_closed_is_written_to_no_more(pipe: tuple[int, int]) -> None:
+    _, writer = pipe
+    variables = member.variables(writer, writer, None, None)
+    other_reader, other_writer = os.pipe2(os.O_NONBLOCK)
+    kept = os.dup(writer)
+    os.dup2(other_writer, writer)  # the number means another pipe now
+    assert not member.report(member.JOINED, variables)
+    with pytest.raises(BlockingIOError):
+        os.read(other_reader, 1)
+    os.dup2(kept, writer)
+    for descriptor in (kept, other_reader, other_writer):
+        os.close(descriptor)
+    assert not member.report(member.JOINED, {member.PIPE_VARIABLE: "987654:1"})
+
+
+def test_supervisor_that_no_longer_reads() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert not member.report(member.JOINED, member.variables(writer, writer, None, None))
+    os.close(writer)
+
+
+def test_what_the_supervisor_says(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert member.is_first() and list(member.ended_ranks()) == []
+    reader, writer = os.pipe()
+    for name, value in member.variables(pipe[1], reader, None, None).items():
+        monkeypatch.setenv(name, value)
+    os.write(writer, member.TOKEN)
+    assert member.is_first()
+    assert not member.is_first(), "another program has taken the token"
+    os.write(writer, b"2\n")
+    ranks = member.ended_ranks()
+    assert next(ranks) == 2
+    os.write(writer, b"0\n11\n")
+    os.close(writer)
+    assert list(ranks) == [0, 11]
+    os.close(reader)
+    assert member.is_first() and list(member.ended_ranks()) == []

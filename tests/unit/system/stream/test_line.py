@@ -1,0 +1,104 @@
+"""Tests of tfdist.system.stream.line."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdist.system.stream.line import (
+    BUFFER_BYTES,
+    BUFFER_IDLE_S,
+    IDLE_S,
+    LINE,
+    LINE_LIMIT_BYTES,
+    PARTIAL,
+    PROGRESS,
+    LineSplitter,
+    Piece,
+    PrefixWriter,
+)
+
+
+def test_whole_lines_at_once_the_rest_when_idle() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"a\nb\nc", 1.0) == [Piece(b"a\nb", LINE)]
+    assert splitter.due() == 1.0 + IDLE_S
+    assert splitter.flush(1.3) == [Piece(b"c", PARTIAL)]
+    assert splitter.due() is None
+    assert splitter.feed(b"d\n", 2.0) == [Piece(b"d", LINE)]
+
+
+def test_a_line_cut_by_a_full_buffer_is_waited_for_longer() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"x\n" * (BUFFER_BYTES // 2 - 1) + b"y", 1.0)
+    assert splitter.due() == 1.0 + IDLE_S
+    splitter.feed(b"y", 1.0)
+    assert splitter.due() == 1.0 + BUFFER_IDLE_S
+    assert splitter.feed(b"y\n", 3.0) == [Piece(b"yyy", LINE)]
+
+
+def test_pause_of_ours_is_not_counted() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"a", 1.0)
+    splitter.resume(5.0)
+    assert splitter.due() == 5.0 + IDLE_S
+
+
+def test_windows_line_ends() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"a\r\nb\r", 0.0) == [Piece(b"a", LINE)]
+    assert splitter.feed(b"\n", 0.0) == [Piece(b"b", LINE)]
+
+
+def test_only_the_newest_state_of_a_bar() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"\r1%", 0.0) == []
+    assert splitter.flush(0.0) == [Piece(b"1%", PROGRESS)]
+    for percent in range(2, 50):
+        assert splitter.feed(b"\r%d%%" % percent, percent / 100) == []
+    due = splitter.due()
+    assert due is not None
+    assert 0.2 <= due <= 1.0
+    assert splitter.flush(due) == [Piece(b"49%", PROGRESS)]
+    assert splitter.feed(b"\n", 1.2) == []
+    assert splitter.feed(b"\r50%\r100%\n", 1.3) == [Piece(b"100%", LINE)]
+
+
+def test_endless_line_is_bounded() -> None:
+    pieces = LineSplitter().feed(b"x" * (LINE_LIMIT_BYTES + 1), 0.0)
+    assert pieces == [Piece(b"x" * (LINE_LIMIT_BYTES + 1), PARTIAL)]
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\r", b"-"))))
+def test_nothing_is_lost(chunks: list[bytes]) -> None:
+    splitter, out = LineSplitter(), b""
+    for number, chunk in enumerate(chunks):
+        pieces = splitter.feed(chunk, float(number)) + (splitter.flush(float(number)) if number % 2 else [])
+        out += b"".join(piece.text + (b"\n" if piece.end == LINE else b"") for piece in pieces)
+    out += b"".join(piece.text for piece in splitter.flush(0.0))
+    assert out == b"".join(chunks)
+
+
+def test_prefix() -> None:
+    writer = PrefixWriter()
+    assert writer.render((1, "stdout"), Piece(b"a\n\nb", LINE)) == b"[1] a\n[1] \n[1] b\n"
+    assert writer.render((0, "stdout"), Piece(b"a", LINE), "12:00 ") == b"12:00 [0] a\n"
+
+
+def test_prefix_of_a_continued_line() -> None:
+    writer = PrefixWriter()
+    out = writer.render((0, "stdout"), Piece(b"name? ", PARTIAL))
+    out += writer.render((0, "stdout"), Piece(b"bob\nnext", LINE))
+    assert out == b"[0] name? bob\n[0] next\n"
+
+
+def test_prefix_of_an_interrupted_line() -> None:
+    writer = PrefixWriter()
+    out = writer.render((0, "stdout"), Piece(b"name? ", PARTIAL))
+    out += writer.render((1, "stdout"), Piece(b"hi", LINE))
+    out += writer.render((0, "stdout"), Piece(b"bob", PARTIAL))
+    out += writer.render((0, "stderr"), Piece(b"50%", PROGRESS))
+    assert out == b"[0] name? \n[1] hi\n[0] bob\n[0] 50%\n"
+    assert writer.close() == b""
+    writer.render((0, "stdout"), Piece(b"x", PARTIAL))
+    assert writer.close() == b"\n"

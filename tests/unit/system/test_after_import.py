@@ -1,0 +1,60 @@
+"""Something to do after an import: once, when the package is there, and never without the import."""
+
+import pytest
+
+PRELUDE = """
+import sys
+from pathlib import Path
+from tfdist.system.after_import import after_import
+Path("later.py").write_text("value = 1\\n")
+Path("broken.py").write_text("raise RuntimeError('broken')\\n")
+sys.path.insert(0, "")
+done = []
+"""
+LATER = """
+before = list(sys.meta_path)
+after_import("later", lambda: done.append(sys.modules["later"].value))
+after_import("later", lambda: done.append("second"))
+import json.tool
+assert done == []
+import later
+assert sorted(map(str, done)) == ["1", "second"]
+assert sys.meta_path == before
+import later
+assert len(done) == 2
+"""
+PRESENT = """
+after_import("sys", lambda: done.append(1))
+assert done == [1]
+"""
+FAILING = """
+for name in ("broken", "absent"):
+    after_import(name, lambda: done.append(1))
+    try:
+        __import__(name)
+    except (RuntimeError, ModuleNotFoundError) as error:
+        assert "broken" in str(error) or "No module named 'absent'" in str(error)
+    else:
+        raise AssertionError(name)
+assert done == []
+"""
+ELASTIC = """
+import tfdist
+assert "keras" not in sys.modules
+import keras
+assert "keras_fit" in keras.Model.fit.__code__.co_filename
+"""
+NOT_ELASTIC = """
+import keras, tfdist
+assert "keras_fit" not in keras.Model.fit.__code__.co_filename
+"""
+
+
+@pytest.mark.parametrize("script", [LATER, PRESENT, FAILING], ids=["later", "present", "failing"])
+def test_action(run_script, script):
+    run_script(PRELUDE + script)
+
+
+@pytest.mark.parametrize(("script", "setting"), [(ELASTIC, "1"), (NOT_ELASTIC, "0")], ids=["elastic", "not elastic"])
+def test_importing_tfdist_waits_for_keras(run_script, script, setting):
+    run_script("import sys\n" + script, TFDIST_ELASTIC=setting)

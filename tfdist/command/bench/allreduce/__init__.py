@@ -1,0 +1,1 @@
+"""`tfdist bench allreduce`: which rows there are, how they are timed, and their picture."""

@@ -1,0 +1,92 @@
+"""What one row of `tfdist bench allreduce` measures, and which rows the options ask for. It measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfdist.command.bench import size
+from tfdist.errors import ConfigError
+
+# Bytes of an element. Of these, compression applies to float32 and float64; an average, to the floating ones.
+ELEMENT_BYTES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "int64": 8,
+}
+COMPRESSIONS = ("none", "fp16", "bf16")
+OPERATIONS = ("average", "sum")
+COMPRESSIBLE = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: `tensors` tensors of `size_bytes` in all."""
+
+    size_bytes: int
+    tensors: int
+    dtype: str
+    compression: str
+
+    @property
+    def counts(self) -> list[int]:
+        """Elements of each tensor: all alike, but for a remainder that the first ones share."""
+        elements = self.size_bytes // ELEMENT_BYTES[self.dtype]
+        return [elements // self.tensors + (index < elements % self.tensors) for index in range(self.tensors)]
+
+
+def grouped(
+    sizes: Sequence[int], tensors: Sequence[int], dtypes: Sequence[str], compressions: Sequence[str]
+) -> list[list[Case]]:
+    """All combinations; those of one size and number of tensors are one group, whose rows are measured in turn.
+
+    A dtype that no compression applies to gets its row with "none" only.
+
+    Raises:
+        ConfigError: If a size is no whole number of elements, has fewer of them than tensors, or no row is left.
+    """
+    groups = []
+    for size_bytes in sizes:
+        for count in tensors:
+            group = []
+            for dtype in dtypes:
+                _check(size_bytes, count, dtype)
+                kinds = [kind for kind in compressions if kind == "none" or dtype in COMPRESSIBLE]
+                group += [Case(size_bytes, count, dtype, kind) for kind in kinds]
+            if not group:
+                raise ConfigError(
+                    f"compression applies to {' and '.join(COMPRESSIBLE)}, not to {', '.join(dtypes)}, so nothing is "
+                    "left to measure; add none to --compression"
+                )
+            groups.append(group)
+    return groups
+
+
+def uncompressed(dtypes: Sequence[str], compressions: Sequence[str]) -> list[str]:
+    """The dtypes that are asked for with a compression that does not apply to them."""
+    return [dtype for dtype in dtypes if dtype not in COMPRESSIBLE] if set(compressions) - {"none"} else []
+
+
+def check_operation(operation: str, dtypes: Sequence[str]) -> None:
+    """Raises ConfigError if integers were to be averaged."""
+    integers = [dtype for dtype in dtypes if "int" in dtype]
+    if operation == "average" and integers:
+        raise ConfigError(f"an average needs a floating dtype; for {', '.join(integers)} give --op sum")
+
+
+def _check(size_bytes: int, tensors: int, dtype: str) -> None:
+    elements, rest = divmod(size_bytes, ELEMENT_BYTES[dtype])
+    if rest:
+        raise ConfigError(f"{size.show(size_bytes)} is not a whole number of {dtype} elements; choose another size")
+    if elements < tensors:
+        raise ConfigError(
+            f"{size.show(size_bytes)} is {elements} elements of {dtype}, too few for {tensors} tensors; "
+            "give a larger size or fewer --tensors"
+        )

@@ -1,0 +1,24 @@
+"""The `tfdist bench` command from its words to its exit status. Only a benchmark that really runs loads TensorFlow."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from tfdist.command.bench import option
+
+# Found by name when it is time: importing them imports TensorFlow.
+_BENCHMARKS = {
+    option.Allreduce: "tfdist.command.bench.allreduce.allreduce",
+    option.Train: "tfdist.command.bench.train.train",
+    option.Starts: "tfdist.command.bench.train.start",
+    option.Record: "tfdist.command.bench.scale.scale_record",
+    option.Scale: "tfdist.command.bench.scale.scale",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the benchmark that the words name. Raises ConfigError, on every rank alike."""
+    options = option.parse(words)
+    importlib.import_module(_BENCHMARKS[type(options)]).run(options)
+    return 0

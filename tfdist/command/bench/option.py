@@ -1,0 +1,462 @@
+"""The options of `tfdist bench`: names, meanings and all checks that need no measurement. It measures nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tfdist.command.bench import size
+from tfdist.command.bench.allreduce import case, plot
+from tfdist.command.bench.scale import scale_collective
+from tfdist.command.bench.train import network
+from tfdist.errors import ConfigError
+from tfdist.launch.option import option
+
+_ALLREDUCE = """\
+Times tfdist.grouped_allreduce inside a tf.function, and checks its results, on the ranks that it is started on.
+
+examples:
+  tfdistrun -np 2 tfdist bench allreduce
+  tfdistrun -np 2 tfdist bench allreduce --sizes 4KB,1MB,100MB --tensors 1,160 --compression none,fp16
+  tfdistrun -np 4 tfdist bench allreduce --sizes 1KB,32KB,1MB,32MB --csv out.csv --plot out.png
+"""
+
+_TRAIN = """\
+Times the steps of model.fit on synthetic images, under DataParallel, on the ranks that it is started on.
+
+examples:
+  tfdistrun -np 2 tfdist bench train --model ResNet50 --image-size 96 --batch-size 8 --compare-single
+  tfdistrun -np 2 tfdist bench train --model VGG16 --image-size 64 --batch-size 8 --compression fp16
+  tfdist bench train --starts 5 --ranks 2 --model VGG16 --image-size 64 --batch-size 8
+"""
+
+_SCALE = """\
+Predicts the efficiency of a recorded training step on clusters that are not at hand: no ranks are started.
+
+examples:
+  tfdist bench scale --record ResNet50 --image-size 96 --batch-size 8 --output resnet50.json
+  tfdist bench scale --record VGG16 --image-size 224 --batch-size 64 --throughput 130.9 --output vgg16.json
+  tfdist bench scale --step resnet50.json vgg16.json --cluster cluster.json --plot scale.png
+"""
+
+
+@dataclass(frozen=True)
+class Allreduce:
+    """Options of `tfdist bench allreduce`. `rounds` None: as many as fit into `seconds`, for each size."""
+
+    sizes: tuple[int, ...]
+    tensors: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    compressions: tuple[str, ...]
+    operation: str
+    rounds: int | None
+    seconds: float
+    eager: bool
+    threads: int
+    csv: Path | None
+    json: Path | None
+    plot: Path | None
+
+    @property
+    def groups(self) -> list[list[case.Case]]:
+        return case.grouped(self.sizes, self.tensors, self.dtypes, self.compressions)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Options of `tfdist bench train`; `steps` are those of a round, 0 threads what TensorFlow chooses."""
+
+    model: str
+    image_size: int
+    batch_size: int
+    compression: str
+    jit_compile: bool
+    compare_single: bool
+    plain: bool
+    steps: int
+    rounds: int
+    warmup: int
+    threads: int
+    inter_op_threads: int
+    csv: Path | None
+    json: Path | None
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Options of `tfdist bench train --starts`; `words` are those of each start."""
+
+    words: tuple[str, ...]
+    starts: int
+    ranks: int
+    csv: Path | None
+    json: Path | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Options of `tfdist bench scale --record`; `throughput` in images a second, None: measured here."""
+
+    model: str
+    image_size: int
+    batch_size: int
+    throughput: float | None
+    steps: int
+    warmup: int
+    threads: int
+    output: Path
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Options of `tfdist bench scale --step`; None: `gpus` that suit the cluster, the `threshold` of the settings."""
+
+    step: tuple[Path, ...]
+    cluster: Path
+    gpus: tuple[int, ...] | None
+    compressions: tuple[str, ...]
+    schedules: tuple[str, ...]
+    overlap: bool
+    threshold: int | None
+    csv: Path | None
+    json: Path | None
+    plot: Path | None
+
+
+# What each of the two forms of `tfdist bench scale` takes, and what it is where it was not given.
+_RECORDING: dict[str, Any] = {
+    "image_size": 96,
+    "batch_size": 8,
+    "throughput": None,
+    "steps": 20,
+    "warmup": 3,
+    "threads": 1,
+}
+_SCALING: dict[str, Any] = {
+    "gpus": None,
+    "compression": ("none",),
+    "schedule": ("hierarchical",),
+    "no_overlap": False,
+    "threshold": None,
+    **dict.fromkeys(("csv", "json", "plot")),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}\n{self.format_usage()}all options: {self.prog} --help")
+
+
+def parse(words: Sequence[str]) -> Allreduce | Train | Starts | Record | Scale:
+    """The options of the benchmark that the first word names. Raises ConfigError."""
+    top = _Parser(
+        prog="tfdist bench", description="Times collectives and training steps, and predicts them.", allow_abbrev=False
+    )
+    benchmarks = top.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
+    _add_allreduce(_add(benchmarks, "allreduce", "time the grouped allreduce", _ALLREDUCE))
+    _add_train(_add(benchmarks, "train", "time the steps of model.fit", _TRAIN))
+    _add_scale(_add(benchmarks, "scale", "predict the efficiency on many GPUs", _SCALE))
+    known = top.parse_args(words)
+    for path in (known.csv, known.json, getattr(known, "plot", None), getattr(known, "output", None)):
+        if path is not None:
+            _check_folder(path)
+    if known.benchmark == "scale":
+        return _scale(known)
+    return _allreduce(known) if known.benchmark == "allreduce" else _train(known)
+
+
+def _add(benchmarks: Any, name: str, summary: str, description: str) -> argparse.ArgumentParser:
+    added: argparse.ArgumentParser = benchmarks.add_parser(
+        name,
+        help=summary,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    return added
+
+
+def _add_allreduce(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--sizes",
+        type=_list(size.parse),
+        default=(4 << 10, 1 << 20, 100 << 20),
+        metavar="LIST",
+        help="bytes of each collective, as in 4096,4KB,1MB,2GB; powers of 1,024 (default: 4KB,1MB,100MB)",
+    )
+    add(
+        "--tensors",
+        type=_list(_positive),
+        default=(1,),
+        metavar="LIST",
+        help="numbers of tensors that share each size (default: 1)",
+    )
+    add(
+        "--dtypes",
+        type=_list(_choice(tuple(case.ELEMENT_BYTES))),
+        default=("float32",),
+        metavar="LIST",
+        help=f"of {', '.join(case.ELEMENT_BYTES)} (default: float32)",
+    )
+    add(
+        "--compression",
+        type=_list(_choice(case.COMPRESSIONS)),
+        default=case.COMPRESSIONS,
+        metavar="LIST",
+        help="of none, fp16, bf16 (default: all three)",
+    )
+    add("--op", choices=case.OPERATIONS, default="average", help="the reduction (default: %(default)s)")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument(
+        "--rounds", type=_positive, metavar="N", help="rounds, of each row once (default: by --seconds)"
+    )
+    budget.add_argument(
+        "--seconds",
+        type=option.amount("seconds"),
+        default=5.0,
+        metavar="S",
+        help="time for each size: as many rounds as fit, 5 to 1,000 (default: %(default)g)",
+    )
+    add("--eager", action="store_true", help="call the collective eagerly, not inside a tf.function")
+    _add_threads(parser)
+    _add_files(parser)
+    add("--plot", type=Path, metavar="PATH.png", help="draw bandwidth over size; needs: pip install matplotlib")
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--model",
+        default="ResNet50",
+        metavar="NAME",
+        help=f"a network of keras.applications, or {network.DIGITS}, to try the command (default: ResNet50)",
+    )
+    add("--image-size", type=_positive, default=96, metavar="PIXELS", help="height and width (default: %(default)s)")
+    add("--batch-size", type=_positive, default=8, metavar="N", help="images a rank and step (default: %(default)s)")
+    add("--compression", choices=case.COMPRESSIONS, default="none", help="of the gradients (default: %(default)s)")
+    add("--jit-compile", action="store_true", help="compile the step with XLA (default: what Keras chooses)")
+    add(
+        "--compare-single",
+        action="store_true",
+        help="also time one process alone, in turn with the ranks, and print the efficiency",
+    )
+    add("--plain", action="store_true", help="leave tfdist out of the training; for one process without a launcher")
+    add("--steps", type=_positive, default=5, metavar="N", help="timed steps a round (default: %(default)s)")
+    add("--rounds", type=_positive, default=6, metavar="N", help="rounds (default: %(default)s)")
+    add("--warmup", type=_positive, default=3, metavar="N", help="steps before the first round (default: %(default)s)")
+    add(
+        "--starts",
+        type=_positive,
+        metavar="N",
+        help="without a launcher: start the ranks so many times, in turn with as many independent processes",
+    )
+    add("--ranks", type=_positive, metavar="N", help="ranks of each of the --starts (default: 2)")
+    add(
+        "--threads",
+        type=_threads,
+        default=1,
+        metavar="N",
+        help="TensorFlow's intra-op threads a rank, or default for what it chooses (default: %(default)s)",
+    )
+    add(
+        "--inter-op-threads",
+        type=_threads,
+        default=1,
+        metavar="N",
+        help="its inter-op threads, or default (default: %(default)s)",
+    )
+    _add_files(parser)
+
+
+def _add_scale(parser: argparse.ArgumentParser) -> None:
+    """Without defaults, so that an option of the other form is noticed."""
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--record", metavar="MODEL", help="record the step of a network of keras.applications")
+    form.add_argument("--step", type=Path, nargs="+", metavar="FILE", help="predict from recorded steps")
+    add = parser.add_argument_group("recording (--record)").add_argument
+    add("--image-size", type=_positive, metavar="PIXELS", help="height and width (default: 96)")
+    add("--batch-size", type=_positive, metavar="N", help="images a step (default: 8)")
+    add(
+        "--throughput",
+        type=option.amount("images a second"),
+        metavar="IMAGES/S",
+        help="of one GPU: its time is shared out by operations (default: measure on this processor)",
+    )
+    add("--steps", type=_positive, metavar="N", help="timed steps (default: 20)")
+    add("--warmup", type=_positive, metavar="N", help="steps before them (default: 3)")
+    add("--threads", type=_positive, metavar="N", help="TensorFlow's intra-op threads (default: 1)")
+    add("--output", type=Path, metavar="FILE", help="the file to write; must be given")
+    add = parser.add_argument_group("predicting (--step)").add_argument
+    add("--cluster", type=Path, metavar="FILE", help="describes hosts, GPUs and network; must be given")
+    add(
+        "--gpus",
+        type=_list(_positive),
+        metavar="LIST",
+        help="numbers of GPUs (default: 1 to 4096, each twice the last)",
+    )
+    add(
+        "--compression",
+        type=_list(_choice(case.COMPRESSIONS)),
+        metavar="LIST",
+        help="of none, fp16, bf16 (default: none)",
+    )
+    add(
+        "--schedule",
+        type=_list(_choice(scale_collective.SCHEDULES)),
+        metavar="LIST",
+        help="of hierarchical, as tfdist does it, and flat, one ring through all GPUs (default: hierarchical)",
+    )
+    add("--no-overlap", action="store_true", default=None, help="gradients travel after the last one is computed")
+    add("--threshold", type=_threshold, metavar="SIZE", help="bytes of a bucket (default: TFDIST_FUSION_THRESHOLD)")
+    add("--csv", type=Path, metavar="PATH", help="write the rows as CSV")
+    add("--json", type=Path, metavar="PATH", help="write rows, options, steps and cluster as JSON")
+    add("--plot", type=Path, metavar="PATH.png", help="draw efficiency over GPUs; needs: pip install matplotlib")
+
+
+def _add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="TensorFlow's intra-op threads a rank; inter-op threads are always 1 (default: %(default)s)",
+    )
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--csv", type=Path, metavar="PATH", help="write the rows as CSV")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write rows, options and machine as JSON")
+
+
+def _allreduce(known: argparse.Namespace) -> Allreduce:
+    made = Allreduce(
+        sizes=known.sizes,
+        tensors=known.tensors,
+        dtypes=known.dtypes,
+        compressions=known.compression,
+        operation=known.op,
+        rounds=known.rounds,
+        seconds=known.seconds,
+        eager=known.eager,
+        threads=known.threads,
+        csv=known.csv,
+        json=known.json,
+        plot=known.plot,
+    )
+    case.check_operation(made.operation, made.dtypes)
+    _ = made.groups  # raises for what cannot be combined
+    if made.plot is not None:
+        plot.check(made.plot)
+    return made
+
+
+def _train(known: argparse.Namespace) -> Train | Starts:
+    network.check(known.model, known.image_size)
+    values = {name: value for name, value in vars(known).items() if name not in ("benchmark", "starts", "ranks")}
+    if known.plain and known.compare_single:
+        raise ConfigError("--plain leaves tfdist out, so there is nothing for --compare-single to compare; give one")
+    if known.starts is None:
+        if known.ranks is not None:
+            raise ConfigError("--ranks goes with --starts; elsewhere the launcher says how many: tfdistrun -np N ...")
+        return Train(**values)
+    for name in ("plain", "compare_single"):
+        if values.pop(name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} does not go with --starts, which measures independent processes anyway"
+            )
+    csv, json = values.pop("csv"), values.pop("json")
+    return Starts(tuple(_words(values)), known.starts, known.ranks or 2, csv, json)
+
+
+def _words(values: dict[str, Any]) -> Iterator[str]:
+    """The same options as words."""
+    for name, value in values.items():
+        option_name = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield option_name
+        elif value is not False:
+            yield from (
+                option_name,
+                "default" if name in ("threads", "inter_op_threads") and value == 0 else str(value),
+            )
+
+
+def _scale(known: argparse.Namespace) -> Record | Scale:
+    recording = known.record is not None
+    form, own, others = (
+        ("--record", _RECORDING, [*_SCALING, "cluster"]) if recording else ("--step", _SCALING, [*_RECORDING, "output"])
+    )
+    for name in others:
+        if getattr(known, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} does not go with {form}; see tfdist bench scale --help")
+    given = {name: default if getattr(known, name) is None else getattr(known, name) for name, default in own.items()}
+    for name in ("output",) if recording else ("cluster",):
+        if getattr(known, name) is None:
+            raise ConfigError(f"{form} needs --{name} FILE; see tfdist bench scale --help")
+    if recording:
+        network.check(known.record, given["image_size"])
+        if given["throughput"] is not None and (known.steps, known.warmup, known.threads) != (None, None, None):
+            raise ConfigError("with --throughput nothing is measured; leave out --steps, --warmup and --threads")
+        return Record(model=known.record, output=known.output, **given)
+    if given["plot"] is not None:
+        plot.check(given["plot"])
+    compressions, schedules, no_overlap = (given.pop(name) for name in ("compression", "schedule", "no_overlap"))
+    return Scale(
+        step=tuple(known.step),
+        cluster=known.cluster,
+        compressions=compressions,
+        schedules=schedules,
+        overlap=not no_overlap,
+        **given,
+    )
+
+
+def _check_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+def _list(parse_item: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """A parser of items separated by commas, each of which is given once."""
+
+    def parse_all(text: str) -> tuple[Any, ...]:
+        items = tuple(_item(parse_item, word.strip()) for word in text.split(","))
+        if len(set(items)) < len(items):
+            raise argparse.ArgumentTypeError(f"{text!r} names one twice")
+        return items
+
+    return parse_all
+
+
+def _item(parse_item: Callable[[str], Any], word: str) -> Any:
+    try:
+        return parse_item(word)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _threads(text: str) -> int:
+    return 0 if text == "default" else _positive(text)
+
+
+def _threshold(text: str) -> int:
+    return 0 if text == "0" else int(_item(size.parse, text))
+
+
+def _choice(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def parse_choice(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    return parse_choice
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)

@@ -1,0 +1,123 @@
+"""The `tfdist chaos` command: options, the loop, the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from tfdist.command.chaos.plan import KINDS, Fault, Plan, seconds
+from tfdist.command.chaos.victim import ranks_below
+from tfdist.errors import ConfigError
+from tfdist.system.process import heeded
+
+_DESCRIPTION = """\
+Runs a job of tfdistrun and makes faults in it: ranks on this machine, chosen at random, are killed or hang.
+
+examples:
+  tfdist chaos --kill-rank-every 30s -- tfdistrun -np 4 --elastic python train.py
+  tfdist chaos --stop-rank-every 2m --most 1 -- tfdistrun -np 4 --elastic python train.py
+"""
+
+_EPILOG = """\
+The exit status is that of the job. With a --seed the same ranks are chosen again, as long as the same ranks run.
+"""
+
+_USAGE = "tfdist chaos --kill-rank-every TIME [options] -- COMMAND [ARGUMENTS...]"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}\nusage: {_USAGE}; all options: tfdist chaos --help")
+
+
+def main(words: Sequence[str]) -> int:
+    """Returns the exit status of the job. Raises ConfigError for options that cannot be honoured."""
+    known = _parser().parse_args(words)
+    every = {kind: seconds(text) for kind in KINDS if (text := getattr(known, kind)) is not None}
+    command = known.command[1:] if known.command[:1] == ["--"] else known.command
+    if not every:
+        raise ConfigError(f"no fault is named; give --kill-rank-every 30s, for one\nusage: {_USAGE}")
+    if not command:
+        raise ConfigError(
+            f"no job; write it behind --, as in: -- tfdistrun -np 4 --elastic python train.py\nusage: {_USAGE}"
+        )
+    if known.most is not None and known.most < 1:
+        raise ConfigError(f"--most {known.most}: expected 1 or more")
+    seed = random.SystemRandom().randrange(1 << 32) if known.seed is None else known.seed
+    _say(f"--seed {seed}")
+    return _run(command, Plan(every, known.most, seed))
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = _Parser(
+        prog="tfdist chaos",
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "--kill-rank-every", dest="kill", metavar="TIME", help="SIGKILL, as when memory runs out: 30s, 2m"
+    )
+    made.add_argument("--stop-rank-every", dest="stop", metavar="TIME", help="SIGSTOP: the rank hangs")
+    made.add_argument("--end-rank-every", dest="end", metavar="TIME", help="SIGTERM, as a scheduler sends it")
+    made.add_argument("--most", type=int, metavar="N", help="make N faults, then no more (default: any number)")
+    made.add_argument("--seed", type=int, metavar="N", help="chooses the ranks (default: another one each time)")
+    made.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return made
+
+
+def _run(command: Sequence[str], plan: Plan) -> int:
+    try:
+        job = subprocess.Popen(command)
+    except OSError as error:
+        raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from None
+    begin = time.monotonic()
+    with _signals_passed_on(job):
+        while job.poll() is None:
+            fault = plan.next
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(None if fault is None else max(0.0, begin + fault.at - time.monotonic()))
+            if job.poll() is None and fault is not None:
+                _make(fault, plan, job.pid)
+    return job.returncode if job.returncode >= 0 else 128 - job.returncode
+
+
+def _make(fault: Fault, plan: Plan, root: int) -> None:
+    processes = ranks_below(root)
+    rank = plan.do(fault, list(processes))
+    if rank is None:
+        _say(f"after {fault.at:g} s no rank runs on this machine")
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(processes[rank], KINDS[fault.kind])
+    _say(f"after {fault.at:g} s: {KINDS[fault.kind].name} to rank {rank} (process {processes[rank]})")
+
+
+@contextlib.contextmanager
+def _signals_passed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
+    """SIGTERM is for the job. Ctrl-C reaches it by itself, and we stay to tell its status."""
+
+    def handle(signum: int, _: object) -> None:
+        if signum == signal.SIGTERM:
+            job.send_signal(signum)
+
+    before = {signum: signal.signal(signum, handle) for signum in heeded((signal.SIGTERM, signal.SIGINT))}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _say(text: str) -> None:
+    print(f"tfdist chaos: {text}", file=sys.stderr, flush=True)

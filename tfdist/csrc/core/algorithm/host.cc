@@ -1,0 +1,106 @@
+#include "core/algorithm/host.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/algorithm/collective.h"
+#include "core/watch/meter.h"
+#include "core/watch/stall_monitor.h"
+#include "core/watch/timeline.h"
+
+namespace tfdist {
+namespace {
+
+// The ranks that have the same local rank as this one, one a host.
+std::vector<int> Peers(const Topology& whole) {
+  std::vector<int> ranks;
+  for (int r = 0; r < whole.size; ++r) {
+    if (whole.local_ranks[r] == whole.local_rank) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+// The numbers of all ranks.
+Status Gather(int64_t own, Communicator* communicator, Wait* wait, std::vector<int64_t>* all) {
+  FusionBuffer scratch;
+  Collective collective(communicator, wait, &scratch);
+  all->resize(static_cast<size_t>(communicator->size()));
+  return collective.Allgather(&own, std::vector<int64_t>(all->size(), sizeof(own)), all->data());
+}
+
+Status CheckSettings(int64_t window_bytes, Communicator* communicator, Wait* wait) {
+  std::vector<int64_t> all;
+  TFDIST_RETURN_IF_ERROR(Gather(window_bytes, communicator, wait, &all));
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    const std::vector<int>& names = communicator->topology().world_ranks;
+    return Status(StatusCode::kInvalidArgument,
+                  "the shared memory of a rank is " + std::to_string(all[0]) + " bytes on rank " +
+                      std::to_string(names[0]) + " and " + std::to_string(all[r]) +
+                      " bytes on rank " + std::to_string(names[r]) +
+                      "; expected the same everywhere. Set TFDIST_SHARED_MEMORY and "
+                      "TFDIST_AUTOTUNE alike, or nowhere.");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status OpenHost(const EngineConfig& config, int channel, Communicator* communicator, Wait* wait,
+                Host* host) {
+  const Topology& whole = communicator->topology();
+  TFDIST_RETURN_IF_ERROR(CheckSettings(config.window_bytes, communicator, wait));
+  if (config.window_bytes == 0 || !whole.is_homogeneous || whole.local_size == 1) {
+    return Status::Ok();
+  }
+  host->topology = HostTopology(whole);
+  std::unique_ptr<Window> window;
+  const Status opened = communicator->OpenWindow(config.window_bytes, wait, &window);
+  if (!opened.ok() && opened.code() != StatusCode::kInternal) return opened;
+  std::vector<int64_t> failed;
+  TFDIST_RETURN_IF_ERROR(Gather(opened.ok() ? 0 : 1, communicator, wait, &failed));
+  const auto first = std::find(failed.begin(), failed.end(), 1);
+  if (first != failed.end()) {
+    if (first - failed.begin() == whole.rank) {
+      std::fprintf(stderr,
+                   "tfdist: collectives go through MPI instead of shared memory, which is slower: "
+                   "%s\n",
+                   opened.message().c_str());
+    }
+    return Status::Ok();
+  }
+  if (window == nullptr) return Status::Ok();  // the transport has none
+  if (whole.cross_size > 1) {
+    TFDIST_RETURN_IF_ERROR(communicator->Subset(Peers(whole), channel, &host->peers));
+  }
+  host->window = std::move(window);
+  return Status::Ok();
+}
+
+EngineConfig Instrumented(EngineConfig config) {
+  if (config.monitor == nullptr) config.monitor = std::make_shared<StallMonitor>();
+  if (config.meter == nullptr) config.meter = std::make_shared<Meter>();
+  if (config.timeline == nullptr) config.timeline = std::make_shared<Timeline>();
+  return config;
+}
+
+Status OpenMonitor(const EngineConfig& config, const Host& host, Communicator* communicator,
+                   Wait* wait) {
+  const Topology& whole = communicator->topology();
+  std::vector<int64_t> processes;
+  TFDIST_RETURN_IF_ERROR(Gather(config.process, communicator, wait, &processes));
+  std::shared_ptr<Window> page = host.window;
+  if (config.window_bytes > 0 && !whole.is_homogeneous) {
+    std::unique_ptr<Window> small;
+    const Status opened = communicator->OpenWindow(0, wait, &small);
+    if (!opened.ok() && opened.code() != StatusCode::kInternal) return opened;
+    page = std::move(small);
+  }
+  config.monitor->Open(std::move(page), HostTopology(whole), std::move(processes));
+  return Status::Ok();
+}
+
+}  // namespace tfdist

@@ -1,0 +1,372 @@
+#include "core/engine/c_api.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/engine/device_report.h"
+#include "core/engine/engine.h"
+#include "core/engine/world.h"
+#include "core/value/bucket_plan.h"
+#include "core/value/calling_thread.h"
+#include "core/value/digest.h"
+#include "core/value/dtype.h"
+#include "core/watch/timeline.h"
+#include "core/wire/communicator_factory.h"
+
+#ifndef TFDIST_BUILD_TENSORFLOW
+#define TFDIST_BUILD_TENSORFLOW ""
+#endif
+#ifndef TFDIST_BUILD_MPI
+#define TFDIST_BUILD_MPI ""
+#endif
+#ifndef TFDIST_BUILD_COMPILER
+#define TFDIST_BUILD_COMPILER __VERSION__
+#endif
+#ifndef TFDIST_BUILD_XLA
+#define TFDIST_BUILD_XLA ""
+#endif
+
+namespace tfdist {
+namespace {
+
+// Copies the message out and turns the status into its code.
+int Hand(const Status& status, char* message, int message_size) {
+  if (message != nullptr && message_size > 0) {
+    std::snprintf(message, static_cast<size_t>(message_size), "%s", status.message().c_str());
+  }
+  return static_cast<int>(status.code());
+}
+
+// Runs `body` and turns what it throws, such as a lack of memory, into a status.
+template <typename Body>
+int Guarded(char* message, int message_size, const Body& body) {
+  try {
+    return Hand(body(), message, message_size);
+  } catch (const std::exception& error) {
+    return Hand(Status(StatusCode::kInternal, error.what()), message, message_size);
+  }
+}
+
+constexpr int64_t kLeastWindowBytes = 64 << 10;
+constexpr int64_t kMostWindowBytes = 1 << 30;
+
+Status CheckConfig(const EngineConfig& config) {
+  if (!std::isfinite(config.stall_shutdown_seconds) || config.stall_shutdown_seconds <= 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "stall_shutdown_seconds is " + std::to_string(config.stall_shutdown_seconds) +
+                      "; expected a positive number, because no wait may last for ever.");
+  }
+  if (!std::isfinite(config.stall_warning_seconds) || config.stall_warning_seconds < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "stall_warning_seconds is " + std::to_string(config.stall_warning_seconds) +
+                      "; expected a number of seconds, or 0 for no warning.");
+  }
+  if (config.fusion_threshold_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "fusion_threshold_bytes is " + std::to_string(config.fusion_threshold_bytes) +
+                      "; expected a number of bytes, or 0 to send every tensor alone.");
+  }
+  if (config.hierarchy < Hierarchy::kNone || config.hierarchy > Hierarchy::kTransport) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the hierarchy of hosts is number " +
+                      std::to_string(static_cast<int>(config.hierarchy)) + "; expected 0 to 2.");
+  }
+  if (config.window_bytes != 0 &&
+      (config.window_bytes < kLeastWindowBytes || config.window_bytes > kMostWindowBytes)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the shared memory of a rank is " + std::to_string(config.window_bytes) +
+                      " bytes; expected " + std::to_string(kLeastWindowBytes) + " to " +
+                      std::to_string(kMostWindowBytes) + ", or 0 for none.");
+  }
+  return Status::Ok();
+}
+
+std::vector<std::string> Lines(const char* text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text != nullptr ? text : "");
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
+EngineConfig ConfigOf(const tfdist_settings& settings) {
+  EngineConfig config;
+  config.stall_warning_seconds = settings.stall_warning_seconds;
+  config.stall_shutdown_seconds = settings.stall_shutdown_seconds;
+  config.fusion_threshold_bytes = settings.fusion_threshold_bytes;
+  config.window_bytes = settings.window_bytes;
+  config.nccl_libraries = Lines(settings.nccl_libraries);
+  config.nvrtc_libraries = Lines(settings.nvrtc_libraries);
+  config.nvtx_libraries = Lines(settings.nvtx_libraries);
+  config.kernel_cache = settings.kernel_cache != nullptr ? settings.kernel_cache : "";
+  config.hierarchy = static_cast<Hierarchy>(settings.hierarchy);
+  config.process = settings.process;
+  return config;
+}
+
+// `what` is for the message: "the report on the GPUs".
+Status CopyOut(const std::string& text, const std::string& what, char* json, int json_size) {
+  if (json == nullptr || json_size < 0 || text.size() >= static_cast<size_t>(json_size)) {
+    return Status(StatusCode::kInvalidArgument, what + " has " + std::to_string(text.size() + 1) +
+                                                    " bytes; expected room for them, received " +
+                                                    std::to_string(json_size) + ".");
+  }
+  std::memcpy(json, text.c_str(), text.size() + 1);
+  return Status::Ok();
+}
+
+Status ReadMetrics(char* json, int json_size) {
+  const std::shared_ptr<Engine> engine = World::Get();
+  const std::string text = engine != nullptr ? engine->meter().Json() : "";
+  return CopyOut(text, "the text of the metrics", json, json_size);
+}
+
+Status Init(const char* transport, const Membership& membership, const EngineConfig& config) {
+  static std::mutex* const mutex = new std::mutex;  // two threads must not start two engines
+  std::lock_guard<std::mutex> lock(*mutex);
+  if (World::Get() != nullptr) return Status::Ok();
+  TFDIST_RETURN_IF_ERROR(CheckConfig(config));
+  std::unique_ptr<Communicator> communicator;
+  TFDIST_RETURN_IF_ERROR(
+      MakeCommunicator(transport != nullptr ? transport : "", config, membership, &communicator));
+  auto engine = std::make_shared<Engine>(std::move(communicator), config);
+  TFDIST_RETURN_IF_ERROR(engine->Open());
+  World::Set(std::move(engine));
+  return Status::Ok();
+}
+
+Status Shutdown(bool clean) {
+  if (World::IsForked()) return Status::Ok();  // it is the parent's to end
+  if (clean) World::FinishProcessSets();
+  // Taken out first: whatever happens to the others, this process has no engine any more.
+  const std::shared_ptr<Engine> engine = World::Set(nullptr);
+  if (engine == nullptr) return Status::Ok();
+  const Status ended = clean ? engine->Shutdown() : Status::Ok();
+  engine->timeline().Stop();
+  return ended;
+}
+
+Status Barrier(const char* name) {
+  std::shared_ptr<Engine> engine;
+  TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
+  return engine->Barrier(name != nullptr ? name : "");
+}
+
+void EndWithStatus(int exit_status, void*) {
+  char message[1024] = "";
+  const int clean = exit_status == 0 ? 1 : 0;
+  const int code = Guarded(message, sizeof(message), [clean] { return Shutdown(clean != 0); });
+  if (code == static_cast<int>(StatusCode::kOk)) return;
+  std::fprintf(stderr, "tfdist: %s\n", message);
+  std::fflush(nullptr);
+  if (code == static_cast<int>(StatusCode::kFailedPrecondition)) std::_Exit(1);
+}
+
+Status Tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy) {
+  std::shared_ptr<Engine> engine;
+  TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
+  return engine->Tune({fusion_threshold_bytes, chunk_bytes, static_cast<Hierarchy>(hierarchy)});
+}
+
+Status ParseDType(const char* name, DType* dtype) {
+  for (int code = 0; code <= static_cast<int>(DType::kFloat64); ++code) {
+    *dtype = static_cast<DType>(code);
+    if (std::strcmp(name, NameOf(*dtype)) == 0) return Status::Ok();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                std::string("a tensor's dtype is '") + name +
+                    "'; expected the name of one that collectives carry, such as 'float32'.");
+}
+
+Status Plan(const char* const* dtypes, const int64_t* bytes, int count, int64_t threshold_bytes,
+            int* bucket_of) {
+  if (count < 0 || threshold_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a plan of " + std::to_string(count) + " tensors and a threshold of " +
+                      std::to_string(threshold_bytes) +
+                      " bytes was asked for; expected numbers of 0 or more.");
+  }
+  std::vector<DType> parsed(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    TFDIST_RETURN_IF_ERROR(ParseDType(dtypes[i], &parsed[i]));
+    if (bytes[i] < 0) {
+      return Status(StatusCode::kInvalidArgument, "tensor " + std::to_string(i) + " has " +
+                                                      std::to_string(bytes[i]) +
+                                                      " bytes; expected 0 or more.");
+    }
+  }
+  const std::vector<Bucket> plan =
+      PlanBuckets(parsed, std::vector<int64_t>(bytes, bytes + count), threshold_bytes);
+  for (size_t number = 0; number < plan.size(); ++number) {
+    for (int tensor : plan[number]) bucket_of[tensor] = static_cast<int>(number);
+  }
+  return Status::Ok();
+}
+
+template <typename ValueOf>
+int FromTopology(const ValueOf& value_of) {
+  const std::shared_ptr<Engine> engine = World::Get();
+  return engine == nullptr ? -1 : static_cast<int>(value_of(engine->communicator().topology()));
+}
+
+}  // namespace
+}  // namespace tfdist
+
+using tfdist::FromTopology;
+using tfdist::Topology;
+
+int tfdist_init(const char* transport, const int* ranks, int count, int mpi_communicator,
+                const tfdist_settings* settings, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    tfdist::Membership membership;
+    if (count > 0) membership.ranks.assign(ranks, ranks + count);
+    membership.mpi_communicator = mpi_communicator;
+    return tfdist::Init(transport, membership, tfdist::ConfigOf(*settings));
+  });
+}
+
+int tfdist_shutdown(int clean, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] { return tfdist::Shutdown(clean != 0); });
+}
+
+void tfdist_shutdown_at_exit(void) { on_exit(tfdist::EndWithStatus, nullptr); }
+
+void tfdist_note_ended(int rank) {
+  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  if (engine != nullptr) engine->NoteEnded(rank);
+}
+
+int tfdist_is_initialized(void) { return tfdist::World::Get() != nullptr ? 1 : 0; }
+
+int tfdist_rank(void) {
+  return FromTopology([](const Topology& topology) { return topology.rank; });
+}
+
+int tfdist_size(void) {
+  return FromTopology([](const Topology& topology) { return topology.size; });
+}
+
+int tfdist_local_rank(void) {
+  return FromTopology([](const Topology& topology) { return topology.local_rank; });
+}
+
+int tfdist_local_size(void) {
+  return FromTopology([](const Topology& topology) { return topology.local_size; });
+}
+
+int tfdist_cross_rank(void) {
+  return FromTopology([](const Topology& topology) { return topology.cross_rank; });
+}
+
+int tfdist_cross_size(void) {
+  return FromTopology([](const Topology& topology) { return topology.cross_size; });
+}
+
+int tfdist_is_homogeneous(void) {
+  return FromTopology([](const Topology& topology) { return topology.is_homogeneous; });
+}
+
+double tfdist_communication_seconds(void) {
+  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  return engine == nullptr ? -1 : engine->communication_seconds();
+}
+
+int tfdist_read_metrics(char* json, int json_size, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size,
+                         [&] { return tfdist::ReadMetrics(json, json_size); });
+}
+
+int tfdist_check(char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [] {
+    std::shared_ptr<tfdist::Engine> engine;
+    TFDIST_RETURN_IF_ERROR(tfdist::World::Find(0, &engine));
+    return engine->End();
+  });
+}
+
+int tfdist_check_place(char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [] {
+    std::shared_ptr<tfdist::Engine> engine;
+    return tfdist::World::Find(0, &engine);
+  });
+}
+
+int tfdist_shrink(char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [] { return tfdist::World::Shrink(); });
+}
+
+int tfdist_timeline_start(const char* path, int mark_cycles, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    std::shared_ptr<tfdist::Engine> engine;
+    TFDIST_RETURN_IF_ERROR(tfdist::World::Find(0, &engine));
+    return engine->StartTimeline(path, mark_cycles != 0);
+  });
+}
+
+void tfdist_timeline_stop(void) {
+  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  if (engine != nullptr && !tfdist::World::IsForked()) engine->timeline().Stop();
+}
+
+int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy, char* message,
+                int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    return tfdist::Tune(fusion_threshold_bytes, chunk_bytes, hierarchy);
+  });
+}
+
+int64_t tfdist_most_chunk_bytes(void) {
+  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  return engine == nullptr ? -1 : engine->MostChunkBytes();
+}
+
+int tfdist_barrier(const char* name, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] { return tfdist::Barrier(name); });
+}
+
+void tfdist_set_calling_thread(const char* name) { tfdist::SetCallingThread(name); }
+
+int tfdist_add_process_set(const int* ranks, int count, int* process_set, char* message,
+                           int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    const std::vector<int> members(ranks, ranks + count);
+    return tfdist::World::AddProcessSet(members, process_set);
+  });
+}
+
+int tfdist_remove_process_set(int process_set, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size,
+                         [&] { return tfdist::World::RemoveProcessSet(process_set); });
+}
+
+int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int count,
+                        int64_t threshold_bytes, int* buckets, char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    return tfdist::Plan(dtypes, bytes, count, threshold_bytes, buckets);
+  });
+}
+
+uint64_t tfdist_digest(const void* bytes, int64_t count) { return tfdist::Digest(bytes, count); }
+
+int tfdist_describe_gpus(const tfdist_settings* settings, char* json, int json_size, char* message,
+                         int message_size) {
+  return tfdist::Guarded(message, message_size, [&] {
+    return tfdist::CopyOut(tfdist::DescribeDevices(tfdist::ConfigOf(*settings)),
+                           "the report on the GPUs", json, json_size);
+  });
+}
+
+const char* tfdist_build_info(void) {
+  return "{\"tensorflow\": \"" TFDIST_BUILD_TENSORFLOW "\", \"mpi\": \"" TFDIST_BUILD_MPI
+         "\", \"compiler\": \"" TFDIST_BUILD_COMPILER "\", \"xla\": \"" TFDIST_BUILD_XLA "\"}";
+}

@@ -1,0 +1,130 @@
+// The engine for other languages: plain C types, codes of StatusCode, messages copied out.
+// Not the way data takes: tensors come through the framework's adapter, which uses World.
+//
+// Owns nothing that a caller sees. Every function may be called from any thread; no exception
+// leaves. A `message` of `message_size` bytes gets the text of an error, cut off where it does not
+// fit, or an empty string; it may be null.
+#ifndef TFDIST_CORE_ENGINE_C_API_H_
+#define TFDIST_CORE_ENGINE_C_API_H_
+
+#include <stdint.h>
+
+#define TFDIST_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The fields of EngineConfig (engine_config.h).
+struct tfdist_settings {
+  double stall_warning_seconds;
+  double stall_shutdown_seconds;
+  int64_t fusion_threshold_bytes;
+  int64_t window_bytes;
+  const char* nccl_libraries;  // a path a line, as the two below; null: none
+  const char* nvrtc_libraries;
+  const char* nvtx_libraries;
+  const char* kernel_cache;  // null: nothing is kept
+  int hierarchy;             // Hierarchy (engine_config.h), as a number
+  int64_t process;           // of the system, if it prints its stacks on SIGUSR1; else 0
+};
+
+// Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
+// nothing when there is an engine already. The ranks are those of the launched job with the numbers
+// ranks[0], ranks[1], ... where `count` is not 0, those of the MPI communicator with this Fortran
+// handle where it is not negative, else all.
+TFDIST_EXPORT int tfdist_init(const char* transport, const int* ranks, int count,
+                              int mpi_communicator, const struct tfdist_settings* settings,
+                              char* message, int message_size);
+
+// Ends it. clean = 1: all ranks call it and it waits for them. clean = 0: this process is failing,
+// so it waits for nobody and leaves MPI as it is. Without an engine it does nothing.
+TFDIST_EXPORT int tfdist_shutdown(int clean, char* message, int message_size);
+
+// For a caller that does not know the exit status of this process: when exit() is called, it is
+// ended as by tfdist_shutdown, cleanly if the status is 0. Where others are still in a collective
+// then, the status becomes 1.
+TFDIST_EXPORT void tfdist_shutdown_at_exit(void);
+
+// The process of `rank`, by its number among all, has ended as far as the caller knows: the calls
+// of this process that wait for it fail soon. From any thread.
+TFDIST_EXPORT void tfdist_note_ended(int rank);
+
+TFDIST_EXPORT int tfdist_is_initialized(void);
+
+// Each is -1 when there is no engine.
+TFDIST_EXPORT int tfdist_rank(void);
+TFDIST_EXPORT int tfdist_size(void);
+TFDIST_EXPORT int tfdist_local_rank(void);
+TFDIST_EXPORT int tfdist_local_size(void);
+TFDIST_EXPORT int tfdist_cross_rank(void);
+TFDIST_EXPORT int tfdist_cross_size(void);
+TFDIST_EXPORT int tfdist_is_homogeneous(void);
+
+// Seconds spent inside collectives so far; -1 when there is no engine.
+TFDIST_EXPORT double tfdist_communication_seconds(void);
+
+// What collectives have cost so far (Meter::Json), as JSON with a terminating zero; an empty string
+// where there is no engine. Fails where `json_size` bytes are too few.
+TFDIST_EXPORT int tfdist_read_metrics(char* json, int json_size, char* message, int message_size);
+
+// Ok while collectives can run, else why they cannot; waits for the one that runs.
+TFDIST_EXPORT int tfdist_check(char* message, int message_size);
+
+// After a rank was lost: goes on with those that live, counted anew (World::Shrink). Each of them
+// calls it. Waits without a deadline for a rank that lives and does not come.
+// An error where a collective could not run here, since there is no engine or this process was
+// forked from a rank. Waits for nothing.
+TFDIST_EXPORT int tfdist_check_place(char* message, int message_size);
+
+TFDIST_EXPORT int tfdist_shrink(char* message, int message_size);
+
+// All ranks call it, each with a file of its own: records what their calls do
+// (Engine::StartTimeline).
+TFDIST_EXPORT int tfdist_timeline_start(const char* path, int mark_cycles, char* message,
+                                        int message_size);
+
+// Writes what is there and ends the recording of this rank; does nothing where there is none.
+TFDIST_EXPORT void tfdist_timeline_stop(void);
+
+// How collectives run from now on (Tuning in engine.h); all ranks call it alike.
+TFDIST_EXPORT int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy,
+                              char* message, int message_size);
+
+// The most that tfdist_tune takes as chunk_bytes, 0 where the ranks share no memory; -1 when there
+// is no engine.
+TFDIST_EXPORT int64_t tfdist_most_chunk_bytes(void);
+
+// The name that eager calls of this thread carry from now on (calling_thread.h).
+TFDIST_EXPORT void tfdist_set_calling_thread(const char* name);
+
+TFDIST_EXPORT int tfdist_barrier(const char* name, char* message, int message_size);
+
+// All ranks call each alike. A process set gets a number above 0.
+TFDIST_EXPORT int tfdist_add_process_set(const int* ranks, int count, int* process_set,
+                                         char* message, int message_size);
+TFDIST_EXPORT int tfdist_remove_process_set(int process_set, char* message, int message_size);
+
+// The plan by which a fused collective sends tensors (bucket_plan.h): buckets[i] becomes the number
+// of the bucket that tensor i travels in. Needs no engine. `dtypes` are names such as "float32";
+// all three arrays have `count` elements.
+TFDIST_EXPORT int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int count,
+                                      int64_t threshold_bytes, int* buckets, char* message,
+                                      int message_size);
+
+// A number for these bytes (digest.h). Needs no engine.
+TFDIST_EXPORT uint64_t tfdist_digest(const void* bytes, int64_t count);
+
+// What the GPUs of this machine can be used with (device_report.h), as JSON with a terminating
+// zero. Needs no engine. Fails where `json_size` bytes are too few.
+TFDIST_EXPORT int tfdist_describe_gpus(const struct tfdist_settings* settings, char* json,
+                                       int json_size, char* message, int message_size);
+
+// JSON: {"tensorflow": ..., "mpi": ..., "compiler": ...}. Static memory.
+TFDIST_EXPORT const char* tfdist_build_info(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // TFDIST_CORE_ENGINE_C_API_H_

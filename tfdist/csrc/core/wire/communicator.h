@@ -1,0 +1,89 @@
+// The interface to a transport: who the ranks are, and one way to move bytes between them.
+// Not a collective: those are built on Exchange in collective.h.
+//
+// Whoever creates a communicator owns it, in the end an Engine. Its const part may be read by any
+// thread; Exchange and Finalize are for one thread at a time. After an error of Exchange the state
+// of the transport is unknown, and only Finalize(false) and the destructor may follow.
+#ifndef TFDIST_CORE_WIRE_COMMUNICATOR_H_
+#define TFDIST_CORE_WIRE_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/place/topology.h"
+#include "core/place/window.h"
+#include "core/value/status.h"
+#include "core/wire/wait.h"
+
+namespace tfdist {
+
+// One message to or from another rank. Sends do not write to `data`.
+struct Transfer {
+  int peer = 0;
+  void* data = nullptr;
+  int64_t bytes = 0;  // equal on both sides; a transfer of 0 bytes is not sent at all
+};
+
+class Communicator {
+ public:
+  explicit Communicator(Topology topology) : topology_(std::move(topology)) {}
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const Topology& topology() const { return topology_; }
+  int rank() const { return topology_.rank; }
+  int size() const { return topology_.size; }
+
+  // Starts all sends and receives and returns when all are complete, when `wait` expires or when
+  // the transport fails (kUnavailable). Messages between two ranks keep their order.
+  virtual Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
+                          Wait* wait) = 0;
+
+  // A transport among `ranks`, ascending and with this one among them, beside this transport and
+  // apart from it: their messages never mix. All of `ranks` call it with the same `channel`, a
+  // positive number that no other subset with one of them has had. Sends nothing. It must not
+  // outlive this one, and Finalize of it does nothing.
+  virtual Status Subset(const std::vector<int>& ranks, int channel,
+                        std::unique_ptr<Communicator>* subset) = 0;
+
+  // A window for the ranks of this host, in which this one has its local rank, with `bytes` of
+  // memory each; null where the transport has none. All ranks call it. kInternal is a failure of
+  // this rank alone, which then has no window; anything else one of the transport.
+  virtual Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) {
+    static_cast<void>(bytes);
+    static_cast<void>(wait);
+    window->reset();
+    return Status::Ok();
+  }
+
+  // A transport of the ranks that live, in the same order, counted anew, after Exchange has failed
+  // with kUnavailable. All of them call it, and may do so again where the one that it gives is cut
+  // short by another loss. Waits for them without a deadline: whoever calls it has to set one.
+  // kUnimplemented where the transport ends with its first rank.
+  virtual Status Shrink(std::unique_ptr<Communicator>* survivors) {
+    survivors->reset();
+    return Status(StatusCode::kUnimplemented,
+                  "this transport cannot go on without a rank that is lost.");
+  }
+
+  // Whether all ranks say `ok` and none is lost: the same answer on all that live, whoever is lost
+  // meanwhile. Waits as Shrink does.
+  virtual Status AgreeOnSurvival(bool ok, bool* all) {
+    *all = ok && size() == 1;
+    return Status::Ok();
+  }
+
+  // Ends the transport. With `clean` every rank must call it, having agreed on that; without,
+  // it waits for nobody. A destructor does what Finalize(false) does.
+  virtual Status Finalize(bool clean) = 0;
+
+ private:
+  const Topology topology_;
+};
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_WIRE_COMMUNICATOR_H_

@@ -1,0 +1,37 @@
+// Finds a transport by its name, so that core can start one without including its room.
+// Knows only "self"; the other rooms register theirs when the library is loaded.
+//
+// The registry is written by static initialisers and only read afterwards. Thread safe.
+#ifndef TFDIST_CORE_WIRE_COMMUNICATOR_FACTORY_H_
+#define TFDIST_CORE_WIRE_COMMUNICATOR_FACTORY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/value/engine_config.h"
+#include "core/value/status.h"
+#include "core/wire/communicator.h"
+
+namespace tfdist {
+
+// Which processes of the launched job become the ranks. At most one of the two is given; without,
+// all of them do.
+struct Membership {
+  std::vector<int> ranks;     // their numbers in the job, this process among them, in rank order
+  int mpi_communicator = -1;  // Fortran handle of a communicator of theirs, which is duplicated
+};
+
+using CommunicatorFactory = Status (*)(const EngineConfig& config, const Membership& membership,
+                                       std::unique_ptr<Communicator>* communicator);
+
+// Returns true, so that a namespace-scope variable can hold the call.
+bool RegisterCommunicatorFactory(const std::string& transport, CommunicatorFactory factory);
+
+// kUnimplemented when this build has no such transport.
+Status MakeCommunicator(const std::string& transport, const EngineConfig& config,
+                        const Membership& membership, std::unique_ptr<Communicator>* communicator);
+
+}  // namespace tfdist
+
+#endif  // TFDIST_CORE_WIRE_COMMUNICATOR_FACTORY_H_

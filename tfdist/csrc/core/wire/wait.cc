@@ -1,0 +1,130 @@
+#include "core/wire/wait.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "core/value/steady_clock.h"
+#include "core/watch/stall_monitor.h"
+
+namespace tfdist {
+namespace {
+
+constexpr int kSpins = 200;                     // a few ten microseconds of polling
+constexpr double kYieldSeconds = 0.002;         // longer than a usual gap between two ranks
+constexpr double kLongestSleepSeconds = 0.001;  // bounds what sleeping adds to a late arrival
+
+constexpr std::chrono::milliseconds kBetweenLooks(20);
+// What a process has sent before its end arrives in this time. Where the transport itself tells of
+// losses, it is sooner.
+constexpr std::chrono::milliseconds kAfterEnd(500);
+
+// With more ranks than cores a spinning rank holds the core that the awaited one needs.
+int SpinsFor(const Topology& topology) {
+  static const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return topology.local_size > cores ? 0 : kSpins;
+}
+
+std::string Named(const Topology& topology, const std::vector<int>& ranks) {
+  if (ranks.empty()) return "other ranks (the transport does not say which)";
+  return RankListWithHosts(topology, ranks);
+}
+
+}  // namespace
+
+Wait::Wait(const EngineConfig& config, const Topology& topology,
+           std::function<std::string()> describe)
+    : config_(config),
+      topology_(topology),
+      describe_(std::move(describe)),
+      spins_(SpinsFor(topology)) {
+  Begin();
+}
+
+void Wait::Begin() {
+  start_ = last_progress_ = Clock::now();
+  polls_ = 0;
+  next_look_ = start_ + kBetweenLooks;
+  seen_ended_ = Clock::time_point();
+}
+
+void Wait::Progress() {
+  polls_ = 0;
+  last_progress_ = Clock::now();
+  seen_ended_ = Clock::time_point();
+}
+
+Status Wait::Pause(const Topology& topology, const std::function<std::vector<int>()>& missing) {
+  if (++polls_ <= spins_) return Status::Ok();
+  const Clock::time_point now = Clock::now();
+  const double waited = WaitedSeconds(now);
+  if (waited >= config_.stall_shutdown_seconds) {
+    return Status(StatusCode::kDeadlineExceeded, StallError(StallOf(waited, topology, missing())));
+  }
+  const double warning = config_.stall_warning_seconds;
+  if (!reported_ && warning > 0 && waited >= warning) Report(waited, topology, missing());
+  if (now >= next_look_) TFDIST_RETURN_IF_ERROR(LookForEnded(now, topology, missing()));
+  const double idle = std::chrono::duration<double>(now - last_progress_).count();
+  if (idle < kYieldSeconds) {
+    std::this_thread::yield();
+  } else {
+    const double sleep = std::min(kLongestSleepSeconds, idle / 32);
+    std::this_thread::sleep_for(std::chrono::duration<double>(sleep));
+  }
+  return Status::Ok();
+}
+
+Status Wait::LookForEnded(Clock::time_point now, const Topology& topology,
+                          const std::vector<int>& missing) {
+  next_look_ = now + kBetweenLooks;
+  if (config_.monitor == nullptr) return Status::Ok();
+  const std::vector<int> ended = config_.monitor->Ended(topology, missing);
+  if (ended.empty()) return Status::Ok();
+  if (seen_ended_ == Clock::time_point()) seen_ended_ = now;
+  if (now - seen_ended_ < kAfterEnd) return Status::Ok();
+  return Status(StatusCode::kUnavailable, RankListWithHosts(topology_, {topology_.rank}) +
+                                              " lost " + RankListWithHosts(topology, ended) +
+                                              ", whose process has ended.");
+}
+
+void Wait::Report(double waited_seconds, const Topology& topology,
+                  const std::vector<int>& missing) {
+  reported_ = true;
+  if (!Speaks(topology, missing)) return;
+  awaited_ = Named(topology, missing);
+  Print(StallReport(StallOf(waited_seconds, topology, missing)));
+}
+
+void Wait::Ended(const Topology& topology, int rank) {
+  if (trace_ != nullptr) trace_->Awaited(topology.world_ranks[rank]);
+  if (awaited_.empty()) return;
+  Print(StallOver(awaited_, describe_(), WaitedSeconds(Clock::now())));
+  awaited_.clear();
+}
+
+void Wait::Print(const std::string& text) const {
+  if (config_.on_stall) {
+    config_.on_stall(text);
+  } else {
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+}
+
+Stall Wait::StallOf(double waited_seconds, const Topology& topology,
+                    const std::vector<int>& missing) const {
+  Stall stall;
+  stall.waiter = RankListWithHosts(topology_, {topology_.rank});
+  stall.title = describe_();
+  stall.missing = Named(topology, missing);
+  stall.own = call_;
+  stall.all_came = all_came_;
+  stall.before = before_;
+  stall.now_ns = SteadyNs();
+  stall.waited_seconds = waited_seconds;
+  stall.limit_seconds = config_.stall_shutdown_seconds;
+  if (config_.monitor != nullptr) stall.ranks = config_.monitor->Look(topology, missing);
+  return stall;
+}
+
+}  // namespace tfdist

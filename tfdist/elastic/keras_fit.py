@@ -1,0 +1,292 @@
+"""`model.fit` in an elastic job: entered again from the newest commit when a rank is lost. Not a callback.
+
+Whatever fails in `fit`, a step, a metric or a callback, leaves it by an exception; only a call from outside can go on.
+So an elastic job wraps `keras.Model.fit`, for calls that have a `DataParallel(elastic=True)` among their callbacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tfdist import elastic, errors
+from tfdist.elastic.fit_data import part_of
+from tfdist.input.part import find, order_of, put_in_order
+from tfdist.ops.graph import replica
+from tfdist.protocol import member
+from tfdist.training.model_build import build_optimizers, make_weights
+from tfdist.world import runtime
+
+_NO_EPOCH = -1
+
+
+def install() -> None:
+    """Wraps `keras.Model.fit`. Once in a process, before the script looks it up."""
+    original = keras.Model.fit
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments["callbacks"]
+        callbacks = list(given) if isinstance(given, (list, tuple)) else [given]
+        plugins = [callback for callback in callbacks if getattr(callback, "elastic", False)]
+        if not plugins or (runtime.size() == 1 and member.commits() is None):
+            _tell_length(bound.arguments)
+            return original(*bound.args, **bound.kwargs)
+        return _Fit(original, dict(bound.arguments), callbacks, plugins[0]).run()
+
+    keras.Model.fit = fit
+
+
+class _Fit:
+    """One call of `fit` by the script, as many of Keras as it takes."""
+
+    def __init__(
+        self, original: Callable[..., Any], arguments: dict[str, Any], callbacks: Sequence[Any], plugin: Any
+    ) -> None:
+        self._original = original
+        self._model = arguments.pop("self")
+        self._dataset = arguments.pop("x")
+        self._epochs = arguments.pop("epochs")
+        strategy = self._model.distribute_strategy
+        if replica.is_wrapped(strategy):
+            raise errors.ConfigError(
+                "DataParallel(elastic=True) keeps the place in the data, which a tf.distribute strategy hides; got "
+                f"a model under {type(strategy).__name__}. Leave the strategy out: each rank is one replica."
+            )
+        steps = arguments.pop("steps_per_epoch")
+        self._part, self._unit = part_of(self._dataset, steps)
+        make_weights(self._model, self._dataset.element_spec)
+        build_optimizers(self._model, self._dataset.element_spec)
+        # Keras would begin another pass of the service with each fit, so it gets something else to hold.
+        self._stream = None if steps is None else iter(self._dataset)
+        self._training = _Training(self._model, arguments.pop("initial_epoch"), plugin.batches_per_commit, self._stream)
+        self._training.epoch_elements = (steps or 0) * runtime.size()
+        self._arguments = arguments
+        self._callbacks = _Callbacks(self._training, plugin, callbacks, self._model, arguments["verbose"], self._epochs)
+
+    def run(self) -> Any:
+        train = elastic.run(lambda _: self._train())
+        train(self._training)
+        if self._callbacks.begun:
+            self._callbacks.end_training()
+        else:  # processes before this one have come to the end of it
+            self._training.restore_history()
+        return self._model.history
+
+    def _train(self) -> None:
+        training = self._training
+        while training.epoch < self._epochs and not training.stopped:
+            round_size = self._unit * runtime.size()
+            if self._part is None:
+                steps = (training.epoch_elements - training.position) // round_size
+                length: dict[str, Any] = {"x": tf.data.Dataset.from_tensors(0).repeat(), "steps_per_epoch": steps}
+            else:
+                steps = self._part.deal(training.position, self._unit)
+                length = {"x": self._dataset.apply(tf.data.experimental.assert_cardinality(steps))}
+            self._callbacks.resume_at(training.position // round_size, steps)
+            training.deal(round_size, steps)
+            # The rest of an epoch has fewer steps than those after it.
+            end = training.epoch + 1 if training.position else self._epochs
+            try:
+                self._original(
+                    self._model,
+                    **{**self._arguments, **length, "callbacks": self._callbacks},
+                    initial_epoch=training.epoch,
+                    epochs=end,
+                )
+            finally:
+                if isinstance(self._model.train_function, _Steps):
+                    self._model.train_function = self._model.train_function.train_function
+
+
+def _tell_length(arguments: dict[str, Any]) -> None:
+    """A part that can be dealt out anew does not tell its length, which stays as it is in a fit that cannot go on."""
+    dataset = arguments["x"]
+    part, unit = find(dataset) if isinstance(dataset, tf.data.Dataset) else (None, 0)
+    if part is not None and arguments["steps_per_epoch"] is None:
+        arguments["x"] = dataset.apply(tf.data.experimental.assert_cardinality(part.deal(0, unit)))
+
+
+class _Training(elastic.KerasState):
+    """Where the training stands. Ranks differ in the metrics of the epoch only, which each keeps for itself.
+
+    `position` counts the elements of the epoch that are trained on, `epoch_elements` those that it has where the data
+    has no end: where it is the iterator `stream`, which goes on behind what was lost, and has no order to be kept.
+    """
+
+    epoch: int
+    position: int
+    epoch_elements: int
+    order: bytes
+    ordered_epoch: int
+    stopped: bool
+    history: dict[str, Any]
+    resumed = False
+
+    def __init__(self, model: keras.Model, epoch: int, batches_per_commit: int, stream: Any) -> None:
+        self._model = model
+        self._batches_per_commit = batches_per_commit
+        self._stream = self._iterator = stream
+        self._entered = self._begins = False
+        super().__init__(
+            model,
+            epoch=epoch,
+            position=0,
+            epoch_elements=0,
+            order=b"",
+            ordered_epoch=_NO_EPOCH,
+            stopped=False,
+            history={"epoch": [], "history": {}},
+        )
+
+    def deal(self, round_size: int, steps: int) -> None:
+        """A `fit` of Keras begins, whose epochs have so many steps, each with so many elements of all ranks."""
+        self._round_size, self._steps = round_size, steps
+        self._entered = True
+
+    def begin_epoch(self) -> None:
+        """The next step is the first of an epoch, or of what is left of one."""
+        self._begins = True
+
+    def begin_step(self, iterator: Any) -> Any:
+        """Returns the iterator to draw from: in the order of the epoch on all ranks, that of the newest commit's."""
+        if not self._begins:
+            return self._iterator
+        self._begins, self._step = False, 0
+        entered, self._entered = self._entered, False
+        if entered and self.position:
+            for variable, value in self._kept_metrics:
+                variable.assign(value)
+        if self._stream is None:
+            self._iterator = self._in_order(iterator) if entered else iterator
+            self.order = tf.io.serialize_tensor(order_of(self._iterator)).numpy()
+            self.ordered_epoch = self.epoch
+        return self._iterator
+
+    def end_steps(self) -> None:
+        """As many as Keras takes at once have been taken; fewer where the data has ended."""
+        taken = self._model.steps_per_execution
+        if self._stream is None:
+            taken = min(taken, self._steps - self._step)
+        before, self._step = self._step, self._step + taken
+        self.position += self._round_size * taken
+        # The end of the epoch comes at once after its last step, and is the better place to go on from.
+        is_due = self._step // self._batches_per_commit > before // self._batches_per_commit
+        if is_due and self._step < self._steps:
+            self.commit()
+
+    def end_epoch(self) -> None:
+        self.epoch, self.position, self.stopped = self.epoch + 1, 0, bool(self._model.stop_training)
+        self.history = {"epoch": self._model.history.epoch, "history": self._model.history.history}
+        self.commit()
+
+    def _adopt(self, content: dict[str, Any]) -> None:
+        super()._adopt(content)
+        self.resumed = True
+
+    def restore_history(self) -> None:
+        """That of the epochs that processes before this one have ended."""
+        self._model.history.epoch = list(self.history["epoch"])
+        self._model.history.history = dict(self.history["history"])
+
+    def _in_order(self, iterator: Any) -> Any:
+        order = self.order
+        if self.ordered_epoch == _NO_EPOCH:
+            own = tf.io.serialize_tensor(order_of(iterator)).numpy()
+            order = tfdist.broadcast_object(own, 0, name="order of the data")
+        put_in_order(iterator, tf.io.parse_tensor(order, tf.variant))
+        if self.ordered_epoch in (_NO_EPOCH, self.epoch):
+            return iterator
+        # That was the epoch before: the next iterators go on behind it. Keras makes one in vain after each epoch.
+        iter(iterator._dataset)
+        return iter(iterator._dataset)
+
+    def _keep(self) -> None:
+        # New processes have none of them yet, and begin to count anew.
+        kept = [(variable, np.array(variable)) for variable in self._model.metrics_variables]
+        super()._keep()
+        self._kept_metrics = kept
+
+
+class _Steps:
+    """Stands in for a train function: draws from the iterator that the training says, and commits."""
+
+    def __init__(self, train_function: Callable[[Any], Any], training: _Training) -> None:
+        self.train_function = train_function
+        self._training = training
+
+    def __call__(self, iterator: Any) -> Any:
+        logs = self.train_function(self._training.begin_step(iterator))
+        self._training.end_steps()
+        return logs
+
+
+class _Callbacks(keras.callbacks.CallbackList):
+    """The callbacks of all calls of Keras' `fit`, to which they look like one.
+
+    Attributes:
+        begun: Whether there was one.
+    """
+
+    def __init__(
+        self, training: _Training, plugin: Any, callbacks: Sequence[Any], model: keras.Model, verbose: Any, epochs: int
+    ) -> None:
+        self._training = training
+        self._plugin = plugin
+        self.begun = False
+        self._offset = 0
+        super().__init__(
+            list(callbacks),
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=model,
+            verbose=verbose,
+            epochs=epochs,
+            steps=None,  # told by resume_at
+        )
+
+    def resume_at(self, step: int, steps: int) -> None:
+        """The next epoch begins behind so many steps, and has so many more."""
+        self._offset = step
+        self.set_params({**self.params, "steps": step + steps})
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self.begun:
+            super().on_train_begin(logs)
+        if self.begun or self._training.resumed:
+            self._plugin.resume()
+        if not self.begun:
+            self._training.restore_history()
+        self.begun = True
+        self._model.train_function = _Steps(self._model.train_function, self._training)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._last_logs = logs
+
+    def end_training(self) -> None:
+        super().on_train_end(self._last_logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_begin(epoch, logs)
+        self._training.begin_epoch()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        self._offset = 0
+        self._training.end_epoch()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_begin(batch + self._offset, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch + self._offset, logs)

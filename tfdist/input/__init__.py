@@ -1,0 +1,1 @@
+"""Each rank's part of the data."""

@@ -1,0 +1,98 @@
+"""A rank's part of a dataset that can be dealt out anew in the middle of an epoch, in the order that it has."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import gen_dataset_ops
+
+from tfdist.input import pipeline
+from tfdist.world import runtime
+
+_as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
+_parts: weakref.WeakSet[ElasticPart] = weakref.WeakSet()
+
+
+class ElasticPart:
+    """Every n-th element of a dataset, from some element on, for this rank of n.
+
+    The deal is in variables, which an iterator reads as it goes: change it between two iterators only.
+
+    Args:
+        whole: The dataset, the same on all ranks, with a known number of elements.
+
+    Attributes:
+        elements: That number.
+        dataset: The part.
+    """
+
+    def __init__(self, whole: tf.data.Dataset) -> None:
+        self.elements = int(whole.cardinality())
+        self._start, self._stop, self._rank, self._size = (tf.Variable(0, dtype=tf.int64) for _ in range(4))
+        self.deal()
+        # The state of an iterator is saved and restored; the variables are not part of it, and shall not be.
+        options = tf.data.Options()
+        options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+        numbered = whole.enumerate().with_options(options)
+        self.dataset = numbered.filter(_as_written(self._is_mine)).map(_as_written(lambda number, element: element))
+        setattr(self.dataset, pipeline.ELASTIC_MARK, self)
+        _parts.add(self)
+
+    def deal(self, start: int = 0, unit: int = 1) -> int:
+        """Deals the elements from `start` on to the ranks that there are now.
+
+        Args:
+            start: Number of the first element that is dealt out.
+            unit: Elements that each rank takes in a step; an incomplete last round of steps is left out.
+
+        Returns:
+            How many steps each rank gets.
+        """
+        steps = max(0, self.elements - start) // (runtime.size() * unit)
+        self._start.assign(start)
+        self._stop.assign(start + steps * runtime.size() * unit)
+        self._rank.assign(runtime.rank())
+        self._size.assign(runtime.size())
+        return steps
+
+    def _is_mine(self, number: tf.Tensor, element: Any) -> tf.Tensor:
+        place = number - self._start
+        return (place >= 0) & (number < self._stop) & (place % self._size == self._rank)
+
+
+def service_of(dataset: tf.data.Dataset) -> Any:
+    """The data service that the elements come from; None where they come from none."""
+    return pipeline.service_of(dataset)
+
+
+def find(dataset: tf.data.Dataset) -> tuple[ElasticPart | None, int]:
+    """The part that a pipeline draws from, and how many of its elements make one of the pipeline; None and 0 where
+    what is left of an epoch cannot be told from the elements of the pipeline that were read.
+    """
+    return pipeline.elastic_part_of(dataset)
+
+
+def step_behind(dataset: tf.data.Dataset) -> str:
+    """The last step of a pipeline behind a part for which `find` gives up on it, such as "shuffle"; empty if none."""
+    return pipeline.step_behind_elastic_part(dataset)
+
+
+def deal_all() -> None:
+    """Deals out all parts of this process anew, each from its beginning."""
+    for part in list(_parts):
+        part.deal()
+
+
+def order_of(iterator: Any) -> Any:
+    """The state of an iterator that nothing has been drawn from: which order the epoch has."""
+    return gen_dataset_ops.serialize_iterator(
+        iterator._iterator_resource, external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value
+    )
+
+
+def put_in_order(iterator: Any, order: Any) -> None:
+    """Makes a new iterator of the same dataset go through the elements in an order that `order_of` gave."""
+    gen_dataset_ops.deserialize_iterator(iterator._iterator_resource, order)

@@ -1,0 +1,489 @@
+"""Gives each rank its part of a dataset or of arrays. Moves no data between ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist import config
+from tfdist.errors import ConfigError
+from tfdist.input import pipeline, shuffle_warning
+from tfdist.input.part import ElasticPart
+from tfdist.ops import object as object_ops
+from tfdist.world import runtime
+
+_POLICIES = ("auto", "file", "data", "off")
+_REMAINDERS = ("drop", "pad", "join")
+_logger = logging.getLogger("tfdist")
+_as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
+
+
+def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
+    """Returns this rank's part of a dataset or of arrays.
+
+    You need it once in a script that trains on several ranks, around what is passed to `fit` or `evaluate`. Rank r
+    of n gets the elements r, r + n, r + 2n, ...: where the elements are batches, each rank's batch keeps the size that
+    the script says, and the global batch is n times as large. Unless `remainder` says otherwise, all ranks get the same
+    number of elements, so no rank waits for another at the end of an epoch. In a world of one that is not elastic the
+    dataset comes back as it is. It calls `tfdist.init()` if that has not been done.
+
+    The ranks read one order of the data, so that order must be the same on all of them: give `.shuffle` a seed, call
+    `keras.utils.set_random_seed` before the pipeline is made, or shard before shuffling. Where the orders differ, rank
+    0 prints a warning that names the line. Iterating a shuffled pipeline on one rank only moves its order on as well:
+    look into the data on all ranks or on none. The same seeds also make a new process read the same order again, which
+    resuming in the middle of an epoch depends on: it draws the batches already trained on and drops them.
+
+    Layers that learn from data (`Normalization`, `TextVectorization` and others) are adapted before, to the whole data:
+    adapted to its part each rank would have learned something else. `DataParallel` compares those of the model. One
+    seed on all ranks is right: `DataParallel` makes each rank draw dropout masks and augmentation of its own.
+
+    Every rank runs the steps above `shard`, so put it before an expensive `.map`, and `.batch` and `.prefetch` after:
+    `tfdist.shard(paths.shuffle(1000, seed=1)).map(decode).batch(32)`.
+
+    Args:
+        dataset: A `tf.data.Dataset`, finite or not, of batches or of single samples; or a numpy array, a tensor or
+            a pandas table, or a tuple, list or dict of them with the same number of rows: rank r gets the rows r,
+            r + n, r + 2n, ... in the same types.
+        policy: "data" deals out elements. "auto" is "data". "file" deals out the files that the pipeline reads, so that
+            each rank reads only its own; because files differ in length it needs remainder="join", or an endless
+            dataset (`.repeat()` with `steps_per_epoch`) of batches of one size, and at least one file a rank. "off"
+            returns the dataset unchanged on every rank.
+        remainder: What happens when the elements do not come out even. "drop" leaves out the last, incomplete round,
+            and before that every batch that is shorter than the others. Batches are recognised by `.batch` or
+            `.padded_batch` in the pipeline. "pad" loses no sample: it completes the last round with the first elements
+            of the epoch, which then count twice; a short last batch stays as it is. "join" uses every sample once:
+            some ranks get one element more than others, and the last batch may be short. `DataParallel` then weights
+            the ranks by their samples in each step, so that the gradient is the mean over all samples of the global
+            batch, lets ranks that are through wait for the others, and gives them the state of the last. From then on
+            every `fit` in this process is run in that way, also if it was the validation data. In a loop of your own
+            end with `tfdist.broadcast_variables(variables, root_rank=tfdist.join())`; ranks count alike there. A
+            dataset that reads from a data service needs a `job_name` in `distribute`, and "join" unless it is endless:
+            the ranks share each pass, and each gets what it asks for.
+
+    Returns:
+        What was passed in, with this rank's elements. Where the number of elements is known, so is that of the part.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured, if there are fewer elements than ranks, or if the ranks
+            passed different arguments or data of different length.
+
+    Example:
+
+    ```python
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(10_000, seed=1).batch(32)
+    model.fit(tfdist.shard(dataset), epochs=5, callbacks=[tfdist.callbacks.DataParallel()])
+    ```
+    """
+    is_dataset = _check_arguments(dataset, policy, remainder)
+    if not runtime.is_initialized():
+        runtime.init()
+    rank, size = runtime.rank(), runtime.size()
+    if size > 1:
+        shuffle_warning.hide()
+    service = pipeline.service_of(dataset) if is_dataset else None
+    elastic = is_dataset and service is None and _is_dealt_anew(policy, remainder)
+    # One rank alone can be killed and started anew in the middle of an epoch.
+    if policy == "off" or (size == 1 and not elastic):
+        return dataset
+    if service is not None:
+        _check_shared(service, policy, remainder)
+    _remember(remainder)
+    if service is not None:
+        return dataset  # the service deals out its elements
+    if policy == "file":
+        return _shard_files(dataset, rank, size, remainder)
+    described = _describe_dataset(dataset) if is_dataset else _describe_arrays(dataset)
+    _compare({"policy": policy, "remainder": remainder}, described)
+    if elastic:
+        return _elastic_part(dataset, rank, size)
+    return (shard_elements if is_dataset else shard_rows)(dataset, rank, size, remainder)
+
+
+def _remember(remainder: str) -> None:
+    runtime.remember(runtime.SHARDED)
+    if remainder == "join":
+        runtime.remember(runtime.JOINED)
+
+
+def _is_dealt_anew(policy: str, remainder: str) -> bool:
+    """Whether what is left of the elements can be dealt out anew when ranks are lost."""
+    return policy != "file" and remainder == "drop" and config.is_elastic()
+
+
+def _check_arguments(dataset: Any, policy: str, remainder: str) -> bool:
+    """Refuses what no rank can honour; returns whether the data is a `tf.data.Dataset`."""
+    _check_choice("policy", policy, _POLICIES)
+    _check_choice("remainder", remainder, _REMAINDERS)
+    if policy == "off" and remainder != "drop":
+        raise ConfigError(
+            f'policy="off" leaves the dataset unchanged, so remainder={remainder!r} has no meaning with it.'
+        )
+    if isinstance(dataset, tf.data.Dataset):
+        return True
+    _check_arrays(dataset)
+    if policy == "file":
+        raise ConfigError('policy="file" needs a tf.data.Dataset that reads files; received arrays. Use "data".')
+    return False
+
+
+def _check_shared(service: Any, policy: str, remainder: str) -> None:
+    """Refuses what cannot be had of a dataset that reads from a data service."""
+    if not service.shared:
+        raise ConfigError(
+            "every rank would read all of the data from the data service, in an order of its own. Give `distribute` a "
+            "job_name, the same on all ranks: they then share each pass."
+        )
+    if policy == "file" or not (service.endless or remainder == "join"):
+        raise ConfigError(
+            "ranks that share a pass of a data service get what they ask for, not equally many batches. Make it "
+            "endless by .repeat() before `distribute` and give `fit` steps_per_epoch, or say remainder='join'. "
+            f"Received policy={policy!r}, remainder={remainder!r}."
+        )
+
+
+def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: str = "drop") -> tf.data.Dataset:
+    """Returns the part of one rank of a world of `size`; asks no other rank. `shard` is what scripts call.
+
+    Args:
+        dataset: As for `shard`.
+        rank: Whose part.
+        size: Number of ranks.
+        remainder: "drop", "pad" or "join".
+
+    Raises:
+        ConfigError: If the dataset has fewer elements than needed.
+    """
+    if remainder == "drop":
+        dataset = _only_full_batches(dataset)
+    elements = int(dataset.cardinality())
+    needed = 1 if remainder == "pad" else size
+    if 0 <= elements < needed:
+        raise ConfigError(_too_few(elements, "full batches or samples" if remainder == "drop" else "elements", needed))
+    if elements == tf.data.INFINITE_CARDINALITY or remainder == "join":
+        return dataset.shard(size, rank)
+    if elements == tf.data.UNKNOWN_CARDINALITY:
+        return _complete_rounds(dataset, rank, size) if remainder == "drop" else _padded_rounds(dataset, rank, size)
+    rounds, rest = divmod(elements, size)
+    if rest and remainder == "pad":
+        return _padded_rounds(dataset, rank, size).apply(tf.data.experimental.assert_cardinality(rounds + 1))
+    return dataset.take(rounds * size).shard(size, rank)
+
+
+def _elastic_part(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    """The part of a rank in a job that may lose ranks: where the length is known, it can be dealt out anew."""
+    full = _only_full_batches(dataset)
+    if int(full.cardinality()) < size:
+        return shard_elements(dataset, rank, size)  # unknown, endless or an error
+    return ElasticPart(full).dataset
+
+
+def shard_rows(arrays: Any, rank: int, size: int, remainder: str = "drop") -> Any:
+    """Returns the rows of one rank of a world of `size`; asks no other rank. `shard` is what scripts call.
+
+    Args:
+        arrays: As for `shard`.
+        rank: Whose rows.
+        size: Number of ranks.
+        remainder: "drop", "pad" or "join".
+
+    Raises:
+        ConfigError: If there are fewer rows than needed.
+    """
+    rows = _check_arrays(arrays)
+    needed = 1 if remainder == "pad" else size
+    if rows < needed:
+        raise ConfigError(_too_few(rows, "rows", needed))
+    if remainder != "pad" or rows % size == 0:
+        end = rows if remainder == "join" else rows // size * size
+        part = slice(rank, end, size)
+        return tf.nest.map_structure(lambda array: _rows_of(array)[part], arrays)
+    order = np.arange(rank, -(-rows // size) * size, size) % rows
+    return tf.nest.map_structure(lambda array: _gather(array, order), arrays)
+
+
+def _shard_files(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
+    """The part by files. The ranks agree before anybody raises an error, so that none is left waiting."""
+    problem = _why_not_by_file(dataset) if remainder != "join" else ""
+    part = dataset
+    if not problem:
+        try:
+            part = pipeline.shard_files(dataset, size, rank)
+            if not any(True for _ in part.take(1)):
+                problem = f"there are fewer files than the {size} ranks"
+        except tf.errors.NotFoundError:
+            problem = "the pipeline does not read files by a tf.data reader such as tf.data.TFRecordDataset"
+        except tf.errors.InvalidArgumentError as error:
+            problem = error.message.split("}} ")[-1].split(" [Op:")[0]
+    names = [_digest(origin.take(100_000)) for origin in pipeline.origins(dataset, through_files=True)]
+    _compare({"policy": "file", "remainder": remainder}, _Description("dataset", None, names, problem=problem))
+    return part
+
+
+def _why_not_by_file(dataset: tf.data.Dataset) -> str:
+    if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY and not pipeline.repeats_forever(dataset):
+        return (
+            "files differ in length, and the ranks must take the same number of steps: "
+            'the dataset must end in .repeat(), with steps_per_epoch in fit, or be sharded with remainder="join"'
+        )
+    batching = pipeline.batching(dataset)
+    if batching is not None and not batching.all_full and _batch_part(dataset) is not None:
+        return "the last batch of a file may be short: write .batch(..., drop_remainder=True)"
+    return ""
+
+
+def _only_full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Leaves out batches that are shorter than the others; asserts how many are left where that is known."""
+    batching = pipeline.batching(dataset)
+    part = _batch_part(dataset)
+    if batching is None or batching.all_full or part is None:
+        return dataset
+    if not batching.mapped:
+        full = dataset.filter(_as_written(lambda *element: _rows(element, part) == batching.batch_size))
+    elif batching.shuffled:
+        raise ConfigError(
+            "The batches of this dataset are shuffled and mapped, so the size of a full one is not known. Write "
+            ".batch(..., drop_remainder=True), or .shuffle before .batch."
+        )
+    else:
+        full = _as_large_as_first(dataset, part)
+    count = batching.full_batches(int(dataset.cardinality()))
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        return full
+    return full.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _as_large_as_first(dataset: tf.data.Dataset, part: int) -> tf.data.Dataset:
+    """The batches with as many rows as the first one. Batches are made in order, so the first one is full."""
+
+    @_as_written
+    def compare(first_rows: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
+        rows = _rows((element,), part)
+        first_rows = tf.where(first_rows < 0, rows, first_rows)
+        return first_rows, (element, rows == first_rows)
+
+    compared = dataset.scan(tf.constant(-1, tf.int64), compare)
+    return compared.filter(_as_written(lambda element, keep: keep)).map(_as_written(lambda element, keep: element))
+
+
+def _batch_part(dataset: tf.data.Dataset) -> int | None:
+    """Which component of an element tells the size of its batch; None if the sizes are fixed or there is none."""
+    specs = tf.nest.flatten(dataset.element_spec)
+    for index, spec in enumerate(specs):
+        shape = getattr(spec, "shape", None)
+        if shape is not None and shape.rank != 0:
+            return index if shape.rank is None or shape[0] is None else None
+    return None
+
+
+def _rows(element: Any, part: int) -> tf.Tensor:
+    value = tf.nest.flatten(element)[part]
+    if isinstance(value, tf.SparseTensor):
+        return value.dense_shape[0]
+    if isinstance(value, tf.RaggedTensor):
+        return tf.cast(value.nrows(), tf.int64)
+    return tf.shape(value, out_type=tf.int64)[0]
+
+
+def _complete_rounds(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    """One element of each `size`, where all `size` are there: for datasets whose length shows only at their end."""
+    rounds = _rounds(dataset, size, drop_remainder=True)
+    return rounds.flat_map(_as_written(lambda elements: elements.skip(rank).take(1)))
+
+
+def _padded_rounds(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    """One element of each `size`, the last round completed by the first elements.
+
+    They are remembered, as serialized tensors, and not read again: a second reading would be shuffled otherwise.
+    """
+    spec = dataset.element_spec
+    parts = tf.nest.flatten(spec, expand_composites=True)
+
+    @_as_written
+    def dump(*element: Any) -> tf.Tensor:
+        values = tf.nest.flatten(element, expand_composites=True)
+        return tf.stack([tf.io.serialize_tensor(value) for value in values])
+
+    @_as_written
+    def parse(texts: tf.Tensor) -> Any:
+        values = [
+            tf.ensure_shape(tf.io.parse_tensor(text, part.dtype), part.shape)
+            for text, part in zip(tf.unstack(texts, len(parts)), parts, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(spec, values, expand_composites=True)
+
+    @_as_written
+    def pick(first: tf.Tensor, elements: tf.data.Dataset) -> tuple[tf.Tensor, tf.data.Dataset]:
+        first = tf.cond(
+            tf.shape(first)[0] > 0, lambda: first, lambda: elements.map(dump).batch(size).get_single_element()
+        )
+        padding = tf.data.Dataset.from_tensor_slices(first).repeat().map(parse)
+        return first, elements.concatenate(padding).skip(rank).take(1)
+
+    rounds = _rounds(dataset, size, drop_remainder=False)
+    picked = rounds.scan(tf.zeros([0, len(parts)], tf.string), pick)
+    return picked.flat_map(_as_written(lambda elements: elements))
+
+
+def _rounds(dataset: tf.data.Dataset, size: int, drop_remainder: bool) -> tf.data.Dataset:
+    """A dataset of datasets of `size` elements each."""
+    is_tuple = isinstance(dataset.element_spec, tuple)
+
+    @_as_written
+    def join(*parts: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.zip(parts if is_tuple else parts[0])
+
+    return dataset.window(size, drop_remainder=drop_remainder).map(join)
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What a rank tells the others about its data, so that they notice where it differs."""
+
+    kind: str
+    length: int | None
+    origins: list[str]
+    shuffles: Sequence[pipeline.Shuffle] = ()
+    ordered: bool = True
+    problem: str = ""
+
+
+def _describe_dataset(dataset: tf.data.Dataset) -> _Description:
+    origins = [_digest(origin.take(1)) for origin in pipeline.origins(dataset)]
+    length = int(dataset.cardinality())
+    return _Description("dataset", length, origins, pipeline.shuffles(dataset), pipeline.is_ordered(dataset))
+
+
+def _describe_arrays(arrays: Any) -> _Description:
+    rows = _check_arrays(arrays)
+    few = sorted({0, rows // 2, rows - 1}) if rows else []
+    samples = [_gather(array, np.array(few, np.int64)) for array in tf.nest.flatten(arrays)]
+    return _Description("arrays", rows, [_digest([sample]) for sample in samples])
+
+
+def _compare(arguments: dict[str, str], described: _Description) -> None:
+    """Raises the same error on every rank where the ranks cannot train together; warns where their orders differ."""
+    everything = object_ops.allgather_object((arguments, asdict(described)), name="tfdist.shard")
+    told = [description for _, description in everything]
+    for name in arguments:
+        _require_same(name, [others[name] for others, _ in everything])
+    _require_same("data", [description["kind"] for description in told])
+    _require_same("number of elements or rows", [description["length"] for description in told])
+    problems = [description["problem"] for description in told if description["problem"]]
+    if problems:
+        raise ConfigError(f'policy="file" cannot be honoured: {problems[0]}. Use policy="data".')
+    warning = _order_problem(told) if runtime.rank() == 0 else ""
+    if warning:
+        _logger.warning("tfdist.shard: %s", warning)
+
+
+def _require_same(name: str, values: list[Any]) -> None:
+    if any(value != values[0] for value in values):
+        by_rank = ", ".join(f"rank {rank}: {value!r}" for rank, value in enumerate(values))
+        raise ConfigError(
+            f"tfdist.shard got a different {name} on different ranks ({by_rank}). Every rank must pass the same, "
+            "whole data; tfdist.shard picks the part."
+        )
+
+
+def _order_problem(told: list[dict[str, Any]]) -> str:
+    """What is wrong with the order of the data, which line to change and what it means; empty if nothing is."""
+    meaning = "so in every epoch some samples are trained on twice and others never"
+    if told[0]["kind"] == "arrays":
+        if any(description["origins"] != told[0]["origins"] for description in told):
+            return (
+                f"the arrays differ between the ranks, {meaning}. Was the data shuffled or split without a seed, as in "
+                "train_test_split(x, y)? Write train_test_split(x, y, random_state=1)."
+            )
+        return ""
+    by_rank = [description["shuffles"] for description in told]
+    for position, shuffle in enumerate(by_rank[0]):
+        lack = _lack_of_seed([shuffles[position]["seeds"] for shuffles in by_rank if len(shuffles) > position])
+        if lack:
+            text = f".shuffle({shuffle['buffer_size']}"
+            return f"the ranks shuffle the data in different orders, {meaning}. {lack.format(shuffle=text)}"
+    if not all(description["ordered"] for description in told):
+        return f"deterministic=False lets the order of the data change, {meaning}. Remove it above tfdist.shard."
+    if any(description["origins"] != told[0]["origins"] for description in told):
+        return (
+            f"the first elements read from the source differ between the ranks, {meaning}. Make every rank read the "
+            "same data in the same order: sort file names, and give a seed to whatever is random."
+        )
+    return ""
+
+
+def _lack_of_seed(by_rank: list[tuple[int, int]]) -> str:
+    """Why one shuffle differs between the ranks, given its (global, own) seeds on each; empty if it does not."""
+    if by_rank[0] == (0, 0):
+        return "The pipeline has {shuffle}) without a seed: write {shuffle}, seed=1), or tfdist.shard before .shuffle."
+    if any(seeds[0] != by_rank[0][0] for seeds in by_rank):
+        return (
+            "keras.utils.set_random_seed or tf.random.set_seed got another number on each rank, which {shuffle}) "
+            "depends on: give all ranks the same one before the pipeline is made."
+        )
+    if any(seeds != by_rank[0] for seeds in by_rank):
+        return "{shuffle}) has another seed on each rank: write {shuffle}, seed=1)."
+    return ""
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if hasattr(value, "shape") or isinstance(value, (list, tuple, dict)):
+        raise ConfigError(
+            f"tfdist.shard takes all arrays as one argument, so that they are dealt out together; received "
+            f"{type(value).__name__} as {name}. Write tfdist.shard((X, Y)), with a pair of parentheses more."
+        )
+    if value not in choices:
+        raise ConfigError(f"tfdist.shard: {name} must be one of {', '.join(map(repr, choices))}; received {value!r}.")
+
+
+def _check_arrays(arrays: Any) -> int:
+    """The number of rows that all arrays have.
+
+    Raises:
+        ConfigError: If something is no array, has no rows, or has another number of them.
+    """
+    leaves = tf.nest.flatten(arrays)
+    for leaf in leaves:
+        if isinstance(leaf, tf.SparseTensor) or not hasattr(leaf, "shape") or not hasattr(leaf, "__getitem__"):
+            raise ConfigError(
+                "tfdist.shard takes a tf.data.Dataset, or numpy arrays, tensors or pandas tables, or a tuple, list or "
+                f"dict of them; received {type(leaf).__name__}. For a generator, use tf.data.Dataset.from_generator."
+            )
+        if len(leaf.shape) == 0:
+            raise ConfigError("tfdist.shard needs arrays with rows; received one without dimensions.")
+    rows = [int(leaf.shape[0]) for leaf in leaves]
+    if not rows or min(rows) != max(rows):
+        raise ConfigError(f"tfdist.shard needs arrays with the same number of rows; received {rows} rows.")
+    return rows[0]
+
+
+def _rows_of(array: Any) -> Any:
+    return getattr(array, "iloc", array)
+
+
+def _gather(array: Any, order: np.ndarray[Any, Any]) -> Any:
+    if isinstance(array, (tf.Tensor, tf.Variable, tf.RaggedTensor)):
+        return tf.gather(array, order)
+    return _rows_of(array)[order]
+
+
+def _too_few(count: int, what: str, needed: int) -> str:
+    return (
+        f"tfdist.shard found {count} {what}; {needed} are needed so that every rank gets one. Start fewer ranks, "
+        'choose a smaller batch, or give more data; with remainder="pad" the ranks share what there is.'
+    )
+
+
+def _digest(elements: Any) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for element in elements:
+        for value in tf.nest.flatten(element, expand_composites=True):
+            array = np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
+    return digest.hexdigest()

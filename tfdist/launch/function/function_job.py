@@ -1,0 +1,200 @@
+"""`tfdist.run`: its arguments, and the order of events. How a job is launched is not decided here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfdist import config
+from tfdist.errors import ConfigError
+from tfdist.launch.function import parcel, session, verdict, worker
+from tfdist.launch.wire.call import write_all
+from tfdist.system.stream import descriptor
+
+_TEXT: tuple[type, ...] = (str,)
+_PATH: tuple[type, ...] = (str, os.PathLike)
+# What each argument that becomes a word of tfdistrun may be. A flag may be anything that is true or false.
+_VALUED: dict[str, tuple[type, ...]] = {
+    "num_proc": (int,),
+    "hosts": _TEXT,
+    "hostfile": _PATH,
+    "start_timeout": (int, float),
+    "ssh_port": (int,),
+    "ssh_identity_file": _PATH,
+    "output_filename": _PATH,
+    "mpi_args": _TEXT,
+    "network_interfaces": _TEXT,
+}
+
+_ELASTIC = tuple("min_num_proc max_num_proc reset_limit cooldown_range host_discovery_script min_np max_np".split())
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[float, float] | None = None,
+    hosts: str | None = None,
+    hostfile: str | os.PathLike[str] | None = None,
+    host_discovery_script: str | os.PathLike[str] | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | os.PathLike[str] | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | os.PathLike[str] | None = None,
+    verbose: bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | os.PathLike[str] | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls `func(*args, **kwargs)` on `num_proc` ranks at the same time and returns the results by rank.
+
+    You need it to train from a notebook or from the middle of a program, where there is no script to start with
+    `tfdistrun`. Each rank is a new process; `func` calls `tfdist.init()` itself. What the ranks print is shown with
+    their rank before each line. Function, arguments and results travel pickled: through descriptors on this machine, in
+    authenticated frames to others; see the README of `tfdist.launch.function`.
+
+    Args:
+        func: Any function: a lambda, a closure, or one defined in a notebook or in `__main__`, too. Modules that it
+            uses are imported anew on the ranks.
+        args: Its positional arguments, the same on every rank; with the function at most 1 GiB pickled.
+        kwargs: Its keyword arguments.
+        num_proc: Number of ranks.
+        min_num_proc: Elastic jobs are not offered by `run`: only None. So with `max_num_proc`, `slots`, `reset_limit`,
+            `cooldown_range`, `host_discovery_script`, `min_np` and `max_np`.
+        max_num_proc: Only None.
+        slots: Only None; slots of a host are written in `hosts` or `hostfile`.
+        reset_limit: Only None.
+        cooldown_range: Only None.
+        hosts: `"host1:2,host2:4"`: hosts with the number of ranks that each may run. Default: this machine.
+        hostfile: A file with a host a line, as `name slots=2`; in place of `hosts`.
+        host_discovery_script: Only None.
+        start_timeout: Seconds in which all ranks must have started and received the function; default 30.
+        ssh_port: Port of ssh on the other hosts.
+        ssh_identity_file: Private key for ssh.
+        disable_cache: Has no effect: there is no cache of checks. Says so if true.
+        output_filename: A folder where each rank's output is also written, to `rank.N/stdout` and `rank.N/stderr`.
+        verbose: Whether to show the mpirun command and all that mpirun says.
+        use_gloo: Has no effect, since MPI is the only transport. Says so if true.
+        use_mpi: MPI is always used.
+        mpi_args: More arguments for mpirun.
+        network_interface: Deprecated name of `network_interfaces`.
+        network_interfaces: Network interfaces to use, as in `"eth0,eth1"`.
+        executable: The Python interpreter of the ranks, of this one's minor version and with tfdist. Default: this one.
+        np: Deprecated name of `num_proc`.
+        min_np: Only None.
+        max_np: Only None.
+
+    Returns:
+        What `func` returned on each rank, at most 1 GiB pickled each.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured, the function or an argument cannot be pickled, or this process
+            is itself a rank of a job.
+        RankError: If a rank was killed, ended its process, did not start in time, or returned what cannot be pickled.
+        Exception: What the function raised, of the first rank on which it did, with a `RankError` as its `__cause__`
+            that has the rank and the traceback there. That `RankError` itself where the exception cannot be pickled.
+
+    Example:
+
+    ```python
+    def train(epochs):
+        tfdist.init()
+        ...
+        return history["loss"][-1] + tfdist.rank()
+
+    losses = tfdist.run(train, args=(3,), num_proc=2)
+    ```
+    """
+    given = dict(locals())
+    descriptor.fill_closed()
+    if config.started_by_launcher():
+        raise ConfigError("tfdist.run starts a job of its own and cannot be called on a rank of another one.")
+    _refuse(given)
+    given["num_proc"] = ranks = _ranks(num_proc, np)
+    given["network_interfaces"] = _interfaces(network_interface, network_interfaces)
+    python = os.fspath(executable) if executable is not None else sys.executable
+    words = [*option_words(given), "--", python, os.path.abspath(worker.__file__)]
+    with session.files(1 + ranks) as (function, *results):
+        write_all(function, parcel.pack_call(func, args, kwargs or {}))
+        status, report = session.launch(words, verdict.ARGUMENTS, function, results)
+        answers = [parcel.unpack_answer(session.read_all(result)) for result in results]
+    return verdict.results(verdict.Job(parcel.name_of(func), status, report, answers))
+
+
+def option_words(given: Mapping[str, Any]) -> list[str]:
+    """The arguments of `run` as options of tfdistrun, each with its value in one word."""
+    words = []
+    for name, option in verdict.OPTIONS.items():
+        value = given[name]
+        if name not in _VALUED:
+            words += [option] if value else []
+        elif value is not None:
+            if isinstance(value, bool) or not isinstance(value, _VALUED[name]):
+                wanted = " or ".join(kind.__name__ for kind in _VALUED[name])
+                raise ConfigError(f"tfdist.run: {name} must be {wanted}; received {value!r}.")
+            words.append(f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    return words
+
+
+def _ranks(num_proc: int, np: int | None) -> int:
+    if np is not None:
+        warnings.warn("tfdist.run: np is deprecated, use num_proc", DeprecationWarning, stacklevel=3)
+        if num_proc not in (1, np):
+            raise ConfigError(f"tfdist.run: num_proc={num_proc!r} and np={np!r} differ; give num_proc alone.")
+    wanted = num_proc if np is None else np
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+        raise ConfigError(f"tfdist.run: num_proc must be a number of ranks, 1 or more; received {wanted!r}.")
+    return wanted
+
+
+def _interfaces(network_interface: str | None, network_interfaces: str | None) -> str | None:
+    if network_interface is None:
+        return network_interfaces
+    warnings.warn(
+        "tfdist.run: network_interface is deprecated, use network_interfaces", DeprecationWarning, stacklevel=3
+    )
+    if network_interfaces not in (None, network_interface):
+        raise ConfigError(
+            f"tfdist.run: network_interface={network_interface!r} and network_interfaces={network_interfaces!r} "
+            "differ; give network_interfaces alone."
+        )
+    return network_interface
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what cannot be honoured."""
+    func, args, kwargs = given["func"], given["args"], given["kwargs"]
+    if not callable(func):
+        raise ConfigError(f"tfdist.run: func must be a function; received {func!r}.")
+    if not isinstance(args, (tuple, list)):
+        raise ConfigError(f"tfdist.run: args must be a tuple of arguments, as in args=(1,); received {args!r}.")
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+        raise ConfigError(f"tfdist.run: kwargs must map names to arguments; received {kwargs!r}.")
+    for name in _ELASTIC:
+        if given[name] is not None:
+            raise ConfigError(
+                f"tfdist.run: {name}={given[name]!r} is for elastic jobs, which run does not start; leave it out."
+            )
+    if given["slots"] is not None:
+        raise ConfigError(
+            f"tfdist.run: slots={given['slots']!r} is for elastic jobs; write slots in hosts, as in hosts='host1:2'."
+        )
+    if given["use_gloo"] and given["use_mpi"]:
+        raise ConfigError("tfdist.run: use_gloo and use_mpi exclude each other; MPI is the only transport.")
+    if not isinstance(given["executable"], (str, os.PathLike, type(None))):
+        raise ConfigError(f"tfdist.run: executable must be the path of a Python; received {given['executable']!r}.")

@@ -1,0 +1,118 @@
+"""The launcher of `tfdist.run` as a child process: what it is handed, where its output goes, how it ends with us."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from tfdist.errors import ConfigError
+from tfdist.launch.function import runner
+from tfdist.launch.wire.call import anonymous_file, write_all
+from tfdist.system.process import end_launcher
+
+# In isolated mode, so that no file of the user shadows its modules.
+PROGRAM = (sys.executable, "-I", "-S", str(Path(runner.__file__).resolve()))
+# The launcher gives ranks up to 20 s to end after SIGTERM, and some more to those that do not.
+END_PATIENCE_S = 30.0
+_OUTPUT_PATIENCE_S = 10.0
+_READ_BYTES = 1 << 15
+_OTHER_FILES = 64
+
+
+@contextlib.contextmanager
+def files(count: int) -> Iterator[list[int]]:
+    """Descriptors of `count` empty files without names. Raises ConfigError where so many cannot be open."""
+    # The launcher has a connection to each rank as well, and its own files.
+    needed, allowed = 2 * count + _OTHER_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed != resource.RLIM_INFINITY and needed > allowed:
+        raise ConfigError(
+            f"tfdist.run: so many ranks need {needed} open files, and this process may have {allowed}; raise the limit "
+            "(ulimit -n), or start the job with tfdistrun."
+        )
+    with contextlib.ExitStack() as stack:
+        made = []
+        for _ in range(count):
+            made.append(anonymous_file())
+            stack.callback(os.close, made[-1])
+        yield made
+
+
+def read_all(descriptor: int) -> bytes:
+    """The whole of a file, whatever has been read of it."""
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def launch(
+    words: Sequence[str], arguments: Mapping[str, str], function: int, results: Sequence[int]
+) -> tuple[int, dict[str, Any] | None]:
+    """Runs a job to its end.
+
+    Args:
+        words: The words of tfdistrun.
+        arguments: What the caller's user knows its options as.
+        function: Descriptor of the file with the function.
+        results: Descriptor, by rank, of the file for its result.
+
+    Returns:
+        The launcher's exit status, and its report; None if it was killed before it could report.
+    """
+    with files(2) as (order, report):
+        descriptors = {"function": function, "results": list(results), "report": report}
+        text = {"words": list(words), "arguments": dict(arguments), "parent": os.getpid()}
+        write_all(order, json.dumps(text | descriptors).encode())
+        os.lseek(order, 0, os.SEEK_SET)
+        status = _run(order, (function, report, *results))
+        reported = read_all(report)
+    return status, json.loads(reported) if reported else None
+
+
+def _run(order: int, given: Sequence[int]) -> int:
+    with output(sys.stdout) as out, output(sys.stderr) as err:
+        # In a session of its own, so that Ctrl-C reaches the ranks through us, once.
+        process = subprocess.Popen(PROGRAM, stdin=order, stdout=out, stderr=err, pass_fds=given, start_new_session=True)
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            end_launcher(process, signal.SIGINT, END_PATIENCE_S)
+            raise
+        finally:
+            end_launcher(process, signal.SIGTERM, END_PATIENCE_S)
+
+
+@contextlib.contextmanager
+def output(stream: TextIO | None) -> Iterator[int]:
+    """A descriptor for what is to appear on a stream of this interpreter, be it a file or, as in a notebook, none."""
+    if stream is None:
+        yield subprocess.DEVNULL
+    elif any(stream is own for own in (sys.__stdout__, sys.__stderr__)):
+        stream.flush()
+        yield stream.fileno()
+    else:
+        reader, writer = os.pipe()
+        relay = threading.Thread(target=_relay, args=(reader, stream), name="tfdist-run-output", daemon=True)
+        relay.start()
+        try:
+            yield writer
+        finally:
+            os.close(writer)
+            relay.join(_OUTPUT_PATIENCE_S)
+
+
+def _relay(reader: int, stream: TextIO) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with open(reader, "rb", buffering=0) as pipe:
+        while data := pipe.read(_READ_BYTES):
+            # A stream that has been closed takes nothing any more; the ranks must not wait for it.
+            with contextlib.suppress(OSError, ValueError):
+                stream.write(decoder.decode(data))
+                stream.flush()

@@ -1,0 +1,130 @@
+"""From what a job left to its results, or to the exception that the caller gets. Pure: no process, no file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tfdist.errors import ConfigError, RankError
+from tfdist.launch.function import parcel
+from tfdist.launch.function.parcel import Failed, Returned
+from tfdist.launch.option.spelling import in_arguments
+
+# The options of tfdistrun that stand behind an argument of `run`; the launcher's messages name the options.
+OPTIONS = {
+    "num_proc": "-np",
+    "hosts": "-H",
+    "hostfile": "--hostfile",
+    "start_timeout": "--start-timeout",
+    "ssh_port": "--ssh-port",
+    "ssh_identity_file": "--ssh-identity-file",
+    "disable_cache": "--disable-cache",
+    "output_filename": "--output-filename",
+    "verbose": "--verbose",
+    "use_gloo": "--gloo",
+    "use_mpi": "--mpi",
+    "mpi_args": "--mpi-args",
+    "network_interfaces": "--network-interfaces",
+}
+ARGUMENTS = {option: argument for argument, option in OPTIONS.items()} | {
+    "-np/--num-proc": "num_proc",
+    "-p/--ssh-port": "ssh_port",
+    "--verbose": "verbose=True",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is left of a job.
+
+    Attributes:
+        name: The function's name.
+        status: The launcher's exit status; negative for a signal that killed it.
+        report: What it reported; None if it could not.
+        answers: What each rank answered; None where it did not, or not to the end.
+    """
+
+    name: str
+    status: int
+    report: Mapping[str, Any] | None
+    answers: Sequence[Returned | Failed | None]
+
+
+def results(job: Job) -> list[Any]:
+    """The results by rank. Raises the exception of the first rank that failed, or says why there is no result."""
+    if job.report is None:
+        raise RankError(
+            f"{job.name}: the launcher of its job was killed (status {job.status}), so nothing is known of its ranks. "
+            "They are being ended; the kernel's log may say what killed the launcher (dmesg)."
+        )
+    if "error" in job.report:
+        raise ConfigError(f"tfdist.run: {in_arguments(job.report['error'], ARGUMENTS)}")
+    first = job.report["first"]
+    if first is None and job.status == 0:
+        return [_result(job, rank) for rank in range(len(job.answers))]
+    if first is None:
+        raise RankError(f"{job.name} was ended:\n{in_arguments(job.report['explanation'], ARGUMENTS)}")
+    answer = job.answers[first]
+    if isinstance(answer, Failed):
+        _raise_failure(job, first, answer)
+    raise RankError(f"{job.name}: {_ended(job, first)}", first)
+
+
+def _where(job: Job, rank: int) -> str:
+    assert job.report is not None
+    return f"rank {rank} of {len(job.answers)} on {job.report['hosts'][rank]}"
+
+
+def _result(job: Job, rank: int) -> Any:
+    answer = job.answers[rank]
+    if not isinstance(answer, Returned):
+        raise RankError(f"{job.name}: the result of {_where(job, rank)} is missing or was cut off", rank)
+    try:
+        return answer.load()
+    except Exception as error:
+        raise RankError(
+            f"{job.name}: the result of {_where(job, rank)} cannot be unpickled here: {type(error).__name__}: {error}. "
+            "Return what this process can import too, such as numbers and numpy arrays.",
+            rank,
+        ) from error
+
+
+def _raise_failure(job: Job, rank: int, failed: Failed) -> NoReturn:
+    where = _where(job, rank)
+    if failed.how == parcel.EXITED:
+        raise RankError(
+            f"{job.name} called sys.exit({failed.text}) on {where}, so it has no result. Return a value, or raise an "
+            f"exception.\n{failed.trace}",
+            rank,
+        )
+    if failed.how == parcel.UNSENDABLE:
+        raise RankError(
+            f"{job.name} returned, on {where}, an object of type {failed.kind} that cannot be sent: {failed.text}. "
+            "Return numbers, text, numpy arrays, or containers of them.",
+            rank,
+        )
+    if failed.how == parcel.UNLOADABLE:
+        raise RankError(
+            f"{job.name} or its arguments cannot be unpickled on {where}: {failed.kind}: {failed.text}. Modules that "
+            "it uses have to be importable there; cloudpickle.register_pickle_by_value(module) sends one along.\n"
+            f"{failed.trace}",
+            rank,
+        )
+    told = RankError(f"{job.name} failed on {where}:\n{failed.trace}", rank)
+    error = failed.load()
+    if error is None:
+        raise told
+    raise error from told
+
+
+def _ended(job: Job, rank: int) -> str:
+    assert job.report is not None
+    if job.answers[rank] is None and job.report["codes"][rank] == 0:
+        return (
+            f"the process of {_where(job, rank)} ended with exit code 0 before the function returned. The function "
+            "must not end its process, as os._exit does."
+        )
+    before = "after" if job.answers[rank] is not None else "before"
+    explanation = in_arguments(job.report["explanation"], ARGUMENTS)
+    return f"the process of {_where(job, rank)} ended {before} the function had returned.\n{explanation}"

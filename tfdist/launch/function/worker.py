@@ -1,0 +1,77 @@
+"""The program of a rank of `tfdist.run`: `python worker.py FUNCTION RESULT`. Not for other use.
+
+Both words are numbers of descriptors that its supervisor opened. tfdist is not initialised here: the function does so.
+Started by its path, because `-m` would let files of the working folder shadow the modules of Python itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+if not __package__:
+    # At the end: the interpreter may not be the one that tfdist is installed for.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+
+from tfdist.launch.function import parcel
+
+_FOLDER = os.path.dirname(os.path.realpath(__file__))
+
+
+def main(function: int, result: int) -> None:
+    """Answers with the function's result or failure; a failure also ends the process as it would end a script."""
+    for descriptor in (function, result):
+        os.set_inheritable(descriptor, False)
+    del sys.argv[1:]
+    os.lseek(function, 0, os.SEEK_SET)
+    with open(function, "rb") as file:
+        data = file.read()
+    answer, error = call(data)
+    with open(result, "wb") as pipe:
+        pipe.writelines(answer)
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        raise SystemExit(1) from error  # without a result it is no success
+    if error is not None:
+        raise error
+
+
+def call(data: bytes) -> tuple[list[bytes], BaseException | None]:
+    """Unpickles and calls the function of a parcel; the answer as pieces of a parcel, and the error if it is one."""
+    try:
+        function, args, kwargs = load(parcel.unpack_call(data))
+    except BaseException as error:  # noqa: BLE001  (main raises it again)
+        return parcel.pack_failure(parcel.UNLOADABLE, error), error
+    try:
+        value: Any = function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001  (main raises it again)
+        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        if isinstance(error, SystemExit):
+            return parcel.pack_failure(parcel.EXITED, error, text=str(error.code)), error
+        return parcel.pack_failure(parcel.RAISED, error), error
+    try:
+        return parcel.pack_result(value), None
+    except Exception as error:  # noqa: BLE001  (main raises it again)
+        return parcel.pack_failure(parcel.UNSENDABLE, error, kind=type(value).__qualname__), error
+
+
+def load(sent: parcel.Function) -> tuple[Any, Any, Any]:
+    """The function and its arguments, after `sys.path` has been made that of the caller."""
+    if sent.python != parcel.python_version():
+        raise ImportError(
+            f"this rank runs Python {parcel.python_version()} ({sys.executable}), the caller {sent.python}: functions "
+            "travel between interpreters of the same minor version only. Choose another with executable=..."
+        )
+    sys.path[:] = search_path(sent, sys.path)
+    return sent.load()
+
+
+def search_path(sent: parcel.Function, own: list[str]) -> list[str]:
+    """The caller's order of folders under the same interpreter, else this one's own first; never that of this file."""
+    own = [entry for entry in own if os.path.realpath(entry) != _FOLDER]
+    first, second = (sent.path, own) if sent.executable == sys.executable else (own, sent.path)
+    return [*first, *(entry for entry in second if entry not in first)]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

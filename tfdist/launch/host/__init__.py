@@ -1,0 +1,1 @@
+"""Hosts, their slots and cores, and the networks between them."""

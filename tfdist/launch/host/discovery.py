@@ -1,0 +1,118 @@
+"""Asks the user's script which hosts there are. What follows from the answer is decided in `membership`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+from tfdist.errors import ConfigError
+from tfdist.launch.host import host
+from tfdist.launch.host.host import Host
+from tfdist.launch.option import program
+
+TIMEOUT_S = 20.0
+# As often as horovodrun.
+LOOK_S = 1.0
+# How long a killed script may take to be gone.
+_KILLED_S = 2.0
+_MOST_BYTES = 1 << 20
+_SHOWN = 200
+
+
+class DiscoveryError(Exception):
+    """The script gave no list of hosts; says why."""
+
+
+class NoHostError(DiscoveryError):
+    """The script printed an empty list, which may be true; says what else it printed."""
+
+
+def find_hosts(command: str, slots_per_host: int = 1, timeout_s: float = TIMEOUT_S) -> tuple[Host, ...]:
+    """Runs the script once.
+
+    Args:
+        command: The script with its arguments, as a shell would split them. It prints a host a line: `name:slots` or
+            `name`.
+        slots_per_host: Slots of a host without a number.
+        timeout_s: How long it may take.
+
+    Raises:
+        NoHostError: If it prints no host.
+        DiscoveryError: If it cannot be run, fails, takes too long or prints something else.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise DiscoveryError(f"it cannot be run: {error}") from None
+    if not words:
+        raise DiscoveryError("it cannot be run: there is no command; give the full path of a script")
+    try:
+        # In a session of its own, so that whatever it starts can be ended with it.
+        script = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as error:
+        raise DiscoveryError(f"it cannot be run: {program.obstacle(words[0], error)}") from None
+    try:
+        said, complaint = script.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _end(script)
+        raise DiscoveryError(f"it has not ended within {timeout_s:g} s") from None
+    except KeyboardInterrupt:
+        _end(script)
+        raise
+    last = complaint.decode(errors="replace").strip().rpartition("\n")[2][:_SHOWN]
+    if script.returncode != 0:
+        raise DiscoveryError(f"it ended with status {script.returncode}{': ' if last else ''}{last}")
+    if len(said) > _MOST_BYTES:
+        raise DiscoveryError(f"it printed {len(said)} bytes; expected a host a line")
+    try:
+        found = host.parse_found(said.decode(), slots_per_host)
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise DiscoveryError(str(error)[:_SHOWN]) from None
+    if not found:
+        raise NoHostError(f"it printed no host: {said.decode()[:_SHOWN]!r} as output, {last!r} as errors")
+    return found
+
+
+def _end(script: subprocess.Popen[bytes]) -> None:
+    """With whatever it has started."""
+    os.killpg(script.pid, signal.SIGKILL)
+    # What has left the session lives on, and may hold the pipes open.
+    for pipe in filter(None, (script.stdout, script.stderr)):
+        pipe.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, and is reaped later
+        script.wait(_KILLED_S)
+
+
+def wait_for_hosts(
+    look: Callable[[], tuple[Host, ...]], timeout_s: float, say: Callable[[str], None]
+) -> tuple[Host, ...]:
+    """The hosts at the start of a job, of which the first may come later than the job.
+
+    Args:
+        look: `find_hosts`, for the script.
+        timeout_s: How long the list may be empty.
+        say: Gets a line if there is something to wait for.
+
+    Raises:
+        DiscoveryError: If the list stays empty, or `look` fails otherwise.
+    """
+    end = time.monotonic() + timeout_s
+    told = False
+    while True:
+        try:
+            return look()
+        except NoHostError as error:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                raise NoHostError(f"{error}, and no other within {timeout_s:g} s (--elastic-timeout)") from None
+            if not told:
+                say(f"{error}; waiting for hosts, {timeout_s:g} s at most (--elastic-timeout)")
+                told = True
+        time.sleep(min(LOOK_S, left_s))

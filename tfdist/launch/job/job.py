@@ -1,0 +1,456 @@
+"""A job's course as a pure state machine: events in, actions out. No process, socket or clock is touched here."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tfdist.launch.job.echo import distance
+
+# From the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; together below 10 s.
+GRACE_S = 3.0
+# The same where all may be started anew, and stand still until then: what they have is committed.
+ELASTIC_GRACE_S = 1.0
+TERM_S = 2.0
+# The same there: a rank that would leave at a commit comes to none any more.
+ELASTIC_TERM_S = 0.5
+KILL_S = 1.0
+RELEASE_S = 3.0
+RELEASE_AFTER_KILL_S = 1.5
+# The same where they write commits to a disk.
+BACKUP_S = 60.0
+# A signal from the user or a scheduler: a checkpoint may be written. Kubernetes kills after 30 s by default.
+INTERRUPT_S = 10.0
+PREEMPTION_S = 20.0
+# How a supervisor is lost whose host, or who itself, was killed.
+CLOSED = "closed its connection without a record"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one rank ended. `code` and `signum` are both None if its supervisor vanished without a record.
+
+    `lost` then says how, as what the other side did: "has not answered for 30 s". `retired` is one that ended at a
+    commit, as a signal had told it to.
+    """
+
+    rank: int
+    host: str
+    code: int | None = None
+    signum: int | None = None
+    told: bool = False
+    tail: tuple[str, ...] = ()
+    lost: str = ""
+    retired: bool = False
+
+    @property
+    def recorded(self) -> bool:
+        return self.code is not None or self.signum is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.code != 0
+
+    @property
+    def status(self) -> int:
+        """The exit status a shell would show."""
+        if self.signum is not None:
+            return 128 + self.signum
+        return 1 if self.code is None else self.code
+
+
+class Obstacle(enum.Enum):
+    """Why an elastic job could not go on without a rank."""
+
+    JOINING = "it had not joined the others"
+    ENDING = "others had ended well before"
+    TOO_FEW = "too few ranks were left"
+    WAITING = "it had waited for another in vain"
+
+
+@dataclass(frozen=True)
+class LostHost:
+    """Another machine whose ranks vanished together. `how` goes on after its name."""
+
+    name: str
+    ranks: tuple[int, ...]
+    how: str
+
+
+class Do(enum.Enum):
+    """What the machine may ask for."""
+
+    SIGNAL = "send a signal to all ranks that run"
+    GONE = "say that a rank has ended without a word"
+    RELEASE = "let the supervisors go, so that mpirun ends"
+    ABANDON = "end mpirun and whatever is left by force"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do now; what is for one rank has its number."""
+
+    do: Do
+    signum: int = 0
+    rank: int | None = None
+
+
+class Phase(enum.IntEnum):
+    """Where the job stands; it only moves forward."""
+
+    RUNNING = 0
+    INTERRUPTED = 1
+    GRACE = 2
+    TERM = 3
+    KILL = 4
+    RELEASED = 5
+    OVER = 6
+
+
+class Job:
+    """Follows `len(hosts)` ranks from start to end; every method takes the time and returns what to do.
+
+    Args:
+        hosts: The host of each rank.
+        start_timeout_s: When all ranks have to have started.
+        now: The time.
+        elsewhere: Those of the hosts that are other machines than the launcher's, which can be lost.
+        least: The fewest ranks that may go on when others have failed; None to end the job with the first failure.
+        starter: The program that starts the ranks, for messages.
+    """
+
+    def __init__(
+        self,
+        hosts: tuple[str, ...],
+        start_timeout_s: float,
+        now: float,
+        elsewhere: Collection[str] = (),
+        least: int | None = None,
+        starter: str = "mpirun",
+    ) -> None:
+        self.hosts = list(hosts)
+        self.starter = starter
+        self.elsewhere = frozenset(elsewhere)
+        self.least = least
+        self.phase = Phase.RUNNING
+        self.outcomes: dict[int, Outcome] = {}
+        self.interrupt: int | None = None
+        self.mpirun_status: int | None = None
+        # Whether it said something, which is shown where it may matter.
+        self.mpirun_spoke = False
+        self.never_started: tuple[int, ...] = ()
+        # The ranks that failed and were survived, in order of time, each with the number of ranks that went on.
+        self.survived: dict[int, int] = {}
+        self.obstacle: Obstacle | None = None
+        # The ranks that left at a commit, as they were asked to.
+        self.left: set[int] = set()
+        # Those that end at a commit, as a signal told them to.
+        self.retired: set[int] = set()
+        # Whether SIGINT or SIGTERM came, also one that came when the end had begun and only hastened it.
+        self.told_to_end = False
+        # The ranks that have made a commit from which new processes could go on.
+        self.committers: set[int] = set()
+        self._failed: list[int] = []
+        self._connected: set[int] = set()
+        self._started: set[int] = set()
+        self._joined: set[int] = set()
+        # Those that have shut tfdist down, or ended in order.
+        self._parted: set[int] = set()
+        # Those that ended with status 0 and had not: the others may wait for them.
+        self.silent: set[int] = set()
+        self._deadline: float | None = now + start_timeout_s
+        self._grace_s, self._term_s = (GRACE_S, TERM_S) if least is None else (ELASTIC_GRACE_S, ELASTIC_TERM_S)
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`."""
+        return self._deadline
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that have not reported that they started."""
+        return tuple(rank for rank in range(len(self.hosts)) if rank not in self._started)
+
+    @property
+    def cause(self) -> Outcome | None:
+        """The failure that began the end: the first to arrive, but none that followed from being told to end.
+
+        One that was survived began nothing. An error that names another rank may arrive before that rank's own.
+        """
+        ignored = self.survived.keys() | self.left
+        failures = [outcome for rank, outcome in self.outcomes.items() if outcome.failed and rank not in ignored]
+        # An MPI_Abort tells all ranks to end, the one that called it too; it shows an exit code, the others a signal.
+        place = {
+            rank: (distance(self.outcomes[rank].tail), place)
+            for place, rank in enumerate(self._failed)
+            if rank in self.outcomes
+        }
+        last = (len(self.hosts), len(self.hosts))
+        failures.sort(key=lambda outcome: (place.get(outcome.rank, last), outcome.signum is not None))
+        return failures[0] if failures else None
+
+    @property
+    def culprit(self) -> int | None:
+        """The rank of `cause` if it failed by itself, else the first that was said to fail; None if there is none."""
+        cause = self.cause
+        return cause.rank if cause is not None and cause.rank in self._failed else self.first_to_fail
+
+    @property
+    def first_to_fail(self) -> int | None:
+        """The rank whose failure, not its end, was reported first, and was not survived.
+
+        None if all others were only told to end.
+        """
+        return self._failed[0] if self._failed else None
+
+    @property
+    def lost_hosts(self) -> tuple[LostHost, ...]:
+        """The hosts that are lost: since the first of its ranks vanished, no other rank there has answered."""
+        silent = {rank: outcome for rank, outcome in self.outcomes.items() if outcome.lost and not outcome.told}
+        found = []
+        for name in dict.fromkeys(self.hosts[rank] for rank in silent):
+            here = [outcome for rank, outcome in self.outcomes.items() if self.hosts[rank] == name]
+            since = list(itertools.dropwhile(lambda outcome: outcome.rank not in silent, here))
+            running = any(self.hosts[rank] == name for rank in self._connected - self.outcomes.keys())
+            if name in self.elsewhere and not running and all(outcome.rank in silent for outcome in since):
+                found.append(LostHost(name, tuple(sorted(outcome.rank for outcome in since)), since[0].lost))
+        return tuple(found)
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """Those of the lost hosts that may be there: where one is lost, mpirun ends what runs on all others at once.
+
+        The first that closed its connections is lost, unless a host had gone before of which no rank was left.
+        """
+        closed = [lost.name for lost in self.lost_hosts if lost.how == CLOSED]
+        alive = {name for rank, name in enumerate(self.hosts) if rank not in self.survived}
+        return tuple(closed[0 if self.elsewhere - alive else 1 :])
+
+    def spare(self, names: Collection[str]) -> None:
+        """These hosts are there: their ranks were ended."""
+        for rank, outcome in self.outcomes.items():
+            if outcome.lost and self.hosts[rank] in names:
+                self.outcomes[rank] = replace(outcome, told=True)
+                self._failed = [failed for failed in self._failed if failed != rank]
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """The other machines of which no rank has ever reported."""
+        return tuple(sorted(self.elsewhere - {self.hosts[rank] for rank in self._connected}))
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The ranks whose supervisors are there."""
+        gone = {rank for rank, outcome in self.outcomes.items() if not outcome.recorded} | self.survived.keys()
+        if self.least is not None:
+            gone |= self.silent
+        return tuple(sorted(self._connected - gone))
+
+    @property
+    def visited(self) -> set[str]:
+        """The hosts where a supervisor is or was, and where commits may be."""
+        return {self.hosts[rank] for rank in self._connected}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has left a record."""
+        recorded = [rank for rank, outcome in self.outcomes.items() if outcome.recorded]
+        return len(recorded) == len(self.hosts)
+
+    @property
+    def status(self) -> int:
+        """The launcher's exit status: 0 only if every rank has said that it ended well, but for those survived."""
+        if self.interrupt is not None:
+            return 128 + self.interrupt
+        cause = self.cause
+        if cause is None:
+            enough = len(self.hosts) if self.least is None else self.least
+            well = len(self.outcomes) - len(self.survived)
+            return 0 if len(self.outcomes) == len(self.hosts) and well >= enough else 1
+        # Where all were only told to end, no rank is the cause, and the signal was ours.
+        told = cause.told and cause.signum is not None and cause.rank not in self._failed
+        return 1 if told else cause.status
+
+    def connect(self, rank: int, host: str) -> bool:
+        """A supervisor reported; returns whether it may start its rank."""
+        self.hosts[rank] = host
+        if self.phase != Phase.RUNNING:
+            return False
+        self._connected.add(rank)
+        return True
+
+    def start(self, rank: int) -> list[Action]:
+        self._started.add(rank)
+        if self.phase == Phase.RUNNING and not self.missing:
+            self._deadline = None
+        return []
+
+    def join(self, rank: int) -> None:
+        """A rank has met the others. Before, they would wait for it in MPI_Init for ever."""
+        self._joined.add(rank)
+        self._parted.discard(rank)
+
+    def part(self, rank: int) -> None:
+        """A rank has shut tfdist down, or ends in order without."""
+        self._parted.add(rank)
+
+    @property
+    def committed(self) -> bool:
+        """Whether a commit was made."""
+        return bool(self.committers)
+
+    def commit(self, rank: int) -> None:
+        """A rank has made its first commit."""
+        self.committers.add(rank)
+
+    def wait_for_backup(self, now: float) -> None:
+        """Those that are let go have something to write to a disk before they end."""
+        if self.phase == Phase.RELEASED:
+            self._deadline = now + BACKUP_S
+
+    def fail(self, rank: int, now: float) -> list[Action]:
+        """A rank's function failed. Its process may still wait for others on its way out, so the end begins here."""
+        self._note_failure(rank)
+        if self.phase == Phase.RUNNING:
+            self._enter(Phase.GRACE, now + self._grace_s)
+        return []
+
+    def stall(self, rank: int, now: float) -> list[Action]:
+        """A rank has waited for another in vain. One that hangs never ends, so nobody goes on in place."""
+        self.obstacle = self.obstacle or Obstacle.WAITING
+        return self.fail(rank, now)
+
+    def leave(self, rank: int, now: float) -> list[Action]:
+        """A rank leaves at a commit. The others do at the same one, or wait for it in the next step."""
+        self.left.add(rank)
+        if self.phase == Phase.RUNNING:
+            self._enter(Phase.GRACE, now + self._grace_s)
+        return []
+
+    def retire(self, rank: int, now: float) -> list[Action]:
+        """A rank ends at a commit, as a signal told it. Where all were told to, the others do so at the same one."""
+        self.retired.add(rank)
+        if self.phase == Phase.INTERRUPTED and self._deadline is not None:
+            # Or they are in a collective with this one, where no handler runs.
+            self._deadline = min(self._deadline, now + GRACE_S)
+        return []
+
+    def finish(self, outcome: Outcome, now: float) -> list[Action]:
+        """A rank's record came, or its connection was lost without one."""
+        if outcome.rank in self.outcomes or outcome.rank not in self._connected or self.phase == Phase.OVER:
+            return []
+        self.outcomes[outcome.rank] = outcome
+        self._started.add(outcome.rank)
+        if outcome.failed and not outcome.told and outcome.rank not in self.left:
+            if self._survive(outcome):
+                # Only now, so that whatever the others do when they notice comes after this.
+                return [Action(Do.RELEASE, rank=outcome.rank)]
+            self._note_failure(outcome.rank)
+        if self.phase == Phase.RUNNING:
+            if outcome.failed:
+                self._enter(Phase.GRACE, now + self._grace_s)
+            elif not self.missing:
+                self._deadline = None
+        elif self.phase == Phase.INTERRUPTED and self.interrupt == signal.SIGINT and self._deadline is not None:
+            # The others may be inside a collective with the rank that has gone, where no handler runs.
+            self._deadline = min(self._deadline, now + GRACE_S)
+        return self._release(now) if self._all_reported() else self._note_silence(outcome)
+
+    def end_mpirun(self, status: int, now: float) -> list[Action]:
+        """The end of mpirun; before all ranks reported, that is a failure whatever its status says."""
+        self.mpirun_status = status
+        if self.phase >= Phase.RELEASED or not self._connected - self.outcomes.keys():
+            self._enter(Phase.OVER, None)
+            return []
+        if self.phase < Phase.TERM:
+            return self._signal(Phase.TERM, signal.SIGTERM, now + self._term_s)
+        return []
+
+    def interrupted(self, signum: int, now: float) -> list[Action]:
+        """SIGINT, SIGTERM or SIGHUP came to the launcher. The last one is told to the ranks as a wish to end."""
+        again, self.told_to_end = self.told_to_end, True
+        if self.phase >= Phase.KILL:
+            return []
+        if self.phase == Phase.RUNNING:  # else something else has begun the end before, and this only hastens it
+            self.interrupt = signum
+        if again and signum == signal.SIGINT:
+            return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
+        if not self._connected:
+            return self._release(now)
+        phase = max(self.phase, Phase.INTERRUPTED)
+        patience = INTERRUPT_S if signum == signal.SIGINT else PREEMPTION_S
+        deadline = self._deadline if again or phase != Phase.INTERRUPTED else now + patience
+        return self._signal(phase, signal.SIGTERM if signum == signal.SIGHUP else signum, deadline)
+
+    def tick(self, now: float) -> list[Action]:
+        """The deadline passed."""
+        if self._deadline is None or now < self._deadline:
+            return []
+        if self.phase == Phase.RUNNING:
+            self.never_started = self.missing
+            return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
+        if self.phase in (Phase.INTERRUPTED, Phase.GRACE):
+            return self._signal(Phase.TERM, signal.SIGTERM, now + self._term_s)
+        if self.phase == Phase.TERM:
+            return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
+        if self.phase == Phase.KILL:
+            for rank in sorted(self._connected - self.outcomes.keys()):
+                self.outcomes[rank] = Outcome(rank, self.hosts[rank], told=True, lost="did not answer any more")
+            return self._release(now)
+        self._enter(Phase.OVER, None)
+        return [Action(Do.ABANDON)]
+
+    def _survive(self, outcome: Outcome) -> bool:
+        """Whether the others go on without a rank that failed. One without a record may be a host, with all of it."""
+        if self.least is None or self.phase != Phase.RUNNING or not outcome.recorded:
+            return False
+        left = len(self.hosts) - len(self.outcomes)
+        if outcome.rank not in self._joined:
+            self.obstacle = Obstacle.JOINING
+        elif any(not ended.failed for ended in self.outcomes.values()):
+            self.obstacle = Obstacle.ENDING
+        elif left < self.least:
+            self.obstacle = Obstacle.TOO_FEW
+        else:
+            self.survived[outcome.rank] = left
+        return self.obstacle is None
+
+    def _note_silence(self, outcome: Outcome) -> list[Action]:
+        """Nothing but the status 0 is known of a rank that ended without its exit hooks, as by os._exit.
+
+        That is how good jobs end, too, so the others only hear of it: one that waits for this rank fails.
+        """
+        silent = outcome.code == 0 and not outcome.told and outcome.rank in self._joined - self._parted
+        if not silent:
+            return []
+        self.silent.add(outcome.rank)
+        return [Action(Do.GONE, rank=outcome.rank)]
+
+    def _note_failure(self, rank: int) -> None:
+        if rank not in self._failed:
+            self._failed.append(rank)
+
+    def _all_reported(self) -> bool:
+        # Once the end has begun, a rank that has not connected yet is not started any more (see `connect`).
+        expected = set(range(len(self.hosts))) if self.phase == Phase.RUNNING else self._connected
+        return expected <= self.outcomes.keys()
+
+    def _enter(self, phase: Phase, deadline: float | None) -> None:
+        self.phase, self._deadline = phase, deadline
+
+    def _signal(self, phase: Phase, signum: int, deadline: float | None) -> list[Action]:
+        self._enter(phase, deadline)
+        return [Action(Do.SIGNAL, signum)]
+
+    def _release(self, now: float) -> list[Action]:
+        if self.phase >= Phase.RELEASED:
+            return []
+        if self.mpirun_status is not None:
+            self._enter(Phase.OVER, None)
+        else:
+            patience = RELEASE_AFTER_KILL_S if self.phase == Phase.KILL else RELEASE_S
+            self._enter(Phase.RELEASED, now + patience)
+        return [Action(Do.RELEASE)]

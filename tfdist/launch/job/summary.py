@@ -1,0 +1,291 @@
+"""What the launcher says about a job that did not end well: text from outcomes. It decides and prints nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+from tfdist.launch.host.host import Host
+from tfdist.launch.job.echo import TRACEBACK
+from tfdist.launch.job.job import CLOSED, Job, LostHost, Obstacle, Outcome
+from tfdist.system.text_table import aligned
+
+_TAIL_LINES = 25
+_SHORT_TAIL_LINES = 10
+_SILENT = "ended with status 0 without tfdist.shutdown(), as by os._exit(0)"
+# In the error of one that waited for a rank when its process ended: the end of that one says more.
+_LOST = ", whose process has ended."
+# In the error of a rank that has waited for others in vain, whatever TensorFlow wraps it in.
+_STALLED = "(TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it"
+
+_SIGNAL_ADVICE: dict[int, str] = {
+    signal.SIGKILL: "often the kernel's out-of-memory killer: check dmesg on that host, or lower the batch size",
+    signal.SIGSEGV: "a crash in native code: run the rank again with PYTHONFAULTHANDLER=1 to see where",
+    signal.SIGABRT: "native code gave up: its last lines above say why",
+    signal.SIGBUS: "often a full /dev/shm: check df /dev/shm on that host",
+    signal.SIGILL: "the program was built for another processor than that host has",
+    signal.SIGTERM: "somebody ended that rank: check the scheduler's log on that host",
+}
+
+
+def name_of(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def outcome_text(outcome: Outcome | None, culprit: str) -> str:
+    """One cell of the table; `culprit` says why ranks were told to end, as in "rank 1 failed"."""
+    if outcome is None:
+        return "never started"
+    if outcome.code == 0:
+        return "finished"
+    if outcome.retired:
+        return "left at a commit, told to end"
+    if not outcome.recorded:
+        return f"{outcome.lost} after {culprit}" if outcome.told else "vanished without a record"
+    if outcome.signum is not None:
+        if outcome.told and outcome.signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            by_force = " (by SIGKILL)" if outcome.signum == signal.SIGKILL else ""
+            return f"ended by tfdistrun after {culprit}{by_force}"
+        return f"killed by {name_of(outcome.signum)}"
+    return f"exit code {outcome.code}" + (" after it was told to end" if outcome.told else "")
+
+
+def last_lines(tail: Sequence[str]) -> list[str]:
+    """The last traceback of `tail`, else its last lines."""
+    lines = [line.rstrip() for line in tail]
+    starts = [number for number, line in enumerate(lines) if line == TRACEBACK]
+    if not starts:
+        return lines[-_SHORT_TAIL_LINES:]
+    shown = lines[starts[-1] :]
+    return shown if len(shown) <= _TAIL_LINES else [TRACEBACK, "  ...", *shown[2 - _TAIL_LINES :]]
+
+
+def _waited_in_vain(outcome: Outcome) -> bool:
+    """Whether a rank failed because others did not come: its error names them, and is theirs."""
+    return any(_STALLED in line for line in last_lines(outcome.tail))
+
+
+def _explained(job: Job, cause: Outcome) -> list[Outcome]:
+    """Whose last lines are shown: those of the first to fail, and of another one's traceback where that left none."""
+    if TRACEBACK in last_lines(cause.tail):
+        return [cause]
+    gone = {*job.survived, *job.left}
+    failed = [outcome for rank, outcome in job.outcomes.items() if rank not in gone and outcome.code]
+    return [cause, *[outcome for outcome in failed if _tells(last_lines(outcome.tail))][:1]]
+
+
+def _tells(lines: Sequence[str]) -> bool:
+    return TRACEBACK in lines and not any(_LOST in line for line in lines)
+
+
+def _shown(outcome: Outcome) -> str:
+    lines = "\n".join(f"  | {line}" for line in last_lines(outcome.tail))
+    return f"last lines of rank {outcome.rank}:\n{lines}"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """As in "rank 3", "ranks 0, 1 and 2" or "ranks 0 to 7"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 3 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _count(ranks: int) -> str:
+    """As in "1 rank" or "3 ranks"."""
+    return f"{ranks} rank{'s' * (ranks != 1)}"
+
+
+def _end_text(outcome: Outcome) -> str:
+    """How a rank that was survived ended, in full."""
+    if outcome.retired:
+        return "told to end"
+    if outcome.signum is None:
+        return f"exit code {outcome.code}"
+    name, number = name_of(outcome.signum), f"signal {outcome.signum}"
+    return f"killed by {number}" + (f" ({name})" if name != number else "")
+
+
+def survival(job: Job, rank: int) -> str:
+    """The line that says at once that the others go on without `rank`."""
+    outcome, left = job.outcomes[rank], job.survived[rank]
+    verb = "left at a commit," if outcome.retired else "ended with" if outcome.signum is None else "was"
+    on = f"{_count(left)} {'goes' if left == 1 else 'go'} on (--min-np {job.least})"
+    return f"rank {rank} ({outcome.host}) {verb} {_end_text(outcome)}; {on}"
+
+
+def _survived_texts(job: Job) -> list[str]:
+    return [
+        f"rank {rank} ({job.outcomes[rank].host}): {_end_text(job.outcomes[rank])}, survived by {_count(left)}"
+        for rank, left in job.survived.items()
+    ]
+
+
+def _obstacle_text(job: Job) -> str:
+    assert job.obstacle is not None
+    left = len(job.hosts) - len(job.survived) - 1
+    if job.obstacle == Obstacle.TOO_FEW and left:
+        return f"only {_count(left)} {'was' if left == 1 else 'were'} left (--min-np {job.least})"
+    return "no rank was left" if job.obstacle == Obstacle.TOO_FEW else job.obstacle.value
+
+
+def _lost_text(lost: LostHost) -> str:
+    return f"host {lost.name} with {ranks_text(lost.ranks)} was lost: it {lost.how}"
+
+
+def _all_are_silent(job: Job) -> bool:
+    """Whether it is rather this machine that is lost."""
+    silent = {lost.name for lost in job.lost_hosts if lost.how != CLOSED}
+    return len(silent) > 1 and silent == job.elsewhere
+
+
+def _names(names: Collection[str]) -> str:
+    """As in "host a" or "hosts a, b"."""
+    return f"host{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+def _headline(job: Job, unreachable: Collection[str]) -> str:
+    cause = job.cause
+    lost = [_lost_text(each) for each in job.lost_hosts]
+    if job.interrupt is not None:
+        return "\n".join([f"interrupted by {name_of(job.interrupt)}", *lost])
+    if lost:
+        return "\n".join(lost)
+    missing = f": {_names(unreachable)} cannot be reached by ssh" if unreachable else ""
+    if job.never_started:
+        return f"not all ranks started in time{missing}"
+    if job.obstacle == Obstacle.WAITING and job.first_to_fail is not None:  # it may have been told to end since
+        return f"rank {job.first_to_fail} on {job.hosts[job.first_to_fail]} waited for another in vain"
+    if cause is None or cause.told:
+        return f"{job.starter} ended before all ranks did{missing}"
+    if job.obstacle is not None:
+        end = f"the job could not go on without it, since {_obstacle_text(job)}"
+        return f"rank {cause.rank} on {cause.host} failed: {outcome_text(cause, '')}; {end}"
+    return f"rank {cause.rank} on {cause.host} failed first: {outcome_text(cause, '')}"
+
+
+def _culprit(job: Job) -> str:
+    if job.interrupt is not None:
+        return name_of(job.interrupt)
+    if job.lost_hosts:
+        others = len(job.lost_hosts) - 1
+        return f"host {job.lost_hosts[0].name}{f' and {others} more' if others else ''} was lost"
+    if job.never_started:
+        return "others did not start"
+    if job.cause is None or job.cause.told:
+        return f"{job.starter} ended"
+    return f"rank {job.cause.rank} failed"
+
+
+def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The next step, in a line."""
+    cause = job.cause
+    if job.lost_hosts:
+        return _advice_on_lost_hosts(job)
+    if unreachable:
+        name, said = next(iter(unreachable.items()))
+        verb = "is" if len(unreachable) == 1 else "are"
+        return f"check that {_names(unreachable)} {verb} up and on the network: `ssh {name} true` ends with: {said}"
+    if job.never_started and job.starter != "mpirun":
+        return (
+            f"--verbose shows what {job.starter} says; another step may hold the tasks of the job; a slow host needs "
+            "a longer --start-timeout"
+        )
+    if job.never_started:
+        hosts = sorted({job.hosts[rank] for rank in job.never_started})
+        return (
+            f"check that `ssh {hosts[0]} true` works without a password, that no firewall is between the hosts, and "
+            "that Python and tfdist are at the same path there; a slow host needs a longer --start-timeout"
+        )
+    if cause is None or cause.told:
+        shown = job.mpirun_spoke and not job.complete
+        said = "its messages are above, more come with --verbose" if shown else "--verbose shows what it says"
+        return f"{job.starter}'s exit status was {job.mpirun_status}; {said}"
+    if job.silent:
+        return (
+            f"{ranks_text(sorted(job.silent))} {_SILENT}, before the others had come to their end: Python's "
+            "exit hooks did not run. Let a script end by itself or by sys.exit, or call tfdist.shutdown() on every rank"
+        )
+    return _advice_on_rank(cause)
+
+
+def _advice_on_rank(cause: Outcome) -> str:
+    where = f"rank {cause.rank} on {cause.host}"
+    if not cause.recorded:
+        return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
+    if cause.signum == signal.SIGABRT and not cause.tail:
+        return f"{where}: native code gave up without a word: run the rank again with PYTHONFAULTHANDLER=1 to see where"
+    if cause.signum is not None:
+        return f"{where}: {_SIGNAL_ADVICE.get(cause.signum, 'look up what sends this signal')}"
+    if _waited_in_vain(cause):
+        return (
+            f"{where} waited in vain for the ranks that its error names; see what they did: their lines above, or "
+            "their stacks while they are waited for (kill -USR1, or all in files by TFDIST_STACK_DUMP_DIR)"
+        )
+    if not cause.tail:
+        return (
+            f"{where} has printed nothing: look for what ends it with exit code {cause.code}, as sys.exit({cause.code})"
+        )
+    return f"{where}: mend the error above; --output-filename DIR keeps each rank's full output"
+
+
+def _advice_on_lost_hosts(job: Job) -> str:
+    names = [lost.name for lost in job.lost_hosts]
+    if _all_are_silent(job):
+        return "all other hosts were lost together: check the network of this machine, on which tfdistrun ran"
+    return (
+        f"check whether {_names(names)} {'is' if len(names) == 1 else 'are'} up and on the network, and the log there "
+        "for what ended it (out of memory: dmesg)"
+    )
+
+
+def relaunch(explanation: str, hosts: Sequence[Host], without: Sequence[str] = ()) -> str:
+    """The line that says that all ranks are started anew.
+
+    Args:
+        explanation: What `render` told of the end of the ranks before.
+        hosts: Where the new ones run, with the slots that they take.
+        without: Hosts that are left out since the ranks came to nothing when they were there for the first time.
+    """
+    ranks, where = sum(host.slots for host in hosts), ", ".join(map(str, hosts))
+    left_out = f", without {', '.join(without)}, where no rank has committed anything yet" if without else ""
+    first_line = explanation.partition("\n")[0]
+    return f"{first_line}; {_count(ranks)} {'starts' if ranks == 1 else 'start'} anew on {where}{left_out}"
+
+
+def kept(names: Sequence[str], folder: str, error: str) -> str:
+    """The line that says what became of the newest commit on a disk; `error` is why it is not there."""
+    if error:
+        return f"the newest commit could not be written to {folder}: {error}"
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} in {folder}; the same command goes on from there"
+
+
+def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The text for the end of a job; empty where every rank ended well.
+
+    Args:
+        job: The job.
+        unreachable: Hosts that ssh does not reach, with what it says of them.
+    """
+    survived = _survived_texts(job)
+    if job.status == 0:
+        well = f"ended well on {len(job.hosts) - len(survived)} of {_count(len(job.hosts))}; lost: "
+        return well + "; ".join(survived) if survived else ""
+    parts = [_headline(job, unreachable), *survived]
+    rows: list[tuple[str, ...]] = [("rank", "host", "outcome")]
+    lost = {rank for each in job.lost_hosts for rank in each.ranks}
+    for rank, host in enumerate(job.hosts):
+        text = "lost with its host" if rank in lost else outcome_text(job.outcomes.get(rank), _culprit(job))
+        text = _SILENT if rank in job.silent else text
+        rows.append((str(rank), host, text))
+    parts.append(aligned(rows, indent="  "))
+    if job.interrupt is None and job.cause is not None and not job.cause.told:
+        parts += [_shown(outcome) for outcome in _explained(job, job.cause) if outcome.tail]
+    if job.interrupt is None or job.lost_hosts:
+        parts.append(f"next: {advice(job, unreachable)}")
+    return "\n".join(parts)

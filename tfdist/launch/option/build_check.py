@@ -1,0 +1,74 @@
+"""`tfdistrun --check-build`: what this installation has and finds, in horovodrun's form. `tfdist doctor` has more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tfdist import config
+from tfdist.errors import ConfigError
+from tfdist.launch.start import mpirun, ulfm
+
+# A box: whether it is there, its name, and a remark.
+Box = tuple[bool, str, str]
+
+
+def look() -> tuple[str, int]:
+    """The text, and the exit status: 0 if a training can be started. TensorFlow is loaded by a child process alone."""
+    from tfdist.command.doctor.child import probe  # no job needs it
+
+    found = probe()
+    if isinstance(found, str):
+        return f"tfdist: {found}", 1
+    text = render(found, _elastic_obstacle(os.environ))
+    return text, int(any("error" in found[name] for name in ("tensorflow", "keras", "mpi", "library")))
+
+
+def _elastic_obstacle(environment: Mapping[str, str]) -> str:
+    try:
+        ulfm.check(mpirun.find(config.read(environment).mpi_home, environment))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def render(found: Mapping[str, Any], elastic_obstacle: str) -> str:
+    """The boxes as text.
+
+    Args:
+        found: What `tfdist.command.doctor.probe` prints.
+        elastic_obstacle: Why there can be no elastic job; empty if there can.
+    """
+    library, gpus = found["library"], found["gpus"]
+    nccl, driver = (gpus if "error" in gpus else gpus[name] for name in ("nccl", "driver"))
+    xla = library.get("built", {}).get("xla", "")
+    newest = "driver up to CUDA {}.{}".format(*divmod(driver.get("version", 0) // 10, 100))
+    groups: dict[str, list[Box]] = {
+        "Frameworks": [_box("TensorFlow", found["tensorflow"]), _box("Keras", found["keras"])],
+        "Controllers": [_box("MPI", found["mpi"]), (False, "Gloo", "MPI takes its place")],
+        "Tensor Operations": [
+            _box("MPI", library, "between hosts"),
+            _box("Shared memory", library, "inside a host"),
+            _box("NCCL", nccl),
+            _box("CUDA", driver, newest),
+            (bool(xla), "XLA", xla.replace(",", ", ") or "needs TensorFlow 2.21"),
+        ],
+        "Compression": [(True, "fp16", ""), (True, "bf16", "")],
+        "Elastic Jobs": [(not elastic_obstacle, "ULFM", elastic_obstacle)],
+    }
+    blocks = [f"Available {title}:\n" + "\n".join(map(_line, boxes)) for title, boxes in groups.items()]
+    return "\n\n".join([f"tfdist v{found['tfdist']}:", *blocks])
+
+
+def _box(name: str, part: Mapping[str, Any], remark: str = "") -> Box:
+    if "error" in part:
+        return False, name, part["error"]
+    return True, name, remark or str(part.get("text") or part.get("version", ""))
+
+
+def _line(box: Box) -> str:
+    there, name, remark = box
+    first = remark.partition("\n")[0].removesuffix(" Tried:").rstrip(".")  # tfdist doctor has what was tried
+    told = f"  ({first})" if remark else ""
+    return f"    [{'X' if there else ' '}] {name}{told}"

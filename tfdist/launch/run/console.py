@@ -1,0 +1,170 @@
+"""Where all output of a job comes out: the launcher's stdout and stderr, and a folder per rank. It cuts no lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from tfdist.errors import ConfigError
+from tfdist.system.local_path import local_path
+from tfdist.system.stream.chatter import is_chatter
+from tfdist.system.stream.line import LINE, PARTIAL, Piece, PrefixWriter
+from tfdist.system.stream.outlet import Outlet
+
+_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+# How long a reader that takes nothing is waited for once the job ends.
+READER_S = 2.0
+
+
+def _stamp() -> str:
+    return datetime.now().astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+class Console:
+    """Safe to use from several threads: a piece is written in one go. Nobody who writes waits for a reader.
+
+    Args:
+        timestamps: Whether a time precedes each rank's lines.
+        chatter: Whether informational messages of TensorFlow's C++ are shown for every rank, not for rank 0 only.
+        folder: Where `rank.N/stdout` and `rank.N/stderr` go as well, without prefixes; None for nowhere.
+        ranks: Number of ranks at first; files for more of them are made when they write.
+        descriptors: File descriptors of "stdout" and "stderr".
+        spell: How the launcher's own words are put; as they are for a terminal.
+    """
+
+    def __init__(
+        self,
+        *,
+        timestamps: bool = False,
+        chatter: bool = False,
+        folder: str | None = None,
+        ranks: int = 1,
+        descriptors: dict[str, int] | None = None,
+        clock: Callable[[], str] = _stamp,
+        spell: Callable[[str], str] = str,
+    ) -> None:
+        self._clock = clock if timestamps else None
+        self._chatter = chatter
+        self._lock = threading.RLock()
+        self._spell = spell
+        descriptors = descriptors or _DESCRIPTORS
+        self._writers = _writers(descriptors)
+        self._on_done: Callable[[int, int], None] = lambda rank, size: None
+        self._outlets = self._make_outlets(descriptors)
+        self._folder, self._width = folder, len(str(ranks - 1))
+        self._files = {} if folder is None else _files(folder, range(ranks), self._width)
+
+    def write(self, rank: int, stream: str, piece: Piece) -> None:
+        """Writes a rank's piece with its prefix, and to its file without; then `watch` hears of its size."""
+        with self._lock:
+            stamp = f"{self._clock()} " if self._clock else ""
+            shown = piece if self._chatter or rank == 0 or stream == "stdout" else _without_chatter(piece)
+            text = b"" if shown is None else self._writers[stream].render((rank, stream), shown, stamp)
+            self._outlets[stream].put(text, rank, piece.size)
+            if self._folder is not None and (rank, stream) not in self._files:
+                self._files |= _files(self._folder, range(rank, rank + 1), self._width)
+            if self._folder is not None:
+                _write_all(self._files[rank, stream], piece.text + (b"" if piece.end == PARTIAL else b"\n"))
+
+    def say(self, text: str) -> None:
+        """Writes the launcher's own words to stderr."""
+        self.quote(self._spell(text))
+
+    def quote(self, text: str) -> None:
+        """Writes the words of another program, or a command, to stderr."""
+        with self._lock:
+            said = text.encode(errors="replace") + b"\n"
+            self._outlets["stderr"].put(self._writers["stderr"].close() + said)
+
+    def watch(self, on_done: Callable[[int, int], None]) -> None:
+        """From now on `on_done` takes (rank, size) of the pieces that are out, or dropped; from any thread."""
+        self._on_done = on_done
+
+    def hurry(self, patience_s: float = READER_S) -> None:
+        """The job ends: a reader that takes nothing for so long gets nothing more."""
+        for outlet in self._outlets.values():
+            outlet.hurry(patience_s)
+
+    def calm(self) -> None:
+        """The job goes on all the same."""
+        for outlet in self._outlets.values():
+            outlet.calm()
+
+    def close(self) -> None:
+        """Ends open lines, closes the files. Returns when all is read, at most 2 s after the reader has stopped."""
+        with self._lock:
+            for stream, writer in self._writers.items():
+                self._outlets[stream].put(writer.close())
+            for descriptor in self._files.values():
+                os.close(descriptor)
+            self._folder, self._files = None, {}
+        self.hurry()
+        out, err = self._outlets["stdout"], self._outlets["stderr"]
+        out.finish()
+        if out.dropped_bytes and out is not err:
+            self.say(
+                f"tfdistrun: the reader of stdout took nothing for {READER_S:g} s after the end of the job: "
+                f"{out.dropped_bytes} bytes are lost; --output-filename DIR keeps all"
+            )
+        if out is not err:
+            err.finish()
+
+    def _make_outlets(self, descriptors: Mapping[str, int]) -> dict[str, Outlet]:
+        """One for both streams if they end in the same pipe or terminal, so that all stays in order."""
+
+        def done(rank: int, size: int) -> None:
+            self._on_done(rank, size)
+
+        err = Outlet(descriptors["stderr"], done)
+        if self._writers["stdout"] is self._writers["stderr"] and not stat.S_ISREG(
+            os.fstat(descriptors["stdout"]).st_mode
+        ):
+            return {"stdout": err, "stderr": err}
+
+        def gone() -> None:
+            err.put(b"tfdistrun: nobody reads stdout any more: the job continues, what it prints there is dropped\n")
+
+        return {"stdout": Outlet(descriptors["stdout"], done, gone), "stderr": err}
+
+
+def _without_chatter(piece: Piece) -> Piece | None:
+    """The piece without the lines that TensorFlow's C++ writes in every process alike; None if none is left."""
+    lines = piece.text.split(b"\n")
+    kept = [line for line in lines if not is_chatter(line)]
+    if len(kept) == len(lines):
+        return piece
+    return Piece(b"\n".join(kept), piece.end if kept[-1:] == lines[-1:] else LINE) if kept else None
+
+
+def _writers(descriptors: Mapping[str, int]) -> dict[str, PrefixWriter]:
+    """One a stream; one for both if they end in the same file or terminal, lest they break into each other."""
+    shared = PrefixWriter()
+    with contextlib.suppress(OSError):
+        out, err = (os.fstat(descriptors[stream]) for stream in ("stdout", "stderr"))
+        if (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino):
+            return {"stdout": shared, "stderr": shared}
+    return {"stdout": shared, "stderr": PrefixWriter()}
+
+
+def _files(folder: str, ranks: range, width: int) -> dict[tuple[int, str], int]:
+    files = {}
+    try:
+        for rank in ranks:
+            place = local_path(folder, "--output-filename") / f"rank.{rank:0{width}d}"
+            place.mkdir(parents=True, exist_ok=True)
+            for stream in _DESCRIPTORS:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                files[rank, stream] = os.open(place / stream, flags, 0o666)
+    except OSError as error:
+        raise ConfigError(f"--output-filename {folder}: cannot write {error.filename}: {error.strerror}") from None
+    return files
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

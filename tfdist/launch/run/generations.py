@@ -1,0 +1,295 @@
+"""Runs an elastic job: one generation after another, until one ends well or none can follow. See `membership`."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+
+from tfdist.errors import ConfigError
+from tfdist.launch.host import host, network
+from tfdist.launch.host.discovery import LOOK_S, TIMEOUT_S, DiscoveryError, NoHostError
+from tfdist.launch.host.host import Host
+from tfdist.launch.job.job import Job
+from tfdist.launch.job.membership import (
+    Action,
+    Ended,
+    Event,
+    Finish,
+    Launch,
+    Leave,
+    Membership,
+    Offered,
+    Rules,
+    Survived,
+    Tick,
+    decide,
+)
+from tfdist.launch.job.summary import kept, relaunch
+from tfdist.launch.run.console import Console
+from tfdist.launch.run.job_folder import MEMORY
+from tfdist.launch.run.launcher import Launcher, Plan, Prospect, signals_to
+from tfdist.protocol import commit_file
+
+# For hosts of which nothing is wanted but that they forget.
+_TIDY_S = 10.0
+# For the last look at the hosts: a script, then a resolver.
+_WATCHER_S = TIMEOUT_S + 10.0
+
+
+class Generations:
+    """Carries out a plan as often as it takes. Use once.
+
+    Args:
+        plan: What to start; its hosts are those of the first generation.
+        rules: When to start it anew, and where.
+        offered: All hosts that there are, with their slots.
+        console: Where the ranks' output goes.
+        look: Finds the hosts that there are now; None where they do not change. Raises DiscoveryError.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rules: Rules,
+        offered: tuple[Host, ...],
+        console: Console,
+        look: Callable[[], tuple[Host, ...]] | None = None,
+    ) -> None:
+        self._plan, self._rules, self._console, self._look = plan, rules, console, look
+        # Whoever decides holds it: this thread, that of the launcher's signals, or the one that looks for hosts.
+        self._lock = threading.Lock()
+        self._membership = Membership(offered, running=plan.mpirun.hosts)
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self._trouble = self._told = ""
+        self._launcher = self._make_launcher(plan)
+        self._status = 0
+        self._reason = ""
+        # The hosts with commits, which no rank has been told to remove.
+        self._keeping: set[str] = set()
+
+    def run(self) -> int:
+        """Returns the job's exit status; none of its processes on this machine and of its commits is left."""
+        watcher = threading.Thread(target=self._watch, name="tfdistrun-hosts", daemon=True)
+        with signals_to(self._on_signal):
+            try:
+                watcher.start()
+                self._run()
+            finally:
+                self._over.set()
+                watcher.join(_WATCHER_S)
+                self._tidy_here()
+            self._tidy()
+        return self._status
+
+    @property
+    def explanation(self) -> str:
+        """After `run`: why the job did not end well, or on how few ranks it did; empty if on all."""
+        return "\n".join(text for text in (self._launcher.explanation, self._reason) if text)
+
+    @property
+    def heard(self) -> list[str]:
+        """After `run`: what mpirun said, where it may matter."""
+        return self._launcher.heard
+
+    def _run(self) -> None:
+        while True:
+            self._status = self._launcher.run()
+            for signum in self._launcher.unheard:
+                self._signals.put(signum)
+            job = self._launcher.job
+            end = _end_of(job, self._launcher.unreachable)
+            self._note_commits(end.lost)
+            ended = "all ranks have left" if job.left and job.cause is None else self._launcher.explanation
+            action = self._follow(end, ended)
+            try:
+                if isinstance(action, Launch):
+                    self._prepare(action, ended)
+                    continue
+            except ConfigError as error:  # of a host that is gone since, or of the network here
+                action = Finish(f"the ranks are not started anew: {error}")
+            if action.reason:  # ranks that leave end well, and the training has not
+                self._status = self._status or 1
+            told = "the ranks are not started anew, since the job was told to end"
+            self._reason = told if job.told_to_end and job.interrupt is None else action.reason
+            return
+
+    def _prepare(self, action: Launch, ended: str) -> None:
+        """Makes the launcher of the next generation."""
+        self._say(relaunch(ended, action.hosts, action.without))
+        with self._lock:
+            self._launcher = self._make_launcher(self._plan_for(action.hosts))
+            if self._membership.leaving:  # decided meanwhile, and told to the one before
+                self._launcher.leave()
+
+    def _on_signal(self, signum: int) -> None:
+        """Between two generations. The next may be there already, and not have begun."""
+        self._signals.put(signum)
+        self._launcher.interrupt(signum)
+
+    def _note_commits(self, lost: Collection[str]) -> None:
+        """A host that is lost removes them by itself, when it finds that it is cut off."""
+        visited = self._launcher.job.visited
+        self._keeping = ((self._keeping | visited) - self._launcher.forgetful) - set(lost)
+
+    def _tidy_here(self) -> None:
+        """No commit stays in the memory of this machine; one that was not asked for any more may be needed later."""
+        commits, backup = Path(MEMORY, self._plan.commits), self._plan.backup
+        if backup and self._status != 0 and commits.is_dir():
+            names, trouble = [], ""
+            try:
+                names = commit_file.keep_newest(commits, Path(backup))
+            except OSError as error:
+                trouble = str(error)
+            if names or trouble:
+                self._say(kept(names, backup, trouble))
+        shutil.rmtree(commits, ignore_errors=True)
+
+    def _tidy(self) -> None:
+        """Removes the commits from hosts of generations before the last: ranks that do nothing, and forget."""
+        hosts = tuple(Host(name, 1) for name in sorted(self._keeping) if not _is_gone_or_here(name))
+        if not hosts:
+            return
+        try:
+            plan = replace(self._plan_for(hosts), command=("true",), start_timeout_s=_TIDY_S, least=1)
+            prospect = Prospect.NOBODY if self._status == 0 else Prospect.LATER
+            done = Launcher(plan, self._console, prospect=lambda _: prospect).run() == 0
+        except ConfigError:  # of a host that is gone since
+            done = False
+        if not done:
+            names = ", ".join(each.name for each in hosts)
+            self._say(f"commits may be left in {MEMORY / self._plan.commits} of {names}")
+
+    def _follow(self, event: Ended, ended: str) -> Launch | Finish:
+        """What comes after a generation that ended so, if need be after a wait."""
+        action = self._decide(event)
+        said = ""
+        while not isinstance(action, Finish):
+            if isinstance(action, Launch) and self._signals.empty():
+                found, trouble = known_hosts(action.hosts)
+                if found == action.hosts:
+                    return action
+                self._say(trouble)
+                without = tuple(each.name for each in action.hosts if each not in found)
+                action = self._decide(Ended(1, without, started=False))
+                continue
+            if not isinstance(action, (Launch, Leave)) and not said:
+                said = action.reason
+                self._say(f"{ended.splitlines()[0]}; {said}")
+            try:
+                # Hosts may be found before the time is over.
+                signum = self._signals.get(timeout=LOOK_S)
+            except queue.Empty:
+                action = self._decide(Tick())
+            else:
+                self._status = 128 + signum
+                return Finish(f"interrupted by {signal.Signals(signum).name} while no rank ran")
+        return action
+
+    def _decide(self, event: Event) -> Action:
+        with self._lock:
+            self._membership, action = decide(self._rules, self._membership, event, time.monotonic())
+        return action
+
+    def _watch(self) -> None:
+        """Looks for hosts, and whether others are to start in place of the ranks that run."""
+        while not self._over.wait(LOOK_S):
+            found = self._find_hosts()
+            if not self._over.is_set():
+                self._look_after(found)
+
+    def _find_hosts(self) -> Event:
+        if self._look is None:
+            return Tick()
+        found: Event = Tick()
+        running = self._membership.running
+        try:
+            # One on which ranks run needs no address now, and a resolver may fail for a moment.
+            hosts, trouble = known_hosts(self._look(), running)
+            found = Offered(hosts)
+        except NoHostError as error:
+            found = Offered(())
+            trouble = f"{error}, while ranks run; the hosts stay as they are" if running else ""
+        except DiscoveryError as error:
+            trouble = f"{error}; the hosts stay as they are"
+        # Not at the first time: the end of a generation ends the script too, and a host may go while it is looked up.
+        if trouble and trouble == self._trouble != self._told:
+            self._say(f"--host-discovery-script: {trouble}")
+            self._told = trouble
+        self._trouble = trouble
+        return found
+
+    def _look_after(self, event: Event) -> None:
+        """What follows from an event while ranks run; between two generations that is for `_follow` to decide."""
+        action: Action | None = None
+        with self._lock:
+            if self._membership.running:
+                self._membership, action = decide(self._rules, self._membership, event, time.monotonic())
+            elif isinstance(event, Offered):
+                self._membership = replace(self._membership, offered=event.hosts)
+            if isinstance(action, Leave):
+                self._launcher.leave()
+        if isinstance(action, Leave):
+            self._say(f"{action.reason}: all ranks leave at their next commit, and others start in their place")
+
+    def _prospect(self, job: Job) -> Prospect:
+        """What becomes of the commits; the machine that decides it has no state of its own."""
+        action = decide(self._rules, self._membership, _end_of(job, ()), time.monotonic())[1]
+        if isinstance(action, Finish):
+            return Prospect.LATER if job.status or job.left else Prospect.NOBODY
+        return Prospect.SOON if isinstance(action, Launch) else Prospect.PERHAPS
+
+    def _plan_for(self, hosts: tuple[Host, ...]) -> Plan:
+        elsewhere = host.addresses_elsewhere(hosts)
+        call = self._plan.mpirun
+        usable = network.choose(elsewhere.values(), call.extra, self._plan.environment, call.path)
+        mpirun = replace(call, hosts=hosts, local=not elsewhere, network=usable)
+        return replace(self._plan, mpirun=mpirun, elsewhere=elsewhere)
+
+    def _make_launcher(self, plan: Plan) -> Launcher:
+        return Launcher(
+            plan,
+            self._console,
+            prospect=self._prospect,
+            on_survival=lambda name: self._look_after(Survived(name)),
+        )
+
+    def _say(self, text: str) -> None:
+        self._console.say(f"tfdistrun: {text}")
+
+
+def known_hosts(found: tuple[Host, ...], surely: tuple[Host, ...] = ()) -> tuple[tuple[Host, ...], str]:
+    """Those of some hosts that have an address, and what is to be said of the others; empty if there are none."""
+    known = []
+    trouble = ""
+    sure = {each.name for each in surely}
+    for each in found:
+        try:
+            if each.name not in sure:
+                host.is_local(each.name)
+        except ConfigError as error:
+            trouble = trouble or f"{error} It is left out"
+        else:
+            known.append(each)
+    return tuple(known), trouble
+
+
+def _is_gone_or_here(name: str) -> bool:
+    """Where a name leads nowhere any more, the host has gone, and its memory with it."""
+    try:
+        return host.is_local(name)
+    except ConfigError:
+        return True
+
+
+def _end_of(job: Job, unreachable: tuple[str, ...]) -> Ended:
+    lost = tuple(each.name for each in job.lost_hosts)
+    left = bool(job.left) and job.cause is None
+    culprit = "" if job.first_to_fail is None else job.hosts[job.first_to_fail]
+    return Ended(job.status, (*lost, *unreachable), job.told_to_end, job.committed, left, culprit)

@@ -1,0 +1,501 @@
+"""Runs one job: mpirun, the channel to the supervisors, signals, and the end. What to do when is decided in `job`."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import queue
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfdist.errors import ConfigError
+from tfdist.launch.host import host, interface, probe
+from tfdist.launch.job.job import Action, Do, Job, Outcome, Phase
+from tfdist.launch.job.summary import kept, render, survival
+from tfdist.launch.run import guard, job_folder
+from tfdist.launch.run.console import READER_S, Console
+from tfdist.launch.run.data_cluster import START_TIMEOUT_S, DataCluster
+from tfdist.launch.start.mpirun import Mpirun
+from tfdist.launch.supervisor import task
+from tfdist.launch.wire.call import Call
+from tfdist.launch.wire.channel import Broken, Channel, Lost, Received
+from tfdist.launch.wire.ticket import Ticket
+from tfdist.protocol import member
+from tfdist.system.process import adopt_orphans, before_exec, end_descendants, heeded
+
+_END_PATIENCE_S = 0.6
+# How long a reader that takes nothing is waited for where the ranks are killed already.
+_LAST_READER_S = 0.5
+_MPIRUN_LINES = 200
+# Started by their paths, in isolated mode: quickly, and no file of the user can shadow their modules.
+_OWN_PROGRAMS = (task.__file__, guard.__file__)
+# What a message says that means the same to the job.
+_NOTES = {"joined": Job.join, "parted": Job.part, "committed": Job.commit}
+_EVENTS = {"left": Job.leave, "retired": Job.retire, "stalled": Job.stall, "failing": Job.fail}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is known before anything is started.
+
+    `elsewhere` has the addresses of other machines, by name; `least` is the fewest ranks that an elastic job goes on
+    with, None for a job that ends with its first failure; `commits` names the folder of its commits on each host, and
+    `backup` is where the newest one goes when the job ends before its training.
+    """
+
+    mpirun: Mpirun
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(repr=False)
+    start_timeout_s: float
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    verbose: bool = False
+    data_workers: int = 0
+    data_autoscale: tuple[int, int] | None = None
+    least: int | None = None
+    commits: str = ""
+    backup: str = ""
+
+
+class Prospect(enum.Enum):
+    """Who goes on from the commits of a job that has ended."""
+
+    NOBODY = "the training has ended"
+    LATER = "another job may"
+    PERHAPS = "new processes, if hosts come; else another job"
+    SOON = "new processes"
+
+
+@dataclass(frozen=True)
+class _DataServiceSaid:
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Interrupted:
+    signum: int
+
+
+@dataclass(frozen=True)
+class _Leave:
+    pass
+
+
+@dataclass(frozen=True)
+class _MpirunSaid:
+    line: str
+
+
+@dataclass(frozen=True)
+class _MpirunEnded:
+    status: int
+
+
+def listen(plan: Plan) -> socket.socket:
+    """A listening socket on the address the ranks reach us at: loopback where all of them are on this machine."""
+    interfaces = plan.mpirun.interfaces
+    if plan.mpirun.local:
+        address = "127.0.0.1"
+    elif interfaces:
+        address = next(at for at in map(interface.address, interfaces) if at is not None)
+    else:
+        address = _address_towards(next(item.name for item in plan.mpirun.hosts if not host.is_local(item.name)))
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen(min(plan.mpirun.processes + 16, 1024))
+    return listener
+
+
+def _address_towards(name: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host.address(name), 9))  # a datagram socket: chooses a route, sends nothing
+        except OSError as error:
+            raise ConfigError(f"host {name!r} cannot be reached from here: {error.strerror}") from None
+        return str(probe.getsockname()[0])
+
+
+@contextlib.contextmanager
+def signals_to(put: Callable[[int], object]) -> Iterator[None]:
+    """Has `put` get the signals that ask a job to end, inside the handler; those before get them again afterwards.
+
+    What is ignored, stays ignored.
+    """
+
+    def handle(signum: int, _: object) -> None:
+        put(signum)  # of a SimpleQueue, which is safe inside a handler
+
+    before = {signum: signal.signal(signum, handle) for signum in heeded(_SIGNALS)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
+
+
+class Launcher:
+    """Carries out a plan. Use once.
+
+    Args:
+        plan: What to start, and where.
+        console: Where the ranks' output goes.
+        call: What is carried to the ranks and back; None for a command that stands on its own.
+        prospect: Who goes on from the commits of a job that has come to such an end.
+        on_survival: Called with the host of a rank that was lost, when the others go on.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        console: Console,
+        call: Call | None = None,
+        prospect: Callable[[Job], Prospect] = lambda _: Prospect.NOBODY,
+        on_survival: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._plan, self._console, self._call = plan, console, call
+        self._prospect, self._on_survival = prospect, on_survival
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        listener = listen(plan)
+        self._ticket = Ticket.issue(*listener.getsockname())
+        size = plan.mpirun.processes
+        keep = call.keep if call is not None else None
+        self._channel = Channel(listener, self._ticket, size, self._events, console.write, self._say, keep)
+        self._job = self._new_job()
+        self._data_cluster: DataCluster | None = None
+        self._data_service: dict[str, str] = {}
+        self._not_started = ""
+        self._leaving = False
+        # After `run`: the hosts on which the commits were removed.
+        self.forgetful: set[str] = set()
+        self._unreachable: dict[str, str] = {}
+        self._mpirun: subprocess.Popen[bytes] | None = None
+        self._held: list[str] = []
+        # Whether they failed: the ranks that have ended, though some of their output waits for the reader of ours.
+        self._ended: dict[int, bool] = {}
+        console.watch(self._channel.grant)
+        console.calm()
+
+    def run(self) -> int:
+        """Returns the job's exit status; none of its processes on this machine is left. `explanation` tells why."""
+        adopt_orphans()
+        with signals_to(self.interrupt):
+            try:
+                if self._plan.data_workers:
+                    status = self._start_data_service()
+                    if status:
+                        return status
+                    self._job = self._new_job()  # its clock begins now
+                self._start()
+                while self._job.phase != Phase.OVER:
+                    self._act(self._next())
+                    self._hurry()
+            finally:
+                self._end()
+            self._ask_hosts()
+        return self._job.status
+
+    def leave(self) -> None:
+        """Asks all ranks to leave at their next commit. Any thread may call it."""
+        self._events.put(_Leave())
+
+    def interrupt(self, signum: int) -> None:
+        """Ends the job as that signal does. Any thread or signal handler may call it, also before `run`."""
+        self._events.put(_Interrupted(signum))
+
+    @property
+    def unheard(self) -> list[int]:
+        """After `run`: the signals that came when it was over already; they are told once."""
+        events = []
+        while not self._events.empty():
+            events.append(self._events.get())
+        return [event.signum for event in events if isinstance(event, _Interrupted)]
+
+    @property
+    def job(self) -> Job:
+        """How it went."""
+        return self._job
+
+    @property
+    def unreachable(self) -> tuple[str, ...]:
+        """After `run`: the hosts that ssh did not reach."""
+        return tuple(self._unreachable)
+
+    @property
+    def explanation(self) -> str:
+        """After `run`: why the job did not end well, or on how few ranks it did; empty if on all."""
+        return self._not_started or render(self._job, self._unreachable)
+
+    @property
+    def heard(self) -> list[str]:
+        """After `run`: what mpirun said, where it may matter."""
+        # Of ranks that left no record, mpirun or their supervisor may have said something there; of hosts that are
+        # lost it only says so once more.
+        silent = self._plan.verbose or self._job.complete or self._job.lost_hosts or not self.explanation
+        return [] if silent else [f"[{self._plan.mpirun.name}] {line}" for line in self._held]
+
+    def report(self) -> dict[str, Any]:
+        """After `run`: what `tfdist.run` has to know of the job, as JSON can carry it."""
+        ended = [self._job.outcomes.get(rank) for rank in range(len(self._job.hosts))]
+        return {
+            "status": self._job.status,
+            "first": self._job.culprit,
+            "hosts": self._job.hosts,
+            "codes": [outcome.code if outcome is not None else None for outcome in ended],
+            "explanation": "\n".join([*self.heard, self.explanation]),
+        }
+
+    def _new_job(self) -> Job:
+        placement = host.placement(self._plan.mpirun.hosts)
+        plan = self._plan
+        return Job(placement, plan.start_timeout_s, time.monotonic(), plan.elsewhere, plan.least, plan.mpirun.name)
+
+    def _ask_hosts(self) -> None:
+        """By ssh, whether they are there: those that may have been lost, and those of which no rank has reported."""
+        # srun and jsrun look after the hosts themselves, and whoever interrupts a job waits for its end.
+        if not self._plan.mpirun.own_daemons or self._job.interrupt is not None:
+            return
+        words = self._plan.mpirun.ssh.words()
+        if doubtful := self._job.doubtful:
+            silent = probe.unreachable(doubtful, words)
+            self._job.spare([name for name in doubtful if name not in silent])
+        # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.
+        if self._job.status != 0 and self._job.first_to_fail is None:
+            self._unreachable = probe.unreachable(self._job.unreached, words)
+
+    def _say(self, text: str) -> None:
+        self._console.say(f"tfdistrun: {text}")
+
+    def _start_data_service(self) -> int:
+        """Waits until the data service is ready; 0, or the exit status of a job that cannot start."""
+        self._data_cluster = DataCluster(
+            self._plan.data_workers,
+            self._plan.data_autoscale,
+            self._plan.environment,
+            lambda fields: self._events.put(_DataServiceSaid(fields)),
+            self._console.quote,
+        )
+        while True:
+            # Its manager keeps the time, and tells; beyond that it has itself to be given up.
+            try:
+                event = self._events.get(timeout=2 * START_TIMEOUT_S)
+            except queue.Empty:
+                event = _DataServiceSaid({"error": f"its manager has not answered within {2 * START_TIMEOUT_S:g} s"})
+            if isinstance(event, _Interrupted):
+                name = signal.Signals(event.signum).name
+                self._not_started = f"interrupted by {name} before the data service was ready; no rank has started"
+                return 128 + event.signum
+            if isinstance(event, _DataServiceSaid):
+                if "ready" in event.fields:
+                    self._data_service = {"TFDIST_DATA_SERVICE": event.fields["ready"]}
+                    return 0
+                self._not_started = f"the data service could not start, so no rank has: {event.fields['error']}"
+                return 1
+
+    def _start(self) -> None:
+        plan = self._plan
+        environment = plan.environment | self._ticket.variables() | self._data_service
+        if plan.backup:
+            environment[member.BACKUP_VARIABLE] = plan.backup
+        supervisor, between = ([sys.executable, "-I", "-S", str(Path(file).resolve())] for file in _OWN_PROGRAMS)
+        command = [*between, *plan.mpirun.command(supervisor, environment)]
+        settings = plan.mpirun.settings(environment, root=os.geteuid() == 0)
+        environment |= settings
+        if plan.verbose:
+            set_for_it = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items())
+            ranks = f"\n  whose ranks run {shlex.join(plan.command)}"
+            self._console.quote(f"tfdistrun: runs {set_for_it}{shlex.join(command)}{ranks}")
+        # In a session of its own, so that Ctrl-C reaches the ranks through us, once, and not by mpirun's abrupt way.
+        self._mpirun = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=before_exec(signal.SIGHUP, own_session=True),  # noqa: PLW1509  (threads start later)
+        )
+        threading.Thread(target=self._watch_mpirun, name="tfdistrun-mpirun", daemon=True).start()
+        self._channel.start(plan.mpirun.host_timeout_s)
+
+    def _watch_mpirun(self) -> None:
+        assert self._mpirun is not None
+        assert self._mpirun.stdout is not None
+
+        def read(pipe: Any) -> None:
+            for line in pipe:
+                self._events.put(_MpirunSaid(line.decode(errors="replace").rstrip()))
+
+        reader = threading.Thread(target=read, args=(self._mpirun.stdout,), daemon=True)
+        reader.start()
+        status = self._mpirun.wait()
+        # A process that inherited the pipe may hold it open for longer than mpirun lives.
+        reader.join(0.5)
+        if not reader.is_alive():
+            self._mpirun.stdout.close()
+        self._events.put(_MpirunEnded(status))
+
+    def _next(self) -> list[Action]:
+        deadline = self._job.deadline
+        try:
+            event = self._events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return self._job.tick(time.monotonic())
+        return self._on(event)
+
+    def _on(self, event: Any) -> list[Action]:
+        now = time.monotonic()
+        if isinstance(event, Received):
+            return self._on_message(event, now)
+        if isinstance(event, Lost):
+            return self._job.finish(Outcome(event.rank, self._job.hosts[event.rank], lost=event.how), now)
+        if isinstance(event, _Interrupted):
+            return self._job.interrupted(event.signum, now)
+        if isinstance(event, _MpirunEnded):
+            return self._job.end_mpirun(event.status, now)
+        if isinstance(event, _Leave):
+            self._leaving = True
+            for rank in range(self._plan.mpirun.processes):
+                self._channel.send(rank, "leave")
+        elif isinstance(event, _MpirunSaid):
+            self._on_mpirun_line(event.line)
+        elif isinstance(event, _DataServiceSaid):
+            self._say(f"data service: {event.fields.get('error') or 'lost ' + event.fields['failed']}")
+        elif isinstance(event, Broken):
+            raise event.error
+        return []
+
+    def _on_hello(self, rank: int, at: str) -> None:
+        if not self._job.connect(rank, at):
+            self._channel.send(rank, "release", forget=False, backup="")
+            return
+        if self._call is not None:
+            self._channel.send(rank, "call", **self._call.offer(rank))
+        plan = self._plan
+        self._channel.send(
+            rank,
+            "run",
+            command=list(plan.command),
+            silence_limit=plan.mpirun.host_timeout_s,
+            elastic=plan.least is not None,
+            commits=plan.commits,
+            window=self._channel.window,
+        )
+        if self._leaving:
+            self._channel.send(rank, "leave")
+
+    def _on_message(self, event: Received, now: float) -> list[Action]:
+        rank, fields = event.rank, event.message.fields
+        if event.message.kind == "hello":
+            self._on_hello(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere))
+        elif event.message.kind == "started":
+            return self._job.start(rank)
+        elif event.message.kind in _NOTES:
+            _NOTES[event.message.kind](self._job, rank)
+        elif event.message.kind == "fetch" and self._call is not None:
+            self._channel.send(rank, "part", data=self._call.part(fields["offset"]))
+        elif event.message.kind == "kept":
+            if fields["names"] or fields["error"]:
+                self._say(kept(fields["names"], self._plan.backup, fields["error"]))
+        elif event.message.kind == "ended":
+            self._ended[rank] = fields["failed"]
+            # An elastic job has to see the record to go on without the rank.
+            if fields["failed"] and self._plan.least is None:
+                return self._job.fail(rank, now)
+        elif event.message.kind in _EVENTS:
+            return _EVENTS[event.message.kind](self._job, rank, now)
+        elif event.message.kind == "finished":
+            at = self._job.hosts[rank]
+            code, signum, tail = fields["code"], fields["signal"], tuple(fields["tail"])
+            retired = rank in self._job.retired
+            return self._job.finish(Outcome(rank, at, code, signum, fields["told"], tail, retired=retired), now)
+        return []
+
+    def _on_mpirun_line(self, line: str) -> None:
+        self._job.mpirun_spoke = True
+        # Once ranks have ended, its long texts about "improper" exits only hide the cause, which the records tell.
+        if self._plan.verbose:
+            self._console.quote(f"[{self._plan.mpirun.name}] {line}")
+        elif len(self._held) < _MPIRUN_LINES:
+            self._held.append(line)
+
+    def _hurry(self) -> None:
+        """Where the job or a rank of it has ended, nobody is to wait for a reader who does not read."""
+        phase = self._job.phase
+        running = set(range(self._plan.mpirun.processes)) - self._job.outcomes.keys()
+        ended = running & self._ended.keys()
+        failed = any(self._ended[rank] for rank in ended)
+        if phase > Phase.RUNNING or (ended and (failed or ended == running)):
+            self._console.hurry(_LAST_READER_S if phase >= Phase.KILL else READER_S)
+        else:
+            self._console.calm()
+
+    def _spread_loss(self, lost: int) -> None:
+        """Of a rank that has ended without a word."""
+        for rank in set(self._job.present) - self._job.outcomes.keys():
+            self._channel.send(rank, "gone", who=lost)
+        if self._job.least is not None:  # by the end of the supervisor MPI notices, so that the others continue
+            self._channel.send(lost, "release", forget=False, backup="")
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if action.do == Do.ABANDON:
+                continue  # the state is OVER, and _end does it
+            if action.do == Do.GONE:
+                assert action.rank is not None
+                self._spread_loss(action.rank)
+                continue
+            if action.rank is not None:
+                self._channel.send(action.rank, "release", forget=False, backup="")
+                self._say(survival(self._job, action.rank))
+                self._on_survival(self._job.hosts[action.rank])
+                continue
+            if action.do == Do.RELEASE:
+                self._release()
+                continue
+            for rank in range(self._plan.mpirun.processes):
+                if rank not in self._job.outcomes:
+                    self._channel.send(rank, "signal", number=action.signum)
+
+    def _release(self) -> None:
+        """Lets all supervisors go; some keep the last commit on a disk before, where it may be needed later."""
+        job, prospect = self._job, self._prospect(self._job)
+        forget = prospect in (Prospect.NOBODY, Prospect.LATER)
+        keepers = self._keepers() if self._plan.backup and prospect in (Prospect.LATER, Prospect.PERHAPS) else {}
+        if keepers:
+            job.wait_for_backup(time.monotonic())
+        drop = "drop" if self._plan.backup and prospect == Prospect.NOBODY else ""
+        self.forgetful = {job.hosts[rank] for rank in job.present} if forget else set()
+        for rank in range(self._plan.mpirun.processes):
+            backup = "keep" if keepers.get(job.hosts[rank]) == rank else drop
+            # Those on the host of a keeper leave it to that one to remove what it reads.
+            own = forget and (backup == "keep" or job.hosts[rank] not in keepers)
+            self._channel.send(rank, "release", forget=own, backup=backup)
+
+    def _keepers(self) -> dict[str, int]:
+        """The ranks whose supervisors write the newest commit to a disk, by host: one that surely has one, if there is;
+        else one of each host, which may have some of a generation before.
+        """
+        job = self._job
+        sure = [rank for rank in job.present if rank in job.committers]
+        return {job.hosts[rank]: rank for rank in sure[:1] or reversed(job.present)}
+
+    def _end(self) -> None:
+        """Whatever happened: nothing of this job stays on this machine."""
+        self._channel.close()
+        if self._data_cluster is not None:
+            self._data_cluster.stop()
+        if self._mpirun is not None and self._mpirun.poll() is None:
+            self._mpirun.terminate()
+        started = self._mpirun is not None or self._data_cluster is not None
+        if started and not end_descendants(os.getpid(), _END_PATIENCE_S):
+            self._say("some processes of the job cannot be ended; see `ps` for those in state D")
+        job_folder.remove(self._ticket.job)  # where the guard was killed

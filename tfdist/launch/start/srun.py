@@ -1,0 +1,107 @@
+"""Slurm's srun: the words and variables to start ranks with it, and a trial whether it can. It chooses nothing.
+
+The MPI of the ranks finds its peers by PMIx, so Slurm needs a plugin for it, and one that fits.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tfdist.launch.start.mpirun import Mpirun
+
+TRIAL_S = 20.0
+_LIST_S = 10.0
+_PATIENCE_S = 5.0
+_PROBE = "from mpi4py import MPI; print('ranks', MPI.COMM_WORLD.size)"
+
+
+@dataclass(frozen=True)
+class Srun(Mpirun):
+    """One call of srun inside a job of Slurm; `path` and `extra` are srun's. The daemons are Slurm's own."""
+
+    name: ClassVar[str] = "srun"
+    own_daemons: ClassVar[bool] = False
+
+    def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+        """The words of the call; srun passes all of `environment` on by itself."""
+        slots = {host.slots for host in self.hosts}
+        words = [self.path, "--mpi=pmix", "--overlap", "--export=ALL", "--input=none", "--kill-on-bad-exit=0"]
+        words += [f"--ntasks={self.processes}", f"--nodes={len(self.hosts)}", "--distribution=block"]
+        words.append("--nodelist=" + ",".join(host.name for host in self.hosts))
+        if len(slots) == 1:
+            words.append(f"--ntasks-per-node={slots.pop()}")
+        if cores := environment.get("SLURM_CPUS_PER_TASK"):
+            words.append(f"--cpus-per-task={cores}")  # of the job, which srun does not take over by itself
+        return [*words, *(self.binding or ()), *self.extra, *supervisor]
+
+
+def shortage(srun: str, python: str, ranks: int, environment: Mapping[str, str]) -> str:
+    """Why an MPI program cannot be started by srun here; empty if it can. Takes 30 s at most.
+
+    Two ranks tell: one alone would start without Slurm's help, too.
+
+    Args:
+        srun: The program.
+        python: Of the ranks, with mpi4py.
+        ranks: Of the job.
+        environment: Of the ranks.
+    """
+    said = _said([srun, "--mpi=list"], environment, _LIST_S)
+    if isinstance(said, str):
+        return f"`srun --mpi=list` {said}"
+    if not any(word.startswith("pmix") for word in (said.stdout + said.stderr).split()):
+        return "`srun --mpi=list` shows no pmix, by which Open MPI finds its peers"
+    count = min(2, ranks)
+    words = [srun, "--mpi=pmix", "--overlap", "--input=none", f"--ntasks={count}", "--time=1", python, "-c", _PROBE]
+    said = _said(words, environment, TRIAL_S)
+    if isinstance(said, str):
+        return f"a trial of {count} ranks by srun {said}"
+    found = [line for line in said.stdout.splitlines() if line.startswith("ranks ")]
+    if found != [f"ranks {count}"] * count:
+        return f"in a trial of {count} ranks by srun they did not find each other"
+    return ""
+
+
+def _said(words: list[str], environment: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str] | str:
+    """What a program has written, or how it failed, as the end of a sentence."""
+    try:
+        process = subprocess.Popen(
+            words,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        return f"cannot be run ({error.strerror})"
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return f"had not ended after {timeout_s:g} s"
+    if process.returncode != 0:
+        return f"ended with status {process.returncode}: {_telling(err)}"
+    return subprocess.CompletedProcess(words, 0, out, err)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """By SIGTERM, at which srun ends its step."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        process.send_signal(signum)
+        try:
+            process.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def _telling(text: str) -> str:
+    """The first line of an error, which is nearest to its cause."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "it said nothing")

@@ -1,0 +1,1 @@
+"""The supervisor of one rank, between mpirun and the user's command."""

@@ -1,0 +1,562 @@
+"""The supervisor of one rank: runs between mpirun and the user's command, reports to the launcher. Not the rank itself.
+
+mpirun starts this file by its path, in isolated mode: it starts quickly, and no file of the user shadows its modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+if not __package__:
+    # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+
+from tfdist.launch.host.core import available, thread_defaults
+from tfdist.launch.job.pulse import Pulse
+from tfdist.launch.option import program
+from tfdist.launch.run import job_folder
+from tfdist.launch.start import place
+from tfdist.launch.wire.call import Errand
+from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
+from tfdist.launch.wire.tcp import is_unanswered, keep_alive
+from tfdist.launch.wire.ticket import KEY_VARIABLE, Ticket
+from tfdist.protocol import commit_file, member
+from tfdist.system.process import (
+    adopt_orphans,
+    before_exec,
+    descendants,
+    die_with_parent,
+    end_descendants,
+    reap_orphans,
+    send,
+)
+from tfdist.system.stream.chatter import is_chatter
+from tfdist.system.stream.line import LineSplitter, Piece
+
+CONNECT_TIMEOUT_S = 10.0
+# Until the launcher has told how long a silence it bears.
+_FIRST_SILENCE_LIMIT_S = 30.0
+TAIL_LINES = 40
+# The name of the pipe through which the rank of a `tfdist.run` answers, beside "stdout" and "stderr".
+RESULT = "result"
+_TAIL_BYTES = 1 << 14
+_TAIL_WIDTH = 1000
+_READ_BYTES = 1 << 15
+# Above this much unsent output the rank's pipes are left full: it waits, as for any slow reader.
+_UNSENT_BYTES = 4 << 20
+# What a rank's own processes get to go after it ended (multiprocessing's resource tracker tidies up then).
+_PATIENCE_S = 1.0
+# The same where other ranks wait to go on without this one.
+_SHORT_PATIENCE_S = 0.1
+# mpirun kills us a second after its SIGTERM; until then the rank and what it started have to be gone.
+_TERM_S = 0.4
+# A rank that would leave at a commit comes to none in that time, and the record shall not come too late.
+_ELASTIC_TERM_S = 0.05
+# The launcher is gone; the guard waits a little longer before it ends us too.
+_ABANDONED_S = 1.0
+# How often a rank shows that it is there within the silence that the launcher bears.
+_SIGNS_OF_LIFE = 5
+_MEMBER_KINDS = {
+    member.JOINED: "joined",
+    member.COMMITTED: "committed",
+    member.STALLED: "stalled",
+    member.LEFT: "left",
+    member.RETIRED: "retired",
+    member.PARTED: "parted",
+}
+
+
+class Supervisor:
+    """One thread, one loop: the rank's pipes, the launcher's connection and signals."""
+
+    def __init__(self, ticket: Ticket, rank: int, connection: socket.socket, environment: Mapping[str, str]) -> None:
+        self._rank, self._socket, self._environment, self._job = rank, connection, environment, ticket.job
+        self._sealer = Sealer(ticket.job, ticket.key, TO_LAUNCHER, rank)
+        self._opener = Opener(ticket.job, ticket.key, TO_RANK, range(rank, rank + 1))
+        self._buffer = FrameBuffer()
+        self._unsent = bytearray()
+        # What goes in order with the output, which waits for room at the launcher; all else goes at once.
+        self._held: deque[tuple[int, str, dict[str, Any]]] = deque()
+        self._held_bytes = self._window = 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._errand: Errand | None = None
+        self._command: tuple[str, ...] | None = None
+        self._splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
+        self._tails = {"stdout": b"", "stderr": b""}
+        self._pipes: dict[str, int] = {}
+        self._told = False
+        self._kill_at: float | None = None
+        self._drain_until: float | None = None
+        self._pulse: Pulse | None = None
+        self._looked_at = self._shown_at = 0.0
+        self._throttled = self._reported = self._tidied = self._over = self._abandoned = self._cut_off = False
+        self._has_told_end = False
+        self._segments = job_folder.segments(ticket.job, rank)
+        self._elastic = False
+        self._member: int | None = None
+        self._news: int | None = None
+        self._commits: Path | None = None
+        self._leave: Path | None = None
+        self._forget = False
+        self._backup = ""
+        self._parent = os.getppid()
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Returns when the launcher lets go; 1 if the launcher or mpirun vanished.
+
+        In an elastic job it does so while other ranks run, if the rank has failed: by our end they notice, and by the 0
+        mpirun lets them live.
+        """
+        wake = self._catch_signals()
+        self._selector.register(wake, selectors.EVENT_READ, "signal")
+        self._selector.register(self._socket, selectors.EVENT_READ, "launcher")
+        self._send("hello", host=os.uname().nodename, pid=os.getpid())
+        while not (self._over or self._abandoned):
+            for key, mask in self._selector.select(self._timeout()):
+                if key.data == "signal":
+                    self._on_signals(os.read(wake, 64))
+                elif key.data == "launcher":
+                    self._on_launcher(mask)
+                elif key.data == "member":
+                    self._read_membership()
+                else:
+                    self._on_output(key.data)
+            self._on_time()
+        if self._abandoned and self._commits is not None and member.backup(self._environment) is None:
+            # At once: mpirun's daemon, which is cut off as well, may end us before our rank has gone.
+            shutil.rmtree(self._commits, ignore_errors=True)
+        end_descendants(os.getpid(), _ABANDONED_S if self._abandoned else _PATIENCE_S)
+        shutil.rmtree(self._segments, ignore_errors=True)
+        if self._abandoned:  # the guard may be gone, too
+            shutil.rmtree(job_folder.session(self._job), ignore_errors=True)
+        if self._commits is not None:
+            self._settle(self._commits)
+        if self._cut_off:
+            self._end_daemon()
+        return 1 if self._abandoned else 0
+
+    def _end_daemon(self) -> None:
+        """Ends mpirun's daemon, which would try to reach mpirun for a quarter of an hour. Slurm's own is left alone."""
+        if os.getppid() == self._parent and place.started_by_mpirun(os.environ):
+            os.kill(self._parent, signal.SIGTERM)
+
+    def _catch_signals(self) -> int:
+        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
+        # PR_SET_PDEATHSIG means the thread that started us; _on_signals looks whether the process has gone, too.
+        die_with_parent(signal.SIGHUP, self._parent)
+        return wake
+
+    def _timeout(self) -> float | None:
+        splitters = () if self._throttled else self._splitters.values()
+        times = [due for splitter in splitters if (due := splitter.due()) is not None]
+        times += [at for at in (self._kill_at, None if self._reported else self._drain_until) if at is not None]
+        if self._pulse is not None:
+            times.append(self._looked_at + self._pulse.step_s)
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _on_signals(self, numbers: bytes) -> None:
+        for signum in numbers:
+            if signum in (signal.SIGTERM, signal.SIGINT):
+                self._forward(signum)
+                if signum == signal.SIGTERM:
+                    self._kill_at = time.monotonic() + (_ELASTIC_TERM_S if self._elastic else _TERM_S)
+            elif signum == signal.SIGHUP and os.getppid() != self._parent:
+                self._forward(signal.SIGTERM)
+                self._kill_at = time.monotonic() + _TERM_S
+        self._look_at_child()
+        reap_orphans(self._child)
+
+    def _on_time(self) -> None:
+        now = time.monotonic()
+        self._stay_in_touch(now)
+        for stream, splitter in self._splitters.items():
+            if (due := splitter.due()) is not None and due <= now and not self._has_more(stream):
+                self._send_pieces(stream, splitter.flush(now))
+        if self._kill_at is not None and self._kill_at <= now:
+            self._kill_at = None
+            send(descendants(os.getpid()), signal.SIGKILL)
+        if self._drain_until is not None and self._child is not None:
+            self._drain(self._child, self._drain_until, now)
+        if self._reported and not self._unsent and not self._held and not self._tidied:
+            self._tidied = True
+            end_descendants(os.getpid(), _PATIENCE_S)
+
+    def _drain(self, child: subprocess.Popen[bytes], until: float, now: float) -> None:
+        """The rank has ended: its record comes after its output, which may wait for somebody to read it."""
+        if self._held and not self._has_told_end:
+            self._has_told_end = True
+            self._send("ended", failed=child.returncode != 0 and not self._told)
+        if self._reported:
+            return
+        if self._throttled:
+            self._drain_until = now + _PATIENCE_S
+        elif not self._pipes or until <= now:
+            self._report()
+
+    def _has_more(self, stream: str) -> bool:
+        """Whether the rest of a line may be in the pipe already: then it is not the rank that pauses, but we."""
+        pipe = self._pipes.get(stream)
+        return self._throttled or (pipe is not None and bool(select.select([pipe], [], [], 0)[0]))
+
+    # The rank's process
+
+    def _start_when_ready(self) -> None:
+        if self._command is None or self._child is not None or self._reported:
+            return
+        if self._errand is None:
+            self._start(self._command)
+        elif self._errand.ready:
+            reader, writer = os.pipe()
+            given = (self._errand.function, writer)
+            if self._start((*self._command, *map(str, given)), given):
+                self._pipes[RESULT] = reader
+                self._selector.register(reader, selectors.EVENT_READ, RESULT)
+            os.close(writer)
+
+    def _start(self, command: Sequence[str], given: Sequence[int] = ()) -> bool:
+        environment = child_environment(self._environment)
+        environment |= job_folder.segment_variables(self._segments, environment)
+        ends = self._prepare_membership()
+        environment |= member.variables(*ends, self._commits, self._leave)
+        if self._elastic:
+            # A rank alone is elastic: what else this job starts need not import Keras.
+            environment["TFDIST_ELASTIC"] = "1"
+        try:
+            self._child = subprocess.Popen(
+                command,
+                env=environment,
+                pass_fds=(*given, *ends),
+                # mpirun passes its input on to rank 0 but never the end of it: whoever reads all of it would hang.
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                preexec_fn=before_exec(signal.SIGKILL, own_session=False),  # noqa: PLW1509  (one thread)
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            why = program.obstacle(command[0], error) if isinstance(error, OSError) else error
+            line = f"{command[0]} cannot be started on {os.uname().nodename}: {why}"
+            self._send_pieces("stderr", self._splitters["stderr"].feed(line.encode() + b"\n", time.monotonic()))
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            self._reported = True
+            self._hold(0, "finished", code=code, signal=None, told=False, tail=[line])
+            return False
+        finally:
+            for end in ends:
+                os.close(end)
+        assert self._child.stdout is not None
+        assert self._child.stderr is not None
+        for stream, pipe in (("stdout", self._child.stdout), ("stderr", self._child.stderr)):
+            self._pipes[stream] = pipe.fileno()
+            self._selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
+        self._send("started", pid=self._child.pid)
+        return True
+
+    def _prepare_membership(self) -> tuple[int, int]:
+        """Returns the descriptors by which the rank tells that it has joined, and is told who has ended."""
+        self._member, writer = os.pipe()
+        self._selector.register(self._member, selectors.EVENT_READ, "member")
+        reader, self._news = os.pipe()
+        os.set_blocking(self._news, False)
+        os.write(self._news, member.TOKEN)
+        return writer, reader
+
+    def _read_membership(self) -> None:
+        """What the rank has told."""
+        while self._member is not None and select.select([self._member], [], [], 0)[0]:
+            events = os.read(self._member, _READ_BYTES)
+            for kind in (_MEMBER_KINDS.get(bytes((event,))) for event in events):
+                if kind is not None:
+                    self._send(kind)
+            if not events:
+                self._selector.unregister(self._member)
+                os.close(self._member)
+                self._member = None
+
+    def _forward(self, signum: int) -> None:
+        self._look_at_child()
+        if self._child is None or self._child.returncode is not None:
+            return
+        self._told = True
+        if signum == signal.SIGKILL:
+            send(descendants(os.getpid()), signum)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signum)
+
+    def _look_at_child(self) -> None:
+        if self._child is not None and self._drain_until is None and self._child.poll() is not None:
+            self._drain_until = time.monotonic() + _PATIENCE_S
+            if self._child.returncode == 0 or self._told:
+                return
+            if self._errand is not None:
+                self._errand.fail()
+            if self._elastic:
+                # Else whatever the rank has started would hold its pipes open, and the others wait for its record.
+                self._tidied = True
+                end_descendants(os.getpid(), _SHORT_PATIENCE_S)
+
+    def _on_output(self, stream: str) -> None:
+        data = os.read(self._pipes[stream], _READ_BYTES)
+        if not data:
+            self._selector.unregister(self._pipes.pop(stream))
+            return
+        if stream == RESULT:
+            assert self._errand is not None
+            self._errand.take(data)
+            return
+        self._tails[stream] = (self._tails[stream] + data)[-_TAIL_BYTES:]
+        self._send_pieces(stream, self._splitters[stream].feed(data, time.monotonic()))
+
+    def _report(self) -> None:
+        assert self._child is not None
+        self._read_membership()
+        for stream, splitter in self._splitters.items():
+            self._send_pieces(stream, splitter.flush(time.monotonic()))
+        for descriptor in self._pipes.values():
+            self._selector.unregister(descriptor)
+        self._pipes.clear()
+        self._reported = True
+        if self._errand is not None and not self._errand.answered and not self._told:
+            self._errand.fail()
+        status = self._child.returncode
+        self._hold(
+            0,
+            "finished",
+            code=status if status >= 0 else None,
+            signal=-status if status < 0 else None,
+            told=self._told,
+            tail=tail_lines(self._tails["stderr"]) or tail_lines(self._tails["stdout"]),
+        )
+
+    # The launcher's connection
+
+    def _send_pieces(self, stream: str, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            text = piece.text.decode(errors="surrogateescape")
+            self._hold(piece.size, "output", stream=stream, text=text, end=piece.end)
+
+    def _hold(self, size: int, kind: str, **fields: Any) -> None:
+        """Sends what is of that size in the launcher's window, after all output before it."""
+        self._held.append((size, kind, fields))
+        self._held_bytes += size
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._held and (self._window > 0 or not self._held[0][0]):
+            size, kind, fields = self._held.popleft()
+            self._held_bytes -= size
+            self._window -= size
+            self._unsent += self._sealer.seal(kind, **fields)
+        self._write()
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        self._unsent += self._sealer.seal(kind, **fields)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._abandon()
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        self._selector.modify(self._socket, events, "launcher")
+        if self._throttled != (len(self._unsent) + self._held_bytes > _UNSENT_BYTES):
+            self._throttled = not self._throttled
+            for stream, descriptor in self._pipes.items():
+                if self._throttled:
+                    self._selector.unregister(descriptor)
+                else:
+                    self._selector.register(descriptor, selectors.EVENT_READ, stream)
+                    if stream in self._splitters:
+                        self._splitters[stream].resume(time.monotonic())
+
+    def _on_launcher(self, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._write()
+        if not mask & selectors.EVENT_READ or self._abandoned:
+            return
+        try:
+            data = self._socket.recv(_READ_BYTES)
+            self._buffer.feed(data)
+            while (frame := self._buffer.take()) is not None:
+                self._obey(self._opener.open(*frame)[1])
+        except BlockingIOError:
+            return
+        except RefusedFrameError as refusal:
+            print(f"the supervisor of rank {self._rank} refused what tfdistrun sent: {refusal}", file=sys.stderr)
+            data = b""
+        except OSError:
+            data = b""
+        if not data:
+            self._abandon()
+
+    def _obey(self, message: Message) -> None:
+        if message.kind == "run" and self._command is None:
+            self._command = tuple(message.fields["command"])
+            self._elastic = message.fields["elastic"]
+            self._commits = self._make_folder(message.fields["commits"])
+            # Of another generation it has another name.
+            self._leave = None if self._commits is None else self._commits / f"leave-{self._job}"
+            self._watch(message.fields["silence_limit"])
+            self._window = message.fields["window"]
+        elif message.kind == "more":
+            self._window += message.fields["size"]
+            self._pass_on()
+        elif message.kind == "call" and self._errand is None:
+            self._errand = Errand(message.fields, self._send)
+        elif message.kind == "part" and self._errand is not None:
+            self._errand.add(message.fields["data"])
+        elif message.kind == "leave" and self._leave is not None:
+            with self._told_of(f"rank {self._rank} cannot be asked to leave"):
+                self._leave.touch()
+        elif message.kind == "gone" and self._news is not None:
+            with contextlib.suppress(OSError):  # the rank has ended, too
+                os.write(self._news, b"%d\n" % message.fields["who"])
+        elif message.kind == "signal":
+            self._forward(message.fields["number"])
+        elif message.kind == "release":
+            self._over, self._forget, self._backup = True, message.fields["forget"], message.fields["backup"]
+        self._start_when_ready()
+
+    def _make_folder(self, name: str) -> Path | None:
+        """The folder for commits; None without one."""
+        if not name:
+            return None
+        try:
+            return commit_file.make_folder(job_folder.MEMORY, name)
+        except OSError as error:
+            print(f"rank {self._rank} keeps no commits in {job_folder.MEMORY}: {error.strerror}", file=sys.stderr)
+            return None
+
+    def _settle(self, commits: Path) -> None:
+        """What becomes of the commits on this host."""
+        backup = member.backup(self._environment)
+        if backup is not None and self._backup == "drop":
+            with self._told_of(f"rank {self._rank} cannot remove the commits in {backup}"):
+                commit_file.drop(backup)
+        elif backup is not None and self._backup == "keep":
+            self._keep(commits, backup)
+        elif backup is not None and self._abandoned:
+            try:
+                (commits / "taken").mkdir()
+            except OSError:
+                return  # another supervisor of this host does it
+            with contextlib.suppress(OSError):  # nobody is left to be told
+                commit_file.keep_newest(commits, backup)
+        if self._forget or self._abandoned:
+            shutil.rmtree(commits, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _told_of(self, what: str) -> Iterator[None]:
+        """An error of a file is no loss of the launcher."""
+        try:
+            yield
+        except OSError as error:
+            print(f"{what}: {error}", file=sys.stderr)
+
+    def _keep(self, commits: Path, backup: Path) -> None:
+        try:
+            names, error = commit_file.keep_newest(commits, backup), ""
+        except OSError as trouble:
+            names, error = [], str(trouble)
+        with contextlib.suppress(OSError):  # the launcher has gone: there is nobody to be told
+            self._socket.settimeout(CONNECT_TIMEOUT_S)
+            self._socket.sendall(self._unsent + self._sealer.seal("kept", names=names, error=error))
+
+    def _watch(self, limit_s: float) -> None:
+        keep_alive(self._socket, limit_s)
+        self._looked_at = self._shown_at = time.monotonic()
+        self._pulse = Pulse(limit_s)
+        self._pulse.watch(self._rank)
+
+    def _stay_in_touch(self, now: float) -> None:
+        """Shows the launcher that this host is there, and looks whether the launcher's host still is."""
+        pulse = self._pulse
+        if pulse is None or now < self._looked_at + pulse.step_s:
+            return
+        if not is_unanswered(self._socket, pulse.step_s):
+            pulse.hear(self._rank)
+        lost = pulse.advance(now - self._looked_at)
+        self._looked_at = now
+        if lost:
+            self._cut_off = True
+            self._abandon()
+        # What waits to be sent is a sign of life itself, and more would pile up behind it.
+        elif now - self._shown_at >= pulse.limit_s / _SIGNS_OF_LIFE and not self._unsent:
+            self._shown_at = now
+            self._send("alive")
+
+    def _abandon(self) -> None:
+        """The launcher is gone: nobody wants this rank any more."""
+        if not self._over:
+            self._abandoned = True
+            self._forward(signal.SIGTERM)
+
+
+def tail_lines(data: bytes) -> list[str]:
+    """The last lines of what a stream carried, as text that any terminal can take; nothing where they tell nothing."""
+    telling = b"\n".join(line for line in data.split(b"\n") if not is_chatter(line))
+    lines = telling.decode(errors="replace").strip("\n").split("\n")[-TAIL_LINES:]
+    shown = [line.rstrip("\r").rpartition("\r")[2][:_TAIL_WIDTH] for line in lines]
+    return shown if any(line.strip() for line in shown) else []
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the rank's process gets: no key, a share of the cores' threads, and output that is seen when written."""
+    child = {name: value for name, value in environment.items() if name != KEY_VARIABLE}
+    ranks_here = int(environment.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
+    if ranks_here > 1:
+        cores = available().count
+        # Where mpirun has bound us to less than it has itself, that is our share already.
+        bound = os.sched_getaffinity(0) != os.sched_getaffinity(os.getppid())
+        child.update(thread_defaults(cores if bound else cores // ranks_here, environment))
+    child.setdefault("PYTHONUNBUFFERED", "1")
+    return child
+
+
+def main() -> int:
+    adopt_orphans()
+    ticket = Ticket.read(os.environ)
+    environment = {**os.environ, **place.variables(os.environ)}
+    rank = int(environment.get("OMPI_COMM_WORLD_RANK") or environment["PMIX_RANK"])
+    try:
+        connection = socket.create_connection((ticket.host, ticket.port), CONNECT_TIMEOUT_S)
+        keep_alive(connection, _FIRST_SILENCE_LIMIT_S)
+    except OSError as error:
+        print(
+            f"rank {rank} on {os.uname().nodename} cannot reach tfdistrun at {ticket.host}:{ticket.port}: "
+            f"{error.strerror or error}; check firewalls, or choose the network with --network-interfaces",
+            file=sys.stderr,
+        )
+        return 1
+    connection.setblocking(False)
+    return Supervisor(ticket, rank, connection, environment).run()
+
+
+if __name__ == "__main__":
+    ended = main()
+    sys.stderr.flush()
+    # Python's own way out takes 15 ms, for which the ranks would wait that go on without this one.
+    os._exit(ended)

@@ -1,0 +1,1 @@
+"""Messages between the launcher and the supervisors of its ranks, and the sockets they travel on."""

@@ -1,0 +1,184 @@
+"""The bytes that a job of `tfdist.run` carries: its function to the ranks, their results back. It looks into none.
+
+On the launcher's own machine they pass through files without a name, opened by way of /proc: no socket, nothing to be
+left behind. To other machines they travel in parts, in the authenticated frames of `record`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfdist.launch.wire.record import RefusedFrameError
+
+# Of the function with its arguments, and of each rank's result.
+LIMIT_BYTES = 1 << 30
+# Of one message; in base64 it stays below the limit of a frame.
+PART_BYTES = 1 << 19
+# The first byte of what a rank writes into its result pipe.
+RETURNED, FAILED = b"r", b"f"
+
+
+def anonymous_file() -> int:
+    """A descriptor of an empty file that has no name: it is gone when nobody has it open."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tfdist-run")
+    with tempfile.TemporaryFile() as file:  # where Python was built for an old C library
+        return os.dup(file.fileno())
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes all of `data` to a file or blocking pipe."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def machine(system: Path = Path("/proc")) -> str:
+    """Names host, kernel and process namespace: where these are the same, so are paths in /proc. Empty if unknown."""
+    try:
+        boot = (system / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{os.uname().nodename} {boot} {os.readlink(system / 'self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _digest(descriptor: int) -> str:
+    digest, offset = hashlib.sha256(), 0
+    while data := os.pread(descriptor, PART_BYTES, offset):
+        digest.update(data)
+        offset += len(data)
+    return digest.hexdigest()
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _decode(text: str) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise RefusedFrameError("a part that is not base64") from None
+    if not 0 < len(data) <= PART_BYTES:
+        raise RefusedFrameError(f"a part of {len(data)} bytes; expected 1 to {PART_BYTES}")
+    return data
+
+
+class Call:
+    """The launcher's end.
+
+    Args:
+        function: Descriptor of the file with the function's bytes.
+        results: Descriptor, by rank, of the file that its result goes to.
+    """
+
+    def __init__(self, function: int, results: Sequence[int]) -> None:
+        self._function, self._results = function, tuple(results)
+        self._size, self._digest = os.fstat(function).st_size, _digest(function)
+        self._kept = [0] * len(self._results)
+
+    def offer(self, rank: int) -> dict[str, Any]:
+        """The fields of the message `call` to a rank."""
+        here = f"/proc/{os.getpid()}/fd"
+        return {
+            "size": self._size,
+            "digest": self._digest,
+            "machine": machine(),
+            "source": f"{here}/{self._function}",
+            "sink": f"{here}/{self._results[rank]}",
+        }
+
+    def part(self, offset: int) -> str:
+        """The field of the message `part` that answers `fetch`; empty where there is no such part."""
+        return _encode(os.pread(self._function, PART_BYTES, offset)) if 0 <= offset < self._size else ""
+
+    def keep(self, rank: int, text: str) -> None:
+        """Takes the next part of a rank's result. Raises RefusedFrameError."""
+        data = _decode(text)
+        self._kept[rank] += len(data)
+        if self._kept[rank] > LIMIT_BYTES:
+            raise RefusedFrameError(f"a result of more than {LIMIT_BYTES} bytes")
+        write_all(self._results[rank], data)
+
+
+class Errand:
+    """The supervisor's end: brings the function to its rank and the result back.
+
+    Args:
+        offer: The fields of the message `call`.
+        send: Sends a message to the launcher.
+
+    Raises:
+        RefusedFrameError: If the offer cannot be meant.
+    """
+
+    def __init__(self, offer: dict[str, Any], send: Callable[..., None]) -> None:
+        self._size, self._digest, self._send = offer["size"], offer["digest"], send
+        if not 0 < self._size <= LIMIT_BYTES:
+            raise RefusedFrameError(f"announces a function of {self._size} bytes; expected 1 to {LIMIT_BYTES}")
+        near = bool(offer["machine"]) and offer["machine"] == machine()
+        found = _open(offer["source"], os.O_RDONLY) if near else None
+        self._sink = _open(offer["sink"], os.O_WRONLY) if near else None
+        self._received = 0 if found is None else self._size
+        self.function = anonymous_file() if found is None else found
+        self._taken = 0
+        self._failing = False
+        self._proceed()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the function is here, whole and as announced."""
+        return self._received == self._size
+
+    @property
+    def answered(self) -> bool:
+        """Whether the rank has begun to write a result or a failure."""
+        return self._taken > 0
+
+    def add(self, text: str) -> None:
+        """Takes the next part of the function. Raises RefusedFrameError."""
+        data = _decode(text)
+        if self._received + len(data) > self._size:
+            raise RefusedFrameError("more of the function than was announced")
+        write_all(self.function, data)
+        self._received += len(data)
+        self._proceed()
+
+    def take(self, data: bytes) -> None:
+        """Passes on what the rank wrote into its result pipe."""
+        if not self.answered and data.startswith(FAILED):
+            self.fail()
+        self._taken += len(data)
+        if self._taken > LIMIT_BYTES:
+            return  # cut short, it counts as no result; a rank checks before it writes
+        if self._sink is not None:
+            write_all(self._sink, data)
+        else:
+            self._send("result", data=_encode(data))
+
+    def fail(self) -> None:
+        """Tells the launcher at once that this rank has failed: the process may take time to end."""
+        if not self._failing:
+            self._failing = True
+            self._send("failing")
+
+    def _proceed(self) -> None:
+        if not self.ready:
+            self._send("fetch", offset=self._received)
+        elif os.fstat(self.function).st_size != self._size or _digest(self.function) != self._digest:
+            raise RefusedFrameError("the function's bytes are not those that were announced")
+
+
+def _open(path: str, flags: int) -> int | None:
+    """None where /proc does not let us: then the bytes travel in frames."""
+    with contextlib.suppress(OSError):
+        return os.open(path, flags | os.O_CLOEXEC)
+    return None

@@ -1,0 +1,255 @@
+"""The launcher's end of the connections to the ranks' supervisors: accepts and authenticates. It decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.launch.job.job import CLOSED
+from tfdist.launch.job.pulse import Pulse
+from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
+from tfdist.launch.wire.tcp import keep_alive
+from tfdist.launch.wire.ticket import Ticket
+from tfdist.system.stream.line import Piece
+
+SEND_TIMEOUT_S = 5.0
+# A stranger gets little time and memory, a rank sends its first message at once.
+STRANGER_TIMEOUT_S = 10.0
+STRANGER_LIMIT_BYTES = 4096
+_STRANGERS = 64
+_READ_BYTES = 1 << 16
+_WINDOW_BYTES, _ALL_WINDOWS_BYTES = 1 << 20, 1 << 26
+
+
+@dataclass(frozen=True)
+class Received:
+    """An event: a message of a rank, other than output. `address` is that of its host."""
+
+    rank: int
+    message: Message
+    address: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An event: a rank's connection ended. `how` goes on after "host x", as in "host x closed its connection"."""
+
+    rank: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An event: the channel itself failed."""
+
+    error: Exception
+
+
+def window(size: int) -> int:
+    """Bytes of output of each of `size` ranks that may be on their way."""
+    return min(_WINDOW_BYTES, max(_ALL_WINDOWS_BYTES // size, _READ_BYTES))
+
+
+class _Connection:
+    def __init__(self, connection: socket.socket, address: str, port: int) -> None:
+        self.socket, self.address, self.peer = connection, address, f"{address}:{port}"
+        self.rank: int | None = None
+        self.since = time.monotonic()
+        self.buffer = FrameBuffer(STRANGER_LIMIT_BYTES)
+
+
+class Channel:
+    """One thread that reads all connections. Events go to a queue, output and results straight to `write` and `keep`.
+
+    Of each rank's output a window is on its way at most: `grant` says that some of it is out, and there may be more. So
+    a launcher whose output is not read slows its ranks down, as any pipe does, and hears all the same how they end.
+
+    Args:
+        listener: A listening socket; the channel closes it.
+        ticket: The job's key and name.
+        size: Number of ranks.
+        events: Where events go.
+        write: Takes (rank, stream, piece).
+        warn: Takes a line about a refused connection; called once.
+        keep: Takes (rank, part of its result) and may refuse it; None where no result is wanted.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        ticket: Ticket,
+        size: int,
+        events: queue.SimpleQueue[Any],
+        write: Callable[[int, str, Piece], None],
+        warn: Callable[[str], None],
+        keep: Callable[[int, str], None] | None = None,
+    ) -> None:
+        self._listener, self._events, self._write, self._warn = listener, events, write, warn
+        self._keep = keep
+        self._size = size
+        self._opener = Opener(ticket.job, ticket.key, TO_LAUNCHER, range(size))
+        self._sealers = [Sealer(ticket.job, ticket.key, TO_RANK, rank) for rank in range(size)]
+        self._sending = threading.Lock()
+        self.window = window(size)
+        self._granted = [0] * size
+        self._ranks: dict[int, _Connection] = {}
+        self._strangers: list[_Connection] = []
+        self._warned = False
+        self._closing = False
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = socket.socketpair()
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._pulse = Pulse(math.inf)
+        self._thread = threading.Thread(target=self._run, name="tfdistrun-channel", daemon=True)
+
+    def start(self, silence_limit_s: float) -> None:
+        """Begins to read. A rank that has started is lost after a silence of `silence_limit_s`."""
+        self._pulse = Pulse(silence_limit_s)
+        self._thread.start()
+
+    def send(self, rank: int, kind: str, **fields: Any) -> None:
+        """Sends to a rank that has said hello; one that is gone shows as `Lost`, never as an exception."""
+        if (connection := self._ranks.get(rank)) is not None:
+            with contextlib.suppress(OSError), self._sending:
+                connection.socket.sendall(self._sealers[rank].seal(kind, **fields))
+
+    def grant(self, rank: int, size: int) -> None:
+        """So much of a rank's output is out. Any thread may call it."""
+        if rank >= self._size:  # of a larger generation before
+            return
+        with self._sending:
+            self._granted[rank] += size
+            due = self._granted[rank] if self._granted[rank] >= self.window // 4 else 0
+            self._granted[rank] -= due
+        if due:
+            self.send(rank, "more", size=due)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Ends thread and connections. Supervisors that still run take that as the end of the job."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._waker.send(b"x")
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        for connection in [*self._ranks.values(), *self._strangers]:
+            connection.socket.close()
+        self._listener.close()
+        if not self._thread.is_alive():  # else it waits for somebody to read its output, and ends with the process
+            self._selector.close()
+            self._wake.close()
+            self._waker.close()
+
+    def _run(self) -> None:
+        try:
+            before = time.monotonic()
+            while not self._closing:
+                for key, _ in self._selector.select(timeout=self._pulse.step_s):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif isinstance(key.data, _Connection):
+                        self._read(key.data)
+                self._drop_old_strangers()
+                now = time.monotonic()
+                self._drop_silent_ranks(now - before)
+                before = now
+        except Exception as error:  # noqa: BLE001  (whatever it is, the launcher has to end the job)
+            self._events.put(Broken(error))
+
+    def _accept(self) -> None:
+        try:
+            accepted, address = self._listener.accept()
+            keep_alive(accepted, self._pulse.limit_s)
+        except OSError:
+            return  # it has gone again, or no descriptor is free: the next round tries again
+        accepted.settimeout(SEND_TIMEOUT_S)
+        connection = _Connection(accepted, *address)
+        self._strangers.append(connection)
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        if len(self._strangers) > self._size + _STRANGERS:
+            self._refuse(self._strangers[0], "too many connections wait to identify themselves")
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.socket.recv(_READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        except OSError as error:
+            self._drop(connection, f"cannot be reached any more: {error.strerror}")
+            return
+        if not data:
+            self._drop(connection, CLOSED)
+            return
+        if connection.rank is not None:
+            self._pulse.hear(connection.rank)
+        connection.buffer.feed(data)
+        try:
+            while (frame := connection.buffer.take()) is not None:
+                self._deliver(connection, *self._opener.open(*frame))
+        except RefusedFrameError as refusal:
+            self._refuse(connection, str(refusal))
+
+    def _deliver(self, connection: _Connection, rank: int, message: Message) -> None:
+        if connection.rank is None:
+            if message.kind != "hello":
+                raise RefusedFrameError("the first message is not hello")
+            connection.rank, connection.buffer.limit_bytes = rank, FrameBuffer().limit_bytes
+            self._strangers.remove(connection)
+            self._ranks[rank] = connection
+        elif rank != connection.rank or message.kind == "hello":
+            raise RefusedFrameError(f"the connection of rank {connection.rank} speaks for another")
+        if message.kind == "alive":
+            return
+        if message.kind == "started":
+            self._pulse.watch(rank)  # until then the time is that of the start
+        if message.kind == "output":
+            fields = message.fields
+            if fields["stream"] not in ("stdout", "stderr"):
+                raise RefusedFrameError("output of an unknown stream")
+            try:
+                text = fields["text"].encode(errors="surrogateescape")
+            except UnicodeEncodeError:
+                raise RefusedFrameError("output that is no text and no bytes") from None
+            self._write(rank, fields["stream"], Piece(text, fields["end"]))
+        elif message.kind == "result":
+            if self._keep is None:
+                raise RefusedFrameError("a result that nobody asked for")
+            self._keep(rank, message.fields["data"])
+        else:
+            self._events.put(Received(rank, message, connection.address))
+
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(f"refused a connection from {connection.peer}: {reason}; further ones are not reported")
+        self._drop(connection, f"sent what is refused: {reason}")
+
+    def _drop(self, connection: _Connection, how: str) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection in self._strangers:
+            self._strangers.remove(connection)
+        if connection.rank is not None and self._ranks.get(connection.rank) is connection:
+            del self._ranks[connection.rank]
+            self._pulse.forget(connection.rank)
+            self._events.put(Lost(connection.rank, how))
+
+    def _drop_silent_ranks(self, elapsed_s: float) -> None:
+        for rank in self._pulse.advance(elapsed_s):
+            how = f"has not answered for {self._pulse.limit_s:g} s (TFDIST_HOST_TIMEOUT)"
+            self._drop(self._ranks[rank], how)
+
+    def _drop_old_strangers(self) -> None:
+        limit = time.monotonic() - STRANGER_TIMEOUT_S
+        for connection in [stranger for stranger in self._strangers if stranger.since < limit]:
+            self._refuse(connection, f"it did not identify itself within {STRANGER_TIMEOUT_S:g} s")

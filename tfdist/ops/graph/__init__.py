@@ -1,0 +1,1 @@
+"""How a collective stands in a graph: the call, its order, its error. No collective is here."""

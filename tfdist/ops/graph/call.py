@@ -1,0 +1,137 @@
+"""Runs one generated op and translates its error into tfdist's exceptions. Knows no collective."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import errors
+from tfdist.native import library
+from tfdist.ops.graph import caller, failure, order, replica
+from tfdist.world import tuning
+from tfdist.world.process_sets import ProcessSet
+
+# What collectives carry.
+DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+
+_forked: list[bool] = []  # not empty in a process that was forked from one that has imported this
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
+
+
+def run(op: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls the generated function `op` of a collective.
+
+    Raises:
+        TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
+        ConfigError: In one of several replicas of a `tf.distribute` strategy.
+    """
+    replica.need_one()
+    if tf.executing_eagerly():
+        with caller.named(kwargs.get("process_set", 0)):
+            return run_anytime(op, *args, order=order.here(), **kwargs)
+    if _forked:
+        # The threads that would run the graph are not there: it would hang instead of saying so.
+        library.call("tfdist_check_place")
+    return run_anytime(op, *args, order=order.here(), **kwargs)
+
+
+def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls the generated function `op`, which is no collective and needs no order.
+
+    Raises:
+        TfdistError: As `run`.
+    """
+    function = getattr(library.ops(), op)
+    try:
+        return function(*args, **kwargs)
+    except tf.errors.OpError as error:
+        raise failure.translated(error) from None
+
+
+def overlaps() -> bool:
+    """Whether gradients are reduced beside the computation: on a GPU, and on the CPU where a thread is asked for.
+
+    On the CPU both need the same cores.
+    """
+    return order.collective_device().startswith("GPU") or tuning.current().thread
+
+
+def factor_of(value: Any) -> tf.Tensor:
+    """A factor as an op takes it: a float64 scalar. `tf.cast` would take a Python number through float32."""
+    return tf.cast(value, tf.float64) if hasattr(value, "dtype") else tf.constant(value, tf.float64)
+
+
+def number_of(process_set: ProcessSet) -> int:
+    """The number of a process set, as an op takes it.
+
+    Raises:
+        ConfigError: If it is no process set.
+        NotInitializedError: If it is not in use.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise errors.ConfigError(
+            f"process_set takes a tfdist.ProcessSet; received {process_set!r}. Make one: tfdist.ProcessSet([0, 1])"
+        )
+    return process_set.number()
+
+
+def tensors_of(values: Sequence[Any], names: Sequence[str]) -> list[tf.Tensor]:
+    """The values as tensors.
+
+    Raises:
+        ConfigError: If one has a dtype that collectives do not carry; names it.
+    """
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    for tensor, name in zip(tensors, names, strict=True):
+        if tensor.dtype.name not in DTYPES:
+            raise errors.ConfigError(
+                f"{name} has dtype {tensor.dtype.name}; collectives carry {', '.join(DTYPES)}. Cast it first."
+            )
+    return tensors
+
+
+def differentiate(
+    gradients: Sequence[Any], function: Callable[[list[int], list[tf.Tensor]], Sequence[tf.Tensor]]
+) -> list[tf.Tensor | None]:
+    """Gradients of inputs from those of the results, where the results are floating: whole numbers have none.
+
+    Args:
+        gradients: Of each result: a tensor, a `tf.IndexedSlices` where rows of it were looked up, or None.
+        function: Takes the places of the floating ones and their gradients, all dense; returns one gradient each.
+    """
+    dense = {
+        place: tf.convert_to_tensor(gradient)
+        for place, gradient in enumerate(gradients)
+        if gradient is not None and gradient.dtype.is_floating
+    }
+    result: list[tf.Tensor | None] = [None] * len(gradients)
+    if not dense:
+        return result
+    results = function(list(dense), list(dense.values()))
+    for place, gradient in zip(dense, results, strict=True):
+        result[place] = gradient
+    return result
+
+
+def names_of(tensors: Sequence[Any], label: str) -> list[str]:
+    """A name for each tensor, the same on every rank: the label, numbered where there are several."""
+    if len(tensors) == 1:
+        return [label]
+    return [f"{label}/{index}" for index in range(len(tensors))]
+
+
+def refuse_device(**devices: str) -> None:
+    """Raises an error for a Horovod device argument that names a device.
+
+    Raises:
+        ConfigError: If any is not empty; the engine chooses by where the tensor lies.
+    """
+    for name, device in devices.items():
+        if device:
+            raise errors.ConfigError(
+                f"{name}={device!r} cannot be honoured: all collectives of a process run on its GPU, or on the CPU "
+                f"with TFDIST_GPU_OPERATIONS=mpi. Leave {name} empty."
+            )

@@ -1,0 +1,27 @@
+"""Whether XLA can compile functions with collectives here. Compiles nothing."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.native import library
+from tfdist.ops.graph import order
+
+
+def obstacle() -> str | None:
+    """Why `jit_compile=True` cannot work with collectives in this process; None where it can.
+
+    Example:
+
+    ```python
+    from tfdist.ops import xla
+
+    model.compile(optimizer, loss="mse", jit_compile=xla.obstacle() is None)
+    ```
+    """
+    built = library.build_info()
+    if not built["xla"]:
+        return f"with TensorFlow {built['tensorflow']} collectives have no form for XLA; install a newer TensorFlow."
+    if tf.config.get_visible_devices("GPU") and order.collective_device() == "CPU:0":
+        return "collectives run on the CPU (TFDIST_GPU_OPERATIONS=mpi) and XLA compiles for the GPU."
+    return None

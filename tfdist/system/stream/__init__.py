@@ -1,0 +1,1 @@
+"""Standard streams and lines of processes. Nothing here knows a job."""

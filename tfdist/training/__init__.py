@@ -1,0 +1,1 @@
+"""Gradients, optimizers and models of Keras on several ranks. Callbacks use it; it knows none of them."""

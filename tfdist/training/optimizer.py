@@ -1,0 +1,598 @@
+"""Makes a Keras optimizer reduce gradients over all ranks, once per update, at the one right place.
+
+The order is: accumulate locally, reduce once per update, finite check agreed by all ranks, clip, update.
+
+- A plain optimizer is met in `_clip_gradients`, which Keras calls once per update, after its own accumulation and
+  before clipping.
+- A `LossScaleOptimizer` decides by a finite check whether to update. Gradients are reduced before the check, so every
+  rank checks the same numbers. With accumulation in the inner optimizer the check runs on every step, but the
+  reduction must not; then the ranks agree on the check by one scalar, and the inner optimizer reduces.
+- Gradients of local variables are not reduced. What is decided from all gradients together, the finite check and the
+  global norm, is then agreed by one scalar each, so that the shared variables stay the same on every rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import errors
+from tfdist.ops.compression import AnyCompression, Compression, Compressor
+from tfdist.ops.graph import call
+from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
+from tfdist.training import keras_version
+from tfdist.training.gradients import GradientReduction, Grouping, name_of
+from tfdist.training.local_variable import LocalVariables, key_of
+from tfdist.training.noise_scale import GradientNorms
+from tfdist.training.schedule import ScaledSchedule
+from tfdist.world import runtime
+from tfdist.world.process_sets import ProcessSet, global_process_set
+
+
+@dataclass
+class _Distribution:
+    """What the parts of a distributed optimizer remember together. Not written to files.
+
+    Attributes:
+        reduction: How gradients are reduced.
+        local: Variables whose gradients are not.
+        factor: Multiplies the reduced gradient: Keras takes the mean of accumulated gradients, Horovod the sum.
+        variables: The variables of the gradients that are on their way through the optimizer.
+        traced: Whether a reduction is part of a `tf.function`, which settings made later do not reach.
+        norms: What is told of the gradients before and after each reduction.
+        label: What errors call the collective.
+    """
+
+    reduction: GradientReduction
+    local: LocalVariables = field(default_factory=LocalVariables)
+    factor: float = 1.0
+    variables: list[Any] = field(default_factory=list)
+    traced: bool = False
+    norms: GradientNorms | None = None
+    label: str = "gradients"
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        self.traced = self.traced or not tf.executing_eagerly()
+        reduced = self.reduction.reduce(gradients, variables, self.label, self.local, self.factor)
+        if self.norms is not None:
+            local = self.local.keys()
+            shared = [place for place, variable in enumerate(variables) if key_of(variable) not in local]
+            factor = self.factor * (self.reduction.process_set.size() if self.reduction.op is Sum else 1)
+            self.norms.observe([gradients[place] for place in shared], [reduced[place] for place in shared], factor)
+        return reduced
+
+
+class _Clipping:
+    """Mixed into the class of a Keras optimizer that holds rate and slots."""
+
+    _tfdist: _Distribution
+    clipnorm: float | None
+    global_clipnorm: float | None
+
+    def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
+        self._tfdist.variables = list(trainable_variables)
+        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> Any:
+        distribution = self._tfdist
+        if self.clipnorm or not self.global_clipnorm or not distribution.local.partial:
+            return super()._clip_gradients(grads)  # type: ignore[misc]
+        norm = distribution.reduction.global_norm(grads, distribution.variables, distribution.local)
+        # As in Keras, an IndexedSlices comes out dense.
+        dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
+        return tf.clip_by_global_norm(dense, self.global_clipnorm, use_norm=norm)[0]
+
+
+class _Distributed(_Clipping):
+    """Mixed into the class of a Keras optimizer whose gradients are those of one update."""
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> Any:
+        return super()._clip_gradients(self._tfdist.reduce(grads, self._tfdist.variables))
+
+
+class _DistributedLossScale:
+    """Mixed into the class of a `LossScaleOptimizer`, whose gradients `_reduce_before_check` reduces."""
+
+    _tfdist: _Distribution
+    inner_optimizer: Any
+
+    def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
+        finite = super().check_finite(grads)  # type: ignore[misc]
+        if not self.inner_optimizer.gradient_accumulation_steps and not self._tfdist.local.partial:
+            return finite
+        return self._tfdist.reduction.agree(finite)
+
+
+class _Registering:
+    """Mixed into the class of every distributed optimizer."""
+
+    _tfdist: _Distribution
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves the gradient of a variable on this rank: it is not reduced.
+
+        You need it where each rank holds a variable of its own, such as a part of a table that is spread over the
+        ranks. With `scale_local_gradients` its gradient is divided by the number of ranks: for the loss that is the
+        mean of the ranks' losses, as one process would train it. Weights and slots of local variables are not
+        broadcast, and `global_clipnorm` counts those of all ranks.
+
+        Where ranks have different numbers of local variables and a `LossScaleOptimizer` or `global_clipnorm`, use
+        `PartialDistributedOptimizer` on every rank, so that ranks without any take part in the agreement.
+
+        Args:
+            var: `keras.Variable` or `tf.Variable`, counted as the same where one is in the other.
+
+        Raises:
+            ConfigError: If it is no variable, or a compiled step already reduces its gradient.
+        """
+        if not isinstance(var, (keras.Variable, tf.Variable)):
+            raise errors.ConfigError(
+                f"register_local_var takes one keras.Variable or tf.Variable; received {var!r}. Call it once a "
+                "variable; for whole layers there is PartialDistributedOptimizer(..., local_layers=...)."
+            )
+        if self._tfdist.traced and var not in self._tfdist.local:
+            raise errors.ConfigError(
+                f"{name_of(var)} is registered after a compiled step has been made, which reduces its gradient. "
+                "Register local variables before the first step."
+            )
+        self._tfdist.local.add(var)
+
+
+class _UnscaledRate:
+    """Mixed into a distributed optimizer: what goes to a file is the rate of one process.
+
+    A file then continues at the right rate in one process, and a later job scales it for its own size. A
+    `LossScaleOptimizer` writes the variables of its inner optimizer too.
+    """
+
+    def get_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = super().get_config()  # type: ignore[misc]
+        source = keras_version.learning_rate_of(self)
+        if "learning_rate" not in config:  # a LossScaleOptimizer: its inner optimizer writes it
+            return config
+        if isinstance(source, ScaledSchedule):
+            config["learning_rate"] = keras.optimizers.schedules.serialize(source.schedule)
+        elif isinstance(config["learning_rate"], float):
+            config["learning_rate"] /= learning_rate_scale(self)
+        return config
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)  # type: ignore[misc]
+        source, factor = keras_version.learning_rate_of(self), learning_rate_scale(self)
+        for index, variable in enumerate(self.variables):  # type: ignore[attr-defined]
+            if variable is source and factor != 1.0:
+                rate = variable.numpy()
+                del store[str(index)]
+                store[str(index)] = rate / rate.dtype.type(factor)
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables(store)  # type: ignore[misc]
+        source, factor = keras_version.learning_rate_of(self), learning_rate_scale(self)
+        if isinstance(source, keras.Variable) and factor != 1.0:
+            source.assign(source * factor)
+
+
+def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: AnyCompression = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """Returns a Keras optimizer that reduces gradients over all ranks before it applies them.
+
+    You need it where you compile the model yourself or write the training loop; `tfdist.callbacks.DataParallel` wraps
+    the optimizer of a compiled model by itself. Class name and configuration stay those of `optimizer`, so a saved
+    model loads where tfdist is not installed. Gradient accumulation, clipping, weight decay, moving averages and
+    `LossScaleOptimizer` act on the reduced gradient.
+
+    With `op=Average` the gradient is the mean of the ranks' gradients. Where the loss is a mean over the batch this
+    equals one process on the concatenated batch if all ranks have equally large batches; otherwise it equals one
+    process that gives each sample of rank r the weight B / (n * b_r), for B samples in all, n ranks and b_r samples
+    on rank r.
+
+    Args:
+        optimizer: Not yet built; the returned optimizer is a copy.
+        name: Name of the returned optimizer; default: that of `optimizer`.
+        device_dense: Only "".
+        device_sparse: Only "".
+        compression: `Compression.none`, `.fp16` or `.bf16`, its name, or a `Compressor` of your own.
+        sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise gathered, and then
+            not compressed.
+        gradient_predivide_factor: With Average, divides by this before the sum and by the rest after.
+        op: `Average`, `Sum` or `Adasum` (of each gradient by itself; dense gradients only).
+        backward_passes_per_step: Steps whose gradients are added up on each rank for one update: the copy's
+            `gradient_accumulation_steps`. Files have that number, and Keras without tfdist takes the mean.
+        average_aggregated_gradients: Whether the update takes the mean of these gradients, not their sum.
+        num_groups: Number of collectives that the gradients are split into, in their order; 0 makes buckets of
+            `TFDIST_FUSION_THRESHOLD` bytes, last layer first, on GPUs and with a communication thread; one elsewhere.
+        groups: A number, as `num_groups`, or lists of variables: each list is one collective, all others one more.
+        process_set: The ranks that take part; on others the gradients stay as they are.
+        scale_local_gradients: Whether gradients of local variables (see `register_local_var` of the returned
+            optimizer) are divided by the number of ranks, with any `op`.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured.
+        NotInitializedError: Before `tfdist.init()`.
+
+    Example:
+
+    ```python
+    optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.01 * tfdist.size(), momentum=0.9))
+    model.compile(optimizer, loss="sparse_categorical_crossentropy")
+    ```
+    """
+    call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
+    call.number_of(process_set)
+    reduction = GradientReduction(
+        op,
+        Compression.of(compression),
+        sparse_as_dense,
+        gradient_predivide_factor,
+        Grouping.of(num_groups, groups),
+        scale_local_gradients,
+        process_set,
+    )
+    copy = _copy(optimizer, name)
+    _accumulate(copy, backward_passes_per_step)
+    distribution = _install(copy, reduction)
+    if not average_aggregated_gradients:
+        distribution.factor = float(backward_passes_per_step)
+    return copy
+
+
+def PartialDistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: AnyCompression = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: keras.layers.Layer | Collection[keras.layers.Layer] | None = None,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """Returns a `DistributedOptimizer` that leaves the gradients of some layers on their rank.
+
+    You need it where layers differ by rank, such as the parts of an embedding table that is spread over the ranks.
+    The layers' weights are not broadcast or averaged either.
+
+    Args:
+        optimizer: As in `DistributedOptimizer`, and so are the arguments that are not described here.
+        name: Name of the returned optimizer.
+        device_dense: Only "".
+        device_sparse: Only "".
+        compression: Of the gradients that are reduced.
+        sparse_as_dense: Of the gradients that are reduced.
+        gradient_predivide_factor: Of the gradients that are reduced.
+        op: Of the gradients that are reduced.
+        backward_passes_per_step: Of all gradients.
+        average_aggregated_gradients: Of all gradients.
+        num_groups: Of the gradients that are reduced.
+        groups: Of the gradients that are reduced.
+        process_set: The ranks that take part.
+        local_layers: A Keras layer or several, built or not; they may be others, or another number, on each rank.
+        scale_local_gradients: Whether the gradients of these layers are divided by the number of ranks.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured.
+        NotInitializedError: Before `tfdist.init()`.
+
+    Example:
+
+    ```python
+    optimizer = tfdist.PartialDistributedOptimizer(keras.optimizers.Adam(), local_layers=[part_of_table])
+    ```
+    """
+    local = LocalVariables()
+    local.add_layers(local_layers)
+    distributed = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    distributed._tfdist.local = local
+    return distributed
+
+
+def distribute(
+    optimizer: keras.optimizers.Optimizer,
+    compression: AnyCompression = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """Makes an existing optimizer distributed, in place, and returns it.
+
+    You need it for an optimizer that is compiled into a model or has state. A `train_function` traced before must be
+    made again. On a distributed optimizer it replaces the settings; local variables stay registered.
+
+    Args:
+        optimizer: A Keras 3 optimizer, built or not.
+        compression: As in `DistributedOptimizer`.
+        sparse_as_dense: As in `DistributedOptimizer`.
+        gradient_predivide_factor: As in `DistributedOptimizer`.
+        op: As in `DistributedOptimizer`.
+        scale_local_gradients: As in `DistributedOptimizer`.
+
+    Raises:
+        ConfigError: If an argument cannot be honoured.
+        NotInitializedError: Before `tfdist.init()`.
+
+    Example:
+
+    ```python
+    tfdist.optimizer.distribute(model.optimizer, compression="fp16")
+    ```
+    """
+    _install(
+        optimizer,
+        GradientReduction(
+            op,
+            Compression.of(compression),
+            sparse_as_dense,
+            gradient_predivide_factor,
+            scale_local=scale_local_gradients,
+        ),
+    )
+    return optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether the optimizer reduces its gradients over all ranks."""
+    return _distribution_of(optimizer) is not None
+
+
+def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) -> None:
+    """Makes the learning rate `factor` times that of one process; calling it again changes the factor.
+
+    Files keep the rate of one process.
+
+    Args:
+        optimizer: A distributed optimizer whose rate is a number or a `LearningRateSchedule`.
+        factor: More than 0.
+
+    Raises:
+        ConfigError: If the rate is a function, whose result cannot be written to a file unscaled.
+    """
+    if not factor > 0:
+        raise errors.ConfigError(f"the factor of the learning rate must be more than 0; received {factor}.")
+    inner = keras_version.inner_optimizer(optimizer)
+    source = keras_version.learning_rate_of(inner)
+    if isinstance(source, ScaledSchedule):
+        source.factor.assign(factor)
+    elif isinstance(source, keras.optimizers.schedules.LearningRateSchedule):
+        keras_version.set_learning_rate_source(inner, ScaledSchedule(source, factor))
+    elif isinstance(source, keras.Variable):
+        source.assign(source * (factor / learning_rate_scale(inner)))
+    else:
+        raise errors.ConfigError(
+            f"the learning rate is {source!r}, which cannot be scaled: use a number or a LearningRateSchedule, or "
+            "scale it yourself and pass scale_learning_rate=False."
+        )
+    inner._tfdist_rate_factor = float(factor)
+
+
+def learning_rate_scale(optimizer: keras.optimizers.Optimizer) -> float:
+    """The factor that `scale_learning_rate` set, 1.0 where it did not."""
+    return float(getattr(keras_version.inner_optimizer(optimizer), "_tfdist_rate_factor", 1.0))
+
+
+def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
+    """The rate of one process, or None where it is a schedule or a function."""
+    source = keras_version.learning_rate_of(optimizer)
+    if not isinstance(source, keras.Variable):
+        return None
+    return float(source.numpy()) / learning_rate_scale(optimizer)
+
+
+def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compressor | type[Compressor]) -> bool:
+    """Changes the compression of a distributed optimizer and nothing else; returns whether it was another one.
+
+    A `train_function` traced before must be made again if it was.
+    """
+    distribution = _distribution_of(optimizer)
+    assert distribution is not None
+    changed = distribution.reduction.compression is not compression
+    distribution.reduction = dataclasses.replace(distribution.reduction, compression=compression)
+    return changed
+
+
+def set_label(optimizer: keras.optimizers.Optimizer, label: str) -> None:
+    """Has errors call the reduction of a distributed optimizer by a name that is the same on every rank."""
+    optimizer._tfdist.label = label
+
+
+def observe(optimizer: keras.optimizers.Optimizer | None, norms: GradientNorms) -> bool:
+    """Tells `norms` of the gradients of each update; returns whether it was not told before.
+
+    A `train_function` traced before must be made again if it was not.
+
+    Raises:
+        ConfigError: If the optimizer is not distributed over all ranks, or combines gradients by Adasum.
+    """
+    distribution = _distribution_of(optimizer)
+    if distribution is None:
+        raise errors.ConfigError(
+            "the gradient noise scale is that of a distributed optimizer. Put the callback behind DataParallel in the "
+            "list, or compile the model with DistributedOptimizer."
+        )
+    if distribution.reduction.op is Adasum:
+        raise errors.ConfigError("the gradient noise scale needs the mean of the gradients; received op=Adasum.")
+    if distribution.reduction.process_set is not global_process_set:
+        raise errors.ConfigError("the gradient noise scale needs the gradients of all ranks; received a process set.")
+    changed = distribution.norms is not norms
+    distribution.norms = norms
+    return changed
+
+
+def reduction_of(optimizer: keras.optimizers.Optimizer) -> GradientReduction:
+    """How a distributed optimizer reduces its gradients."""
+    distribution = _distribution_of(optimizer)
+    assert distribution is not None
+    return distribution.reduction
+
+
+def local_variables(optimizer: keras.optimizers.Optimizer | None) -> list[Any]:
+    """The variables whose gradients a distributed optimizer leaves on this rank; none for any other optimizer."""
+    distribution = _distribution_of(optimizer)
+    return [] if distribution is None else distribution.local.variables()
+
+
+def local_layers(optimizer: keras.optimizers.Optimizer | None) -> list[keras.layers.Layer]:
+    """The layers that a distributed optimizer leaves to this rank; none for any other optimizer."""
+    distribution = _distribution_of(optimizer)
+    return [] if distribution is None else distribution.local.layers
+
+
+def has_local_variables(optimizer: keras.optimizers.Optimizer | None) -> bool:
+    """Whether ranks may have local variables; the same on every rank, also on one that has none."""
+    distribution = _distribution_of(optimizer)
+    return distribution is not None and distribution.local.partial
+
+
+def state_of_rank(optimizer: keras.optimizers.Optimizer | None, local: Iterable[Any] = ()) -> list[Any]:
+    """What differs by rank: gradients being accumulated, local variables, and the optimizer's slots for them.
+
+    Args:
+        optimizer: A built optimizer, distributed or not, or None.
+        local: More variables that are local.
+    """
+    variables = [*local, *local_variables(optimizer)]
+    if optimizer is None:
+        return variables
+    keys = {key_of(variable) for variable in variables}
+    slots = [slot for variable, slot in keras_version.slots(optimizer) if key_of(variable) in keys]
+    parts = [*variables, *slots, *keras_version.accumulators(optimizer)]
+    return list({id(part): part for part in parts}.values())
+
+
+def _copy(optimizer: Any, name: str | None) -> keras.optimizers.Optimizer:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise errors.ConfigError(f"optimizer must be a Keras 3 optimizer; received {type(optimizer)}.")
+    if is_distributed(optimizer):
+        raise errors.ConfigError("the optimizer is distributed already; wrap it once.")
+    if optimizer.built:
+        raise errors.ConfigError(
+            "the optimizer is built already, and a copy would lose its state. Use "
+            "tfdist.optimizer.distribute(optimizer), which changes it in place."
+        )
+    config = optimizer.get_config()
+    if name is not None:
+        config["name"] = name
+    return type(optimizer).from_config(config)
+
+
+def _distribution_of(optimizer: Any) -> _Distribution | None:
+    """Also of a `LossScaleOptimizer` around a distributed optimizer, which takes over its distribution."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not hasattr(type(optimizer), "_tfdist_base"):
+        inner: _Distribution | None = getattr(optimizer.inner_optimizer, "_tfdist", None)
+        return None if inner is None else _install(optimizer, inner.reduction)
+    return getattr(optimizer, "_tfdist", None)
+
+
+def _reduce_before_check(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None) -> Sequence[Any]:
+    """Of a `LossScaleOptimizer`: the finite check must see the same gradients on every rank."""
+    distribution = _distribution_of(optimizer)
+    if distribution is None or optimizer.inner_optimizer.gradient_accumulation_steps:
+        return gradients
+    return distribution.reduce(gradients, optimizer._trainable_variables if variables is None else variables)
+
+
+@functools.cache
+def _reach_loss_scaling() -> None:
+    keras_version.prepare_loss_scaling(_reduce_before_check)
+
+
+def _install(optimizer: keras.optimizers.Optimizer, reduction: GradientReduction) -> _Distribution:
+    """Changes the classes of the optimizer and the one inside it."""
+    runtime.rank()
+    _reach_loss_scaling()
+    known = getattr(optimizer, "_tfdist", None) or getattr(keras_version.inner_optimizer(optimizer), "_tfdist", None)
+    distribution: _Distribution = known or _Distribution(reduction)
+    distribution.reduction = reduction
+    reducing, inner = _reducing(optimizer), keras_version.inner_optimizer(optimizer)
+    for part in dict.fromkeys((optimizer, inner)):
+        base: type = getattr(type(part), "_tfdist_base", type(part))
+        if isinstance(part, keras.optimizers.LossScaleOptimizer):
+            part.__class__ = _loss_scale_class(base)
+        else:
+            part.__class__ = _reducing_class(base) if part is reducing else _clipping_class(base)
+        part._tfdist = distribution
+    return distribution
+
+
+def _accumulate(optimizer: keras.optimizers.Optimizer, steps: Any) -> None:
+    """Makes an optimizer that has not been built accumulate gradients."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise errors.ConfigError(f"backward_passes_per_step must be a number, 1 or more; received {steps!r}.")
+    inner = keras_version.inner_optimizer(optimizer)
+    if steps == 1:
+        return
+    if inner.gradient_accumulation_steps:
+        raise errors.ConfigError(
+            f"the optimizer accumulates gradients already (gradient_accumulation_steps="
+            f"{inner.gradient_accumulation_steps}), and backward_passes_per_step={steps} would do it again. Give one."
+        )
+    inner.gradient_accumulation_steps = steps
+
+
+def _reducing(optimizer: Any) -> Any:
+    """The part whose gradients are those of one update."""
+    inner = keras_version.inner_optimizer(optimizer)
+    return inner if inner is optimizer or inner.gradient_accumulation_steps else optimizer
+
+
+def _subclass(base: type, *mixins: type) -> type:
+    namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    subclass = type(base.__name__, (*mixins, base), {**namespace, "_tfdist_base": base})
+    keras_version.publish_as(subclass, base)
+    return subclass
+
+
+@functools.cache
+def _reducing_class(base: type) -> type:
+    return _subclass(base, _Distributed, _Registering, _UnscaledRate)
+
+
+@functools.cache
+def _clipping_class(base: type) -> type:
+    return _subclass(base, _Clipping, _Registering, _UnscaledRate)
+
+
+@functools.cache
+def _loss_scale_class(base: type) -> type:
+    return _subclass(base, _DistributedLossScale, _Registering, _UnscaledRate)

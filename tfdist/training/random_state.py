@@ -1,0 +1,86 @@
+"""The random state of a model, another one in each process. Not the seeds of TensorFlow, NumPy and Python.
+
+One seed in a script, which equal data on all ranks depends on, would give all ranks the same dropout masks and the same
+augmentation. So a number that no other process of the job has, or had, is folded into the states of Keras' seed
+generators.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfdist.training import keras_version
+from tfdist.world import runtime
+
+_MODULUS = 2**31 - 1
+# A golden section of the modulus: multiples of it lie as far apart as can be, so that neither equal seeds nor seeds
+# such as 1, 2, 3 meet those of another rank.
+_STRIDE = 1_327_217_885
+_FOLDED = "_tfdist_folded"
+_GLOBAL = "global seed"
+_resumed_at = [0]
+
+
+def folded(state: np.ndarray[Any, Any], process: int, resumed_at: int = 0) -> np.ndarray[Any, Any]:
+    """The state of a seed generator, a seed and a count, as a process has it.
+
+    Args:
+        state: The state that the script made, which is the same in each process.
+        process: The rank that the process started with; 0 changes nothing.
+        resumed_at: What processes before this one have reached; 0 changes nothing.
+    """
+    seed, count = (int(number) for number in state)
+    if resumed_at:
+        digest = hashlib.sha256(f"{seed} {resumed_at}".encode()).digest()
+        seed = int.from_bytes(digest[:8], "big") % _MODULUS
+    if process:
+        seed = (seed + process * _STRIDE) % _MODULUS
+    return np.array([seed, count], state.dtype)
+
+
+def begin_at(number: int) -> None:
+    """Notes that this process goes on with a training from a commit of processes before it, whose masks it would
+    repeat.
+    """
+    _resumed_at[0] = number
+
+
+def fold(model: keras.Model) -> None:
+    """Makes the random state of a model that of this process; what has been folded before, or restored, stays."""
+    process, resumed_at = runtime.first_rank(), _resumed_at[0]
+    for generator in _generators(model, make=bool(process or resumed_at)):
+        if _FOLDED not in vars(generator):
+            vars(generator)[_FOLDED] = True
+            if process or resumed_at:
+                generator.state.assign(folded(np.asarray(generator.state), process, resumed_at))
+
+
+def fold_again(model: keras.Model, number: int) -> None:
+    """Has a model whose random state was not kept draw other numbers than it drew up to there."""
+    for generator in _generators(model, make=False):
+        generator.state.assign(folded(np.asarray(generator.state), 0, number))
+
+
+def state_of_process() -> dict[str, Any]:
+    """What a backup keeps beside the states of a model: that of Keras' own generator, if it was used."""
+    generator = keras_version.global_seed_generator(make=False)
+    return {} if generator is None else {_GLOBAL: generator.state.numpy()}
+
+
+def restored(model: keras.Model, state: dict[str, Any]) -> None:
+    """Takes what `state_of_process` gave. The states in the model, which were restored too, stay as they are."""
+    if _GLOBAL in state:
+        generator: Any = keras_version.global_seed_generator(make=True)
+        generator.state.assign(state[_GLOBAL])
+        vars(generator)[_FOLDED] = True
+    for generator in keras_version.seed_generators_of(model):
+        vars(generator)[_FOLDED] = True
+
+
+def _generators(model: keras.Model, make: bool) -> list[Any]:
+    own = keras_version.global_seed_generator(make)
+    return [*keras_version.seed_generators_of(model), *([] if own is None else [own])]
