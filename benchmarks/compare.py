@@ -23,7 +23,7 @@ from typing import Any
 
 import document
 
-from tfdist.command.bench import size, table
+from tfdist.command.bench.measure import size, table
 
 HERE = Path(__file__).resolve().parent
 VARIABLE = "TFDIST_BENCH_HOROVOD_PYTHON"

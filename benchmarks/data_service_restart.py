@@ -27,7 +27,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import fetch
 from tfdist.data_service.inspection.dispatcher_client import DispatcherClient, encode_bytes, encode_number, fields
 from tfdist.data_service.server import port

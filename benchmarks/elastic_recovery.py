@@ -35,7 +35,7 @@ from typing import Any
 
 import two_hosts
 
-from tfdist.command.bench import table
+from tfdist.command.bench.measure import table
 
 SECONDS = 300
 STALL_S, HOST_S = 10, 5

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tfdist.command.bench import table
+from tfdist.command.bench.measure import table
 
 DEADLINE_S = 1800
 JOB = """

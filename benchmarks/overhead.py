@@ -22,7 +22,7 @@ from pathlib import Path
 
 import document
 
-from tfdist.command.bench import machine, table
+from tfdist.command.bench.measure import machine, table
 
 DEADLINE_S = 600
 CORES = 2

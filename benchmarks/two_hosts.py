@@ -22,7 +22,7 @@ from pathlib import Path
 
 import document
 
-from tfdist.command.bench import machine, size, table
+from tfdist.command.bench.measure import machine, size, table
 
 HOSTS = ("left", "right")
 RANKS_A_HOST = 2

@@ -17,11 +17,13 @@ from tfdist import config, errors
 from tfdist.autotune import record
 from tfdist.autotune.search import COMPARED, Verdict
 from tfdist.autotune.tuner import COMPARE, DONE, EXPLORE, WATCH, Order, Tuner
+from tfdist.callbacks.fit import fit_agreement
 from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.native import keras_version
 from tfdist.native.knobs import Setting, World, offered, settings
 from tfdist.ops.compression import Compression
 from tfdist.ops.graph import call, order
-from tfdist.training import keras_version, model_optimizer, optimizer
+from tfdist.training import model_optimizer, optimizer
 from tfdist.training.gradients import in_buckets
 from tfdist.training.local_variable import key_of
 from tfdist.world import runtime, tuning
@@ -55,6 +57,7 @@ def need_equal_settings() -> None:
             )
 
 
+@fit_agreement.left_out
 class Autotune(keras.callbacks.Callback):
     """Looks for the setting with the shortest step while it trains; `DataParallel` runs it where settings ask for it.
 

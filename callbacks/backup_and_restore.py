@@ -20,9 +20,10 @@ from tfdist.callbacks.store import snapshot, writer
 from tfdist.callbacks.store.failure_series import FailureSeries
 from tfdist.callbacks.store.snapshot import Position
 from tfdist.callbacks.store.writer import Writer
+from tfdist.native import keras_version
 from tfdist.system.atomic_file import need_folder
 from tfdist.system.local_path import local_path
-from tfdist.training import adapted_state, keras_version, model_optimizer, optimizer, random_state
+from tfdist.training import adapted_state, model_optimizer, optimizer, random_state
 
 _logger = logging.getLogger("tfdist")
 

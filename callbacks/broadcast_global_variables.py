@@ -16,6 +16,7 @@ from tfdist.ops.graph import call
 from tfdist.world import runtime
 
 
+@fit_agreement.agreeing
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the weights and optimizer state of one rank before the first step.
 

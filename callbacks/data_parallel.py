@@ -17,8 +17,8 @@ from tfdist.callbacks.fit import fit_agreement
 from tfdist.callbacks.fit.data_digest import complaint
 from tfdist.callbacks.fit.drift import checked
 from tfdist.callbacks.fit.model_hook import ModelHook, begin_equal
-from tfdist.callbacks.fit.optimizer_warmup import OptimizerWarmup
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
+from tfdist.callbacks.optimizer_warmup import OptimizerWarmup
 from tfdist.elastic import advice, loop
 from tfdist.ops import xla
 from tfdist.ops.compression import AnyCompression, Compression
@@ -28,6 +28,7 @@ from tfdist.world import runtime
 _logger = logging.getLogger("tfdist")
 
 
+@fit_agreement.agreeing
 class DataParallel(keras.callbacks.Callback):
     """Makes `model.fit` data-parallel over all ranks, for a model compiled in the ordinary way.
 

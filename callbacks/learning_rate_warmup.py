@@ -11,7 +11,7 @@ from tfdist import errors
 from tfdist.callbacks.fit.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
 from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.callbacks.fit.rate_setter import RateSetter
-from tfdist.training.keras_version import print_message
+from tfdist.native.keras_version import print_message
 from tfdist.world import runtime
 
 

@@ -13,6 +13,7 @@ from tfdist.ops.graph import call
 from tfdist.world import runtime
 
 
+@fit_agreement.agreeing
 class MetricAverageCallback(keras.callbacks.Callback):
     """Makes the logs of each epoch and each evaluation those of all ranks, for every callback of the list.
 

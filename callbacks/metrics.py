@@ -15,8 +15,9 @@ from tfdist import errors
 from tfdist.callbacks.fit import straggler
 from tfdist.callbacks.fit.compiled_optimizer import CompiledOptimizer
 from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.native import keras_version
 from tfdist.system.local_path import local_path
-from tfdist.training import keras_version, optimizer
+from tfdist.training import optimizer
 from tfdist.training.noise_scale import DEFAULT_DECAY, GradientNorms, estimate
 
 _logger = logging.getLogger("tfdist")

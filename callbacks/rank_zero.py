@@ -9,6 +9,7 @@ import keras
 
 import tfdist
 from tfdist import errors
+from tfdist.callbacks.fit import fit_agreement
 from tfdist.callbacks.fit.model_hook import ModelHook
 
 # Every hook of a Keras callback that takes part in training, evaluation and prediction.
@@ -19,6 +20,7 @@ _HOOKS = (
 ).split()
 
 
+@fit_agreement.left_out
 class RankZero(keras.callbacks.Callback):
     """Runs another callback on rank 0 and nothing on the other ranks.
 

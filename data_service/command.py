@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tfdist import config
-from tfdist.data_service.address import LARGEST_PORT, ServiceAddress, is_loopback
 from tfdist.data_service.inspection import advice, passes, table
+from tfdist.data_service.inspection.address import LARGEST_PORT, ServiceAddress, is_loopback
 from tfdist.data_service.inspection.control_client import plain, request
 from tfdist.data_service.inspection.status import DISPATCHER, WORKER
 from tfdist.data_service.inspection.survey import DEAD, UNKNOWN, describe, survey
@@ -29,7 +29,7 @@ from tfdist.data_service.server.config import (
     WorkerConfig,
 )
 from tfdist.errors import ConfigError, PeerLostError
-from tfdist.launch.option.option import amount
+from tfdist.system.terminal.command_line import amount
 
 FAILURE = 1
 _ACCEPTED = 202

@@ -17,30 +17,65 @@ from cpp_source import includes
 ROOT = Path(__file__).resolve().parents[1]
 # Folders of the checkout and the packages they are installed as.
 PACKAGES = {"tfdist": "tfdist", "callbacks": "tfdist.callbacks", "data_service": "tfdist.data_service"}
-# What the data service shares with the rest: process control, streams, what is not worth showing, whole files.
-DATA_SERVICE_TOOLS = (
-    "tfdist.native.library",  # the ops that run on workers, and what is counted, are in the library
-    "tfdist.system.process",
-    "tfdist.system.stream.descriptor",
-    "tfdist.system.stream.outlet",
-    "tfdist.system.stream.chatter",
-    "tfdist.launch.option.option",
-    "tfdist.system.atomic_file",
-    "tfdist.system.local_path",
-    "tfdist.system.exit_hook",
-    "tfdist.system.text_table",
-    "tfdist.system.http_server",
-    "tfdist.system.prometheus",
-)
-# The rooms of the data service that each of them may look into, beside what lies above them.
-DATA_SERVICE_ROOMS = {
-    "inspection": (),
-    "source": (),
-    "store": (),
-    "trainer": ("inspection",),
-    "server": ("inspection", "source"),
-    "process": ("inspection", "server"),
+# What each room may look into besides itself. A line has only rooms of lines before it, so there are no circles. All
+# see the rooms of BASE, each of which sees those before it; `tfdist` is the public names, loaded on first use.
+_LAUNCH = "protocol launch.wire launch.job launch.host"
+ROOMS = {
+    "errors": "",
+    "system": "",
+    "system.terminal": "",
+    "config": "",
+    "protocol": "",
+    "native": "",
+    "autotune": "native",
+    "observe": "native",
+    "world": "native observe protocol",
+    "ops.graph": "native world",
+    "ops": "native world ops.graph",
+    "training": "native world ops ops.graph",
+    "input": "native world ops",
+    "elastic": "native world ops ops.graph training input protocol",
+    "data_service.inspection": "",
+    "data_service.source": "native",
+    "data_service.store": "",
+    "data_service.trainer": "native data_service.inspection",
+    "data_service.server.journal": "data_service.inspection",
+    "data_service.server": "native data_service.inspection data_service.source data_service.server.journal",
+    "data_service.process": "data_service.inspection data_service.server",
+    "data_service": "data_service.inspection data_service.source data_service.store data_service.trainer "
+    "data_service.server data_service.process",
+    "callbacks.store": "",
+    "callbacks.fit": "native world ops ops.graph training input tfdist",
+    "callbacks": "native world ops ops.graph training elastic autotune data_service.trainer callbacks.fit "
+    "callbacks.store tfdist",
+    "facade": "world observe ops training",
+    "keras": "world ops training elastic callbacks facade",
+    "tensorflow.data": "world ops data_service",
+    "tensorflow": "world ops ops.graph training elastic facade tensorflow.data",
+    "launch.host": "",
+    "launch.host.cluster": "launch.host",
+    "launch.option": "launch.host launch.host.cluster",
+    "launch.job": "launch.host",
+    "launch.wire": "launch.job",
+    "launch.start": "launch.host launch.host.cluster launch.wire",
+    "launch.supervisor": f"{_LAUNCH} launch.start",
+    "launch.run": f"{_LAUNCH} launch.start launch.supervisor",
+    "launch": f"{_LAUNCH} launch.host.cluster launch.start launch.option launch.run",
+    "launch.function": "launch.wire launch.option launch",
+    "testing": "world tfdist",
+    "command.bench.measure": "native tfdist",
+    "command.bench.allreduce": "command.bench.measure testing tfdist",
+    "command.bench.train": "world ops callbacks command.bench.measure tfdist",
+    "command.bench.scale": "native command.bench.measure command.bench.allreduce command.bench.train",
+    "command.bench": "command.bench.measure command.bench.allreduce command.bench.train command.bench.scale",
+    "command.chaos": "",
+    "command.doctor": "native launch.start tfdist",
+    "command.image": "",
+    "command.timeline": "",
+    "command": "",
+    "tfdist": "",
 }
+BASE = ("errors", "system", "system.terminal", "config")
 # What a launcher must not wait for, and what starts MPI when it is imported.
 HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
 LIGHT_ROOMS = (
@@ -65,15 +100,26 @@ SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
 # knows which of both are not for what a rank starts.
 ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.system.ancestry")
 
-# C++: the rooms each room may include (itself always), and which room owns which foreign headers.
+# C++: the rooms that each room may include besides itself, likewise; and which rooms own which foreign headers.
+_CORE = "core/value core/place core/watch core/wire core/agree core/algorithm core/engine"
 CPP_ROOMS = {
-    "core": (),
-    "data": ("core",),
-    "mpi": ("core", "shm"),  # it introduces the ranks that share memory
-    "shm": ("core",),
-    "cuda": ("core",),
-    "nccl": ("core", "cuda"),
-    "tf": ("core", "data"),
+    "core/value": "",
+    "core/place": "core/value",
+    "core/watch": "core/value core/place",
+    "core/wire": "core/value core/place core/watch",
+    "core/agree": "core/value core/place core/watch core/wire",
+    "core/algorithm": "core/value core/place core/watch core/wire core/agree",
+    "core/engine": "core/value core/place core/watch core/wire core/agree core/algorithm",
+    "data": _CORE,
+    "shm": _CORE,
+    "mpi": f"{_CORE} shm",  # it introduces the ranks that share memory
+    "cuda": _CORE,
+    "nccl": f"{_CORE} cuda",
+    "tf": _CORE,
+    "tf/data": "data",
+    "tf/ops": "",
+    "tf/kernels": f"{_CORE} data tf",
+    "tf/xla": f"{_CORE} tf",
 }
 FOREIGN_OWNERS = {
     "mpi.h": "mpi",
@@ -210,54 +256,54 @@ def check_light_rooms(modules: list[Module]) -> list[str]:
     return problems
 
 
-def check_data_service(modules: list[Module]) -> list[str]:
-    known = {module.name for module in modules} | {"tfdist"}
-    allowed = ("tfdist.config", "tfdist.errors", "tfdist.data_service", *DATA_SERVICE_TOOLS)
-    return [
-        f"{module.name}:{imported.line} imports {imported.target}; of tfdist it may import config, errors and tools"
-        for module in modules
-        if in_room(module.name, "tfdist.data_service")
-        for imported in imports_of(module)
-        if in_room(imported.target, "tfdist") and imported.target != "tfdist.__version__"
-        if not in_room(own_module(imported.target, known), *allowed)
-    ]
+def room_of(name: str, packages: set[str]) -> str:
+    """The room of a module, without "tfdist."; "tfdist" for that of the public names."""
+    inside = name.removeprefix("tfdist").removeprefix(".")
+    if inside in ROOMS or name in packages:
+        return inside or "tfdist"
+    return inside.rpartition(".")[0] or "tfdist"
 
 
-def check_data_service_rooms(modules: list[Module]) -> list[str]:
-    root = "tfdist.data_service"
-    rooms = {f"{root}.{name}": (name, *others) for name, others in DATA_SERVICE_ROOMS.items()}
-    return [
-        f"{module.name}:{imported.line} imports {imported.target}; of the rooms it may look into {', '.join(allowed)}"
-        for module in modules
-        for room, allowed in rooms.items()
-        if in_room(module.name, room)
-        for imported in imports_of(module)
-        if in_room(imported.target, *(other for other in rooms if other.rpartition(".")[2] not in allowed))
-    ]
+def check_rooms(modules: list[Module]) -> list[str]:
+    known = {module.name for module in modules}
+    packages = {module.name for module in modules if module.is_package}
+    problems = []
+    for module in modules:
+        room = room_of(module.name, packages)
+        if room not in ROOMS:
+            problems.append(f"{module.name}: stands in no room; give {room} a row in ROOMS")
+            continue
+        base = BASE[: BASE.index(room)] if room in BASE else BASE
+        allowed = {room, *base, *ROOMS[room].split()}
+        for imported in imports_of(module):
+            if imported.target.partition(".")[0] in (
+                "callbacks",
+                "data_service",
+                "examples",
+                "benchmarks",
+                "tests",
+                "tools",
+            ):
+                problems.append(f"{module.name}:{imported.line} imports {imported.target}, which is not installed")
+            target = own_module(imported.target, known)
+            other = room_of(target, packages) if target else room
+            version = imported.target == "tfdist.__version__"
+            public = room == "tfdist" and imported.lazy
+            if other not in allowed and not version and not public:
+                problems.append(f"{module.name}:{imported.line} imports {imported.target}; {room} sees {ROOMS[room]}")
+    return problems
 
 
-def check_callbacks(modules: list[Module]) -> list[str]:
-    """Callbacks use what any plugin could, by its public names."""
-    return [
-        f"{module.name}:{imported.line} imports {imported.target}, which is private to tfdist"
-        for module in modules
-        if in_room(module.name, "tfdist.callbacks")
-        for imported in imports_of(module)
-        if in_room(imported.target, "tfdist") and not in_room(imported.target, "tfdist.callbacks")
-        if any(part.startswith("_") and not part.startswith("__") for part in imported.target.split("."))
-    ]
-
-
-def check_direction(modules: list[Module]) -> list[str]:
-    """Nothing looks up to callbacks, bench or examples, but an __init__ lazily, `tfdist.keras`, and bench itself."""
-    upper = ("tfdist.callbacks", "tfdist.command.bench", "callbacks", "examples", "benchmarks", "tests", "tools")
-    return [
-        f"{module.name}:{imported.line} imports {imported.target}; only an __init__ may, inside a function"
-        for module in modules
-        if not in_room(module.name, "tfdist.callbacks", "tfdist.keras", "tfdist.command.bench")
-        for imported in imports_of(module)
-        if in_room(imported.target, *upper) and not (module.is_package and imported.lazy)
-    ]
+def check_names(modules: list[Module]) -> list[str]:
+    """What begins with an underscore is private to its module, a module of that name to its package."""
+    problems = []
+    for module in modules:
+        package = module.name if module.is_package else module.name.rpartition(".")[0]
+        for imported in imports_of(module):
+            owner, _, private = imported.target.partition("._")
+            if private and not private.startswith("_") and in_room(owner, "tfdist") and owner != package:
+                problems.append(f"{module.name}:{imported.line} imports {imported.target}, which is private to {owner}")
+    return problems
 
 
 def check_serializers(modules: list[Module]) -> list[str]:
@@ -318,8 +364,8 @@ def _is_environment(node: ast.AST) -> bool:
 def check_includes(sources: dict[str, str]) -> list[str]:
     problems = []
     for path, text in sources.items():
-        room = path.partition("/")[0]
-        if room not in CPP_ROOMS or "/" not in path:
+        room = path.rpartition("/")[0]
+        if room not in CPP_ROOMS:
             problems.append(f"{path}: stands in no room; the rooms are {', '.join(CPP_ROOMS)}")
             continue
         for line, target in includes(text):
@@ -331,15 +377,15 @@ def check_includes(sources: dict[str, str]) -> list[str]:
 
 def _forbidden_include(path: str, room: str, target: str) -> str:
     name = target[1:-1]
+    other = name.rpartition("/")[0]
+    if other in CPP_ROOMS:
+        return "" if other in (room, *CPP_ROOMS[room].split()) else f"{room}/ may not look into {other}/"
     for header, owner in FOREIGN_OWNERS.items():
         if name == header or (header.endswith("/") and name.startswith(header)):
-            return "" if room == owner else f"only {owner}/ may"
-    other = name.partition("/")[0]
-    if other in CPP_ROOMS and "/" in name:
-        return "" if other in (room, *CPP_ROOMS[room]) else f"{room}/ may not look into {other}/"
+            return "" if room.partition("/")[0] == owner else f"only {owner}/ may"
     if target.startswith('"'):
         return 'write own headers with their room, as in "core/value/status.h"'
-    if room == "core" and name not in STANDARD_HEADERS:
+    if room.startswith("core/") and name not in STANDARD_HEADERS:
         intrinsics = target in INTRINSICS
         if not intrinsics or path != INTRINSICS_FILE:
             return f"only {INTRINSICS_FILE} may" if intrinsics else "core/ uses the C++ standard library only"
@@ -358,10 +404,8 @@ def check_cpp_environment(sources: dict[str, str]) -> list[str]:
 
 PYTHON_CHECKS = (
     check_light_rooms,
-    check_data_service,
-    check_data_service_rooms,
-    check_callbacks,
-    check_direction,
+    check_rooms,
+    check_names,
     check_serializers,
     check_environment,
 )
@@ -378,7 +422,7 @@ def test_python_rooms(check: Callable[[list[Module]], list[str]]) -> None:
 @pytest.mark.parametrize("check", CPP_CHECKS)
 def test_cpp_rooms(check: Callable[[dict[str, str]], list[str]]) -> None:
     sources = cpp_sources()
-    assert {"core", "mpi", "tf"} <= {path.partition("/")[0] for path in sources}
+    assert {"core/engine", "mpi", "tf"} <= {path.rpartition("/")[0] for path in sources}
     assert check(sources) == []
 
 
@@ -412,17 +456,20 @@ BAD_PYTHON = [
     (check_light_rooms, "tfdist.launch.host.host", "from tfdist import rank"),
     (check_light_rooms, "tfdist.config", "import numpy"),
     (check_light_rooms, "tfdist.launch.run.generations", "try:\n    import tensorflow\nexcept ImportError:\n    pass"),
-    (check_data_service, "tfdist.data_service.process.node", "from tfdist.world.runtime import rank"),
-    (check_data_service, "tfdist.data_service.process.node", "from tfdist import rank"),
-    (check_data_service, "tfdist.data_service.process.node", "from ...runtime import rank"),
-    (check_data_service_rooms, "tfdist.data_service.source.order", "from tfdist.data_service.trainer import watch"),
-    (check_data_service_rooms, "tfdist.data_service.server.port", "from ..process import node"),
-    (check_callbacks, "tfdist.callbacks.throughput", "from tfdist.world.runtime import _state"),
-    (check_direction, "tfdist.world.runtime", "from tfdist.callbacks import DataParallel"),
-    (check_direction, "tfdist.world.runtime", "def f():\n    import tfdist.callbacks"),
-    (check_direction, "tfdist.data_service.process.node", "import callbacks"),
-    (check_direction, "tfdist.ops.allreduce", "from tfdist.command.bench import size"),
-    (check_direction, "tfdist.world.runtime", "from examples import digits"),
+    (check_rooms, "tfdist.data_service.process.node", "from tfdist.world.runtime import rank"),
+    (check_rooms, "tfdist.data_service.process.node", "from tfdist import rank"),
+    (check_rooms, "tfdist.data_service.process.node", "from ...world.runtime import rank"),
+    (check_rooms, "tfdist.data_service.source.order", "from tfdist.data_service.process import node"),
+    (check_rooms, "tfdist.data_service.server.port", "from ..process import node"),
+    (check_rooms, "tfdist.data_service.process.node", "import callbacks"),
+    (check_rooms, "tfdist.world.runtime", "from tfdist.callbacks import DataParallel"),
+    (check_rooms, "tfdist.world.runtime", "def f():\n    import tfdist.callbacks"),
+    (check_rooms, "tfdist.world.runtime", "from examples import digits"),
+    (check_rooms, "tfdist.ops.allreduce", "from tfdist.callbacks.fit import drift"),
+    (check_rooms, "tfdist.system.process", "from tfdist import config"),
+    (check_rooms, "tfdist.attic.box", "import os"),
+    (check_names, "tfdist.callbacks.throughput", "from tfdist.world.runtime import _state"),
+    (check_names, "tfdist.launch.host.host", "from tfdist.callbacks._order import x"),
     (check_serializers, "tfdist.launch.host.host", "import pickle"),
     (check_serializers, "tfdist.launch.run.launcher", "def f():\n    from cloudpickle import loads"),
     (check_serializers, "tfdist.launch.host.host", "from multiprocessing.connection import Listener"),
@@ -458,9 +505,21 @@ def test_python_checks_find_a_violation(check: Callable[[list[Module]], list[str
 
 def test_eager_import_of_callbacks_in_an_init_is_found() -> None:
     eager = Module("tfdist", "from tfdist import callbacks\n", is_package=True)
-    assert check_direction([eager, *GOOD[1:]]) == [
-        "tfdist:1 imports tfdist.callbacks; only an __init__ may, inside a function"
-    ]
+    (problem,) = check_rooms([eager, *GOOD[1:]])
+    assert problem.startswith("tfdist:1 imports tfdist.callbacks; ")
+
+
+def test_every_row_is_a_room_and_sees_only_rooms_before_it() -> None:
+    modules = product_modules()
+    packages = {module.name for module in modules if module.is_package}
+    assert set(ROOMS) == {room_of(module.name, packages) for module in modules}
+    folders = {path.rpartition("/")[0] for path in cpp_sources()}
+    assert set(CPP_ROOMS) == folders
+    for rows in (ROOMS, CPP_ROOMS):
+        before: list[str] = []
+        for room, seen in rows.items():
+            assert set(seen.split()) <= {*before, "tfdist"}, room
+            before.append(room)
 
 
 def test_message_shows_the_chain_of_imports() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tfdist.errors import ConfigError
 from tfdist.system import ancestry, local_path
-from tfdist.system.text_table import aligned
+from tfdist.system.terminal.text_table import aligned
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ published. The other eight published figures are not used by it, only compared w
 from dataclasses import replace
 from pathlib import Path
 
-from tfdist.command.bench.option import Record
+from tfdist.command.bench.measure.request import Record
 from tfdist.command.bench.scale import scale_cluster, scale_prediction, scale_record, scale_step
 from tfdist.command.bench.scale.scale_cluster import Cluster
 from tfdist.command.bench.scale.scale_prediction import Manner, Plan

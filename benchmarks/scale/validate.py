@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfdist.command.bench import record, table
+from tfdist.command.bench.measure import record, table
 from tfdist.command.bench.scale import scale_step
 from tfdist.command.bench.scale.scale_step import Step
 

@@ -14,7 +14,8 @@ import keras
 
 import tfdist
 from tfdist import errors
-from tfdist.training import equality, gradient_record, keras_version, model_optimizer, optimizer
+from tfdist.native import keras_version
+from tfdist.training import equality, gradient_record, model_optimizer, optimizer
 from tfdist.training.local_variable import key_of
 from tfdist.world.process_sets import ProcessSet, global_process_set
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dis
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 import tfdist
 from tfdist import errors
-from tfdist.training import keras_version, optimizer
+from tfdist.native import keras_version
+from tfdist.training import optimizer
 from tfdist.world import runtime
 from tfdist.world.process_sets import global_process_set
 
+Kind = TypeVar("Kind", bound=keras.callbacks.Callback)
 # In the code of a callback: it runs collectives, or all ranks must do as it does.
 _COLLECTIVES = frozenset(
     "allreduce grouped_allreduce allgather grouped_allgather allgather_object broadcast grouped_broadcast broadcast_ "
@@ -46,6 +48,23 @@ _ADVICE = {
 }
 
 
+# By the decorators below.
+_agreeing: list[type[keras.callbacks.Callback]] = []
+_left_out: list[type[keras.callbacks.Callback]] = []
+
+
+def agreeing(kind: type[Kind]) -> type[Kind]:
+    """Decorates a callback of ours that runs collectives in each `fit`, and calls `agree` in its `on_train_begin`."""
+    _agreeing.append(kind)
+    return kind
+
+
+def left_out(kind: type[Kind]) -> type[Kind]:
+    """Decorates a callback that ranks may have differently: it acts on one only, or compares by itself."""
+    _left_out.append(kind)
+    return kind
+
+
 def agree(callback: keras.callbacks.Callback) -> None:
     """Compares over all ranks what this one knows of the `fit` that begins, once for all callbacks of its list.
 
@@ -60,7 +79,7 @@ def agree(callback: keras.callbacks.Callback) -> None:
     model: Any = callback.model
     params: Any = callback.params
     callbacks = keras_version.callbacks_of_fit(callback)
-    ours = [each for each in callbacks if isinstance(each, _agreeing())]
+    ours = [each for each in callbacks if isinstance(each, tuple(_agreeing))]
     group = global_process_set
     if optimizer.is_distributed(model.optimizer):
         group = optimizer.reduction_of(model.optimizer).process_set
@@ -91,16 +110,6 @@ def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:
     return f"fit begins differently on the ranks: {' Also, '.join(problems)}" if problems else ""
 
 
-def _agreeing() -> tuple[type, ...]:
-    from tfdist import callbacks
-
-    return (
-        callbacks.DataParallel,
-        callbacks.BroadcastGlobalVariablesCallback,
-        callbacks.MetricAverageCallback,
-    )
-
-
 def _knowledge(
     model: keras.Model, params: Mapping[str, Any], callbacks: Sequence[Any], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -126,14 +135,8 @@ def _knowledge(
 
 
 def _kind(callback: Any) -> str:
-    """Its class, with those of the callbacks inside; empty for one that acts on rank 0 only.
-
-    Whether `Autotune` is inside is a setting, which it compares by itself.
-    """
-    from tfdist.callbacks import RankZero
-    from tfdist.callbacks.autotune import Autotune
-
-    if isinstance(callback, (RankZero, Autotune)):
+    """Its class, with those of the callbacks inside; empty for one that is left out."""
+    if isinstance(callback, tuple(_left_out)):
         return ""
     inside = [_kind(part) for part in vars(callback).values() if isinstance(part, keras.callbacks.Callback)]
     return type(callback).__name__ + (f"({', '.join(filter(None, inside))})" if any(inside) else "")

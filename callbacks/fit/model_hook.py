@@ -25,8 +25,9 @@ from tfdist.callbacks.fit.drift import Drift
 from tfdist.callbacks.fit.epoch_end import EpochEnd
 from tfdist.callbacks.fit.step_function import translate_errors
 from tfdist.input import shuffle_warning
+from tfdist.native import keras_version
 from tfdist.ops.graph.sequence import Section
-from tfdist.training import adapted_state, keras_version, model_optimizer
+from tfdist.training import adapted_state, model_optimizer
 from tfdist.training.gradients import weighted_by
 from tfdist.training.local_variable import key_of
 from tfdist.training.model_build import Building

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from tfdist import errors
-from tfdist.training import keras_version
+from tfdist.native import keras_version
 
 # Optimizers whose velocity holds the rate of the step it came from: v = m*v - lr*g.
 _WITH_RATE_IN_VELOCITY = (keras.optimizers.SGD, keras.optimizers.RMSprop)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection import status
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.status import Status
 
 _LARGEST_ANSWER_BYTES = 1 << 20

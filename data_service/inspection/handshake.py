@@ -9,7 +9,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfdist import __version__
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.status import Status
 from tfdist.data_service.inspection.survey import Server, Survey, survey, unreachable
 from tfdist.errors import ConfigError, PeerLostError

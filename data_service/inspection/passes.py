@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.dispatcher_client import DispatcherClient, TaskTold, WorkerClient
 from tfdist.data_service.inspection.status import DRAINING, READY
 from tfdist.data_service.inspection.survey import Survey, at_once

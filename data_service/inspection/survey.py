@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection import status
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import accepts, fetch, plain
 from tfdist.data_service.inspection.dispatcher_client import DispatcherClient
 from tfdist.data_service.inspection.status import Status

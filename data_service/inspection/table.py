@@ -8,7 +8,7 @@ from tfdist.data_service.inspection.advice import Advice
 from tfdist.data_service.inspection.passes import Reading
 from tfdist.data_service.inspection.survey import Server, Survey
 from tfdist.data_service.inspection.wait_report import TrainerWait
-from tfdist.system.text_table import aligned
+from tfdist.system.terminal.text_table import aligned
 
 _HEAD = (
     "role",

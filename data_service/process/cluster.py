@@ -20,7 +20,7 @@ from tfdist.data_service.inspection.survey import Survey, survey
 from tfdist.data_service.process.autoscale import ScalePolicy
 from tfdist.data_service.server.config import DRAIN_TIMEOUT_S
 from tfdist.errors import ConfigError, PeerLostError
-from tfdist.system.stream import descriptor
+from tfdist.system.terminal import descriptor
 
 START_TIMEOUT_S = 120.0
 _MANAGER = (sys.executable, "-m", "tfdist.data_service.process.manager")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tfdist.system.stream.outlet import Outlet
+from tfdist.system.terminal.outlet import Outlet
 
 # What may wait for the reader; further lines are dropped, and counted.
 LIMIT_BYTES = 1 << 20

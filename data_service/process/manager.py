@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import fetch
 from tfdist.data_service.inspection.status import DISPATCHER, WORKER
 from tfdist.data_service.process.autoscale import ADD, DRAIN, KEEP, ScalePolicy

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.status import DISPATCHER
 from tfdist.data_service.process.restart import RestartPolicy, decide
 from tfdist.system.process import before_exec
-from tfdist.system.stream.chatter import is_chatter
+from tfdist.system.terminal.chatter import is_chatter
 
 STARTING, READY, DRAINING, WAITING, ENDED, FAILED = "starting", "ready", "draining", "waiting", "ended", "failed"
 _OVER = (ENDED, FAILED)

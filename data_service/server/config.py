@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.data_service.address import LARGEST_PORT, ServiceAddress, is_loopback
+from tfdist.data_service.inspection.address import LARGEST_PORT, ServiceAddress, is_loopback
 from tfdist.errors import ConfigError
 from tfdist.system.local_path import local_path
 

@@ -11,7 +11,7 @@ import random
 import socket
 from pathlib import Path
 
-from tfdist.data_service.address import LARGEST_PORT
+from tfdist.data_service.inspection.address import LARGEST_PORT
 from tfdist.errors import ConfigError
 
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import service_config_pb2
 
 from tfdist import __version__
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import accepts
 from tfdist.data_service.inspection.dispatcher_client import DispatcherClient
 from tfdist.data_service.inspection.handshake import check_versions, wait_for

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.service import _pywrap_server_lib
 
 from tfdist import config
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.handshake import shake_hands
 from tfdist.data_service.inspection.survey import DRAINED, Survey
 from tfdist.data_service.trainer import outlook, watch

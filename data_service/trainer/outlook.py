@@ -15,8 +15,8 @@ import socket
 import threading
 import time
 
-from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection import wait_report
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import request
 from tfdist.data_service.inspection.survey import DEAD, UNKNOWN, Survey, survey
 from tfdist.data_service.trainer import wait

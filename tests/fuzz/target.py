@@ -18,7 +18,7 @@ from tfdist.launch.host import host
 from tfdist.launch.wire import channel, record
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import commit_file
-from tfdist.system.stream import line
+from tfdist.system.terminal import line
 
 KEY = bytes(range(32))
 SIZE = 4

@@ -322,7 +322,7 @@ def model_of_rank(seed, scaled=False):
 
 
 def slots_of(model, layers):
-    pairs = tfdist.training.keras_version.slots(model.optimizer)
+    pairs = tfdist.native.keras_version.slots(model.optimizer)
     wanted = {id(variable) for layer in layers for variable in layer.weights}
     return [slot for variable, slot in pairs if id(variable) in wanted]
 

@@ -14,7 +14,7 @@ from tfdist.errors import ConfigError
 from tfdist.native.knobs import KIB, SHARED_CHUNKS, Setting
 from tfdist.system.atomic_file import write_atomically
 from tfdist.system.local_path import local_path
-from tfdist.system.text_table import aligned
+from tfdist.system.terminal.text_table import aligned
 
 _FIELDS = tuple(field.name for field in fields(Setting))
 COLUMNS = ("sample", "phase", *_FIELDS, "step_ms")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tfdist import __version__
 from tfdist.errors import BuildError, ConfigError
 from tfdist.system import home
-from tfdist.system.stream import descriptor
+from tfdist.system.terminal import descriptor
 
 USAGE_ERROR = 2
 BUILD_ERROR = 1

@@ -15,11 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfdist
 from tfdist import elastic, errors
 from tfdist.elastic.fit_data import part_of
 from tfdist.input.part import find, order_of, put_in_order
 from tfdist.ops.graph import replica
+from tfdist.ops.object import broadcast_object
 from tfdist.protocol import member
 from tfdist.training.model_build import build_optimizers, make_weights
 from tfdist.world import runtime
@@ -203,7 +203,7 @@ class _Training(elastic.KerasState):
         order = self.order
         if self.ordered_epoch == _NO_EPOCH:
             own = tf.io.serialize_tensor(order_of(iterator)).numpy()
-            order = tfdist.broadcast_object(own, 0, name="order of the data")
+            order = broadcast_object(own, 0, name="order of the data")
         put_in_order(iterator, tf.io.parse_tensor(order, tf.variant))
         if self.ordered_epoch in (_NO_EPOCH, self.epoch):
             return iterator

@@ -11,9 +11,10 @@ import numpy as np
 
 from tfdist import errors
 from tfdist.elastic.state import ObjectState
+from tfdist.native import keras_version
 from tfdist.ops.broadcast import broadcast_variables
 from tfdist.ops.object import allgather_object, broadcast_object
-from tfdist.training import adapted_state, keras_version, model_optimizer, optimizer
+from tfdist.training import adapted_state, model_optimizer, optimizer
 
 
 class TensorFlowState(ObjectState):

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import secrets
+import subprocess
 import sys
 import tempfile
 from argparse import Namespace
@@ -18,19 +19,21 @@ from tfdist.launch.host import core, host, interface, network
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.discovery import DiscoveryError, find_hosts, wait_for_hosts
 from tfdist.launch.job.membership import Rules
-from tfdist.launch.option import build_check, option, program
+from tfdist.launch.option import option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher, Plan
 from tfdist.launch.start import mpirun, starter, ulfm
 from tfdist.launch.wire.call import Call
 from tfdist.protocol import commit_file, member
-from tfdist.system import ancestry, home
+from tfdist.system import ancestry, home, program
 from tfdist.system.local_path import local_path
-from tfdist.system.stream import descriptor
+from tfdist.system.terminal import descriptor
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+# By its name, not imported: it belongs to the command `tfdist`, which sees the launcher.
+_BUILD_CHECK = (sys.executable, "-m", "tfdist.command.doctor.build_check")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,9 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         known, command = option.parse(sys.argv[1:] if argv is None else argv, _allocation)
         if known.check_build:
-            text, status = build_check.look()
-            print(text)
-            return status
+            return subprocess.run(_BUILD_CHECK, env=os.environ | {"PYTHONSAFEPATH": "1"}, check=False).returncode
         plan, console = _prepare(known, command)
         least = option.least(known)
         job = Launcher(plan, console) if least is None else _make_generations(known, plan, least, console)

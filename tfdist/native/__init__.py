@@ -1,1 +1,1 @@
-"""The shared library and what is read from it: loading, GPUs, the knobs of the engine. It runs no collective."""
+"""What tfdist stands on: the shared library, GPUs, knobs of the engine, Keras. It runs no collective."""

@@ -219,6 +219,18 @@ def call(name: str, *arguments: Any) -> None:
         raise _ERRORS.get(code, errors.TfdistError)(message.value.decode(errors="replace"))
 
 
+def gather(name: str, numbers: Sequence[int]) -> list[list[int]]:
+    """The numbers of all ranks, by rank; every rank calls it, with equally many.
+
+    Raises:
+        MismatchError: On every rank, if one calls another collective, or with more numbers.
+    """
+    count, size = len(numbers), ask("size")
+    gathered = (ctypes.c_int * (count * size))()
+    call("tfdist_gather", name.encode(), (ctypes.c_int * count)(*numbers), count, gathered)
+    return [list(gathered[rank * count : (rank + 1) * count]) for rank in range(size)]
+
+
 def ask(name: str, caller: str = "") -> int:
     """One number of this process's place in the job, such as "rank".
 
@@ -449,6 +461,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.tfdist_tune.argtypes = [ctypes.c_int64, ctypes.c_int64, number, text, number]
     library.tfdist_shutdown.argtypes = [number, text, number]
     library.tfdist_barrier.argtypes = [text, text, number]
+    library.tfdist_gather.argtypes = [text, numbers, number, numbers, text, number]
     library.tfdist_timeline_start.argtypes = [text, number, text, number]
     for name in ("timeline_stop", "shutdown_at_exit"):
         getattr(library, f"tfdist_{name}").argtypes = []

@@ -8,7 +8,6 @@ from typing import Any
 from tfdist.native import library
 from tfdist.system import prometheus
 from tfdist.system.prometheus import Family
-from tfdist.world import runtime
 
 _PREFIX = "tfdist_"
 # Of each operation; beside them "calls" and "bytes".
@@ -53,7 +52,7 @@ def metrics() -> dict[str, Any]:
     print(tfdist.metrics()["collectives"]["allreduce"]["wait_seconds"] - before)
     ```
     """
-    place = {"rank": runtime.rank(), "size": runtime.size(), "local_rank": runtime.local_rank()}
+    place = {name: library.ask(name) for name in ("rank", "size", "local_rank")}
     costs = {operation: _in_seconds(cost) for operation, cost in library.read_metrics().items()}
     return {**place, "collectives": costs}
 

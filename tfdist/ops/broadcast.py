@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors
+from tfdist.native import keras_version
 from tfdist.ops import allreduce, topology
 from tfdist.ops.graph import call, order, replica
 from tfdist.ops.reduction import Sum
-from tfdist.training import keras_version
 from tfdist.world import process_sets, runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 

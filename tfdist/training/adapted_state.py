@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import errors
+from tfdist.native import keras_version
 from tfdist.ops.object import allgather_object, broadcast_object
-from tfdist.training import keras_version
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 

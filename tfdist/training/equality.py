@@ -19,12 +19,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import errors
-from tfdist.native import hardware
+from tfdist.native import hardware, keras_version
 from tfdist.ops import allgather, broadcast
 from tfdist.ops.digest import digest_of
 from tfdist.ops.graph import call
 from tfdist.ops.object import allgather_object, broadcast_object
-from tfdist.training import adapted_state, keras_version, model_optimizer
+from tfdist.training import adapted_state, model_optimizer
 from tfdist.training import optimizer as optimizer_module
 from tfdist.training.local_variable import key_of
 from tfdist.world import runtime

@@ -13,10 +13,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-import tfdist
 from tfdist import errors
+from tfdist.native import keras_version
 from tfdist.ops.graph import replica
-from tfdist.training import keras_version, model_optimizer
+from tfdist.ops.object import allgather_object
+from tfdist.training import model_optimizer
+from tfdist.world import runtime
 
 _NAMED = 5
 
@@ -41,8 +43,8 @@ class Building:
         """
         model = self._model
         complete, problem = is_complete(model), replica.problem_of(model.distribute_strategy)
-        if tfdist.size() > 1:
-            by_rank = tfdist.allgather_object((complete, problem), name="models that are built")
+        if runtime.size() > 1:
+            by_rank = allgather_object((complete, problem), name="models that are built")
             complete = all(of_rank for of_rank, _ in by_rank)
             _raise_together([problem for _, problem in by_rank])
         if complete:
@@ -66,7 +68,7 @@ class Building:
         except errors.ConfigError as error:
             failure = error
         problem = None if failure is None else str(failure)
-        problems = tfdist.allgather_object(problem, name="weights are made") if tfdist.size() > 1 else [problem]
+        problems = allgather_object(problem, name="weights are made") if runtime.size() > 1 else [problem]
         if failure is not None:
             raise failure
         _raise_together(problems)
@@ -102,7 +104,7 @@ class _FirstStep:
 
     def _refuse_late(self, before: set[int], cause: Exception | None) -> None:
         late = [weight.path for weight in self._model.weights if id(weight) not in before]
-        if late and tfdist.size() > 1:
+        if late and runtime.size() > 1:
             raise errors.ConfigError(
                 f"the first step of model {self._model.name!r} made {len(late)} weights ({_listed(late)}), so each "
                 "rank began from values of its own. Make them before fit, in __init__ or build of the layer."
@@ -216,7 +218,7 @@ def _unbuilt(model: keras.Model) -> list[keras.layers.Layer]:
 def _raise_together(problems: list[str | None]) -> None:
     told = {rank: problem for rank, problem in enumerate(problems) if problem}
     if told:
-        own = told.get(tfdist.rank())
+        own = told.get(runtime.rank())
         raise errors.ConfigError(own or "; ".join(f"on rank {rank}: {problem}" for rank, problem in told.items()))
 
 

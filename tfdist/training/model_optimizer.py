@@ -12,7 +12,8 @@ from typing import Any
 import keras
 
 from tfdist import errors
-from tfdist.training import keras_version, optimizer
+from tfdist.native import keras_version
+from tfdist.training import optimizer
 from tfdist.training.local_variable import key_of
 
 # For each optimizer, which of the model's weights it updates; None where it has not been built.

@@ -23,10 +23,10 @@ import keras
 import tensorflow as tf
 
 from tfdist import errors
+from tfdist.native import keras_version
 from tfdist.ops.compression import AnyCompression, Compression, Compressor
 from tfdist.ops.graph import call
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
-from tfdist.training import keras_version
 from tfdist.training.gradients import GradientReduction, Grouping, name_of
 from tfdist.training.local_variable import LocalVariables, key_of
 from tfdist.training.noise_scale import GradientNorms

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdist.training import keras_version
+from tfdist.native import keras_version
 from tfdist.world import runtime
 
 _MODULUS = 2**31 - 1

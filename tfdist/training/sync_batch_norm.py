@@ -16,9 +16,10 @@ import keras
 import tensorflow as tf
 
 from tfdist import errors
+from tfdist.native import keras_version
 from tfdist.ops import allgather, allreduce
 from tfdist.ops.reduction import Sum
-from tfdist.training import gradients, keras_version
+from tfdist.training import gradients
 from tfdist.world import runtime
 
 _FIRST_ORDER_ONLY = (

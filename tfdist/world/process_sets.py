@@ -16,6 +16,8 @@ from tfdist.native import library
 
 _sets: dict[int, ProcessSet] = {}
 _state = {"dynamic": False}
+# In the place of a rank: a process of another job, and none.
+_STRANGER, _NOBODY = -1, -2
 
 
 def _checked(ranks: Any) -> list[int]:
@@ -261,10 +263,11 @@ def _add(process_set: ProcessSet) -> None:
 
 def _add_communicators(process_set: ProcessSet, whole: Any) -> None:
     """Every rank adds the communicators of all ranks, in the order of their first rank."""
-    from tfdist.ops.object import allgather_object
-
     mine = _ranks_of(process_set._comm, whole)
-    everybody = allgather_object(mine, name="communicators of process sets")
+    size = library.ask("size")
+    sent = mine if len(mine) <= size else [_STRANGER]  # one of more ranks than there are has strangers
+    gathered = library.gather("communicators of process sets", [*sent, *[_NOBODY] * (size - len(sent))])
+    everybody = [[rank for rank in ranks if rank != _NOBODY] for ranks in gathered]
     strangers = [rank for rank, ranks in enumerate(everybody) if not ranks or min(ranks) < 0]
     if strangers:
         raise errors.ConfigError(

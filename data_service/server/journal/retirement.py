@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.dispatcher_client import DispatcherClient
 from tfdist.data_service.inspection.survey import DEAD, DRAINED, READY, Server, Survey, look, survey
 from tfdist.errors import ConfigError, PeerLostError

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import __version__
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.handshake import check_versions, shake_hands, wait_for
 from tfdist.data_service.inspection.status import Status
 from tfdist.data_service.inspection.survey import Server

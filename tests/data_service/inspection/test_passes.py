@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist import data_service
-from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection import passes
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.dispatcher_client import DispatcherClient, TaskTold, WorkerClient
 from tfdist.data_service.inspection.passes import Pass, Reading, gather, read
 from tfdist.data_service.inspection.survey import DEAD, READY, Server, Survey, survey

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tfdist import data_service
-from tfdist.data_service.address import ServiceAddress
 from tfdist.data_service.inspection import survey as module
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import plain, request
 from tfdist.data_service.inspection.status import Status
 from tfdist.data_service.inspection.survey import at_once, describe, look, meet, survey

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import data_service
-from tfdist.data_service.address import ServiceAddress
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import fetch
 from tfdist.data_service.inspection.survey import Server, Survey
 from tfdist.data_service.inspection.wait_report import parse

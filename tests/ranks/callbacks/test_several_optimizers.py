@@ -15,8 +15,9 @@ from tfdist.callbacks import (
     Metrics,
 )
 from tfdist.errors import ConfigError
+from tfdist.native import keras_version
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
-from tfdist.training import keras_version, model_optimizer
+from tfdist.training import model_optimizer
 
 FEATURES, BATCH, STEPS = 4, 4, 6
 RATE = 0.02

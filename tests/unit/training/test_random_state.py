@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.training import keras_version, random_state
+from tfdist.native import keras_version
+from tfdist.training import random_state
 from tfdist.training.random_state import folded
 from tfdist.world import runtime
 

@@ -6,14 +6,15 @@ import importlib
 from collections.abc import Sequence
 
 from tfdist.command.bench import option
+from tfdist.command.bench.measure import request
 
 # Found by name when it is time: importing them imports TensorFlow.
 _BENCHMARKS = {
-    option.Allreduce: "tfdist.command.bench.allreduce.allreduce",
-    option.Train: "tfdist.command.bench.train.train",
-    option.Starts: "tfdist.command.bench.train.start",
-    option.Record: "tfdist.command.bench.scale.scale_record",
-    option.Scale: "tfdist.command.bench.scale.scale",
+    request.Allreduce: "tfdist.command.bench.allreduce.allreduce",
+    request.Train: "tfdist.command.bench.train.train",
+    request.Starts: "tfdist.command.bench.train.start",
+    request.Record: "tfdist.command.bench.scale.scale_record",
+    request.Scale: "tfdist.command.bench.scale.scale",
 }
 
 

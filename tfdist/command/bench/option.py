@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tfdist.command.bench import size
 from tfdist.command.bench.allreduce import case, plot
+from tfdist.command.bench.measure import size
+from tfdist.command.bench.measure.request import Allreduce, Record, Scale, Starts, Train
 from tfdist.command.bench.scale import scale_collective
 from tfdist.command.bench.train import network
 from tfdist.errors import ConfigError
-from tfdist.launch.option import option
+from tfdist.system.terminal import command_line
 
 _ALLREDUCE = """\
 Times tfdist.grouped_allreduce inside a tf.function, and checks its results, on the ranks that it is started on.
@@ -41,89 +41,6 @@ examples:
   tfdist bench scale --record VGG16 --image-size 224 --batch-size 64 --throughput 130.9 --output vgg16.json
   tfdist bench scale --step resnet50.json vgg16.json --cluster cluster.json --plot scale.png
 """
-
-
-@dataclass(frozen=True)
-class Allreduce:
-    """Options of `tfdist bench allreduce`. `rounds` None: as many as fit into `seconds`, for each size."""
-
-    sizes: tuple[int, ...]
-    tensors: tuple[int, ...]
-    dtypes: tuple[str, ...]
-    compressions: tuple[str, ...]
-    operation: str
-    rounds: int | None
-    seconds: float
-    eager: bool
-    threads: int
-    csv: Path | None
-    json: Path | None
-    plot: Path | None
-
-    @property
-    def groups(self) -> list[list[case.Case]]:
-        return case.grouped(self.sizes, self.tensors, self.dtypes, self.compressions)
-
-
-@dataclass(frozen=True)
-class Train:
-    """Options of `tfdist bench train`; `steps` are those of a round, 0 threads what TensorFlow chooses."""
-
-    model: str
-    image_size: int
-    batch_size: int
-    compression: str
-    jit_compile: bool
-    compare_single: bool
-    plain: bool
-    steps: int
-    rounds: int
-    warmup: int
-    threads: int
-    inter_op_threads: int
-    csv: Path | None
-    json: Path | None
-
-
-@dataclass(frozen=True)
-class Starts:
-    """Options of `tfdist bench train --starts`; `words` are those of each start."""
-
-    words: tuple[str, ...]
-    starts: int
-    ranks: int
-    csv: Path | None
-    json: Path | None
-
-
-@dataclass(frozen=True)
-class Record:
-    """Options of `tfdist bench scale --record`; `throughput` in images a second, None: measured here."""
-
-    model: str
-    image_size: int
-    batch_size: int
-    throughput: float | None
-    steps: int
-    warmup: int
-    threads: int
-    output: Path
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Options of `tfdist bench scale --step`; None: `gpus` that suit the cluster, the `threshold` of the settings."""
-
-    step: tuple[Path, ...]
-    cluster: Path
-    gpus: tuple[int, ...] | None
-    compressions: tuple[str, ...]
-    schedules: tuple[str, ...]
-    overlap: bool
-    threshold: int | None
-    csv: Path | None
-    json: Path | None
-    plot: Path | None
 
 
 # What each of the two forms of `tfdist bench scale` takes, and what it is where it was not given.
@@ -216,7 +133,7 @@ def _add_allreduce(parser: argparse.ArgumentParser) -> None:
     )
     budget.add_argument(
         "--seconds",
-        type=option.amount("seconds"),
+        type=command_line.amount("seconds"),
         default=5.0,
         metavar="S",
         help="time for each size: as many rounds as fit, 5 to 1,000 (default: %(default)g)",
@@ -282,7 +199,7 @@ def _add_scale(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=_positive, metavar="N", help="images a step (default: 8)")
     add(
         "--throughput",
-        type=option.amount("images a second"),
+        type=command_line.amount("images a second"),
         metavar="IMAGES/S",
         help="of one GPU: its time is shared out by operations (default: measure on this processor)",
     )
@@ -348,7 +265,7 @@ def _allreduce(known: argparse.Namespace) -> Allreduce:
         plot=known.plot,
     )
     case.check_operation(made.operation, made.dtypes)
-    _ = made.groups  # raises for what cannot be combined
+    case.groups_of(made)  # raises for what cannot be combined
     if made.plot is not None:
         plot.check(made.plot)
     return made

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tfdist.command.image.combination import Combination
 from tfdist.command.image.progress import mebibytes
-from tfdist.system.text_table import aligned
+from tfdist.system.terminal.text_table import aligned
 
 _OPTIONS = {
     "cuda": "--gpus all --shm-size 8g --ulimit memlock=-1 ",

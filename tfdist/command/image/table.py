@@ -9,7 +9,7 @@ from pathlib import Path
 from tfdist.command.image import version
 from tfdist.errors import ConfigError
 from tfdist.system.atomic_file import write_atomically
-from tfdist.system.text_table import aligned
+from tfdist.system.terminal.text_table import aligned
 
 _BEGIN = "<!-- versions: tfdist image versions --markdown FILE writes what follows -->"
 _END = "<!-- end of versions -->"

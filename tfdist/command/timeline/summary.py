@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfdist.command.timeline.trace_file import Event, Trace
-from tfdist.system.text_table import aligned
+from tfdist.system.terminal.text_table import aligned
 
 PHASES = ("wait", "pack", "reduce", "unpack")
 

@@ -12,7 +12,7 @@ from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.launch.function import parcel, session, verdict, worker
 from tfdist.launch.wire.call import write_all
-from tfdist.system.stream import descriptor
+from tfdist.system.terminal import descriptor
 
 _TEXT: tuple[type, ...] = (str,)
 _PATH: tuple[type, ...] = (str, os.PathLike)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tfdist.errors import ConfigError
 from tfdist.launch.host import host
 from tfdist.launch.host.host import Host
-from tfdist.launch.option import program
+from tfdist.system import program
 
 TIMEOUT_S = 20.0
 # As often as horovodrun.

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tfdist.launch.host.host import Host
 from tfdist.launch.job.echo import TRACEBACK
 from tfdist.launch.job.job import CLOSED, Job, LostHost, Obstacle, Outcome
-from tfdist.system.text_table import aligned
+from tfdist.system.terminal.text_table import aligned
 
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10

@@ -15,6 +15,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
 from tfdist.launch.option import option_file
+from tfdist.system.terminal import command_line
 
 START_TIMEOUT_S = 30.0
 ELASTIC_TIMEOUT_S = 600.0
@@ -92,21 +93,6 @@ def _bounds(text: str) -> tuple[int, int]:
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX; expected two numbers of workers, as in 1:4")
     return int(found[1]), int(found[2])
-
-
-def amount(unit: str) -> Callable[[str], float]:
-    """Parser of a finite number of more than 0; `unit` names it in the error."""
-
-    def parse_amount(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}; expected more than 0")
-        return value
-
-    return parse_amount
 
 
 def _port(text: str) -> int:
@@ -187,7 +173,7 @@ def _add_placement(group: Any) -> None:
     group.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     group.add_argument(
         "--start-timeout",
-        type=amount("seconds"),
+        type=command_line.amount("seconds"),
         default=START_TIMEOUT_S,
         metavar="SECONDS",
         help="end the job if not all ranks have started by then (default: %(default)g)",
@@ -231,7 +217,7 @@ def _add_elastic(group: Any) -> None:
     )
     group.add_argument(
         "--blacklist-cooldown-range",
-        type=amount("seconds"),
+        type=command_line.amount("seconds"),
         nargs=2,
         metavar=("MIN", "MAX"),
         help="use a lost host again after MIN seconds, twice as long after each further loss, MAX at most (default: "
@@ -239,7 +225,7 @@ def _add_elastic(group: Any) -> None:
     )
     group.add_argument(
         "--elastic-timeout",
-        type=amount("seconds"),
+        type=command_line.amount("seconds"),
         metavar="SECONDS",
         help="end the job if the hosts have no slots for --min-np ranks for so long (default: 600)",
     )

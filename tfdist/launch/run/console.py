@@ -11,9 +11,9 @@ from datetime import datetime
 
 from tfdist.errors import ConfigError
 from tfdist.system.local_path import local_path
-from tfdist.system.stream.chatter import is_chatter
-from tfdist.system.stream.line import LINE, PARTIAL, Piece, PrefixWriter
-from tfdist.system.stream.outlet import Outlet
+from tfdist.system.terminal.chatter import is_chatter
+from tfdist.system.terminal.line import LINE, PARTIAL, Piece, PrefixWriter
+from tfdist.system.terminal.outlet import Outlet
 
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 # How long a reader that takes nothing is waited for once the job ends.

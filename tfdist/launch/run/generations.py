@@ -32,8 +32,8 @@ from tfdist.launch.job.membership import (
 )
 from tfdist.launch.job.summary import kept, relaunch
 from tfdist.launch.run.console import Console
-from tfdist.launch.run.job_folder import MEMORY
 from tfdist.launch.run.launcher import Launcher, Plan, Prospect, signals_to
+from tfdist.launch.start.job_folder import MEMORY
 from tfdist.protocol import commit_file
 
 # For hosts of which nothing is wanted but that they forget.

@@ -18,7 +18,7 @@ if not __package__:
     # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
-from tfdist.launch.run import job_folder
+from tfdist.launch.start import job_folder
 from tfdist.launch.wire.ticket import JOB_VARIABLE
 from tfdist.protocol.member import backup
 from tfdist.system.process import adopt_orphans, before_exec, descendants, end_descendants

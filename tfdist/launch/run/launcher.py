@@ -22,9 +22,10 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host import host, interface, probe
 from tfdist.launch.job.job import Action, Do, Job, Outcome, Phase
 from tfdist.launch.job.summary import kept, render, survival
-from tfdist.launch.run import guard, job_folder
+from tfdist.launch.run import guard
 from tfdist.launch.run.console import READER_S, Console
 from tfdist.launch.run.data_cluster import START_TIMEOUT_S, DataCluster
+from tfdist.launch.start import job_folder
 from tfdist.launch.start.mpirun import Mpirun
 from tfdist.launch.supervisor import task
 from tfdist.launch.wire.call import Call

@@ -26,14 +26,13 @@ if not __package__:
 
 from tfdist.launch.host.core import available, thread_defaults
 from tfdist.launch.job.pulse import Pulse
-from tfdist.launch.option import program
-from tfdist.launch.run import job_folder
-from tfdist.launch.start import place
+from tfdist.launch.start import job_folder, place
 from tfdist.launch.wire.call import Errand
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
 from tfdist.launch.wire.tcp import is_unanswered, keep_alive
 from tfdist.launch.wire.ticket import KEY_VARIABLE, Ticket
 from tfdist.protocol import commit_file, member
+from tfdist.system import program
 from tfdist.system.process import (
     adopt_orphans,
     before_exec,
@@ -43,8 +42,8 @@ from tfdist.system.process import (
     reap_orphans,
     send,
 )
-from tfdist.system.stream.chatter import is_chatter
-from tfdist.system.stream.line import LineSplitter, Piece
+from tfdist.system.terminal.chatter import is_chatter
+from tfdist.system.terminal.line import LineSplitter, Piece
 
 CONNECT_TIMEOUT_S = 10.0
 # Until the launcher has told how long a silence it bears.

@@ -18,7 +18,7 @@ from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
 from tfdist.launch.wire.tcp import keep_alive
 from tfdist.launch.wire.ticket import Ticket
-from tfdist.system.stream.line import Piece
+from tfdist.system.terminal.line import Piece
 
 SEND_TIMEOUT_S = 5.0
 # A stranger gets little time and memory, a rank sends its first message at once.

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.launch.option.option import amount
 from tfdist.ops.object import broadcast_object
+from tfdist.system.terminal.command_line import amount
 from tfdist.tensorflow.data.compute_service import SIDES, TfDataServiceConfig, serve
 from tfdist.tensorflow.data.meeting import ComputeService
 from tfdist.world import runtime

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.command.bench import option
+from tfdist.command.bench.allreduce import case
 from tfdist.errors import ConfigError
 
 
@@ -51,7 +52,7 @@ def test_every_option_of_allreduce_arrives(tmp_path: Path) -> None:
         json=tmp_path / "a.json",
         plot=tmp_path / "a.png",
     )
-    assert [len(group) for group in given.groups] == [3, 3, 3, 3]
+    assert [len(group) for group in case.groups_of(given)] == [3, 3, 3, 3]
 
 
 def test_every_option_of_train_arrives(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from tfdist.command.bench.measure.statistic import expected_maximum
 from tfdist.command.bench.scale.scale_cluster import Cluster
 from tfdist.command.bench.scale.scale_prediction import Manner
 from tfdist.command.bench.scale.scale_step import Layer, Published, Step
-from tfdist.command.bench.statistic import expected_maximum
 
 STEP = Step("any", 32, 8, 1.0, (Layer("a", 2.0, (3000,)),), deviation=0.5)
 FREE = Cluster("free", 4, 4, float("inf"), float("inf"))

@@ -10,7 +10,7 @@ import pytest
 
 from tfdist.errors import ConfigError
 from tfdist.launch.run.console import READER_S, Console
-from tfdist.system.stream.line import LINE, PARTIAL, Piece
+from tfdist.system.terminal.line import LINE, PARTIAL, Piece
 
 
 def _descriptors(folder: Path, *names: str) -> dict[str, int]:

@@ -17,7 +17,7 @@ from tfdist.launch.wire import record
 from tfdist.launch.wire.channel import STRANGER_LIMIT_BYTES, Channel, Lost, Received
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Opener, RefusedFrameError, Sealer
 from tfdist.launch.wire.ticket import Ticket
-from tfdist.system.stream.line import Piece
+from tfdist.system.terminal.line import Piece
 
 
 class End:

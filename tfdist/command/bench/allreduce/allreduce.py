@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist.command.bench import machine, rank, record, size, statistic, table
 from tfdist.command.bench.allreduce import bandwidth, plot
-from tfdist.command.bench.allreduce.case import Case, uncompressed
-from tfdist.command.bench.option import Allreduce
-from tfdist.command.bench.progress import Progress
-from tfdist.command.bench.turn import rounds_within, take_turns
+from tfdist.command.bench.allreduce.case import Case, groups_of, uncompressed
+from tfdist.command.bench.measure import machine, rank, record, size, statistic, table
+from tfdist.command.bench.measure.progress import Progress
+from tfdist.command.bench.measure.request import Allreduce
+from tfdist.command.bench.measure.turn import rounds_within, take_turns
 from tfdist.errors import TfdistError
 from tfdist.testing import expected_sum, summable
 
@@ -39,7 +39,7 @@ def run(options: Allreduce) -> None:
     rank.introduce(f"{options.operation}, {how}, {options.threads} thread{'s' * (options.threads != 1)}", "allreduce")
     for dtype in uncompressed(options.dtypes, options.compressions):
         rank.say(f"{dtype} travels as it is: no compression applies to it.")
-    rows = [row for group in options.groups for row in _measure(group, options)]
+    rows = [row for group in groups_of(options) for row in _measure(group, options)]
     if tfdist.rank() != 0:
         return
     print(table.aligned(HEAD, [_cells(row) for row in rows]), flush=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.command.bench import size
+from tfdist.command.bench.measure import size
+from tfdist.command.bench.measure.request import Allreduce
 from tfdist.errors import ConfigError
 
 # Bytes of an element. Of these, compression applies to float32 and float64; an average, to the floating ones.
@@ -40,6 +41,11 @@ class Case:
         """Elements of each tensor: all alike, but for a remainder that the first ones share."""
         elements = self.size_bytes // ELEMENT_BYTES[self.dtype]
         return [elements // self.tensors + (index < elements % self.tensors) for index in range(self.tensors)]
+
+
+def groups_of(request: Allreduce) -> list[list[Case]]:
+    """The rows that a request stands for, as `grouped` makes them."""
+    return grouped(request.sizes, request.tensors, request.dtypes, request.compressions)
 
 
 def grouped(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfdist.command.bench import size
+from tfdist.command.bench.measure import size
 from tfdist.errors import ConfigError
 
 Row = Mapping[str, Any]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdist import config
-from tfdist.command.bench import record, size, table
-from tfdist.command.bench.option import Scale
+from tfdist.command.bench.measure import record, size, table
+from tfdist.command.bench.measure.request import Scale
 from tfdist.command.bench.scale import scale_cluster, scale_plot, scale_prediction, scale_step
 from tfdist.command.bench.scale.scale_cluster import Cluster
 from tfdist.command.bench.scale.scale_prediction import Manner, Plan

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.command.bench import statistic
 from tfdist.command.bench.allreduce import case
+from tfdist.command.bench.measure import statistic
 from tfdist.command.bench.scale import scale_collective
 from tfdist.command.bench.scale.scale_cluster import Cluster
 from tfdist.command.bench.scale.scale_step import Step

@@ -22,9 +22,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.command.bench import machine, rank, statistic
-from tfdist.command.bench.option import Record
-from tfdist.command.bench.progress import Progress
+from tfdist.command.bench.measure import machine, rank, statistic
+from tfdist.command.bench.measure.progress import Progress
+from tfdist.command.bench.measure.request import Record
 from tfdist.command.bench.scale import scale_operation, scale_step
 from tfdist.command.bench.scale.scale_step import Layer, Step
 from tfdist.command.bench.train import train

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfdist.command.bench import record
 from tfdist.command.bench.allreduce import case
+from tfdist.command.bench.measure import record
 from tfdist.command.bench.scale.scale_document import Document
 from tfdist.errors import ConfigError
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from tfdist import config
-from tfdist.command.bench import machine, record, statistic, table
-from tfdist.command.bench.option import Starts
-from tfdist.command.bench.progress import Progress
+from tfdist.command.bench.measure import machine, record, statistic, table
+from tfdist.command.bench.measure.progress import Progress
+from tfdist.command.bench.measure.request import Starts
 from tfdist.errors import BuildError, ConfigError
 
 HEAD = "start,ranks ms,least ms,communication ms,independent ms,least ms,ranks / independent".split(",")

@@ -18,9 +18,9 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.callbacks import DataParallel
-from tfdist.command.bench import machine, rank, record, statistic, table
-from tfdist.command.bench.option import Record, Train
-from tfdist.command.bench.progress import Progress
+from tfdist.command.bench.measure import machine, rank, record, statistic, table
+from tfdist.command.bench.measure.progress import Progress
+from tfdist.command.bench.measure.request import Record, Train
 from tfdist.command.bench.train import network
 from tfdist.errors import ConfigError
 from tfdist.ops import xla

@@ -162,6 +162,22 @@ Status Barrier(const char* name) {
   return engine->Barrier(name != nullptr ? name : "");
 }
 
+Status Gather(const char* name, const int* mine, int count, int* all) {
+  std::shared_ptr<Engine> engine;
+  TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
+  GatherOptions options;
+  options.name = name;
+  options.tensor_names = {name};
+  options.equal_rows = true;
+  const TensorView input{DType::kInt32, {count}, const_cast<int*>(mine)};
+  const auto allocate = [all](int, const std::vector<int64_t>& shape, TensorView* output) {
+    *output = TensorView{DType::kInt32, shape, all};
+    return Status::Ok();
+  };
+  std::vector<int64_t> rows;
+  return engine->Allgather(options, {input}, allocate, &rows);
+}
+
 void EndWithStatus(int exit_status, void*) {
   char message[1024] = "";
   const int clean = exit_status == 0 ? 1 : 0;
@@ -332,6 +348,12 @@ int64_t tfdist_most_chunk_bytes(void) {
 
 int tfdist_barrier(const char* name, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] { return tfdist::Barrier(name); });
+}
+
+int tfdist_gather(const char* name, const int* mine, int count, int* all, char* message,
+                  int message_size) {
+  return tfdist::Guarded(message, message_size,
+                         [&] { return tfdist::Gather(name, mine, count, all); });
 }
 
 void tfdist_set_calling_thread(const char* name) { tfdist::SetCallingThread(name); }

@@ -100,6 +100,10 @@ TFDIST_EXPORT void tfdist_set_calling_thread(const char* name);
 
 TFDIST_EXPORT int tfdist_barrier(const char* name, char* message, int message_size);
 
+// Gathers `count` numbers of each rank, in the order of the ranks. `all` has room for count * size.
+TFDIST_EXPORT int tfdist_gather(const char* name, const int* mine, int count, int* all,
+                                char* message, int message_size);
+
 // All ranks call each alike. A process set gets a number above 0.
 TFDIST_EXPORT int tfdist_add_process_set(const int* ranks, int count, int* process_set,
                                          char* message, int message_size);

@@ -46,7 +46,7 @@ def test_a_name_that_is_not_known() -> None:
 
 
 def test_machine_is_described(tmp_path: Path) -> None:
-    from tfdist.command.bench import machine
+    from tfdist.command.bench.measure import machine
 
     (tmp_path / "cpuinfo").write_text(
         "processor\t: 0\nmodel name\t: A B 3000\nprocessor\t: 1\nmodel name\t: A B 3000\n"

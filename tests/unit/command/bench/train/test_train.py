@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tfdist.command.bench import option, rank
+from tfdist.command.bench import option
+from tfdist.command.bench.measure import rank
 from tfdist.command.bench.train import train
 from tfdist.errors import ConfigError
 

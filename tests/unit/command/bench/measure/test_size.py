@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.command.bench import size
+from tfdist.command.bench.measure import size
 from tfdist.errors import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.command.bench.progress import Progress
+from tfdist.command.bench.measure.progress import Progress
 
 
 class Clock:

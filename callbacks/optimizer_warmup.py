@@ -9,7 +9,8 @@ import keras
 import tfdist
 from tfdist.callbacks.fit.rate_setter import velocities
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
-from tfdist.training import keras_version, optimizer
+from tfdist.native import keras_version
+from tfdist.training import optimizer
 
 
 class OptimizerWarmup(LearningRateWarmupCallback):

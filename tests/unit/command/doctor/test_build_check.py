@@ -1,4 +1,4 @@
-"""Tests of tfdist.launch.option.build_check."""
+"""Tests of tfdist.command.doctor.build_check."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.command.doctor import child
-from tfdist.launch import command
-from tfdist.launch.option import build_check
+from tfdist.command.doctor import build_check, child
 
 # As tfdist.command.doctor.probe prints it on a machine without a GPU, and on one with.
 FOUND: dict[str, Any] = {
@@ -74,12 +72,14 @@ def test_what_is_missing() -> None:
 
 def test_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(child, "probe", lambda: FOUND)
-    assert command.main(["-cb"]) == 0
+    assert build_check.main() == 0
     assert capsys.readouterr().out.startswith("tfdist v0.1.0:\n\nAvailable Frameworks:\n")
     monkeypatch.setattr(child, "probe", lambda: FOUND | {"library": {"error": "none"}})
-    assert command.main(["--check-build"]) == 1
+    assert build_check.main() == 1
     monkeypatch.setattr(child, "probe", lambda: "it ended with SIGSEGV")
-    assert build_check.look() == ("tfdist: it ended with SIGSEGV", 1)
+    capsys.readouterr()
+    assert build_check.main() == 1
+    assert capsys.readouterr().out == "tfdist: it ended with SIGSEGV\n"
 
 
 def test_installation_at_hand_and_no_tensorflow_in_the_launcher() -> None:

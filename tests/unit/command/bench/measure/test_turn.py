@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdist.command.bench.turn import rounds_within, take_turns
+from tfdist.command.bench.measure.turn import rounds_within, take_turns
 
 
 def test_calls_come_in_turn_and_only_they_are_timed() -> None:

@@ -1,11 +1,11 @@
-"""Tests of tfdist.system.stream.line."""
+"""Tests of tfdist.system.terminal.line."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.system.stream.line import (
+from tfdist.system.terminal.line import (
     BUFFER_BYTES,
     BUFFER_IDLE_S,
     IDLE_S,

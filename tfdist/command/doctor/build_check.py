@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from tfdist import config
+from tfdist.command.doctor import child
 from tfdist.errors import ConfigError
 from tfdist.launch.start import mpirun, ulfm
 
@@ -14,15 +16,14 @@ from tfdist.launch.start import mpirun, ulfm
 Box = tuple[bool, str, str]
 
 
-def look() -> tuple[str, int]:
-    """The text, and the exit status: 0 if a training can be started. TensorFlow is loaded by a child process alone."""
-    from tfdist.command.doctor.child import probe  # no job needs it
-
-    found = probe()
+def main() -> int:
+    """Prints the text, and returns 0 if a training can be started, else 1. A child process loads TensorFlow."""
+    found = child.probe()
     if isinstance(found, str):
-        return f"tfdist: {found}", 1
-    text = render(found, _elastic_obstacle(os.environ))
-    return text, int(any("error" in found[name] for name in ("tensorflow", "keras", "mpi", "library")))
+        print(f"tfdist: {found}")
+        return 1
+    print(render(found, _elastic_obstacle(os.environ)))
+    return int(any("error" in found[name] for name in ("tensorflow", "keras", "mpi", "library")))
 
 
 def _elastic_obstacle(environment: Mapping[str, str]) -> str:
@@ -72,3 +73,7 @@ def _line(box: Box) -> str:
     first = remark.partition("\n")[0].removesuffix(" Tried:").rstrip(".")  # tfdist doctor has what was tried
     told = f"  ({first})" if remark else ""
     return f"    [{'X' if there else ' '}] {name}{told}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

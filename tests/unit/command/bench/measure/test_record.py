@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.command.bench import option, record
+from tfdist.command.bench import option
+from tfdist.command.bench.measure import record
 
 ROWS = [{"bytes": 4096, "dtype": "float32", "us": 1.25}, {"bytes": 8192, "dtype": "a, b", "us": None}]
 

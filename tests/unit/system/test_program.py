@@ -1,4 +1,4 @@
-"""Tests of tfdist.launch.option.program."""
+"""Tests of tfdist.system.program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.launch.option import program
+from tfdist.system import program
 
 
 @pytest.fixture(autouse=True)

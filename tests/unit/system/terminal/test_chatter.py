@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.system.stream.chatter import is_chatter
+from tfdist.system.terminal.chatter import is_chatter
 
 
 @pytest.mark.parametrize(

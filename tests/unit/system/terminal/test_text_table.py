@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdist.system.text_table import aligned
+from tfdist.system.terminal.text_table import aligned
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_lines_end_with_their_text() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.data_service.address import ServiceAddress, is_loopback
+from tfdist.data_service.inspection.address import ServiceAddress, is_loopback
 from tfdist.errors import ConfigError
 
 

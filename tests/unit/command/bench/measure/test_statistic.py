@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from tfdist.command.bench.statistic import Interval, confidence_interval, expected_maximum, median, student_t
+from tfdist.command.bench.measure.statistic import Interval, confidence_interval, expected_maximum, median, student_t
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 6, 9, 10, 29, 30, 99, 1000])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdist.command.bench import table
+from tfdist.command.bench.measure import table
 
 
 def test_columns_are_aligned() -> None:

@@ -1,4 +1,4 @@
-"""Tests of tfdist.system.stream.descriptor, in processes whose standard streams are closed."""
+"""Tests of tfdist.system.terminal.descriptor, in processes whose standard streams are closed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, socket, subprocess, sys
-from tfdist.system.stream import descriptor
+from tfdist.system.terminal import descriptor
 descriptor.{call}()
 (end, other) = socket.socketpair()
 assert min(end.fileno(), other.fileno()) > 2

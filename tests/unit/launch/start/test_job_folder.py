@@ -1,4 +1,4 @@
-"""Tests of tfdist.launch.run.job_folder."""
+"""Tests of tfdist.launch.start.job_folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.launch.run import job_folder
+from tfdist.launch.start import job_folder
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Tests of tfdist.system.stream.outlet with pipes and terminals whose readers are slow, stand still or go."""
+"""Tests of tfdist.system.terminal.outlet with pipes and terminals whose readers are slow, stand still or go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.system.stream.outlet import Outlet
+from tfdist.system.terminal.outlet import Outlet
 
 LINES = b"".join(b"%06d %s\n" % (number, b"x" * 92) for number in range(5000))
 

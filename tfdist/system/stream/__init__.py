@@ -1,1 +1,0 @@
-"""Standard streams and lines of processes. Nothing here knows a job."""
