@@ -22,6 +22,7 @@ MAX_COMPLEXITY = 15
 MAX_PARAMETERS = 7
 MAX_FILE_LINES = 600
 MAX_README_LINES = 60
+MAX_FOLDER_FILES = 14
 MIN_TEST_RATIO = 0.7
 EXCEPTIONS = "tools/gate_exceptions.txt"
 CODE = frozenset({".py", ".cc", ".h", ".cu"})
@@ -164,6 +165,19 @@ def room_readme(sources: list[Source]) -> Iterator[Finding]:
             yield Finding(path, MAX_README_LINES + 1, "", "readme", message)
 
 
+def room_size(sources: list[Source]) -> Iterator[Finding]:
+    """A folder of the product has few files; a header and its source count once, `__init__.py` does not."""
+    files: dict[str, set[str]] = {}
+    for source in sources:
+        folder, _, name = source.path.rpartition("/")
+        if source.suffix in CODE and source.path.startswith(ROOMS) and name != "__init__.py":
+            files.setdefault(folder, set()).add(name.partition(".")[0])
+    for folder, names in files.items():
+        if len(names) > MAX_FOLDER_FILES:
+            message = f"{len(names)} files, {MAX_FOLDER_FILES} are allowed. Give what belongs together a room of its own."
+            yield Finding(folder, 1, "", "folder-files", message)
+
+
 def test_ratio(sources: list[Source]) -> Iterator[Finding]:
     tests, product = ratio_lines(sources)
     if tests < MIN_TEST_RATIO * product:
@@ -182,7 +196,7 @@ FILE_GATES: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     test_sleep,
     swallowed_error,
 )
-TREE_GATES: tuple[Callable[[list[Source]], Iterator[Finding]], ...] = (room_readme, test_ratio)
+TREE_GATES: tuple[Callable[[list[Source]], Iterator[Finding]], ...] = (room_readme, room_size, test_ratio)
 
 
 def ratio_lines(sources: list[Source]) -> tuple[int, int]:

@@ -49,6 +49,10 @@ TEST(CApiLifeOfASingleProcess) {
     EXPECT_EQ(tfdist_local_size() * tfdist_cross_size(), 1);
     EXPECT_EQ(tfdist_is_homogeneous(), 1);
     EXPECT_EQ(tfdist_barrier(nullptr, nullptr, 0), 0);
+    const int mine[2] = {round, 7};
+    int all[2] = {-1, -1};
+    EXPECT_EQ(tfdist_gather("g", mine, 2, all, nullptr, 0), 0);
+    EXPECT(all[0] == round && all[1] == 7);
     EXPECT_EQ(tfdist_shutdown(round, nullptr, 0), 0);
     EXPECT_EQ(tfdist_is_initialized(), 0);
   }

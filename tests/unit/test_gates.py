@@ -215,6 +215,14 @@ def test_long_room_readme() -> None:
     assert tree_findings(files) == [("callbacks/README.md", "readme")]
 
 
+def test_folder_of_fifteen_files() -> None:
+    files = {f"tfdist/launch/{letter}.{suffix}": "" for letter in "abcdefghijklmn" for suffix in ("h", "cc")}
+    files |= {"tfdist/launch/__init__.py": "", "tfdist/launch/README.md": "", "tfdist/launch/job/o.py": ""}
+    readmes = {"tfdist/launch/job/README.md": ""}
+    assert tree_findings(files | readmes) == []
+    assert tree_findings(files | readmes | {"tfdist/launch/o.py": ""}) == [("tfdist/launch", "folder-files")]
+
+
 def test_ratio_of_tests() -> None:
     product = {"tfdist/a.py": "\n" * 50, "setup.py": "\n" * 50, "tfdist/README.md": "", "examples/a.py": "\n" * 500}
     assert tree_findings(product | {"tests/a.py": "\n" * 70}) == []
