@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tfdist import config
 from tfdist.data_service.inspection import advice, passes, table
@@ -29,7 +29,7 @@ from tfdist.data_service.server.config import (
     WorkerConfig,
 )
 from tfdist.errors import ConfigError, PeerLostError
-from tfdist.system.terminal.command_line import amount
+from tfdist.system.terminal.command_line import Parser, amount
 
 FAILURE = 1
 _ACCEPTED = 202
@@ -106,11 +106,6 @@ Asks a worker to drain, as SIGTERM on its machine would. It must have been start
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}\n{self.format_usage().strip()}; more: {self.prog} --help")
-
-
 def main(words: Sequence[str]) -> int:
     """Runs a part of the command.
 
@@ -129,11 +124,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = _Parser(
+    made = Parser(
         prog="tfdist data-service",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parts = made.add_subparsers(metavar="PART", required=True)
 
@@ -143,7 +137,6 @@ def _parser() -> argparse.ArgumentParser:
             help=summary,
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
 
     _add_dispatcher(part("dispatcher", "start a dispatcher", _DISPATCHER_HELP))

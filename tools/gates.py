@@ -174,7 +174,9 @@ def room_size(sources: list[Source]) -> Iterator[Finding]:
             files.setdefault(folder, set()).add(name.partition(".")[0])
     for folder, names in files.items():
         if len(names) > MAX_FOLDER_FILES:
-            message = f"{len(names)} files, {MAX_FOLDER_FILES} are allowed. Give what belongs together a room of its own."
+            message = (
+                f"{len(names)} files, {MAX_FOLDER_FILES} are allowed. Give what belongs together a room of its own."
+            )
             yield Finding(folder, 1, "", "folder-files", message)
 
 

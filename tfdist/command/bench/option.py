@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tfdist.command.bench.allreduce import case, plot
 from tfdist.command.bench.measure import size
@@ -14,6 +14,7 @@ from tfdist.command.bench.scale import scale_collective
 from tfdist.command.bench.train import network
 from tfdist.errors import ConfigError
 from tfdist.system.terminal import command_line
+from tfdist.system.terminal.command_line import Parser
 
 _ALLREDUCE = """\
 Times tfdist.grouped_allreduce inside a tf.function, and checks its results, on the ranks that it is started on.
@@ -62,16 +63,9 @@ _SCALING: dict[str, Any] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}\n{self.format_usage()}all options: {self.prog} --help")
-
-
 def parse(words: Sequence[str]) -> Allreduce | Train | Starts | Record | Scale:
     """The options of the benchmark that the first word names. Raises ConfigError."""
-    top = _Parser(
-        prog="tfdist bench", description="Times collectives and training steps, and predicts them.", allow_abbrev=False
-    )
+    top = Parser(prog="tfdist bench", description="Times collectives and training steps, and predicts them.")
     benchmarks = top.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     _add_allreduce(_add(benchmarks, "allreduce", "time the grouped allreduce", _ALLREDUCE))
     _add_train(_add(benchmarks, "train", "time the steps of model.fit", _TRAIN))
@@ -91,7 +85,6 @@ def _add(benchmarks: Any, name: str, summary: str, description: str) -> argparse
         help=summary,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     return added
 

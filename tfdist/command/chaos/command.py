@@ -11,12 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
 
 from tfdist.command.chaos.plan import KINDS, Fault, Plan, seconds
 from tfdist.command.chaos.victim import ranks_below
 from tfdist.errors import ConfigError
 from tfdist.system.process import heeded
+from tfdist.system.terminal.command_line import Parser
 
 _DESCRIPTION = """\
 Runs a job of tfdistrun and makes faults in it: ranks on this machine, chosen at random, are killed or hang.
@@ -31,11 +31,6 @@ The exit status is that of the job. With a --seed the same ranks are chosen agai
 """
 
 _USAGE = "tfdist chaos --kill-rank-every TIME [options] -- COMMAND [ARGUMENTS...]"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}\nusage: {_USAGE}; all options: tfdist chaos --help")
 
 
 def main(words: Sequence[str]) -> int:
@@ -57,13 +52,12 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = _Parser(
+    made = Parser(
         prog="tfdist chaos",
         usage=_USAGE,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     made.add_argument(
         "--kill-rank-every", dest="kill", metavar="TIME", help="SIGKILL, as when memory runs out: 30s, 2m"

@@ -15,6 +15,7 @@ from tfdist.command.doctor import accelerator, child, host, network, software
 from tfdist.command.doctor.finding import BROKEN, Finding, any_broken, as_json, as_text
 from tfdist.errors import ConfigError
 from tfdist.launch.start import mpirun
+from tfdist.system.terminal.command_line import Parser
 
 
 def main(words: Sequence[str]) -> int:
@@ -93,7 +94,7 @@ def _writable(folder: str) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tfdist doctor",
         description="Looks at TensorFlow, MPI, GPUs and the network, sums with two ranks, and says what does not work "
         "and what to do.",

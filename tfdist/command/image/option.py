@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from tfdist.command.image.combination import TARGETS, Wish
 from tfdist.errors import ConfigError
+from tfdist.system.terminal.command_line import Parser
 
 # Where the Dockerfile sees the file of --ca.
 CA_SECRET = "/run/secrets/ca.pem"
@@ -52,25 +52,19 @@ class Versions:
     markdown: Path | None
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}\n{self.format_usage()}all options: {self.prog} --help")
-
-
 def parse(words: Sequence[str]) -> Build | Versions:
     """The options. Raises ConfigError."""
-    top = _Parser(prog="tfdist image", description="Container images of tfdist.", allow_abbrev=False)
+    top = Parser(prog="tfdist image", description="Container images of tfdist.")
     parts = top.add_subparsers(dest="part", metavar="COMMAND", required=True)
     build = parts.add_parser(
         "build",
         help="build an image, and save or push it",
         description=_BUILD,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_releases(build)
     _add_rest(build)
-    versions = parts.add_parser("versions", help="the releases that go together", allow_abbrev=False)
+    versions = parts.add_parser("versions", help="the releases that go together")
     versions.add_argument(
         "--markdown", type=Path, metavar="FILE", help="write the table into this page, between its marks"
     )

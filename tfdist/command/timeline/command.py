@@ -6,11 +6,11 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from tfdist.command.timeline import merge, plot, summary, trace_file
 from tfdist.errors import ConfigError
 from tfdist.system.atomic_file import write_atomically
+from tfdist.system.terminal.command_line import Parser
 
 _DESCRIPTION = """\
 Reads the timelines that the ranks of a job wrote, those of killed ranks too.
@@ -22,11 +22,6 @@ examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see tfdist timeline --help")
-
-
 def main(words: Sequence[str]) -> int:
     """Returns the exit status. Raises ConfigError for options and files that cannot be honoured."""
     known = _parser().parse_args(words)
@@ -35,16 +30,15 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = _Parser(
+    made = Parser(
         prog="tfdist timeline",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     actions = made.add_subparsers(dest="action", required=True, metavar="merge|summary")
-    merging = actions.add_parser("merge", help="one file of all, by the clock of rank 0", allow_abbrev=False)
+    merging = actions.add_parser("merge", help="one file of all, by the clock of rank 0")
     merging.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to write")
-    telling = actions.add_parser("summary", help="where the time went, rank by rank", allow_abbrev=False)
+    telling = actions.add_parser("summary", help="where the time went, rank by rank")
     telling.add_argument("--json", action="store_true", help="print JSON")
     telling.add_argument("--png", type=Path, metavar="FILE", help="draw it as well; needs matplotlib")
     for action in (merging, telling):

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tfdist import __version__
 from tfdist.errors import ConfigError
@@ -16,13 +16,12 @@ from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
 from tfdist.launch.option import option_file
 from tfdist.system.terminal import command_line
+from tfdist.system.terminal.command_line import Parser
 
 START_TIMEOUT_S = 30.0
 ELASTIC_TIMEOUT_S = 600.0
 
 _USAGE = "tfdistrun -np N [-H host:slots,...] [options] COMMAND [ARGUMENTS...]"
-
-_USAGE_MARK = "\nusage: "
 
 _DESCRIPTION = """\
 Runs COMMAND as N ranks of one job, on this machine or over hosts, and ends all of them when one fails.
@@ -63,11 +62,6 @@ _EXCLUSIVE = (
 _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"} | {
     "FATAL": "error"
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}{_USAGE_MARK}{_USAGE}; all options: tfdistrun --help")
 
 
 def _ranks(text: str) -> int:
@@ -123,13 +117,12 @@ def _names(text: str) -> tuple[str, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """All options, in the groups of `--help`; the command is split off before (see `split`)."""
-    made = _Parser(
+    made = Parser(
         prog="tfdistrun",
         usage=_USAGE,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     made.add_argument("--version", action="version", version=f"tfdist {__version__}")
     made.add_argument(
@@ -419,7 +412,7 @@ def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> l
     try:
         options.parse_args(words)
     except ConfigError as error:
-        raise ConfigError(f"--config-file {path}: {str(error).partition(_USAGE_MARK)[0]}") from None
+        raise ConfigError(f"--config-file {path}: {str(error).partition(command_line.USAGE_MARK)[0]}") from None
     return words
 
 

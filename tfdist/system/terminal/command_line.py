@@ -4,6 +4,27 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any, NoReturn
+
+from tfdist.errors import ConfigError
+
+# What an error has behind it: how the command is called.
+USAGE_MARK = "\nusage: "
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ConfigError where argparse would end the process, and takes no abbreviations.
+
+    An option that is added later must not change what a shorter word means.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        settings.setdefault("allow_abbrev", False)
+        super().__init__(*arguments, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        usage = self.format_usage().removeprefix("usage: ").strip()
+        raise ConfigError(f"{message}{USAGE_MARK}{usage}; all options: {self.prog} --help")
 
 
 def amount(unit: str) -> Callable[[str], float]:

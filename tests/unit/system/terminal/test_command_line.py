@@ -1,0 +1,40 @@
+"""What commands read from their command lines."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from tfdist.errors import ConfigError
+from tfdist.system.terminal.command_line import USAGE_MARK, Parser, amount
+
+
+def parser() -> Parser:
+    made = Parser(prog="tfdist try")
+    parts = made.add_subparsers(required=True, metavar="one")
+    parts.add_parser("one").add_argument("--seconds", type=amount("seconds"), default=1.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "usage"),
+    [
+        ([], "the following arguments are required: one", "tfdist try [-h] one ...; all options: tfdist try --help"),
+        (["one", "--sec", "2"], "unrecognized arguments: --sec 2", "tfdist try [-h] one ..."),
+        (["one", "--seconds", "0"], "'0' is not a number of seconds; expected more than 0", "tfdist try one [-h]"),
+        (["one", "--seconds", "inf"], "'inf' is not a number of seconds", "tfdist try one [-h]"),
+    ],
+)
+def test_an_error_names_the_problem_and_the_usage(words: list[str], problem: str, usage: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parser().parse_args(words)
+    before, mark, after = str(refused.value).partition(USAGE_MARK)
+    assert problem in before
+    assert mark
+    assert after.startswith(usage)
+    assert after.endswith(" --help")
+
+
+def test_amount() -> None:
+    assert parser().parse_args(["one", "--seconds", "0.5"]) == argparse.Namespace(seconds=0.5)
