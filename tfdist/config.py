@@ -15,6 +15,10 @@ from tfdist.errors import ConfigError
 from tfdist.system import ancestry, local_path
 from tfdist.system.terminal.text_table import aligned
 
+# The table of csrc/core/value/compression.cc, compared when the library is loaded: by name, the type that float32 and
+# float64 tensors have on the wire.
+COMPRESSIONS = {"none": "", "fp16": "float16", "bf16": "bfloat16"}
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -201,7 +205,7 @@ SETTINGS = (
         "compression",
         "TFDIST_COMPRESSION",
         None,
-        _choice("none", "fp16", "bf16"),
+        _choice(*COMPRESSIONS),
         "none",
         "compression that DataParallel uses where the script names none",
     ),

@@ -1,7 +1,7 @@
 // The file of a timeline: whole after every write, and what it says where it cannot be written.
 #include <string>
 
-#include "core/value/json_text.h"
+#include "core/watch/json_text.h"
 #include "core/watch/trace_file.h"
 #include "expect.h"
 #include "trace_text.h"

@@ -204,7 +204,17 @@ def load() -> ctypes.CDLL:
     ops()
     library = ctypes.CDLL(str(library_path()))
     _declare(library)
+    _check_compressions(library.tfdist_compressions().decode())
     return library
+
+
+def _check_compressions(described: str) -> None:
+    ours = ",".join(f"{name}={wire}" for name, wire in config.COMPRESSIONS.items())
+    if described != ours:
+        raise errors.BuildError(
+            f"the shared library knows the compressions {described}, and tfdist's Python files {ours}: they are of "
+            f"different builds. Build tfdist again: {REBUILD}"
+        )
 
 
 def call(name: str, *arguments: Any) -> None:
@@ -478,6 +488,7 @@ def _declare(library: ctypes.CDLL) -> None:
         getattr(library, f"tfdist_{name}").restype = number
     library.tfdist_digest.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.tfdist_digest.restype = ctypes.c_int64
+    library.tfdist_compressions.restype = ctypes.c_char_p
     library.tfdist_most_chunk_bytes.restype = ctypes.c_int64
     library.tfdist_communication_seconds.restype = ctypes.c_double
     library.tfdist_read_watch.argtypes = [text, ctypes.POINTER(Watch)]

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
 
+from tfdist import config
 from tfdist.errors import ConfigError
 
 
@@ -104,7 +105,7 @@ class Compression(Compressor, enum.Enum):
 
 AnyCompression: TypeAlias = Compressor | type[Compressor] | str
 _PARAMETERS = {"compress": ("tensor",), "decompress": ("tensor", "ctx")}
-_WIRE_TYPES = {"fp16": tf.float16, "bf16": tf.bfloat16}
+_WIRE_TYPES = {name: tf.as_dtype(wire) for name, wire in config.COMPRESSIONS.items() if wire}
 
 
 def pack(

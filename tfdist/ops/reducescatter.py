@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import errors
+from tfdist import config, errors
 from tfdist.ops import allgather
 from tfdist.ops.compression import AnyCompression, Compression
 from tfdist.ops.graph import call
@@ -95,8 +95,8 @@ def grouped_reducescatter(
     wire = Compression.of(compression)
     if not isinstance(wire, Compression):
         raise errors.ConfigError(
-            f"reducescatter takes compression none, fp16 or bf16; received {compression!r}, whose decompress would get "
-            "some rows only. Compress the tensor yourself."
+            f"reducescatter takes compression {', '.join(config.COMPRESSIONS)}; received {compression!r}, whose "
+            "decompress would get some rows only. Compress the tensor yourself."
         )
     label = name or "grouped_reducescatter"
     names = call.names_of(tensors, label)

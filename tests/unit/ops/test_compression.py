@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.ops.compression import Compression, Compressor, pack
 
@@ -34,6 +35,13 @@ class OptionalContext(Static):
     @staticmethod
     def compress(tensor, ctx=None):
         return tensor, ctx
+
+
+def test_members_are_those_of_the_table():
+    assert [member.value for member in Compression] == list(config.COMPRESSIONS)
+    for name, wire in config.COMPRESSIONS.items():
+        sent, _ = Compression(name).compress(TENSORS["float64"])
+        assert sent.dtype.name == (wire or "float64")
 
 
 @pytest.mark.parametrize("member", Compression)

@@ -12,6 +12,7 @@ from tfdist.command.bench.measure import size
 from tfdist.command.bench.measure.request import Allreduce, Record, Scale, Starts, Train
 from tfdist.command.bench.scale import scale_collective
 from tfdist.command.bench.train import network
+from tfdist.config import COMPRESSIONS
 from tfdist.errors import ConfigError
 from tfdist.system.terminal import command_line
 from tfdist.system.terminal.command_line import Parser
@@ -114,10 +115,10 @@ def _add_allreduce(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--compression",
-        type=_list(_choice(case.COMPRESSIONS)),
-        default=case.COMPRESSIONS,
+        type=_list(_choice(tuple(COMPRESSIONS))),
+        default=tuple(COMPRESSIONS),
         metavar="LIST",
-        help="of none, fp16, bf16 (default: all three)",
+        help=f"of {', '.join(COMPRESSIONS)} (default: all)",
     )
     add("--op", choices=case.OPERATIONS, default="average", help="the reduction (default: %(default)s)")
     budget = parser.add_mutually_exclusive_group()
@@ -147,7 +148,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     )
     add("--image-size", type=_positive, default=96, metavar="PIXELS", help="height and width (default: %(default)s)")
     add("--batch-size", type=_positive, default=8, metavar="N", help="images a rank and step (default: %(default)s)")
-    add("--compression", choices=case.COMPRESSIONS, default="none", help="of the gradients (default: %(default)s)")
+    add("--compression", choices=COMPRESSIONS, default="none", help="of the gradients (default: %(default)s)")
     add("--jit-compile", action="store_true", help="compile the step with XLA (default: what Keras chooses)")
     add(
         "--compare-single",
@@ -210,9 +211,9 @@ def _add_scale(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--compression",
-        type=_list(_choice(case.COMPRESSIONS)),
+        type=_list(_choice(tuple(COMPRESSIONS))),
         metavar="LIST",
-        help="of none, fp16, bf16 (default: none)",
+        help=f"of {', '.join(COMPRESSIONS)} (default: none)",
     )
     add(
         "--schedule",

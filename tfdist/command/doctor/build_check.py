@@ -55,7 +55,7 @@ def render(found: Mapping[str, Any], elastic_obstacle: str) -> str:
             _box("CUDA", driver, newest),
             (bool(xla), "XLA", xla.replace(",", ", ") or "needs TensorFlow 2.21"),
         ],
-        "Compression": [(True, "fp16", ""), (True, "bf16", "")],
+        "Compression": [(True, name, "") for name, wire in config.COMPRESSIONS.items() if wire],
         "Elastic Jobs": [(not elastic_obstacle, "ULFM", elastic_obstacle)],
     }
     blocks = [f"Available {title}:\n" + "\n".join(map(_line, boxes)) for title, boxes in groups.items()]

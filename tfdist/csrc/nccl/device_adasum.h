@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/place/topology.h"
+#include "core/value/compression.h"
 #include "core/value/reduction.h"
 #include "core/value/status.h"
 #include "core/value/tensor_view.h"

@@ -27,8 +27,7 @@ Factors FactorsOf(const DeviceReduce& reduce, DType wire, int size) {
   }
   const bool averages = reduce.reduction == Reduction::kAverage;
   const bool sums = averages || reduce.reduction == Reduction::kSum;
-  const bool narrow = SizeOf(wire) == 2 && IsFloating(wire);
-  const double power = narrow && sums ? PowerOfTwoFor(size) : 1;
+  const double power = IsNarrow(wire) && sums ? PowerOfTwoFor(size) : 1;
   factors.pack /= power;
   factors.unpack *= averages ? power / size : power;
   return factors;
@@ -36,8 +35,7 @@ Factors FactorsOf(const DeviceReduce& reduce, DType wire, int size) {
 
 // One tensor that NCCL can reduce where it lies.
 bool ReducesAsItIs(const DeviceReduce& reduce, const std::vector<TensorView>& inputs, DType wire) {
-  const bool narrow = SizeOf(wire) == 2 && IsFloating(wire);
-  return inputs.size() == 1 && inputs[0].dtype == wire && !narrow && reduce.share < 0 &&
+  return inputs.size() == 1 && inputs[0].dtype == wire && !IsNarrow(wire) && reduce.share < 0 &&
          reduce.prescale == 1 && reduce.postscale == 1;
 }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/engine/device_report.h"
-#include "core/value/json_text.h"
+#include "core/watch/json_text.h"
 #include "cuda/adasum_kernels.h"
 #include "cuda/kernel_cache.h"
 #include "cuda/loaded_cuda_driver.h"

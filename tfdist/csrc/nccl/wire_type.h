@@ -2,6 +2,7 @@
 #ifndef TFDIST_NCCL_WIRE_TYPE_H_
 #define TFDIST_NCCL_WIRE_TYPE_H_
 
+#include "core/value/compression.h"
 #include "core/value/dtype.h"
 #include "core/value/reduction.h"
 #include "nccl/nccl_api.h"

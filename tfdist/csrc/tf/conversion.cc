@@ -89,16 +89,8 @@ Status ToReduction(const std::string& name, Reduction* out) {
 }
 
 Status ToCompression(const std::string& name, Compression* out) {
-  if (name == "none") {
-    *out = Compression::kNone;
-  } else if (name == "fp16") {
-    *out = Compression::kFp16;
-  } else if (name == "bf16") {
-    *out = Compression::kBf16;
-  } else {
-    return Status(StatusCode::kInvalidArgument, "unknown compression '" + name + "'");
-  }
-  return Status::Ok();
+  if (FindCompression(name, out)) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument, "unknown compression '" + name + "'");
 }
 
 Status ToWeight(const std::string& label, int64_t weight, uint32_t* out) {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist import __version__
+from tfdist.config import COMPRESSIONS
 from tfdist.errors import ConfigError
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
@@ -275,7 +276,7 @@ def _add_training(group: Any) -> None:
     group.add_argument(
         "--fusion-threshold-mb", type=_mebibytes, metavar="MIB", help="TFDIST_FUSION_THRESHOLD, here in MiB"
     )
-    group.add_argument("--compression", metavar="NAME", help="TFDIST_COMPRESSION: none, fp16 or bf16")
+    group.add_argument("--compression", metavar="NAME", help=f"TFDIST_COMPRESSION: {', '.join(COMPRESSIONS)}")
     group.add_argument(
         "--autotune",
         action="store_true",

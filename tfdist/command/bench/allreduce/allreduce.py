@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
@@ -15,16 +16,13 @@ from tfdist.command.bench.measure import machine, rank, record, size, statistic,
 from tfdist.command.bench.measure.progress import Progress
 from tfdist.command.bench.measure.request import Allreduce
 from tfdist.command.bench.measure.turn import rounds_within, take_turns
+from tfdist.config import COMPRESSIONS
 from tfdist.errors import TfdistError
 from tfdist.testing import expected_sum, summable
 
 # Inputs repeat after this many elements: a prime, so that no two chunks of a power of two are alike.
 _PERIOD = 65_521
 _WARM_UP_ROUNDS = 3
-# Spacing of numbers just above 1: the largest error that rounding once to a type makes in a number, relative to it.
-_PRECISIONS = {"fp16": 2.0**-10, "bf16": 2.0**-7, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}
-_FLOAT32_PRECISION = 2.0**-23
-
 HEAD = "size,tensors,dtype,wire,median us,least us,algbw GB/s,busbw GB/s,memcpy us,x memcpy".split(",")
 
 
@@ -114,8 +112,9 @@ def _check(case: Case, results: Sequence[Any], operation: str) -> None:
     ranks = tfdist.size()
     total = expected_sum((_PERIOD,), _value_type(case.dtype), ranks).astype(np.float64)
     exact = operation == "sum" or ranks & (ranks - 1) == 0
-    wire = case.compression if case.compression != "none" else case.dtype
-    slack = 0.0 if exact else _PRECISIONS.get(wire, _FLOAT32_PRECISION)
+    # Spacing of numbers just above 1: the largest error that rounding once to a type makes in a number, relative to it.
+    wire = tf.as_dtype(COMPRESSIONS[case.compression] or case.dtype).as_numpy_dtype
+    slack = 0.0 if exact else float(ml_dtypes.finfo(wire).eps)  # type: ignore[no-untyped-call]
     whole = np.resize(total if operation == "sum" else total / ranks, sum(case.counts))
     for index, expected in enumerate(np.split(whole, np.cumsum(case.counts)[:-1])):
         found = np.asarray(results[index]).astype(np.float64)

@@ -22,7 +22,6 @@ ELEMENT_BYTES = {
     "int32": 4,
     "int64": 8,
 }
-COMPRESSIONS = ("none", "fp16", "bf16")
 OPERATIONS = ("average", "sum")
 COMPRESSIBLE = ("float32", "float64")
 

@@ -14,6 +14,7 @@ from tfdist.command.bench.measure import statistic
 from tfdist.command.bench.scale import scale_collective
 from tfdist.command.bench.scale.scale_cluster import Cluster
 from tfdist.command.bench.scale.scale_step import Step
+from tfdist.config import COMPRESSIONS
 
 Plan = Sequence[Sequence[int]]
 
@@ -23,7 +24,7 @@ class Manner:
     """How the gradients travel.
 
     Attributes:
-        compression: One of `case.COMPRESSIONS`.
+        compression: One of `config.COMPRESSIONS`.
         schedule: One of `scale_collective.SCHEDULES`.
         overlap: Whether a bucket travels while earlier layers still compute; if not, all do after the last gradient.
     """
@@ -59,10 +60,11 @@ class Prediction:
 
 
 def wire_sizes(step: Step, compression: str) -> list[int]:
-    """Bytes of each gradient as it travels; float32 and float64 can be compressed, to 2 bytes an element."""
-    if compression == "none" or step.dtype not in case.COMPRESSIBLE:
+    """Bytes of each gradient as it travels; float32 and float64 can be compressed."""
+    wire = COMPRESSIONS[compression]
+    if not wire or step.dtype not in case.COMPRESSIBLE:
         return step.gradients
-    return [size * 2 // case.ELEMENT_BYTES[step.dtype] for size in step.gradients]
+    return [size * case.ELEMENT_BYTES[wire] // case.ELEMENT_BYTES[step.dtype] for size in step.gradients]
 
 
 def stretch(gpus: int, deviation: float) -> float:

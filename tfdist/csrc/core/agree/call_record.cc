@@ -88,8 +88,7 @@ bool IsKnown(const ReceivedCall& received) {
            !(has_rows && tensor.shape.empty());
   };
   return IsUpTo(Operation::kShutdown, call.operation) &&
-         IsUpTo(Reduction::kAdasum, call.reduction) &&
-         IsUpTo(Compression::kBf16, call.compression) &&
+         IsUpTo(Reduction::kAdasum, call.reduction) && IsKnown(call.compression) &&
          std::all_of(received.tensors.begin(), received.tensors.end(), is_tensor);
 }
 

@@ -201,9 +201,8 @@ Status FusedCollective::AllreduceMessages(const ReduceSpec& spec, const Bucket& 
 // The two steps of a reduction: within a host, then between hosts. A 16-bit sum leaves the host
 // divided by a power of two, so that it overflows no sooner than it would in one step.
 FusedCollective::Steps FusedCollective::StepsOf(const ReduceSpec& spec) const {
-  const bool narrow = SizeOf(spec.dtype) == 2 && IsFloating(spec.dtype);
   const bool sums = spec.reduction == Reduction::kSum || spec.reduction == Reduction::kAverage;
-  const double power = narrow && sums ? PowerOfTwoFor(communicator_->size()) : 1;
+  const double power = IsNarrow(spec.dtype) && sums ? PowerOfTwoFor(communicator_->size()) : 1;
   Steps steps{spec, spec};
   steps.within.scale = {power, 1};
   steps.between.scale.multiplier *= power;

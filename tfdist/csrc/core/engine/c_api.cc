@@ -17,6 +17,7 @@
 #include "core/engine/world.h"
 #include "core/value/bucket_plan.h"
 #include "core/value/calling_thread.h"
+#include "core/value/compression.h"
 #include "core/value/digest.h"
 #include "core/value/dtype.h"
 #include "core/watch/timeline.h"
@@ -386,6 +387,11 @@ int tfdist_describe_gpus(const tfdist_settings* settings, char* json, int json_s
     return tfdist::CopyOut(tfdist::DescribeDevices(tfdist::ConfigOf(*settings)),
                            "the report on the GPUs", json, json_size);
   });
+}
+
+const char* tfdist_compressions(void) {
+  static const std::string kText = tfdist::DescribeCompressions();
+  return kText.c_str();
 }
 
 const char* tfdist_build_info(void) {

@@ -95,6 +95,9 @@ TFDIST_EXPORT int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_byte
 // is no engine.
 TFDIST_EXPORT int64_t tfdist_most_chunk_bytes(void);
 
+// Each compression with its type on the wire (core/value/compression.h); the text lives on.
+TFDIST_EXPORT const char* tfdist_compressions(void);
+
 // The name that eager calls of this thread carry from now on (calling_thread.h).
 TFDIST_EXPORT void tfdist_set_calling_thread(const char* name);
 

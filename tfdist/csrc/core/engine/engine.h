@@ -27,6 +27,7 @@
 #include "core/engine/device.h"
 #include "core/engine/tuning.h"
 #include "core/value/call.h"
+#include "core/value/compression.h"
 #include "core/value/engine_config.h"
 #include "core/value/reduction.h"
 #include "core/value/status.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/value/calling_thread.h"
+#include "core/value/compression.h"
 #include "core/value/engine_config.h"
 #include "core/value/reduction.h"
 #include "core/value/tensor_view.h"

@@ -37,4 +37,6 @@ bool IsFloating(DType dtype) {
          dtype == DType::kFloat64;
 }
 
+bool IsNarrow(DType dtype) { return IsFloating(dtype) && SizeOf(dtype) < SizeOf(DType::kFloat32); }
+
 }  // namespace tfdist

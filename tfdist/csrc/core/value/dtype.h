@@ -29,6 +29,9 @@ const char* NameOf(DType dtype);
 // True for float16, bfloat16, float32 and float64.
 bool IsFloating(DType dtype);
 
+// True for floating types of fewer bits than float32, in which their sums accumulate.
+bool IsNarrow(DType dtype);
+
 }  // namespace tfdist
 
 #endif  // TFDIST_CORE_VALUE_DTYPE_H_

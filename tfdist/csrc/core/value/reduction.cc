@@ -212,17 +212,6 @@ const char* NameOf(Reduction reduction) {
   return kNames[static_cast<int>(reduction)];
 }
 
-const char* NameOf(Compression compression) {
-  static constexpr const char* kNames[] = {"none", "fp16", "bf16"};
-  return kNames[static_cast<int>(compression)];
-}
-
-DType WireType(DType dtype, Compression compression) {
-  const bool compressible = dtype == DType::kFloat32 || dtype == DType::kFloat64;
-  if (!compressible || compression == Compression::kNone) return dtype;
-  return compression == Compression::kFp16 ? DType::kFloat16 : DType::kBfloat16;
-}
-
 double PowerOfTwoFor(int size) {
   double power = 1;
   while (power < size) power *= 2;

@@ -15,16 +15,9 @@
 namespace tfdist {
 
 enum class Reduction { kSum, kAverage, kMin, kMax, kProduct, kAdasum };
-enum class Compression { kNone, kFp16, kBf16 };  // type on the wire for float32 and float64 tensors
 
 // "sum", "average", ...
 const char* NameOf(Reduction reduction);
-
-// "none", "fp16", "bf16"
-const char* NameOf(Compression compression);
-
-// The type that travels for a tensor of type `dtype`.
-DType WireType(DType dtype, Compression compression);
 
 // The accumulator is divided and then multiplied before it is rounded; floating types only.
 // Division is apart because x / 3 is exact where x * (1 / 3) is not.
@@ -33,7 +26,7 @@ struct Scale {
   double multiplier = 1;
 };
 
-// The least power of two that is not less than `size`. A 16-bit sum of that many ranks, divided by
+// The least power of two that is not less than `size`. A narrow sum of that many ranks, divided by
 // it, loses no bits of normal numbers and overflows no sooner than the average.
 double PowerOfTwoFor(int size);
 

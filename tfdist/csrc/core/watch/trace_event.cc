@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "core/value/dtype.h"
-#include "core/value/json_text.h"
+#include "core/watch/json_text.h"
 
 namespace tfdist {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/value/json_text.h"
+#include "core/watch/json_text.h"
 
 #include <cstdio>
 

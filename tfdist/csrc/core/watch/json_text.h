@@ -1,6 +1,6 @@
 // Text as JSON has it. Pure.
-#ifndef TFDIST_CORE_VALUE_JSON_TEXT_H_
-#define TFDIST_CORE_VALUE_JSON_TEXT_H_
+#ifndef TFDIST_CORE_WATCH_JSON_TEXT_H_
+#define TFDIST_CORE_WATCH_JSON_TEXT_H_
 
 #include <string>
 
@@ -14,4 +14,4 @@ size_t CharacterBytes(const std::string& text, size_t begin);
 
 }  // namespace tfdist
 
-#endif  // TFDIST_CORE_VALUE_JSON_TEXT_H_
+#endif  // TFDIST_CORE_WATCH_JSON_TEXT_H_

@@ -1,0 +1,54 @@
+#include "core/value/compression.h"
+
+#include <cstddef>
+#include <iterator>
+
+namespace tfdist {
+namespace {
+
+struct Row {
+  const char* name;
+  DType wire;
+};
+
+// kNone leaves each type as it is.
+constexpr Row kTable[] = {
+    {"none", DType::kFloat32},
+    {"fp16", DType::kFloat16},
+    {"bf16", DType::kBfloat16},
+};
+
+}  // namespace
+
+const char* NameOf(Compression compression) {
+  return kTable[static_cast<size_t>(compression)].name;
+}
+
+bool FindCompression(const std::string& name, Compression* found) {
+  for (size_t i = 0; i < std::size(kTable); ++i) {
+    if (name != kTable[i].name) continue;
+    *found = static_cast<Compression>(i);
+    return true;
+  }
+  return false;
+}
+
+bool IsKnown(Compression compression) {
+  return static_cast<size_t>(compression) < std::size(kTable);
+}
+
+DType WireType(DType dtype, Compression compression) {
+  const bool compressible = dtype == DType::kFloat32 || dtype == DType::kFloat64;
+  if (!compressible || compression == Compression::kNone) return dtype;
+  return kTable[static_cast<size_t>(compression)].wire;
+}
+
+std::string DescribeCompressions() {
+  std::string text = "none=";
+  for (size_t i = 1; i < std::size(kTable); ++i) {
+    text += std::string(",") + kTable[i].name + "=" + NameOf(kTable[i].wire);
+  }
+  return text;
+}
+
+}  // namespace tfdist
