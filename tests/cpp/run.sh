@@ -46,7 +46,7 @@ if command -v cmake >/dev/null; then
   cmake --build "$build" --parallel "$jobs" --target "$target"
   core=("$build/libcore.a")
 else
-  core=("$csrc"/{core,data,shm,cuda,nccl}/*.cc)
+  core=("$csrc"/core/*/*.cc "$csrc"/{data,shm,cuda,nccl}/*.cc)
   if [[ "$sanitizer" != mpi ]]; then
     "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "${core[@]}" "$here"/[!m]*.cc "$here"/main.cc \
       -pthread -ldl -o "$build/core_test"

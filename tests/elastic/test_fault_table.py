@@ -52,11 +52,11 @@ TESTS = {
     "a host is taken off": (f"{HOSTS}a_host_is_taken_off_the_list_and_the_script_fails",),
     "the script fails": (
         f"{HOSTS}a_host_is_taken_off_the_list_and_the_script_fails",
-        "unit/launch/test_discovery.py::test_script_that_does_not_end_is_ended_with_all_it_started",
+        "unit/launch/host/test_discovery.py::test_script_that_does_not_end_is_ended_with_all_it_started",
     ),
     "the script prints no host while": (
         f"{HOSTS}a_host_is_taken_off_the_list_and_the_script_fails",
-        "unit/launch/test_generations.py::test_empty_list_is_not_believed_while_ranks_run",
+        "unit/launch/run/test_generations.py::test_empty_list_is_not_believed_while_ranks_run",
     ),
     "the script prints no host at": ("unit/launch/test_command.py::test_empty_list_of_hosts_at_the_start",),
     "the newest commit is damaged": (f"{ANEW}the_newest_commit_is_damaged",),

@@ -16,6 +16,7 @@ from sklearn.model_selection import train_test_split
 
 from tfdist.command.chaos.victim import ranks_below
 
+SLICE = pytest.mark.slice("docs")
 pytestmark = pytest.mark.usefixtures("all_packages")
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
@@ -41,8 +42,7 @@ def accuracy_of(path):
     return float(np.mean(np.argmax(probabilities, axis=1) == labels))
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=SLICE), 2, pytest.param(3, marks=SLICE)])
 def test_learns_the_digits_and_saves_what_it_says(size, tmp_path):
     output, errors = run(size, tmp_path)
     told = re.findall(r"validation accuracy: ([\d.]+)\n.*images per second: (\d+).*\n.*saved model: (.+)\n", output)

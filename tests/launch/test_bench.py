@@ -40,7 +40,7 @@ def check_reduction(row: dict[str, str], ranks: int) -> None:
     assert float(row["memcpy_ratio"]) == pytest.approx(median / float(row["memcpy_us"]))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slice("launch")), 2])
 def test_allreduce(launch: Any, ranks: int) -> None:
     done = run(launch, ranks, *ALLREDUCE, *FILES)
     assert done.code == 0, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +76,9 @@ print("came to the end")
 """
 
 
-@pytest.mark.parametrize(("groups", "ranks"), [("Split", 4), ("lists", 3)])
+@pytest.mark.parametrize(
+    ("groups", "ranks"), [pytest.param("Split", 4, marks=pytest.mark.slice("launch")), ("lists", 3)]
+)
 def test_two_trainings_at_once(launch: Any, groups: str, ranks: int) -> None:
     """Equal bit by bit within a group, different between groups, each as one process would train it."""
     run(launch, ranks, TRAIN.format(comm=GROUPS[groups])).assert_passed(ranks)
@@ -342,11 +343,12 @@ COLLECTIVES = {
 }
 
 
-# `make test` runs these, `make soak` all: tests/cpp kills ranks in each collective, without TensorFlow around it.
-FEW = ("grouped allreduce", "broadcast, the root dies", "join, the last one dies", "in a process set")
+# The slice has the others: tests/cpp kills ranks in each collective, without TensorFlow around it.
+FEW = ("grouped allreduce", "join, the last one dies")
+OTHERS = [pytest.param(name, marks=pytest.mark.slice("launch")) for name in COLLECTIVES if name not in FEW]
 
 
-@pytest.mark.parametrize("name", FEW if os.environ.get("TFDIST_TEST_SAMPLE") else COLLECTIVES)
+@pytest.mark.parametrize("name", [*FEW, *OTHERS])
 def test_rank_that_dies_in_a_collective(launch: Any, name: str) -> None:
     """The others wait for it: all of them end soon, and the summary names it."""
     ranks, victim, collective = COLLECTIVES[name]

@@ -216,7 +216,7 @@ def test_supervisor_killed_ends_the_job(launch: Any, wait_until: Any) -> None:
 
 
 def _task(words: str) -> str:
-    return next((word for word in words.split() if word.endswith("launch/task.py")), "")
+    return next((word for word in words.split() if word.endswith("supervisor/task.py")), "")
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -90,7 +90,7 @@ def test_killed_part_leaves_nothing_in_memory_or_on_disk(launch: Any, wait_until
     for pid, words in launch.processes().items():
         if words.split()[0].endswith(("mpirun", "prterun")):
             found["mpirun"] = pid
-        elif "launch/guard.py" in words:
+        elif "run/guard.py" in words:
             found["guard"] = pid
     for victim in victims.split():
         os.kill(found[victim], signal.SIGKILL)

@@ -24,7 +24,7 @@ def running(machines: Machines, launch: Any, wait_until: Any) -> Any:
     return job
 
 
-@pytest.mark.parametrize("how", ["cut", "unplug"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("unplug", marks=pytest.mark.slice("hosts"))])
 def test_host_without_network(machines: Machines, launch: Any, running: Any, wait_until: Any, how: str) -> None:
     getattr(machines, how)(SECOND)
     done = launch.end(running)

@@ -16,7 +16,7 @@ assert total(rank + 1) == sum(range(1, tfdist.size() + 1))
 """
 
 
-@pytest.mark.parametrize(("ranks", "shared"), [(2, 1 << 20), (3, 0)])
+@pytest.mark.parametrize(("ranks", "shared"), [pytest.param(2, 1 << 20, marks=pytest.mark.slice("launch")), (3, 0)])
 def test_rank_that_ends_without_a_word_is_noticed(launch: Any, ranks: int, shared: int) -> None:
     """By the window that the ranks of a host share, or from the launcher."""
     launch.script(

@@ -22,6 +22,7 @@ import pytest
 import tfdist
 from tfdist.errors import ConfigError, RankError
 
+SLICE = pytest.mark.slice("launch")
 # The ranks cannot import a test module; what the functions below use of it travels with them.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -78,7 +79,7 @@ class Strange(Exception):
 
 
 class TestResults:
-    @pytest.mark.parametrize("ranks", [1, 2, 3])
+    @pytest.mark.parametrize("ranks", [pytest.param(1, marks=SLICE), 2, pytest.param(3, marks=SLICE)])
     def test_collective_by_rank(self, ranks: int) -> None:
         def total(factor: float, shift: float = 0.0) -> list[Any]:
             import tensorflow as tf
@@ -189,7 +190,7 @@ class TestFailures:
             tfdist.run(die, num_proc=3)
         assert e.value.rank == 1
 
-    @pytest.mark.parametrize("code", [0, 3, "no more"])
+    @pytest.mark.parametrize("code", [pytest.param(0, marks=SLICE), 3, "no more"])
     def test_sys_exit(self, code: Any) -> None:
         with pytest.raises(RankError, match=rf"sys\.exit\({code}\) on rank 1 of 2") as caught:
             tfdist.run(lambda: sys.exit(code) if rank() == 1 else stay(), num_proc=2)
@@ -230,7 +231,7 @@ class TestFailures:
     def test_launcher_killed(self) -> None:
         def kill() -> None:
             pid = os.getpid()
-            while Path(f"/proc/{pid}/cmdline").read_bytes().count(b"launch/runner.py") != 1:
+            while Path(f"/proc/{pid}/cmdline").read_bytes().count(b"function/runner.py") != 1:
                 pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             os.kill(pid, signal.SIGKILL)
             stay()

@@ -172,7 +172,7 @@ print(tfdist.run(work, ("THE" + "SECRET",), num_proc=2))
     job = _start(launch, text)
     wait_until(lambda: len(launch.files("up*")) == 2, what="both ranks")
     running = launch.processes()
-    assert sum("remote/worker.py" in words for words in running.values()) >= 2
+    assert sum("function/worker.py" in words for words in running.values()) >= 2
     seen = [Path(f"/proc/{pid}/{name}").read_bytes() for pid in running for name in ("cmdline", "environ")]
     (launch.folder / "go").touch()
     done = launch.end(job)

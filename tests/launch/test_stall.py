@@ -54,7 +54,7 @@ print("went on")
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slice("launch"))])
 def test_a_rank_that_sleeps(launch: Any, wait_until: Callable[..., None], ranks: int) -> None:
     """And comes in the end: that is reported, too."""
     launch.script(SLEEPS)
@@ -157,7 +157,7 @@ tfdist.allreduce(float(rank), name="grads")
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slice("launch"))])
 def test_a_rank_that_died(launch: Any, ranks: int) -> None:
     """The others notice before anybody stalls, and the launcher says who was the first."""
     launch.script(DIES)

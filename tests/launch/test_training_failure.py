@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+SLICE = pytest.mark.slice("launch")
 BIN = Path(sys.executable).parent
 # From the failure to the end of the launcher.
 LIMIT_SECONDS = 10
@@ -55,7 +56,7 @@ def launch(folder, size, text):
     return done, time.time()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "size"), [*((case, 2) for case in CASES), ("exception", 1), ("SIGKILL", 3)])
 def test_one_failing_rank_ends_the_job(tmp_path, case, size):
     failure, codes, texts = CASES[case]
@@ -113,8 +114,10 @@ model.fit(x, y, verbose=0, callbacks=[{callbacks}])
     ("callbacks", "warned"),
     [
         ("", 1),
-        ("tfdist.callbacks.DataParallel()", 0),
-        ("tfdist.callbacks.MetricAverageCallback(drift='off'), tfdist.callbacks.Throughput()", 1),
+        pytest.param("tfdist.callbacks.DataParallel()", 0, marks=SLICE),
+        pytest.param(
+            "tfdist.callbacks.MetricAverageCallback(drift='off'), tfdist.callbacks.Throughput()", 1, marks=SLICE
+        ),
     ],
 )
 def test_training_alone_on_sharded_data_is_not_silent(tmp_path, callbacks, warned):

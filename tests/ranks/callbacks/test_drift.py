@@ -159,6 +159,7 @@ def test_rounding_hides_no_drift_that_comes_later(world, warnings_of_tfdist):
         assert sum(text in line for line in warnings_of_tfdist) == (tfdist.rank() == 0)
 
 
+@pytest.mark.slice("ranks")
 @pytest.mark.ranks(1, 2)
 def test_what_a_fit_pays_for_looking(world):
     """One collective after the first step, if another one follows in its epoch, and one an epoch, by all callbacks."""

@@ -65,6 +65,7 @@ def state(model):
     return [*model.get_weights(), *(variable.numpy() for variable in model.optimizer.variables)]
 
 
+@pytest.mark.slice("ranks")
 @pytest.mark.ranks(1, 2, 3)
 def test_one_replica_is_as_none(world, shared_tmp_path):
     """Weights, optimizer state, logs and rate, to the bit; files load without a strategy; a backup goes on."""
@@ -90,6 +91,7 @@ def test_one_replica_is_as_none(world, shared_tmp_path):
             np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.slice("ranks")
 def test_each_optimizer_with_one_replica(world):
     for name, optimizer in OPTIMIZERS.items():
         plain, model = (
