@@ -1,6 +1,5 @@
 // The table of compressions: names, types on the wire, and what is not in it.
 #include "core/value/compression.h"
-
 #include "expect.h"
 
 namespace tfdist {

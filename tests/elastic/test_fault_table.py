@@ -70,7 +70,7 @@ TESTS = {
     "the disk is full": (
         "ranks/callbacks/test_model_checkpoint.py::test_a_failed_write_leaves_the_old_file",
         "launch/test_backup_and_restore.py::test_killed_in_the_middle_of_an_epoch",
-        "unit/test_atomic_file.py::test_a_failure_leaves_the_old_file",
+        "unit/system/test_atomic_file.py::test_a_failure_leaves_the_old_file",
     ),
     "gradients are NaN": (
         "ranks/test_parity.py::test_an_infinity_on_one_rank_skips_the_step_on_all",
