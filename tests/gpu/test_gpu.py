@@ -55,7 +55,7 @@ def test_adasum_kernels_compute_on_the_processor_what_the_engine_does(build: Pat
     folder = RUN.parent
     csrc = folder.parents[1] / "tfdist" / "csrc"
     includes = [f"-I{place}" for place in (build, csrc, folder.parent / "cpp")]
-    sources = [folder / "emulation" / "emulation.cc", csrc / "core" / "adasum.cc"]
+    sources = [folder / "emulation" / "emulation.cc", csrc / "core" / "algorithm" / "adasum.cc"]
     program = build / "emulation"
     compiler = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-g", "-fsanitize=address,undefined"]
     subprocess.run([*compiler, *includes, *sources, "-pthread", "-o", program], check=True, timeout=LIMIT_SECONDS)
