@@ -203,10 +203,11 @@ def _fail(config: pytest.Config, text: str) -> None:
 
 
 def left_processes(tag: str) -> dict[int, str]:
-    """Command lines, by id, of running processes that carry the tag, and of launchers that descend from this one."""
+    """Command lines, by id, of processes that carry the tag, and of launchers and new ones that descend from us."""
     found = {}
     parents = {}
     names = {}
+    starting = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -220,8 +221,10 @@ def left_processes(tag: str) -> dict[int, str]:
             found[pid] = _command(entry)
         elif state == "Z":
             del names[pid]
+        elif environment == [b""]:  # it is within exec, and no longer has that of its parent
+            starting.add(pid)
     for pid, name in names.items():
-        if name in LAUNCHERS and _descends(pid, parents):
+        if (name in LAUNCHERS or pid in starting) and _descends(pid, parents):
             found[pid] = _command(Path(f"/proc/{pid}"))
     return {pid: command for pid, command in found.items() if "multiprocessing.resource_tracker" not in command}
 
