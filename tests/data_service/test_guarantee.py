@@ -157,7 +157,7 @@ TABLE = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_guarantee(cluster, folder, sharding, fault):

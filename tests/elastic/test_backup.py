@@ -27,6 +27,7 @@ def test_the_next_job_goes_on_where_the_first_was_told_to_end(tmp_path):
     assert not list((tmp_path / "backup").iterdir())
 
 
+@pytest.mark.slice("elastic")
 def test_a_job_whose_launcher_is_killed_leaves_its_newest_commit_too(tmp_path, wait_until):
     done = train(tmp_path, 2, "--elastic", "--backup-dir", "backup", victims="1:5:launcher")
     assert done.returncode == -signal.SIGKILL

@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 from elastic_job import run
 
 SCRIPT = """
@@ -91,6 +92,7 @@ ANEW = "must deal out the rest of an epoch anew when a rank is lost, and cannot 
 SERVICE = "reads from a data service what has no end, and counts its epochs by steps. Missing here: "
 
 
+@pytest.mark.slice("elastic")
 def test_what_is_refused(tmp_path):
     (tmp_path / "train.py").write_text(REFUSED)
     done = run(tmp_path, "-m", "tfdist.launch", "-np", "1", "--elastic", "--data-workers", "1", "python", "train.py")

@@ -76,9 +76,8 @@ print("came to the end")
 """
 
 
-@pytest.mark.parametrize(
-    ("groups", "ranks"), [pytest.param("Split", 4, marks=pytest.mark.slice("launch")), ("lists", 3)]
-)
+@pytest.mark.slice("launch")
+@pytest.mark.parametrize(("groups", "ranks"), [("Split", 4), ("lists", 3)])
 def test_two_trainings_at_once(launch: Any, groups: str, ranks: int) -> None:
     """Equal bit by bit within a group, different between groups, each as one process would train it."""
     run(launch, ranks, TRAIN.format(comm=GROUPS[groups])).assert_passed(ranks)

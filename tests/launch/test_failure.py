@@ -74,7 +74,11 @@ def test_mpi_abort(launch: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "stubborn", ["signal.signal(signal.SIGTERM, signal.SIG_IGN)", "os.kill(os.getpid(), signal.SIGSTOP)"]
+    "stubborn",
+    [
+        pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", marks=pytest.mark.slice("launch")),
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+    ],
 )
 def test_peer_that_ignores_sigterm_or_is_stopped(launch: Any, stubborn: str) -> None:
     launch.script(

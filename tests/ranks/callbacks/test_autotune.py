@@ -193,6 +193,7 @@ def test_a_result_is_kept_and_begun_with(log, takes, monkeypatch, shared_tmp_pat
     assert ("does not fit this job" in capfd.readouterr().err) == (tfdist.rank() == 0)
 
 
+@pytest.mark.slice("ranks")
 @pytest.mark.ranks(2)
 def test_a_result_with_16_bits_needs_lossy(log, takes, monkeypatch, shared_tmp_path):
     monkeypatch.setenv("TFDIST_AUTOTUNE_RESULT", str(shared_tmp_path / "result.json"))
@@ -229,6 +230,7 @@ def rows_on_rank_0(path, phase):
         return [row for row in csv.DictReader(file) if row["phase"] == phase]
 
 
+@pytest.mark.slice("ranks")
 @pytest.mark.ranks(2, 3)
 def test_a_fit_that_is_too_short_keeps_the_default_and_the_next_goes_on(log, takes, capfd):
     takes(with_thread)

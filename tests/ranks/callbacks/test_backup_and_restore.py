@@ -125,6 +125,7 @@ def test_right_after_the_last_batch_of_an_epoch(world, shared_tmp_path):
     check(lambda: new_model(OPTIMIZERS["momentum"]()), shared_tmp_path, (1, 1), 1, save_freq=4)
 
 
+@pytest.mark.slice("ranks")
 def test_with_several_steps_an_execution(world, shared_tmp_path):
     check(lambda: new_model(OPTIMIZERS["momentum"](), steps_per_execution=2), shared_tmp_path, (1, 6), 1, save_freq=2)
 
@@ -138,6 +139,7 @@ def test_in_the_middle_of_gradient_accumulation(world, shared_tmp_path):
     check(make, shared_tmp_path, (1, 5), 1, save_freq=4)
 
 
+@pytest.mark.slice("ranks")
 def test_nothing_is_written_for_batches_that_are_only_drawn(world, shared_tmp_path):
     folder = shared_tmp_path / "backup"
     with pytest.raises(KeyboardInterrupt):

@@ -181,6 +181,7 @@ def test_plugin(world, kind, execution):
         assert_close(model.get_weights(), expected, 1e-9)
 
 
+@pytest.mark.slice("ranks")
 @SIZES
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", SYNCHRONIZED)

@@ -148,6 +148,7 @@ def test_frequencies(world, shared_tmp_path, save_freq, first):
     assert taken == [*((1, batch) for batch in range(first, STEPS)), *((2, batch) for batch in range(STEPS))]
 
 
+@pytest.mark.slice("ranks")
 @pytest.mark.parametrize(("at", "save_freq"), [((1, 3), 1), ((1, 7), 3)])
 def test_several_steps_an_execution(world, shared_tmp_path, at, save_freq):
     """Six steps are executions of four and two; Keras numbers the end of the second 7."""
@@ -172,6 +173,7 @@ def test_random_layers(world, shared_tmp_path, optimizer):
     assert_resumes(make, shared_tmp_path / "backup")
 
 
+@pytest.mark.slice("ranks")
 @pytest.mark.parametrize("plugin", ["data_parallel", "warmup"])
 def test_before_data_parallel_in_the_list(world, shared_tmp_path, plugin):
     epochs = {"data_parallel": 0, "warmup": 2}[plugin]
