@@ -12,16 +12,14 @@ import keras
 import tfdist
 from tfdist import errors
 from tfdist.native import keras_version
+from tfdist.ops import COLLECTIVES
 from tfdist.training import optimizer
 from tfdist.world import runtime
 from tfdist.world.process_sets import global_process_set
 
 Kind = TypeVar("Kind", bound=keras.callbacks.Callback)
 # In the code of a callback: it runs collectives, or all ranks must do as it does.
-_COLLECTIVES = frozenset(
-    "allreduce grouped_allreduce allgather grouped_allgather allgather_object broadcast grouped_broadcast broadcast_ "
-    "broadcast_variables broadcast_object alltoall reducescatter grouped_reducescatter barrier".split()
-)
+_COLLECTIVES = COLLECTIVES | {"check_equal"}
 _DECISIONS = frozenset(("stop_training", "learning_rate"))
 # What differs, and what to write.
 _ADVICE = {

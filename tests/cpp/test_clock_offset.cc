@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/agree/clock_offset.h"
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 #include "core/wire/wait.h"
 #include "expect.h"
 #include "rank_team.h"

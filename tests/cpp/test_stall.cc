@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/value/steady_clock.h"
 #include "core/watch/stall_monitor.h"
+#include "core/watch/steady_clock.h"
 #include "expect.h"
 #include "gate.h"
 #include "rank_team.h"

@@ -70,22 +70,8 @@ Status ToTensorView(const tensorflow::Tensor& tensor, TensorView* out) {
 }
 
 Status ToReduction(const std::string& name, Reduction* out) {
-  if (name == "sum") {
-    *out = Reduction::kSum;
-  } else if (name == "average") {
-    *out = Reduction::kAverage;
-  } else if (name == "min") {
-    *out = Reduction::kMin;
-  } else if (name == "max") {
-    *out = Reduction::kMax;
-  } else if (name == "product") {
-    *out = Reduction::kProduct;
-  } else if (name == "adasum") {
-    *out = Reduction::kAdasum;
-  } else {
-    return Status(StatusCode::kInvalidArgument, "unknown reduction '" + name + "'");
-  }
-  return Status::Ok();
+  if (FindReduction(name, out)) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument, "unknown reduction '" + name + "'");
 }
 
 Status ToCompression(const std::string& name, Compression* out) {

@@ -21,6 +21,8 @@ class Jsrun(Mpirun):
 
     name: ClassVar[str] = "jsrun"
     own_daemons: ClassVar[bool] = False
+    manager: ClassVar[str] = "LSF"
+    job_variable: ClassVar[str] = "LSB_JOBID"
 
     def __post_init__(self) -> None:
         if len({host.slots for host in self.hosts}) != 1:

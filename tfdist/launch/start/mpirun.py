@@ -96,6 +96,9 @@ class Mpirun:
     # What it is called, and whether it has daemons of its own on other hosts, to which it gets by ssh.
     name: ClassVar[str] = "mpirun"
     own_daemons: ClassVar[bool] = True
+    # Of whose jobs alone it is; and the variable by which such a job is known.
+    manager: ClassVar[str] = ""
+    job_variable: ClassVar[str] = ""
 
     path: str
     hosts: tuple[Host, ...]
@@ -114,6 +117,10 @@ class Mpirun:
     @property
     def processes(self) -> int:
         return sum(host.slots for host in self.hosts)
+
+    def obstacle(self, python: str, environment: Mapping[str, str]) -> str:
+        """Why it cannot start an MPI program of this Python here, by a trial if it takes one; empty if it can."""
+        return ""
 
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         """The words of the call. `environment` gives the names to forward to other hosts; no value is used."""

@@ -25,6 +25,8 @@ class Srun(Mpirun):
 
     name: ClassVar[str] = "srun"
     own_daemons: ClassVar[bool] = False
+    manager: ClassVar[str] = "Slurm"
+    job_variable: ClassVar[str] = "SLURM_JOB_ID"
 
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         """The words of the call; srun passes all of `environment` on by itself."""
@@ -37,6 +39,9 @@ class Srun(Mpirun):
         if cores := environment.get("SLURM_CPUS_PER_TASK"):
             words.append(f"--cpus-per-task={cores}")  # of the job, which srun does not take over by itself
         return [*words, *(self.binding or ()), *self.extra, *supervisor]
+
+    def obstacle(self, python: str, environment: Mapping[str, str]) -> str:
+        return shortage(self.path, python, self.processes, environment)
 
 
 def shortage(srun: str, python: str, ranks: int, environment: Mapping[str, str]) -> str:

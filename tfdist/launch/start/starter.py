@@ -11,12 +11,12 @@ from dataclasses import replace
 from tfdist.errors import ConfigError
 from tfdist.launch.host.cluster import detection
 from tfdist.launch.host.cluster.allocation import Allocation
-from tfdist.launch.start import srun
 from tfdist.launch.start.jsrun import Jsrun, compute_hosts
 from tfdist.launch.start.mpirun import Mpirun
 from tfdist.launch.start.srun import Srun
 
-_JOBS = {"srun": ("Slurm", "SLURM_JOB_ID"), "jsrun": ("LSF", "LSB_JOBID")}
+# Beside mpirun, by name.
+_KINDS: dict[str, type[Mpirun]] = {kind.name: kind for kind in (Srun, Jsrun)}
 
 
 def allocation(wanted: str | None, environment: Mapping[str, str]) -> Allocation | None:
@@ -45,36 +45,24 @@ def choose(
     if wanted == "mpirun":
         return call, "--mpi says so"
     if wanted is not None:
-        if reason := _shortage(wanted, call, environment):
-            raise ConfigError(f"--{wanted} cannot be: {reason}. Without it mpirun starts the ranks")
-        return _made(wanted, call, environment), f"--{wanted} says so"
-    if given is None or given.manager != "Slurm":
+        made = _made(_KINDS[wanted], call, environment)
+        if isinstance(made, str):
+            raise ConfigError(f"--{wanted} cannot be: {made}. Without it mpirun starts the ranks")
+        return made, f"--{wanted} says so"
+    if given is None or given.manager != Srun.manager:
         return call, ""
-    reason = _shortage("srun", call, environment)
-    return (call, f"not by srun: {reason}") if reason else (_made("srun", call, environment), "a trial went well")
+    made = _made(Srun, call, environment)
+    return (call, f"not by srun: {made}") if isinstance(made, str) else (made, "a trial went well")
 
 
-def _made(name: str, call: Mpirun, environment: Mapping[str, str]) -> Mpirun:
-    kind = {"srun": Srun, "jsrun": Jsrun}[name]
-    return kind(**(vars(call) | {"path": _path(name, environment)}))
-
-
-def _path(name: str, environment: Mapping[str, str]) -> str | None:
-    return shutil.which(name, path=environment.get("PATH", os.defpath))
-
-
-def _shortage(name: str, call: Mpirun, environment: Mapping[str, str]) -> str:
-    """What speaks against a starter; empty if nothing does."""
-    manager, variable = _JOBS[name]
-    path = _path(name, environment)
-    if not environment.get(variable):
-        return f"{variable} is not set, so this is no job of {manager}"
+def _made(kind: type[Mpirun], call: Mpirun, environment: Mapping[str, str]) -> Mpirun | str:
+    """The same call by another starter, or what speaks against that."""
+    path = shutil.which(kind.name, path=environment.get("PATH", os.defpath))
+    if not environment.get(kind.job_variable):
+        return f"{kind.job_variable} is not set, so this is no job of {kind.manager}"
     if path is None:
-        return f"there is no {name} on PATH"
+        return f"there is no {kind.name} on PATH"
     if call.elastic:
-        return f"the ranks of an elastic job outlive each other under mpirun alone, not under {name}"
-    if name == "jsrun":
-        return ""
-    return srun.shortage(
-        path, sys.executable, call.processes, {**environment, **call.settings(environment, root=False)}
-    )
+        return f"the ranks of an elastic job outlive each other under mpirun alone, not under {kind.name}"
+    made = kind(**(vars(call) | {"path": path}))
+    return made.obstacle(sys.executable, {**environment, **made.settings(environment, root=False)}) or made

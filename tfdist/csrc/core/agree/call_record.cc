@@ -71,11 +71,6 @@ std::string Sealed(const std::string& body) {
   return body + std::string(reinterpret_cast<const char*>(&sum), kSumBytes);
 }
 
-template <typename Enum>
-bool IsUpTo(Enum last, Enum value) {
-  return static_cast<int>(value) >= 0 && static_cast<int>(value) <= static_cast<int>(last);
-}
-
 // Whether the engine can run it; another build may have written values that this one lacks.
 bool IsKnown(const ReceivedCall& received) {
   const Call& call = received.call;
@@ -84,11 +79,9 @@ bool IsKnown(const ReceivedCall& received) {
   const auto is_tensor = [has_rows](const TensorView& tensor) {
     const bool negative =
         std::any_of(tensor.shape.begin(), tensor.shape.end(), [](int64_t dim) { return dim < 0; });
-    return IsUpTo(DType::kFloat64, tensor.dtype) && !negative &&
-           !(has_rows && tensor.shape.empty());
+    return IsKnown(tensor.dtype) && !negative && !(has_rows && tensor.shape.empty());
   };
-  return IsUpTo(Operation::kShutdown, call.operation) &&
-         IsUpTo(Reduction::kAdasum, call.reduction) && IsKnown(call.compression) &&
+  return IsKnown(call.operation) && IsKnown(call.reduction) && IsKnown(call.compression) &&
          std::all_of(received.tensors.begin(), received.tensors.end(), is_tensor);
 }
 

@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "core/value/status.h"
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 #include "core/wire/communicator.h"
 #include "core/wire/wait.h"
 

@@ -4,7 +4,7 @@
 
 #include "core/agree/call_record.h"
 #include "core/agree/mismatch.h"
-#include "core/value/stopwatch.h"
+#include "core/watch/stopwatch.h"
 
 namespace tfdist {
 namespace {

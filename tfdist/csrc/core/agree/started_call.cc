@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 
 namespace tfdist {
 namespace {

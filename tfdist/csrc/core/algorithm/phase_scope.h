@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/value/stopwatch.h"
 #include "core/watch/call_trace.h"
 #include "core/watch/meter.h"
+#include "core/watch/stopwatch.h"
 #include "core/wire/wait.h"
 
 namespace tfdist {

@@ -196,10 +196,7 @@ Status Tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy) 
 }
 
 Status ParseDType(const char* name, DType* dtype) {
-  for (int code = 0; code <= static_cast<int>(DType::kFloat64); ++code) {
-    *dtype = static_cast<DType>(code);
-    if (std::strcmp(name, NameOf(*dtype)) == 0) return Status::Ok();
-  }
+  if (FindDType(name, dtype)) return Status::Ok();
   return Status(StatusCode::kInvalidArgument,
                 std::string("a tensor's dtype is '") + name +
                     "'; expected the name of one that collectives carry, such as 'float32'.");

@@ -6,8 +6,8 @@
 
 #include "core/agree/mismatch.h"
 #include "core/engine/argument.h"
-#include "core/value/steady_clock.h"
-#include "core/value/stopwatch.h"
+#include "core/watch/steady_clock.h"
+#include "core/watch/stopwatch.h"
 #include "core/watch/timeline.h"
 #include "core/wire/wait.h"
 

@@ -5,7 +5,7 @@
 #include "core/agree/mismatch.h"
 #include "core/engine/argument.h"
 #include "core/engine/engine.h"
-#include "core/value/stopwatch.h"
+#include "core/watch/stopwatch.h"
 #include "core/watch/timeline.h"
 #include "core/wire/wait.h"
 

@@ -1,7 +1,7 @@
 #include <string>
 
 #include "core/engine/engine.h"
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 #include "core/watch/timeline.h"
 #include "core/wire/wait.h"
 

@@ -3,10 +3,33 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace tfdist {
 namespace {
+
+struct OperationRow {
+  const char* name;
+  bool collective;
+};
+
+// In the order of the enumeration.
+constexpr OperationRow kOperationTable[] = {
+    {"allreduce", true},
+    {"broadcast", true},
+    {"allgather", true},
+    {"alltoall", true},
+    {"reducescatter", true},
+    {"barrier", true},
+    {"join", true},
+    {"add_process_set", false},
+    {"remove_process_set", false},
+    {"start_timeline", false},
+    {"tune", false},
+    {"shutdown", false},
+};
+static_assert(std::size(kOperationTable) == kOperations, "each operation has a row");
 
 // Multiplies and folds eight bytes at a time (the scheme of FNV-1a, a word for a byte).
 class Hasher {
@@ -97,12 +120,14 @@ void Append(const std::string& text, std::string* result) {
 }  // namespace
 
 const char* NameOf(Operation operation) {
-  static constexpr const char* kNames[] = {
-      "allreduce",          "broadcast",      "allgather", "alltoall",
-      "reducescatter",      "barrier",        "join",      "add_process_set",
-      "remove_process_set", "start_timeline", "tune",      "shutdown"};
-  return kNames[static_cast<int>(operation)];
+  return kOperationTable[static_cast<size_t>(operation)].name;
 }
+
+bool IsCollective(Operation operation) {
+  return kOperationTable[static_cast<size_t>(operation)].collective;
+}
+
+bool IsKnown(Operation operation) { return static_cast<size_t>(operation) < kOperations; }
 
 std::string Title(const Call& call) {
   std::string title = NameOf(call.operation);

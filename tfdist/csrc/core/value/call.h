@@ -37,6 +37,12 @@ constexpr size_t kOperations = static_cast<size_t>(Operation::kShutdown) + 1;
 // "allreduce", ...
 const char* NameOf(Operation operation);
 
+// Whether users call it as a collective; the others are agreed on like one.
+bool IsCollective(Operation operation);
+
+// Whether it is in the table; another build may have written one that this build lacks.
+bool IsKnown(Operation operation);
+
 struct Call {
   Operation operation = Operation::kBarrier;
   std::string name;

@@ -6,13 +6,13 @@
 namespace tfdist {
 namespace {
 
-struct Row {
+struct CompressionRow {
   const char* name;
   DType wire;
 };
 
 // kNone leaves each type as it is.
-constexpr Row kTable[] = {
+constexpr CompressionRow kCompressionTable[] = {
     {"none", DType::kFloat32},
     {"fp16", DType::kFloat16},
     {"bf16", DType::kBfloat16},
@@ -21,12 +21,12 @@ constexpr Row kTable[] = {
 }  // namespace
 
 const char* NameOf(Compression compression) {
-  return kTable[static_cast<size_t>(compression)].name;
+  return kCompressionTable[static_cast<size_t>(compression)].name;
 }
 
 bool FindCompression(const std::string& name, Compression* found) {
-  for (size_t i = 0; i < std::size(kTable); ++i) {
-    if (name != kTable[i].name) continue;
+  for (size_t i = 0; i < std::size(kCompressionTable); ++i) {
+    if (name != kCompressionTable[i].name) continue;
     *found = static_cast<Compression>(i);
     return true;
   }
@@ -34,19 +34,19 @@ bool FindCompression(const std::string& name, Compression* found) {
 }
 
 bool IsKnown(Compression compression) {
-  return static_cast<size_t>(compression) < std::size(kTable);
+  return static_cast<size_t>(compression) < std::size(kCompressionTable);
 }
 
 DType WireType(DType dtype, Compression compression) {
   const bool compressible = dtype == DType::kFloat32 || dtype == DType::kFloat64;
   if (!compressible || compression == Compression::kNone) return dtype;
-  return kTable[static_cast<size_t>(compression)].wire;
+  return kCompressionTable[static_cast<size_t>(compression)].wire;
 }
 
 std::string DescribeCompressions() {
   std::string text = "none=";
-  for (size_t i = 1; i < std::size(kTable); ++i) {
-    text += std::string(",") + kTable[i].name + "=" + NameOf(kTable[i].wire);
+  for (size_t i = 1; i < std::size(kCompressionTable); ++i) {
+    text += std::string(",") + kCompressionTable[i].name + "=" + NameOf(kCompressionTable[i].wire);
   }
   return text;
 }

@@ -1,40 +1,47 @@
 #include "core/value/dtype.h"
 
+#include <cstddef>
+#include <iterator>
+
 namespace tfdist {
+namespace {
+
+struct DTypeRow {
+  const char* name;
+  int64_t bytes;
+  bool floating;
+};
+
+// In the order of the enumeration.
+constexpr DTypeRow kDTypeTable[] = {
+    {"bool", 1, false},    {"uint8", 1, false},  {"int8", 1, false},   {"uint16", 2, false},
+    {"int16", 2, false},   {"int32", 4, false},  {"int64", 8, false},  {"float16", 2, true},
+    {"bfloat16", 2, true}, {"float32", 4, true}, {"float64", 8, true},
+};
+
+}  // namespace
+
+bool IsKnown(DType dtype) { return static_cast<size_t>(dtype) < std::size(kDTypeTable); }
+
+bool FindDType(const std::string& name, DType* found) {
+  for (size_t i = 0; i < std::size(kDTypeTable); ++i) {
+    if (name != kDTypeTable[i].name) continue;
+    *found = static_cast<DType>(i);
+    return true;
+  }
+  return false;
+}
 
 int64_t SizeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-    case DType::kUint8:
-    case DType::kInt8:
-      return 1;
-    case DType::kUint16:
-    case DType::kInt16:
-    case DType::kFloat16:
-    case DType::kBfloat16:
-      return 2;
-    case DType::kInt32:
-    case DType::kFloat32:
-      return 4;
-    case DType::kInt64:
-    case DType::kFloat64:
-      return 8;
-  }
-  return 0;
+  return IsKnown(dtype) ? kDTypeTable[static_cast<size_t>(dtype)].bytes : 0;
 }
 
 const char* NameOf(DType dtype) {
-  static constexpr const char* kNames[] = {"bool",     "uint8",   "int8",   "uint16",
-                                           "int16",    "int32",   "int64",  "float16",
-                                           "bfloat16", "float32", "float64"};
-  const int index = static_cast<int>(dtype);
-  const bool known = index >= 0 && index <= static_cast<int>(DType::kFloat64);
-  return known ? kNames[index] : "unknown";
+  return IsKnown(dtype) ? kDTypeTable[static_cast<size_t>(dtype)].name : "unknown";
 }
 
 bool IsFloating(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBfloat16 || dtype == DType::kFloat32 ||
-         dtype == DType::kFloat64;
+  return IsKnown(dtype) && kDTypeTable[static_cast<size_t>(dtype)].floating;
 }
 
 bool IsNarrow(DType dtype) { return IsFloating(dtype) && SizeOf(dtype) < SizeOf(DType::kFloat32); }

@@ -3,6 +3,7 @@
 #define TFDIST_CORE_VALUE_DTYPE_H_
 
 #include <cstdint>
+#include <string>
 
 namespace tfdist {
 
@@ -19,6 +20,12 @@ enum class DType : int8_t {
   kFloat32,
   kFloat64,
 };
+
+// Whether it is in the table; another build may have written one that this build lacks.
+bool IsKnown(DType dtype);
+
+// False where no type has this name.
+bool FindDType(const std::string& name, DType* found);
 
 // Bytes of one element.
 int64_t SizeOf(DType dtype);

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 
 #include "core/value/float_span.h"
 
 namespace tfdist {
 namespace {
+
+// In the order of the enumeration.
+constexpr const char* kReductionNames[] = {"sum", "average", "min", "max", "product", "adasum"};
 
 // Accumulator and operand stay in the first-level cache together.
 constexpr int64_t kSumElements = 2048;
@@ -207,9 +211,19 @@ ReduceSpec BoolSpec(ReduceSpec spec) {
 
 }  // namespace
 
-const char* NameOf(Reduction reduction) {
-  static constexpr const char* kNames[] = {"sum", "average", "min", "max", "product", "adasum"};
-  return kNames[static_cast<int>(reduction)];
+const char* NameOf(Reduction reduction) { return kReductionNames[static_cast<size_t>(reduction)]; }
+
+bool FindReduction(const std::string& name, Reduction* found) {
+  for (size_t i = 0; i < std::size(kReductionNames); ++i) {
+    if (name != kReductionNames[i]) continue;
+    *found = static_cast<Reduction>(i);
+    return true;
+  }
+  return false;
+}
+
+bool IsKnown(Reduction reduction) {
+  return static_cast<size_t>(reduction) < std::size(kReductionNames);
 }
 
 double PowerOfTwoFor(int size) {

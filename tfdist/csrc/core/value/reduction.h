@@ -8,6 +8,7 @@
 #define TFDIST_CORE_VALUE_REDUCTION_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/value/dtype.h"
@@ -18,6 +19,12 @@ enum class Reduction { kSum, kAverage, kMin, kMax, kProduct, kAdasum };
 
 // "sum", "average", ...
 const char* NameOf(Reduction reduction);
+
+// False where no reduction has this name.
+bool FindReduction(const std::string& name, Reduction* found);
+
+// Whether there is one of this number; another build may have written one that this build lacks.
+bool IsKnown(Reduction reduction);
 
 // The accumulator is divided and then multiplied before it is rounded; floating types only.
 // Division is apart because x / 3 is exact where x * (1 / 3) is not.

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 #include "core/watch/timeline.h"
 
 namespace tfdist {

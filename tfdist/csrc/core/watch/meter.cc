@@ -2,14 +2,10 @@
 
 #include <utility>
 
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 
 namespace tfdist {
 namespace {
-
-constexpr Operation kMetered[] = {
-    Operation::kAllreduce,     Operation::kBroadcast, Operation::kAllgather, Operation::kAlltoall,
-    Operation::kReduceScatter, Operation::kBarrier,   Operation::kJoin};
 
 constexpr std::pair<const char*, std::atomic<int64_t> CollectiveCost::*> kFields[] = {
     {"calls", &CollectiveCost::calls},
@@ -25,8 +21,10 @@ constexpr std::pair<const char*, std::atomic<int64_t> CollectiveCost::*> kFields
 
 std::string Meter::Json() const {
   std::string text;
-  for (Operation operation : kMetered) {
-    const CollectiveCost& cost = costs_[static_cast<size_t>(operation)];
+  for (size_t i = 0; i < kOperations; ++i) {
+    const Operation operation = static_cast<Operation>(i);
+    if (!IsCollective(operation)) continue;
+    const CollectiveCost& cost = costs_[i];
     std::string fields;
     for (const auto& field : kFields) {
       const int64_t value = (cost.*field.second).load(std::memory_order_relaxed);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 
 namespace tfdist {
 

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 
 namespace tfdist {
 namespace {

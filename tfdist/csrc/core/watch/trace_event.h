@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
-#include "core/value/steady_clock.h"
 #include "core/watch/call_trace.h"
+#include "core/watch/steady_clock.h"
 
 namespace tfdist {
 

@@ -5,8 +5,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/value/steady_clock.h"
 #include "core/watch/stall_monitor.h"
+#include "core/watch/steady_clock.h"
 
 namespace tfdist {
 namespace {

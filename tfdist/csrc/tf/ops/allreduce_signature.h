@@ -14,8 +14,8 @@
       .Attr(                                                                               \
           "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, " \
           "float, double}) >= 1")                                                          \
-      .Attr("reduction: {'sum', 'average', 'min', 'max', 'product', 'adasum'}")            \
-      .Attr("compression: {'none', 'fp16', 'bf16'} = 'none'")                              \
+      .Attr("reduction: string")                                                           \
+      .Attr("compression: string = 'none'")                                                \
       .Attr("weighted: bool = false")                                                      \
       .Attr("process_set: int = 0")                                                        \
       .Attr("label: string")                                                               \

@@ -14,7 +14,7 @@ REGISTER_OP("TfdistGroupedReducescatter")
         "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, "
         "double}) >= 1")
     .Attr("reduction: {'sum', 'average'}")
-    .Attr("compression: {'none', 'fp16', 'bf16'} = 'none'")
+    .Attr("compression: string = 'none'")
     .Attr("process_set: int = 0")
     .Attr("label: string")
     .Attr("tensor_names: list(string)")

@@ -1,13 +1,13 @@
 // Adds the time between its construction and destruction to a total. Knows nothing of collectives.
 //
 // The total is atomic, so that another thread may read it at any moment.
-#ifndef TFDIST_CORE_VALUE_STOPWATCH_H_
-#define TFDIST_CORE_VALUE_STOPWATCH_H_
+#ifndef TFDIST_CORE_WATCH_STOPWATCH_H_
+#define TFDIST_CORE_WATCH_STOPWATCH_H_
 
 #include <atomic>
 #include <cstdint>
 
-#include "core/value/steady_clock.h"
+#include "core/watch/steady_clock.h"
 
 namespace tfdist {
 
@@ -25,4 +25,4 @@ class Stopwatch {
 
 }  // namespace tfdist
 
-#endif  // TFDIST_CORE_VALUE_STOPWATCH_H_
+#endif  // TFDIST_CORE_WATCH_STOPWATCH_H_

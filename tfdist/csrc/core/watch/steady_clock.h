@@ -1,7 +1,7 @@
 // The clock by which times are taken: it goes on evenly, and is the same in all processes of a
 // host. Its zero differs by machine, and is no date.
-#ifndef TFDIST_CORE_VALUE_STEADY_CLOCK_H_
-#define TFDIST_CORE_VALUE_STEADY_CLOCK_H_
+#ifndef TFDIST_CORE_WATCH_STEADY_CLOCK_H_
+#define TFDIST_CORE_WATCH_STEADY_CLOCK_H_
 
 #include <chrono>
 #include <cstdint>
@@ -23,4 +23,4 @@ struct ClockOffset {
 
 }  // namespace tfdist
 
-#endif  // TFDIST_CORE_VALUE_STEADY_CLOCK_H_
+#endif  // TFDIST_CORE_WATCH_STEADY_CLOCK_H_
