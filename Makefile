@@ -149,7 +149,7 @@ version = $$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.vers
 .PHONY: test-gpu-build
 test-gpu-build: $(VENV_GPU)/installed ## the same wheel beside TensorFlow's build for GPUs, on any machine
 	@PATH="$(CURDIR)/$(VENV_GPU)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_GPU)/bin/pytest $(PYTEST_ARGUMENTS) \
-	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_gpu_kernels.py tests/unit/ops/test_xla.py tests/ranks/test_broadcast.py
+	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_gpu_kernels.py tests/unit/ops/graph/test_xla.py tests/ranks/test_broadcast.py
 
 $(VENV_GPU)/bin/python:
 	$(call create,$(VENV_GPU),$(PYTHON),13)

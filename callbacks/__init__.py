@@ -12,12 +12,12 @@ from tfdist.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from tfdist.callbacks.data_parallel import DataParallel
 from tfdist.callbacks.data_wait import DataWait
 from tfdist.callbacks.elastic_state import CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback
-from tfdist.callbacks.learning_rate_schedule import LearningRateScheduleCallback
-from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.metric_average import MetricAverageCallback
 from tfdist.callbacks.metrics import Metrics
 from tfdist.callbacks.model_checkpoint import BestModelCheckpoint, ModelCheckpoint
 from tfdist.callbacks.rank_zero import RankZero
+from tfdist.callbacks.rate.learning_rate_schedule import LearningRateScheduleCallback
+from tfdist.callbacks.rate.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.throughput import Throughput
 
 __all__ = [

@@ -18,10 +18,10 @@ from tfdist.callbacks.fit.data_digest import complaint
 from tfdist.callbacks.fit.drift import checked
 from tfdist.callbacks.fit.model_hook import ModelHook, begin_equal
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
-from tfdist.callbacks.optimizer_warmup import OptimizerWarmup
+from tfdist.callbacks.rate.optimizer_warmup import OptimizerWarmup
 from tfdist.elastic import advice, loop
-from tfdist.ops import xla
 from tfdist.ops.compression import AnyCompression, Compression
+from tfdist.ops.graph import xla
 from tfdist.training import model_optimizer, optimizer, random_state
 from tfdist.world import runtime
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.ops import xla
+from tfdist.ops.graph import xla
 
 if xla.obstacle():
     pytest.skip(xla.obstacle(), allow_module_level=True)

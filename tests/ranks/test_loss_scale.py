@@ -125,8 +125,8 @@ CONSTRUCTIONS = {
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
 def test_all_ranks_skip_the_step(world, construction, optimizer):
-    if "XLA" in construction and tfdist.ops.xla.obstacle():
-        pytest.skip(f"needs XLA: {tfdist.ops.xla.obstacle()}")
+    if "XLA" in construction and tfdist.ops.graph.xla.obstacle():
+        pytest.skip(f"needs XLA: {tfdist.ops.graph.xla.obstacle()}")
     skipped = []
     for overflowing in range(world):
         model, used = CONSTRUCTIONS[construction](OPTIMIZERS[optimizer], overflowing)

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import errors
-from tfdist.ops import xla
-from tfdist.ops.graph import call
+from tfdist.ops.graph import call, xla
 from tfdist.testing import expected_sum, summable
 from tfdist.training.gradients import GradientReduction, Grouping, weighted_by
 

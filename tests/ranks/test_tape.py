@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.ops import xla
+from tfdist.ops.graph import xla
 
 # Twice y * average(y): with m, the average of the ranks' x, the result is x m^3, the gradient of the sum of all results
 # 4 m^3, and the gradient of the sum of all gradients 12 m^2.

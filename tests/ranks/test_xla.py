@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.ops import xla
+from tfdist.ops.graph import xla
 from tfdist.testing import expected_sum, summable
 from tfdist.testing.parity import assert_equal
 from tfdist.world import process_sets

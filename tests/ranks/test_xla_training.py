@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.ops import xla
+from tfdist.ops.graph import xla
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
 
 if xla.obstacle():

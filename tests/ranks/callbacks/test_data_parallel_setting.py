@@ -9,7 +9,7 @@ import pytest
 import tfdist
 from tfdist import elastic
 from tfdist.callbacks import DataParallel, ModelCheckpoint
-from tfdist.ops import xla
+from tfdist.ops.graph import xla
 from tfdist.testing.parity import assert_identical_on_ranks
 
 FEATURES, BATCH, STEPS = 3, 4, 4

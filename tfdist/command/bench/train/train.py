@@ -23,7 +23,7 @@ from tfdist.command.bench.measure.progress import Progress
 from tfdist.command.bench.measure.request import Record, Train
 from tfdist.command.bench.train import network
 from tfdist.errors import ConfigError
-from tfdist.ops import xla
+from tfdist.ops.graph import xla
 from tfdist.world import runtime
 
 CLASSES = 1000

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tfdist import errors
-from tfdist.callbacks.learning_rate_warmup import steps_of_epoch, warmup_rate
+from tfdist.callbacks.rate.learning_rate_warmup import steps_of_epoch, warmup_rate
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

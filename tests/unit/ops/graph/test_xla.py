@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
 from tfdist.native import library
-from tfdist.ops import xla
+from tfdist.ops.graph import xla
 
 OPS = (
     *("GroupedAllreduce", "GroupedReducescatter", "GroupedAllgather", "GroupedBroadcast", "BroadcastVariables"),

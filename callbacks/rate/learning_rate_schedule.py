@@ -10,8 +10,8 @@ import keras
 from tfdist import errors
 from tfdist.callbacks.fit.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
 from tfdist.callbacks.fit.model_hook import ModelHook
-from tfdist.callbacks.fit.rate_setter import RateSetter
-from tfdist.callbacks.learning_rate_warmup import steps_of_epoch
+from tfdist.callbacks.rate.learning_rate_warmup import steps_of_epoch
+from tfdist.callbacks.rate.rate_setter import RateSetter
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):

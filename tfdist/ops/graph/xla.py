@@ -14,7 +14,7 @@ def obstacle() -> str | None:
     Example:
 
     ```python
-    from tfdist.ops import xla
+    from tfdist.ops.graph import xla
 
     model.compile(optimizer, loss="mse", jit_compile=xla.obstacle() is None)
     ```

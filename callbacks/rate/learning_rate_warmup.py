@@ -10,7 +10,7 @@ import tfdist
 from tfdist import errors
 from tfdist.callbacks.fit.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
 from tfdist.callbacks.fit.model_hook import ModelHook
-from tfdist.callbacks.fit.rate_setter import RateSetter
+from tfdist.callbacks.rate.rate_setter import RateSetter
 from tfdist.native.keras_version import print_message
 from tfdist.world import runtime
 

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist.callbacks.fit.rate_setter import velocities
-from tfdist.callbacks.learning_rate_warmup import LearningRateWarmupCallback
+from tfdist.callbacks.rate.learning_rate_warmup import LearningRateWarmupCallback
+from tfdist.callbacks.rate.rate_setter import velocities
 from tfdist.native import keras_version
 from tfdist.training import optimizer
 
