@@ -81,5 +81,8 @@ def test_who_decides_for_all_ranks(callback, decides):
 
 
 def test_who_runs_collectives():
-    assert fit_agreement._names_in(Sums()) & fit_agreement._COLLECTIVES
+    sends = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: tfdist.broadcast_object_fn()(epoch))
+    compares = keras.callbacks.LambdaCallback(on_train_end=lambda logs: tfdist.check_equal(sends.model))
+    for callback in (Sums(), sends, compares):
+        assert fit_agreement._names_in(callback) & fit_agreement._COLLECTIVES
     assert not fit_agreement._names_in(Reader()) & fit_agreement._COLLECTIVES

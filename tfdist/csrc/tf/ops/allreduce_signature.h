@@ -4,22 +4,21 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/element_types.h"
 
-#define TFDIST_ALLREDUCE_SIGNATURE                                                         \
-  Input("tensors: dtypes")                                                                 \
-      .Input("prescale: double")                                                           \
-      .Input("postscale: double")                                                          \
-      .Input("weight: int64")                                                              \
-      .Input("order: resource")                                                            \
-      .Attr(                                                                               \
-          "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, " \
-          "float, double}) >= 1")                                                          \
-      .Attr("reduction: string")                                                           \
-      .Attr("compression: string = 'none'")                                                \
-      .Attr("weighted: bool = false")                                                      \
-      .Attr("process_set: int = 0")                                                        \
-      .Attr("label: string")                                                               \
-      .Attr("tensor_names: list(string)")                                                  \
+#define TFDIST_ALLREDUCE_SIGNATURE                         \
+  Input("tensors: dtypes")                                 \
+      .Input("prescale: double")                           \
+      .Input("postscale: double")                          \
+      .Input("weight: int64")                              \
+      .Input("order: resource")                            \
+      .Attr("dtypes: list(" TFDIST_ELEMENT_TYPES ") >= 1") \
+      .Attr("reduction: string")                           \
+      .Attr("compression: string = 'none'")                \
+      .Attr("weighted: bool = false")                      \
+      .Attr("process_set: int = 0")                        \
+      .Attr("label: string")                               \
+      .Attr("tensor_names: list(string)")                  \
       .SetIsStateful()
 
 namespace tfdist {

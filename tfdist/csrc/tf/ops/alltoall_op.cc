@@ -1,6 +1,7 @@
 // Registers TfdistAlltoall.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/element_types.h"
 
 namespace tfdist {
 
@@ -10,7 +11,7 @@ REGISTER_OP("TfdistAlltoall")
     .Input("order: resource")
     .Output("received: dtype")
     .Output("received_splits: int64")
-    .Attr("dtype: {bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}")
+    .Attr("dtype: " TFDIST_ELEMENT_TYPES)
     .Attr("equal_splits: bool")
     .Attr("process_set: int = 0")
     .Attr("label: string")

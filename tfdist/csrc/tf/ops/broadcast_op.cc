@@ -1,6 +1,7 @@
 // Registers TfdistGroupedBroadcast and its in-place form for variables, TfdistBroadcastVariables.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/element_types.h"
 
 namespace tfdist {
 
@@ -8,9 +9,7 @@ REGISTER_OP("TfdistGroupedBroadcast")
     .Input("tensors: dtypes")
     .Input("order: resource")
     .Output("received: dtypes")
-    .Attr(
-        "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, "
-        "double}) >= 1")
+    .Attr("dtypes: list(" TFDIST_ELEMENT_TYPES ") >= 1")
     .Attr("root_rank: int")
     .Attr("process_set: int = 0")
     .Attr("label: string")

@@ -1,6 +1,7 @@
 // Registers TfdistGroupedAllgather.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/element_types.h"
 
 namespace tfdist {
 
@@ -9,9 +10,7 @@ REGISTER_OP("TfdistGroupedAllgather")
     .Input("order: resource")
     .Output("gathered: dtypes")
     .Output("rows: int64")
-    .Attr(
-        "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, "
-        "double}) >= 1")
+    .Attr("dtypes: list(" TFDIST_ELEMENT_TYPES ") >= 1")
     .Attr("process_set: int = 0")
     .Attr("label: string")
     .Attr("tensor_names: list(string)")

@@ -1,6 +1,7 @@
 // Registers TfdistGroupedReducescatter.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf/ops/element_types.h"
 
 namespace tfdist {
 
@@ -10,9 +11,7 @@ REGISTER_OP("TfdistGroupedReducescatter")
     .Input("postscale: double")
     .Input("order: resource")
     .Output("scattered: dtypes")
-    .Attr(
-        "dtypes: list({bool, uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, "
-        "double}) >= 1")
+    .Attr("dtypes: list(" TFDIST_ELEMENT_TYPES ") >= 1")
     .Attr("reduction: {'sum', 'average'}")
     .Attr("compression: string = 'none'")
     .Attr("process_set: int = 0")
