@@ -3,6 +3,7 @@
 import keras
 import pytest
 
+import tfdist
 from tfdist.callbacks.fit import fit_agreement
 
 SAME = dict.fromkeys(fit_agreement._ADVICE) | {"epochs": 3, "initial_epoch": 0}
