@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.data_service.inspection.address import LARGEST_PORT
@@ -18,6 +19,10 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SMALLEST_PORT = 20000
 _ATTEMPTS = 100
 _BACKLOG = 16
+# Connections of a server that has just ended keep its port from all but those who say that they do not mind. That is
+# asked second, and only for a port that somebody named: two sockets that both said so could be bound to one port until
+# one of them listens.
+_FREE, _FREE_OR_LEFT = (0,), (0, 1)
 
 
 class PortPair:
@@ -56,7 +61,7 @@ def take(port: int, control_port: int | None, control_host: str) -> PortPair:
         _bound(control_port, control_host).close()  # no attempt below would find it free
     for candidate in _candidates():
         with contextlib.suppress(ConfigError):
-            return _bind(candidate, candidate + 1 if control_port is None else control_port, control_host)
+            return _bind(candidate, candidate + 1 if control_port is None else control_port, control_host, _FREE)
     raise ConfigError(f"no two adjacent free ports were found in {_ATTEMPTS} attempts; name one with port (--port).")
 
 
@@ -71,10 +76,10 @@ def _candidates() -> list[int]:
     return random.sample(range(_SMALLEST_PORT, end - 1), _ATTEMPTS)
 
 
-def _bind(port: int, control_port: int, control_host: str) -> PortPair:
-    guard = _bound(port, "")
+def _bind(port: int, control_port: int, control_host: str, ways: Sequence[int] = _FREE_OR_LEFT) -> PortPair:
+    guard = _bound(port, "", ways)
     try:
-        listener = _bound(control_port, control_host)
+        listener = _bound(control_port, control_host, ways)
     except ConfigError:
         guard.close()
         raise
@@ -86,10 +91,8 @@ def _bind(port: int, control_port: int, control_host: str) -> PortPair:
     return PortPair(guard, listener)
 
 
-def _bound(port: int, host: str) -> socket.socket:
-    # Connections of a server that has just ended keep its port from all but those who say they do not mind. They are
-    # asked second: two sockets that both said so could be bound to one port until one of them listens.
-    for tolerant in (0, 1):
+def _bound(port: int, host: str, ways: Sequence[int] = _FREE_OR_LEFT) -> socket.socket:
+    for tolerant in ways:
         made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, tolerant)
         try:

@@ -5,6 +5,7 @@ import socket
 import pytest
 import tensorflow as tf
 
+from tfdist.data_service.server import port as module
 from tfdist.data_service.server.port import take
 from tfdist.errors import ConfigError
 
@@ -34,6 +35,25 @@ def test_they_are_not_among_those_of_outgoing_connections(pair):
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         begin, end = map(int, file.read().split())
     assert not begin <= pair.port <= end
+
+
+def let_go(made):
+    made.close()
+    made.listener.close()
+    return made.port
+
+
+def test_a_port_that_an_ended_server_has_left_is_taken_by_name_only(monkeypatch):
+    """Another socket that does not mind either could be bound to it beside ours."""
+    left, free = (let_go(take(0, None, "127.0.0.1")) for _ in range(2))
+    with socket.create_server(("127.0.0.1", left)) as server, socket.create_connection(("127.0.0.1", left)) as client:
+        server.accept()[0].close()  # who closes first keeps the port
+        assert client.recv(1) == b""
+    with pytest.raises(OSError, match="in use"), socket.socket() as other:
+        other.bind(("", left))
+    monkeypatch.setattr(module, "_candidates", lambda: [left, free])
+    assert let_go(take(0, None, "127.0.0.1")) == free
+    assert let_go(take(left, None, "127.0.0.1")) == left
 
 
 def test_a_taken_port_is_named(pair):
