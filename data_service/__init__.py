@@ -69,40 +69,17 @@ _HOMES = {
     "visitation": "trainer.visitation",
     "wait_for_data": "trainer.wait",
 }
-__all__ = [
-    "Cluster",
-    "Dispatcher",
-    "DispatcherConfig",
-    "Footprint",
-    "ScalePolicy",
-    "Survey",
-    "Visitation",
-    "Waited",
-    "Worker",
-    "WorkerConfig",
-    "cache",
-    "combine",
-    "distribute",
-    "footprint",
-    "from_id",
-    "from_images",
-    "from_io",
-    "from_parquet",
-    "from_tfrecord",
-    "load",
-    "measure_wait",
-    "register",
-    "save",
-    "survey",
-    "visitation",
-    "wait_for_data",
-]
+__all__ = sorted(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     """Loads a name on first use: the commands and the manager of a cluster start without TensorFlow."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # where it is seen, any name is one
+    __getattr__ = _load

@@ -6,7 +6,7 @@ Holds signatures that differ from tfdist's own; everything else comes from where
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from keras import optimizers
 
@@ -61,8 +61,12 @@ __all__ = [
 __all__ += facade.__all__
 
 
-def __getattr__(name: str) -> NoReturn:
+def _refuse(name: str) -> NoReturn:
     facade.refuse(__name__, name)
+
+
+if not TYPE_CHECKING:  # where it is seen, any name is one
+    __getattr__ = _refuse
 
 
 def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
