@@ -60,7 +60,7 @@ class DataParallel(keras.callbacks.Callback):
     Calls `tfdist.init()` if that has not been done. In a world of one it changes nothing that can be measured.
 
     Args:
-        compression: Wire type of gradients, "none", "fp16" or "bf16", or a `tfdist.compression.Compressor` of your own;
+        compression: Wire type of gradients: a member of `tfdist.Compression`, its name, or a `Compressor` of your own;
             None takes `TFDIST_COMPRESSION`, or "none".
         warmup_epochs: Epochs over which the rate rises to its scaled value; may be a fraction. Needs
             `scale_learning_rate`.

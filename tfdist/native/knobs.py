@@ -24,7 +24,7 @@ class Setting:
     Attributes:
         fusion_threshold: Bytes of gradients that are reduced in one piece.
         chunk: Bytes that a rank shows its host at a time; 0 where ranks share no memory.
-        compression: "none", "fp16" or "bf16"; "own" for a compression of the user's own.
+        compression: One of `config.COMPRESSIONS`; "own" for a compression of the user's own.
         thread: Whether gradients are reduced in a thread beside the rest of the step, on the CPU.
         hierarchy: How GPUs of several hosts reduce: "off", "nccl" or "mpi".
     """

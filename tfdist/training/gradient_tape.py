@@ -129,7 +129,7 @@ def DistributedGradientTape(  # noqa: N802  (the name is Horovod's)
         gradtape: A `tf.GradientTape`.
         device_dense: Only "".
         device_sparse: Only "".
-        compression: `Compression.none`, `.fp16` or `.bf16`, its name, or a `Compressor` of your own.
+        compression: A member of `tfdist.Compression`, its name, or a `Compressor` of your own.
         sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise gathered, and then
             not compressed.
         op: `Average`, `Sum` or `Adasum` (of each gradient by itself; dense gradients only).

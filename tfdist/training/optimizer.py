@@ -211,7 +211,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
         name: Name of the returned optimizer; default: that of `optimizer`.
         device_dense: Only "".
         device_sparse: Only "".
-        compression: `Compression.none`, `.fp16` or `.bf16`, its name, or a `Compressor` of your own.
+        compression: A member of `tfdist.Compression`, its name, or a `Compressor` of your own.
         sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise gathered, and then
             not compressed.
         gradient_predivide_factor: With Average, divides by this before the sum and by the rest after.

@@ -31,6 +31,13 @@ class Jsrun(Mpirun):
                 "choose -np so that it can be divided by the number of hosts"
             )
 
+    @classmethod
+    def place(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
+        values = tuple(
+            environment.get(f"JSM_NAMESPACE_{name}", "") for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+        )
+        return values if all(values) else ()
+
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         """The words of the call: a resource set for each host, with all that it has. The environment goes along."""
         words = [self.path, f"--nrs={len(self.hosts)}", "--rs_per_host=1", f"--tasks_per_rs={self.hosts[0].slots}"]

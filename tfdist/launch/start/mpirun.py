@@ -55,6 +55,15 @@ def has_fabric(system: Path = Path("/sys")) -> bool:
     return any((system / name).is_dir() and any((system / name).iterdir()) for name in _FABRICS)
 
 
+# The variables of a rank's place: its number, that of ranks, and both within its host.
+PLACE = (
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+)
+
+
 @dataclass(frozen=True)
 class Ssh:
     """How mpirun reaches other hosts."""
@@ -117,6 +126,17 @@ class Mpirun:
     @property
     def processes(self) -> int:
         return sum(host.slots for host in self.hosts)
+
+    @classmethod
+    def place(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """A rank's number, the number of ranks, and both within its host, as they are told to one that it has started;
+        empty in another process.
+
+        Raises:
+            ConfigError: If the variables cannot be read.
+        """
+        values = tuple(environment.get(name, "") for name in PLACE)
+        return values if values[0] else ()
 
     def obstacle(self, python: str, environment: Mapping[str, str]) -> str:
         """Why it cannot start an MPI program of this Python here, by a trial if it takes one; empty if it can."""

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfdist.launch.host.cluster import slurm
-
-_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE = NAMES = (
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-)
-# What jsrun says, in the same order.
-_JSRUN = ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE")
-_STEP_TASKS = "SLURM_STEP_TASKS_PER_NODE"
-_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", _STEP_TASKS)
+from tfdist.launch.start.mpirun import PLACE, Mpirun
+from tfdist.launch.start.starter import KINDS
 
 
 def started_by_mpirun(environment: Mapping[str, str]) -> bool:
     """Whether the variables of mpirun are there."""
-    return bool(environment.get(_RANK))
+    return bool(Mpirun.place(environment))
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
     """What mpirun would have set beside what is there: nothing where it has, or where nobody tells the place.
 
     Raises:
-        ConfigError: If Slurm's variables cannot be read.
+        ConfigError: If the variables of another starter cannot be read.
     """
     if started_by_mpirun(environment):
         return {}
-    if all(environment.get(name) for name in _JSRUN):
-        return {name: environment[told] for name, told in zip(NAMES, _JSRUN, strict=True)}
-    # In a job of Slurm they are there for a shell, too; only a rank of an MPI program has the one of PMIx.
-    if not environment.get("PMIX_RANK") or not all(environment.get(name) for name in _SRUN):
-        return {}
-    here = slurm.counts(environment[_STEP_TASKS], _STEP_TASKS)[int(environment["SLURM_NODEID"])]
-    values = (environment["SLURM_PROCID"], environment["SLURM_STEP_NUM_TASKS"], environment["SLURM_LOCALID"], str(here))
-    return dict(zip(NAMES, values, strict=True))
+    places = (kind.place(environment) for kind in KINDS.values())
+    return dict(zip(PLACE, next(filter(None, places), ()), strict=False))

@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tfdist.launch.host.cluster import slurm
 from tfdist.launch.start.mpirun import Mpirun
 
 TRIAL_S = 20.0
 _LIST_S = 10.0
 _PATIENCE_S = 5.0
+_STEP_TASKS = "SLURM_STEP_TASKS_PER_NODE"
+_PLACE = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", _STEP_TASKS)
 _PROBE = "from mpi4py import MPI; print('ranks', MPI.COMM_WORLD.size)"
 
 
@@ -39,6 +42,14 @@ class Srun(Mpirun):
         if cores := environment.get("SLURM_CPUS_PER_TASK"):
             words.append(f"--cpus-per-task={cores}")  # of the job, which srun does not take over by itself
         return [*words, *(self.binding or ()), *self.extra, *supervisor]
+
+    @classmethod
+    def place(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """As Slurm tells it. A shell in a job has the variables, too; only one of an MPI program that of PMIx."""
+        if not environment.get("PMIX_RANK") or not all(environment.get(name) for name in _PLACE):
+            return ()
+        rank, size, local_rank, host, tasks = (environment[name] for name in _PLACE)
+        return (rank, size, local_rank, str(slurm.counts(tasks, _STEP_TASKS)[int(host)]))
 
     def obstacle(self, python: str, environment: Mapping[str, str]) -> str:
         return shortage(self.path, python, self.processes, environment)

@@ -16,7 +16,7 @@ from tfdist.launch.start.mpirun import Mpirun
 from tfdist.launch.start.srun import Srun
 
 # Beside mpirun, by name.
-_KINDS: dict[str, type[Mpirun]] = {kind.name: kind for kind in (Srun, Jsrun)}
+KINDS: dict[str, type[Mpirun]] = {kind.name: kind for kind in (Srun, Jsrun)}
 
 
 def allocation(wanted: str | None, environment: Mapping[str, str]) -> Allocation | None:
@@ -45,7 +45,7 @@ def choose(
     if wanted == "mpirun":
         return call, "--mpi says so"
     if wanted is not None:
-        made = _made(_KINDS[wanted], call, environment)
+        made = _made(KINDS[wanted], call, environment)
         if isinstance(made, str):
             raise ConfigError(f"--{wanted} cannot be: {made}. Without it mpirun starts the ranks")
         return made, f"--{wanted} says so"
