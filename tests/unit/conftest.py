@@ -18,6 +18,17 @@ import pytest
 CHILD_SECONDS = 60
 
 
+@pytest.fixture(scope="session")
+def collective_ops() -> set[str]:
+    """The names of all ops that the library registers, but for those of tf.data pipelines."""
+    from tfdist.native import library
+
+    registered = {name for name in vars(library.ops()) if name.startswith("Tfdist")}
+    of_pipelines = {"TfdistReadRows", "TfdistServedDataset", "TfdistWatchedDataset"}
+    assert of_pipelines < registered
+    return registered - of_pipelines
+
+
 @pytest.fixture
 def run_script(tmp_path: Path) -> Callable[..., str]:
     """Runs a script, fails with its errors, and returns them: `run_script("assert 1 == 1", NAME="value")`."""

@@ -23,6 +23,10 @@ HOST_ARGUMENTS = {
 }
 
 
+def test_every_op_is_in_the_table(collective_ops):
+    assert collective_ops == set(HOST_ARGUMENTS)
+
+
 @pytest.mark.parametrize("op", HOST_ARGUMENTS)
 def test_every_op_has_a_kernel_for_gpus(op):
     library.ops()
