@@ -122,7 +122,7 @@ def test_a_change_of_python_alone_is_built_in_seconds(docker, build, images, tmp
         if (ROOT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
-    module = tmp_path / "tfdist" / "reduction.py"
+    module = tmp_path / "tfdist" / "ops" / "reduction.py"
     module.write_text(module.read_text() + f"\nCHANGED = {time.time()!r}\n")
     begin = time.monotonic()
     name = build("cpu", tag="changed", context=tmp_path)
