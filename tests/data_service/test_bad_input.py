@@ -29,7 +29,7 @@ from tfdist.data_service.trainer import distribute, watch
 from tfdist.errors import ConfigError, PeerLostError
 
 # What a bound may be missed by on a busy machine.
-MARGIN_S = 5.0
+MARGIN_S = 15.0
 SHORT_S = 2.0
 HANDSHAKE_S = 6.0
 COMMAND = (sys.executable, "-m", "tfdist.command", "data-service")
