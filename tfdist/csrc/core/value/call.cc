@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "core/value/name_table.h"
+
 namespace tfdist {
 namespace {
 
@@ -127,7 +129,7 @@ bool IsCollective(Operation operation) {
   return kOperationTable[static_cast<size_t>(operation)].collective;
 }
 
-bool IsKnown(Operation operation) { return static_cast<size_t>(operation) < kOperations; }
+bool IsKnown(Operation operation) { return HasRow(kOperationTable, operation); }
 
 std::string Title(const Call& call) {
   std::string title = NameOf(call.operation);

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <iterator>
 
+#include "core/value/name_table.h"
+
 namespace tfdist {
 namespace {
 
@@ -25,17 +27,10 @@ const char* NameOf(Compression compression) {
 }
 
 bool FindCompression(const std::string& name, Compression* found) {
-  for (size_t i = 0; i < std::size(kCompressionTable); ++i) {
-    if (name != kCompressionTable[i].name) continue;
-    *found = static_cast<Compression>(i);
-    return true;
-  }
-  return false;
+  return FindRow(kCompressionTable, name, found);
 }
 
-bool IsKnown(Compression compression) {
-  return static_cast<size_t>(compression) < std::size(kCompressionTable);
-}
+bool IsKnown(Compression compression) { return HasRow(kCompressionTable, compression); }
 
 DType WireType(DType dtype, Compression compression) {
   const bool compressible = dtype == DType::kFloat32 || dtype == DType::kFloat64;

@@ -1,7 +1,8 @@
 #include "core/value/dtype.h"
 
 #include <cstddef>
-#include <iterator>
+
+#include "core/value/name_table.h"
 
 namespace tfdist {
 namespace {
@@ -21,16 +22,9 @@ constexpr DTypeRow kDTypeTable[] = {
 
 }  // namespace
 
-bool IsKnown(DType dtype) { return static_cast<size_t>(dtype) < std::size(kDTypeTable); }
+bool IsKnown(DType dtype) { return HasRow(kDTypeTable, dtype); }
 
-bool FindDType(const std::string& name, DType* found) {
-  for (size_t i = 0; i < std::size(kDTypeTable); ++i) {
-    if (name != kDTypeTable[i].name) continue;
-    *found = static_cast<DType>(i);
-    return true;
-  }
-  return false;
-}
+bool FindDType(const std::string& name, DType* found) { return FindRow(kDTypeTable, name, found); }
 
 int64_t SizeOf(DType dtype) {
   return IsKnown(dtype) ? kDTypeTable[static_cast<size_t>(dtype)].bytes : 0;

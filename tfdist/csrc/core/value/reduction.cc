@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <type_traits>
 
 #include "core/value/float_span.h"
+#include "core/value/name_table.h"
 
 namespace tfdist {
 namespace {
 
 // In the order of the enumeration.
-constexpr const char* kReductionNames[] = {"sum", "average", "min", "max", "product", "adasum"};
+struct ReductionRow {
+  const char* name;
+};
+constexpr ReductionRow kReductionTable[] = {{"sum"}, {"average"}, {"min"},
+                                            {"max"}, {"product"}, {"adasum"}};
 
 // Accumulator and operand stay in the first-level cache together.
 constexpr int64_t kSumElements = 2048;
@@ -211,20 +215,15 @@ ReduceSpec BoolSpec(ReduceSpec spec) {
 
 }  // namespace
 
-const char* NameOf(Reduction reduction) { return kReductionNames[static_cast<size_t>(reduction)]; }
+const char* NameOf(Reduction reduction) {
+  return kReductionTable[static_cast<size_t>(reduction)].name;
+}
 
 bool FindReduction(const std::string& name, Reduction* found) {
-  for (size_t i = 0; i < std::size(kReductionNames); ++i) {
-    if (name != kReductionNames[i]) continue;
-    *found = static_cast<Reduction>(i);
-    return true;
-  }
-  return false;
+  return FindRow(kReductionTable, name, found);
 }
 
-bool IsKnown(Reduction reduction) {
-  return static_cast<size_t>(reduction) < std::size(kReductionNames);
-}
+bool IsKnown(Reduction reduction) { return HasRow(kReductionTable, reduction); }
 
 double PowerOfTwoFor(int size) {
   double power = 1;
