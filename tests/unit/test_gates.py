@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -286,3 +287,11 @@ def test_this_checkout_names_only_exceptions_that_have_a_reason() -> None:
     text = (TOOL.parent / "gate_exceptions.txt").read_text()
     problems = gates.apply_exceptions([], text)
     assert all("Delete the line" in problem.message for problem in problems)
+
+
+def test_page_for_contributors_has_the_limits() -> None:
+    page = (TOOL.parents[1] / "docs" / "contributing.md").read_text()
+    (paragraph,) = re.findall(r"^\*\*Gates\*\*.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    named = [int(number) for number in re.findall(r"\d+", paragraph)]
+    limits = [gates.MAX_FUNCTION_LINES, gates.MAX_COMPLEXITY, gates.MAX_PARAMETERS, gates.MAX_FILE_LINES]
+    assert named == [*limits, gates.MAX_FOLDER_FILES, gates.MAX_README_LINES]
