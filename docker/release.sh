@@ -69,9 +69,11 @@ for target in "${targets[@]}"; do
 done
 
 step make test-images test-cuda-image
+step make manifests "IMAGES=$name:$version"
 for target in "${targets[@]}"; do
   step tfdist image build --target "$target" --tag "$name:$version-$target"
 done
 for target in "${targets[@]}"; do
   step tfdist image build --target "$target" --tag "$name:$version-$target" --push
 done
+echo "attach to the release v$version: build/kubernetes/train.yaml, mpijob.yaml, data-service.yaml, and docker/kubernetes/keys.sh"

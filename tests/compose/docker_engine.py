@@ -27,11 +27,6 @@ NEEDED = {"dockerd": "docker.io", "iptables": "iptables", "iptables-save": "ipta
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
-def client() -> str | None:
-    """The docker command whose `build` needs no plugin: Debian's, then whatever is on PATH."""
-    return next(filter(None, map(shutil.which, ("/usr/bin/docker", "docker"))), None)
-
-
 def lacks() -> str:
     """What is missing for an engine to be started here; empty if nothing is."""
     if os.geteuid() != 0:
@@ -72,7 +67,6 @@ def emptied(after: str, before: str) -> str:
 @contextlib.contextmanager
 def engine(folder: Path) -> Iterator[str]:
     """A running engine's address."""
-    command = client()
     with tempfile.TemporaryDirectory(prefix="engine-") as short, network_restored():
         # The path of a socket has room for 107 characters, so it is not below `folder`.
         host = f"unix://{short}/docker.sock"
@@ -85,9 +79,9 @@ def engine(folder: Path) -> Iterator[str]:
             if not _answers(f"{short}/docker.sock", process):
                 raise SystemExit(f"dockerd does not answer within {START_SECONDS} s; see {folder / 'dockerd.log'}")
             yield host
-            left = subprocess.run([command, "-H", host, "ps", "-aq"], capture_output=True, text=True, check=True)
+            left = subprocess.run(["docker", "-H", host, "ps", "-aq"], capture_output=True, text=True, check=True)
             if names := left.stdout.split():
-                subprocess.run([command, "-H", host, "rm", "--force", *names], check=True)
+                subprocess.run(["docker", "-H", host, "rm", "--force", *names], check=True)
         finally:
             process.terminate()
             try:
@@ -122,8 +116,6 @@ def _unmount(folders: tuple[Path, ...]) -> None:
 def main(folder: Path) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)  # standard input tells when to end
-    if reason := lacks():
-        raise SystemExit(reason)
     with engine(folder.resolve()) as host:
         print(f"DOCKER_HOST={host}", flush=True)
         sys.stdin.read()

@@ -1,8 +1,5 @@
 """What the engine of the tests puts back."""
 
-import subprocess
-import sys
-
 import docker_engine
 
 BEFORE = """\
@@ -40,16 +37,3 @@ def test_what_is_missing_is_named(monkeypatch):
     assert docker_engine.lacks() == "no Docker engine answers, and to start one these are missing: iptables"
     monkeypatch.setattr(docker_engine.os, "geteuid", lambda: 1000)
     assert docker_engine.lacks() == "no Docker engine answers, and only root can start one"
-
-
-def test_an_engine_that_cannot_start_is_told_with_its_reason(tmp_path):
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import docker_engine as d; d.NEEDED = {'none': 'nothing'}"
-    words = [
-        sys.executable,
-        "-c",
-        program + "; d.main(d.Path('.'))",
-        str(docker_engine.Path(docker_engine.__file__).parent),
-    ]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith("no Docker engine answers")

@@ -19,7 +19,6 @@ HOST_TIMEOUT_S = 6
 START_TIMEOUT_S = 15
 # From the fault: the silence that is borne, 8 s for the other ranks, and the slowness of engine and machine.
 BOUND_S = HOST_TIMEOUT_S + 8 + 40
-NEXT = "next: check whether host "
 
 
 @pytest.fixture
@@ -56,21 +55,20 @@ def start(docker, job, wait_until, sign):
     wait_until(lambda: sign in said(docker, job), seconds=120, what=f"{sign!r} of the launcher")
 
 
-def lost(job, worker, how, other):
-    """The summary of a job that has lost one of its two workers."""
-    hosts = [f"{job.name}-worker-{number}" for number in (1, 2)]
-    name = hosts[worker - 1]
-    outcomes = {worker: "lost with its host", 3 - worker: other.format(host=f"host {name}")}
-    rows = "".join(f"  {number - 1}     {hosts[number - 1]}  {outcomes[number]}\n" for number in (1, 2))
-    return (
-        f"tfdistrun: host {name} with rank {worker - 1} was lost: it {how}\n"
-        f"  rank  host{' ' * (len(name) - 4)}  outcome\n{rows}{NEXT}{name} is up"
-    )
+def is_told(job, worker, how, told):
+    """Whether the summary has the lost one of two workers, why, what became of the other, and what to do."""
+    name, other = (f"{job.name}-worker-{number}" for number in (worker, 3 - worker))
+    summary = told.partition(f"tfdistrun: host {name} with rank {worker - 1} was lost: it {how}\n")[2]
+    rows = {" ".join(line.split()) for line in summary.splitlines()}
+    outcomes = {
+        f"{worker - 1} {name} lost with its host",
+        f"{2 - worker} {other} ended by tfdistrun after host {name} was lost",
+    }
+    return outcomes <= rows and f"\nnext: check whether host {name} is up" in summary
 
 
 SILENT = f"has not answered for {HOST_TIMEOUT_S} s (TFDIST_HOST_TIMEOUT)"
 CLOSED = "closed its connection without a record"
-ENDED = "ended by tfdistrun after {host} was lost"
 
 
 @pytest.mark.sampled(2)
@@ -84,7 +82,7 @@ def test_the_launcher_tells_of_a_lost_worker(faulty, docker, wait_until, fault, 
     start(docker, job, wait_until, "[0] the first step is done")
     getattr(faults, fault)(f"worker-{worker}")
     assert ended(docker, job) == 1
-    assert lost(job, worker, how, ENDED) in said(docker, job)
+    assert is_told(job, worker, how, said(docker, job))
     others = [f"worker-{3 - worker}"]
     if fault == "pause":
         faults.unpause(f"worker-{worker}")
@@ -126,9 +124,7 @@ def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, faul
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("fault", "how"), [("kill", CLOSED), ("pause", SILENT), ("disconnect", SILENT)], ids=["kill", "pause", "disconnect"]
-)
+@pytest.mark.parametrize(("fault", "how"), [("kill", CLOSED), ("pause", SILENT)], ids=["kill", "pause"])
 def test_the_documented_command_shows_it_too(faulty, wait_until, tmp_path, fault, how):
     job, faults = faulty()
     log = tmp_path / "log"
@@ -142,7 +138,7 @@ def test_the_documented_command_shows_it_too(faulty, wait_until, tmp_path, fault
         assert "interrupted by SIGTERM" in told
     else:
         assert status == 1
-        assert lost(job, 2, how, ENDED) in told
+        assert is_told(job, 2, how, told)
     states = job("ps", "--all", "--format", "{{.State}}", check=True).stdout.split()
     assert states == ["exited"] * 3
 

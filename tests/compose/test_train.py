@@ -1,6 +1,5 @@
 """compose/train.yaml as its README says it is started: several containers, one job, one exit status."""
 
-import json
 import re
 
 import pytest
@@ -14,12 +13,6 @@ images = (images / 16).reshape(-1, 8, 8, 1).astype("float32")
 _, images, _, labels = train_test_split(images, labels, test_size=360, random_state=0, stratify=labels)
 answers = np.argmax(keras.models.load_model(sys.argv[1]).predict(images, verbose=0), axis=1)
 print(float(np.mean(answers == labels)))
-"""
-PLACES = """
-import socket, tfdist
-tfdist.init()
-total = tfdist.allgather_object((tfdist.rank(), socket.gethostname()))
-print("here", tfdist.rank(), tfdist.local_rank(), socket.gethostname(), len(total), flush=True)
 """
 FAILS = """
 import os, time, tfdist
@@ -39,13 +32,12 @@ def last_of(log, pattern):
     return found[-1]
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_trains_the_digits_and_keeps_the_model_in_the_volume(project, docker, images, workers):
+def test_trains_the_digits_and_keeps_the_model_in_the_volume(project, docker, images):
     job = project("train.yaml", COMMAND="python digits.py --output /checkpoints --epochs 12")
-    status, log = job.up("--scale", f"worker={workers}", "--exit-code-from", "launcher")
+    status, log = job.up("--scale", "worker=3", "--exit-code-from", "launcher")
     assert status == 0, log
-    hosts = ",".join(f"{job.name}-worker-{number}:1" for number in range(1, workers + 1))
-    assert f"tfdist-launcher: {workers} ranks on {hosts}\n" in log
+    hosts = ",".join(f"{job.name}-worker-{number}:1" for number in (1, 2, 3))
+    assert f"tfdist-launcher: 3 ranks on {hosts}\n" in log
     told = float(last_of(log, r"\| \[0\] validation accuracy: ([\d.]+)"))
     assert told > 0.95
     mount = ("--volume", f"{job.volume('checkpoints')}:/checkpoints:ro", "--env", "TF_CPP_MIN_LOG_LEVEL=3")
@@ -53,24 +45,12 @@ def test_trains_the_digits_and_keeps_the_model_in_the_volume(project, docker, im
     assert float(kept) == pytest.approx(told, abs=1e-4)
 
 
-def test_every_line_tells_its_rank_and_slots_stay_together(project, code):
-    job = project("train.yaml", CODE=code(PLACES), COMMAND="python train.py", SLOTS="2")
-    status, log = job.up("--exit-code-from", "launcher")
-    assert status == 0, log
-    lines = re.findall(r"\| \[(\d)\] here (\d) (\d) (\w+) (\d)", log)
-    assert sorted((tag, rank, local, size) for tag, rank, local, _, size in lines) == [
-        (str(rank), str(rank), str(rank % 2), "4") for rank in range(4)
-    ]
-    hosts = {int(rank): host for _, rank, _, host, _ in lines}
-    assert hosts[0] == hosts[1] != hosts[2] == hosts[3]
-
-
 def test_a_rank_that_fails_fails_the_job_with_its_status(project, code):
     job = project("train.yaml", CODE=code(FAILS), COMMAND="python train.py")
     status, log = job.up("--exit-code-from", "launcher")
     assert status == 7, log
     assert f"rank 1 on {job.name}-worker-2 failed first: exit code 7" in log
-    assert all(not state.startswith("running") for state in states(job))
+    assert "running" not in job("ps", "--all", "--format", "{{.State}}", check=True).stdout
 
 
 def test_a_host_key_that_was_not_told_by_the_worker_is_refused(project):
@@ -84,7 +64,7 @@ def test_a_host_key_that_was_not_told_by_the_worker_is_refused(project):
     assert "cannot be reached by ssh within 5 s (WORKER_TIMEOUT)" in done.stderr
 
 
-def test_keys_stay_where_they_belong(project, docker):
+def test_keys_stay_where_they_belong(project):
     job = project("train.yaml")
     job("up", "--no-build", "--detach", "--wait", "worker", check=True)
     listed = job("exec", "-T", "--index", "1", "worker", "ls", "-A", "/run/tfdist/workers", check=True).stdout.split()
@@ -92,32 +72,3 @@ def test_keys_stay_where_they_belong(project, docker):
     write = job("exec", "-T", "--index", "1", "worker", "touch", "/run/tfdist/launcher/key.pub")
     assert write.returncode != 0
     assert "Read-only file system" in write.stderr
-    told = json.loads(docker("inspect", f"{job.name}-worker-1", f"{job.name}-worker-2").stdout)
-    for container in told:
-        assert container["HostConfig"]["ReadonlyRootfs"]
-        assert container["HostConfig"]["CapDrop"] == ["ALL"]
-        assert not container["HostConfig"]["PortBindings"]
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"WORKER_SERVICE": "nobody", "WORKER_TIMEOUT": "1"}, "no worker has an address as 'nobody' within 1 s"),
-        ({"SLOTS": "two"}, "SLOTS is 'two'; expected the number of ranks on each worker"),
-        ({"WORKER_TIMEOUT": "soon"}, "WORKER_TIMEOUT is 'soon'; expected a number of seconds"),
-    ],
-)
-def test_the_launcher_says_what_it_lacks(docker, images, variables, message):
-    options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
-    done = docker(
-        *("run", "--rm", "--tmpfs", "/run/tfdist/launcher:mode=1777", *options),
-        *(images["cpu"], "tfdist-launcher", "python", "train.py"),
-        check=False,
-    )
-    assert done.returncode == 1
-    assert message in done.stderr
-
-
-def states(job):
-    listed = job("ps", "--all", "--format", "{{.State}}", check=True)
-    return listed.stdout.split()

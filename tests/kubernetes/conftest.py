@@ -1,4 +1,4 @@
-"""The manifests of docker/kubernetes, the chart as helm renders it, and Kubernetes' own schemas."""
+"""The chart of docker/kubernetes as helm renders it, the plain manifests of it, and Kubernetes' own schemas."""
 
 from __future__ import annotations
 
@@ -22,22 +22,6 @@ CHART = FOLDER / "chart"
 FILES = ("train.yaml", "mpijob.yaml", "data-service.yaml")
 # The newest whose schema the package has.
 RELEASE = "1.37"
-
-
-@pytest.fixture(params=FILES)
-def manifest(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    """The objects of one file."""
-    return read(FOLDER / request.param)
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [each for each in yaml.safe_load_all(path.read_text()) if each]
-
-
-@pytest.fixture(scope="session")
-def objects() -> Callable[[str], list[dict[str, Any]]]:
-    """The objects of a file that is named."""
-    return lambda file: read(FOLDER / file)
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +48,23 @@ def rendered(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[
         return [each for each in yaml.safe_load_all(done.stdout) if each]
 
     return render
+
+
+@pytest.fixture(scope="session")
+def objects(
+    helm: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[dict[str, Any]]]:
+    """The objects of a plain manifest that is named, as render.sh writes it."""
+    folder = tmp_path_factory.mktemp("manifests")
+    subprocess.run([FOLDER / "render.sh", folder], check=True, timeout=60)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    return lambda file: [each for each in yaml.safe_load_all((folder / file).read_text()) if each]
+
+
+@pytest.fixture(params=FILES)
+def manifest(request: pytest.FixtureRequest, objects: Callable[[str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The objects of one file."""
+    return objects(request.param)
 
 
 @functools.cache

@@ -19,12 +19,10 @@ SERVICE = "train-worker"
 ONE, TWO = ADDRESSES
 KEY = "ssh-ed25519 AAAA"
 NAMES = {address: f"{name}.{SERVICE}" for address, name in ADDRESSES.items()}
+# It answers from the lines of a file. Of the service one address is there at the first question.
 GETENT = """\
-case "$1 $2" in
-{ahosts}
-{hosts}
-*) exit 2 ;;
-esac
+if [[ $2 == train-worker && ! -e $TRACE/asked ]]; then touch "$TRACE/asked"; echo "10.0.0.7 STREAM"; exit; fi
+sed -n "s/^$1 $2: //p" "$TRACE/names" | grep . || exit 2
 """
 # It refuses the first call for each host, as a worker does that is about to start.
 SSH = """\
@@ -43,10 +41,6 @@ import json, sys
 print(json.dumps(sys.argv[1:]))
 END
 """
-# Addresses of the service at the first question and at later ones.
-RAMP = """\
-if [[ $2 == train-worker && ! -e $TRACE/asked ]]; then touch "$TRACE/asked"; echo "10.0.0.7 STREAM"; exit; fi
-"""
 
 
 @pytest.fixture
@@ -55,19 +49,14 @@ def launch(tmp_path):
     programs, home, trace = (tmp_path / name for name in ("programs", "home", "trace"))
     for folder in (programs, home / ".ssh", trace):
         folder.mkdir(parents=True)
-    reverse = {address: f"{name}.{SERVICE}.default.svc.cluster.local" for address, name in ADDRESSES.items()}
-    listed = r"\n".join(f"{address}  STREAM" for address in reversed(ADDRESSES))
-    known = {"ahostsv4 " + SERVICE: listed}
-    for address, name in reverse.items():
-        known |= {f"ahostsv4 {'.'.join(name.split('.')[:count])}": f"{address} STREAM" for count in (2, 3, 4, 6)}
-    write(
-        programs / "getent",
-        RAMP
-        + GETENT.format(
-            ahosts="\n".join(f'"{question}") printf "{answer}\\n" ;;' for question, answer in known.items()),
-            hosts="\n".join(f'"hosts {address}") echo "{address} {name}" ;;' for address, name in reverse.items()),
-        ),
-    )
+    lines = [f"ahostsv4 {SERVICE}: {address}  STREAM" for address in reversed(ADDRESSES)]
+    for address, name in NAMES.items():
+        full = f"{name}.default.svc.cluster.local"
+        lines.append(f"hosts {address}: {address} {full}")
+        lines += [f"ahostsv4 {full.rsplit('.', cut)[0]}: {address} STREAM" for cut in (2, 3, 4)]
+        lines.append(f"ahostsv4 {full}: {address} STREAM")
+    (trace / "names").write_text("".join(f"{line}\n" for line in lines))
+    write(programs / "getent", GETENT)
     write(programs / "ssh", SSH)
     write(programs / "tfdistrun", TFDISTRUN)
     write(programs / "ssh-keyscan", KEYSCAN)
@@ -184,6 +173,8 @@ def test_a_hostfile_that_is_none_is_refused(launch, tmp_path, text, message):
         ({"HOST_KEY": None}, "HOST_KEY is '', which is no file with a key; LAUNCHER_KEY and HOST_KEY go together"),
         ({"LAUNCHER_KEY": "/nowhere"}, "LAUNCHER_KEY is '/nowhere', which is no file with a key"),
         ({"WORKERS": "none"}, "WORKERS is 'none'; expected the number of workers to wait for, 1 or more"),
+        ({"SLOTS": "two"}, "SLOTS is 'two'; expected the number of ranks on each worker"),
+        ({"WORKER_TIMEOUT": "soon"}, "WORKER_TIMEOUT is 'soon'; expected a number of seconds"),
         ({"HOSTFILE": "/nowhere"}, "HOSTFILE is '/nowhere', which cannot be read"),
         (
             {"WORKERS": "3", "WORKER_SERVICE": SERVICE, "WORKER_TIMEOUT": "1"},
@@ -203,8 +194,8 @@ def test_says_what_it_lacks(launch, variables, message):
 
 def test_a_worker_that_is_reached_at_no_name_is_called_by_its_address(launch, tmp_path):
     """Where the network's names lead elsewhere, or nowhere."""
-    getent = tmp_path / "programs" / "getent"
-    getent.write_text(getent.read_text().replace("10.0.0.12 STREAM", "10.0.0.1 STREAM"))
+    names = tmp_path / "trace" / "names"
+    names.write_text(names.read_text().replace("10.0.0.12 STREAM", "10.0.0.1 STREAM"))
     done, words, _ = launch("python", WORKER_SERVICE=SERVICE, WORKERS="2")
     assert done.returncode == 0, done.stderr
     assert words[3] == f"10.0.0.12:1,train-worker-0.{SERVICE}:1"
@@ -212,8 +203,8 @@ def test_a_worker_that_is_reached_at_no_name_is_called_by_its_address(launch, tm
 
 def test_a_worker_whose_name_is_gone_is_gone(launch, answers, tmp_path):
     answers(**{ONE: KEY, TWO: KEY})
-    getent = tmp_path / "programs" / "getent"
-    getent.write_text(getent.read_text().replace("10.0.0.12 STREAM", "10.0.0.1 STREAM"))
+    names = tmp_path / "trace" / "names"
+    names.write_text(names.read_text().replace("10.0.0.12 STREAM", "10.0.0.1 STREAM"))
     done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE)
     assert (done.returncode, done.stdout) == (0, f"{NAMES[ONE]}:1\n")
 

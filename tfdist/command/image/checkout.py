@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist.errors import ConfigError
 
+# Under the root of the checkout.
+BAKE_FILE = "docker/docker-bake.hcl"
 _GIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A folder with docker/Dockerfile.
+    """A folder with docker/docker-bake.hcl.
 
     Attributes:
         version: Of tfdist.
@@ -28,10 +29,6 @@ class Checkout:
     revision: str
     pinned: dict[str, str]
 
-    @property
-    def dockerfile(self) -> Path:
-        return self.folder / "docker" / "Dockerfile"
-
 
 def read(folder: Path) -> Checkout:
     """The checkout in a folder.
@@ -39,30 +36,23 @@ def read(folder: Path) -> Checkout:
     Raises:
         ConfigError: If it is none.
     """
-    for name in ("docker/Dockerfile", "docker/versions.env", "pyproject.toml", "tfdist/csrc"):
+    for name in (BAKE_FILE, "docker/versions.env", "pyproject.toml", "tfdist/csrc"):
         if not (folder / name).exists():
             raise ConfigError(
                 f"--source is {str(folder)!r}, which is no checkout of tfdist: it has no {name}. An image compiles "
                 "tfdist's C++, which no wheel has. Get the sources (git clone), and type the command in their folder, "
                 "or give that: --source FOLDER."
             )
-    found = re.search(r'^version = "(.+)"$', (folder / "pyproject.toml").read_text(), re.MULTILINE)
-    if found is None:
-        raise ConfigError(f"{folder / 'pyproject.toml'} has no line 'version = \"...\"'; it is not the one of tfdist.")
+    (version,) = re.findall(r'^version = "(.+)"$', (folder / "pyproject.toml").read_text(), re.MULTILINE)
     lines = (folder / "docker" / "versions.env").read_text().splitlines()
     pinned = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    return Checkout(folder, found[1], _revision(folder), pinned)
+    return Checkout(folder, version, _revision(folder), pinned)
 
 
 def _revision(folder: Path) -> str:
-    if shutil.which("git") is None:
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False)
+    except FileNotFoundError:
         return ""
-    commit = _git(folder, "rev-parse", "HEAD")
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return f"{commit}-dirty" if commit and changed else commit
-
-
-def _git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.command.image import table, version
 from tfdist.errors import ConfigError
 
 TARGETS = ("cpu", "cuda", "data-service", "dev")
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What was asked for; None: the default, or what goes with the rest."""
-
-    target: str = "cpu"
-    tensorflow: str | None = None
-    python: str | None = None
-    cuda: str | None = None
-    keras: str | None = None
-    base_image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,18 +36,16 @@ class Combination:
         return self.base_image or self.python.begin
 
     def arguments(self) -> dict[str, str]:
-        """The build arguments of docker/Dockerfile that say so."""
-        chosen = {
+        """The build arguments of docker/Dockerfile that say so; an empty one is none."""
+        return {
             "BASE_IMAGE": self.begin,
             "TENSORFLOW_VERSION": self.tensorflow.version,
             "KERAS_VERSION": self.keras,
             "NUMPY_VERSION": self.numpy,
+            "CUDA_TOOLKIT_VERSION": self.tensorflow.cuda[self.cuda] if self.cuda else "",
+            # The build compares it with what the image brings.
+            "EXPECTED_PYTHON": self.python.version if self.base_image else "",
         }
-        if self.cuda and self.tensorflow.cuda[self.cuda]:
-            chosen["CUDA_TOOLKIT_VERSION"] = self.tensorflow.cuda[self.cuda]
-        if self.base_image:
-            chosen["EXPECTED_PYTHON"] = self.python.version  # the build compares it with what the image brings
-        return chosen
 
     def summary(self) -> str:
         cuda = f", CUDA {self.cuda}" if self.cuda else ""
@@ -70,7 +56,7 @@ class Combination:
 
     def suffix(self) -> str:
         """What distinguishes it from the default of its target, for a tag: "-tf2.19-py3.12"; empty for the default."""
-        usual = choose(Wish(self.target, tensorflow=self.tensorflow.minor, python=self.python.version))
+        usual = choose(self.target, self.tensorflow.minor, self.python.version)
         parts = (
             ("tf", self.tensorflow.minor, version.RELEASES[0].minor),
             ("py", self.python.version, version.PYTHONS[0].version),
@@ -80,74 +66,34 @@ class Combination:
         return "".join(f"-{name}{chosen}" for name, chosen, default in parts if chosen != default)
 
 
-def choose(wish: Wish) -> Combination:
-    """The releases that go together and are what was asked for.
+def choose(
+    target: str,
+    tensorflow: str | None = None,
+    python: str | None = None,
+    cuda: str | None = None,
+    keras: str | None = None,
+    base_image: str | None = None,
+) -> Combination:
+    """The releases that go together and are what was asked for; None is the default, or what goes with the rest.
 
     Raises:
-        ConfigError: If there are none; with the reason, and the table of what there is.
+        ConfigError: If there are none; with the reason, what fits, and the table of what there is.
     """
-    try:
-        return _choose(wish)
-    except ConfigError as refused:
-        raise ConfigError(f"{refused}\n\n{table.text()}") from None
+    releases = {each.version: each for each in version.RELEASES}
+    release = releases[_pick("--tensorflow", tensorflow, list(releases), "is not in the table")]
+    pythons = {each.version: each for each in version.PYTHONS if each.version in release.pythons}
+    beside = f"has no build of TensorFlow {release.minor}"
+    chosen = pythons[_pick("--python", python, list(pythons), beside)]
+    kept = _pick("--keras", keras, chosen.keras, f"has no build for Python {chosen.version}")
+    brought = list(release.cuda) if target == "cuda" else [""]
+    lacking = f"is not what TensorFlow {release.minor} brings" if target == "cuda" else f"is not for --target {target}"
+    return Combination(target, release, chosen, kept, _pick("--cuda", cuda, brought, lacking), base_image)
 
 
-def _choose(wish: Wish) -> Combination:
-    release = _tensorflow(wish.tensorflow)
-    python = _python(wish.python)
-    if python.version not in release.pythons:
-        raise ConfigError(
-            f"TensorFlow {release.minor} has no build for Python {python.version}; "
-            f"it has those for {table.listed(release.pythons)}."
-        )
-    keras = _keras(wish.keras, python)
-    return Combination(wish.target, release, python, keras, _cuda(wish, release), wish.base_image)
-
-
-def _tensorflow(asked: str | None) -> version.Release:
-    for release in version.RELEASES:
-        if asked in (None, release.version, release.minor):
-            return release
-    raise ConfigError(
-        f"--tensorflow is {asked!r}, which is not in the table; "
-        f"expected one of {_names(release.minor for release in version.RELEASES)}."
-    )
-
-
-def _python(asked: str | None) -> version.Python:
-    for python in version.PYTHONS:
-        if asked in (None, python.version):
-            return python
-    known = sorted((python.version for python in version.PYTHONS), key=lambda text: int(text.partition(".")[2]))
-    raise ConfigError(f"--python is {asked!r}, which is not in the table; expected one of {_names(known)}.")
-
-
-def _keras(asked: str | None, python: version.Python) -> str:
-    for keras in python.keras:
-        if asked in (None, keras, version.minor(keras)):
-            return keras
-    there = _names(map(version.minor, python.keras))
-    every = {keras for each in version.PYTHONS for keras in each.keras}
-    if asked in every | set(map(version.minor, every)):
-        raise ConfigError(f"Keras {asked} has no build for Python {python.version}; it has those of {there}.")
-    raise ConfigError(f"--keras is {asked!r}, which is not in the table; expected one of {there}.")
-
-
-def _cuda(wish: Wish, release: version.Release) -> str:
-    if wish.target != "cuda":
-        if wish.cuda is not None:
-            raise ConfigError(
-                f"--cuda is {wish.cuda!r}, but --target is {wish.target!r}, and that image has no CUDA; "
-                "leave --cuda out, or give --target cuda."
-            )
-        return ""
-    if wish.cuda is None:
-        return next(iter(release.cuda))
-    if wish.cuda not in release.cuda:
-        brought = table.listed(release.cuda)
-        raise ConfigError(f"TensorFlow {release.minor}'s packages bring CUDA {brought}, not {wish.cuda}.")
-    return wish.cuda
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names)
+def _pick(name: str, asked: str | None, known: Sequence[str], reason: str) -> str:
+    """The one that is asked for, by the whole or by its first two numbers; else the first of them."""
+    for each in known:
+        if asked in (None, each, version.minor(each)):
+            return each
+    expected = table.listed(map(version.minor, known)) or "none: leave it out"
+    raise ConfigError(f"{name} is {asked!r}, which {reason}; expected {expected}.\n\n{table.text()}")

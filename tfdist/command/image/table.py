@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tfdist.command.image import version
@@ -13,31 +13,25 @@ from tfdist.system.terminal.text_table import aligned
 
 _BEGIN = "<!-- versions: tfdist image versions --markdown FILE writes what follows -->"
 _END = "<!-- end of versions -->"
+_NOTE = (
+    "Of the two numbers for NumPy an image gets the smaller one. `--tensorflow` and `--keras` take the first two "
+    "numbers of a version too."
+)
 _HEADS = (("TensorFlow", "Python", "CUDA", "cuDNN", "NumPy"), ("Python", "begins with", "Keras", "NumPy"))
 
 
 def rows() -> tuple[list[list[str]], list[list[str]]]:
     """Of TensorFlow's releases, and of the Pythons."""
     releases = [
-        [
-            each.version + (" (default)" if each is version.RELEASES[0] else ""),
-            listed(each.pythons),
-            listed(each.cuda),
-            each.cudnn + ("" if "." in each.cudnn else ", the newest"),
-            each.numpy,
-        ]
+        [_name(each, version.RELEASES), listed(each.pythons), listed(each.cuda), each.cudnn, each.numpy]
         for each in version.RELEASES
     ]
-    pythons = [
-        [
-            each.version + (" (default)" if each is version.PYTHONS[0] else ""),
-            each.begin,
-            listed(each.keras),
-            each.numpy,
-        ]
-        for each in version.PYTHONS
-    ]
+    pythons = [[_name(each, version.PYTHONS), each.begin, listed(each.keras), each.numpy] for each in version.PYTHONS]
     return releases, pythons
+
+
+def _name(each: version.Release | version.Python, among: Sequence[version.Release | version.Python]) -> str:
+    return each.version + (" (default)" if each is among[0] else "")
 
 
 def listed(names: Iterable[str]) -> str:
@@ -49,7 +43,7 @@ def listed(names: Iterable[str]) -> str:
 def text() -> str:
     """For a terminal."""
     parts = [aligned([head, *body]) for head, body in zip(_HEADS, rows(), strict=True)]
-    return "\n\n".join([*parts, _note("")])
+    return "\n\n".join([*parts, _NOTE])
 
 
 def markdown() -> str:
@@ -57,7 +51,7 @@ def markdown() -> str:
     parts = []
     for head, body in zip(_HEADS, rows(), strict=True):
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body)))
-    return "\n\n".join([*parts, _note("`")])
+    return "\n\n".join([*parts, _NOTE])
 
 
 def replaced(page: str) -> str:
@@ -75,10 +69,3 @@ def write(path: Path) -> None:
         write_atomically(path, lambda file: file.write_text(page))
     except (ConfigError, OSError) as error:
         raise ConfigError(f"--markdown {path}: {error}") from error
-
-
-def _note(quote: str) -> str:
-    return (
-        f"Of the two numbers for NumPy an image gets the smaller one. {quote}--tensorflow{quote} and "
-        f"{quote}--keras{quote} take the first two numbers of a version too."
-    )

@@ -29,7 +29,7 @@ class Release:
         numpy: The newest that it takes and that was tried.
         cuda: Those that its packages can bring, the default first, each with the release of NVIDIA's package
             cuda-toolkit that stands for it. Empty where TensorFlow itself names the version of each package.
-        cudnn: Of NVIDIA's packages; a single number where TensorFlow takes the newest of that.
+        cudnn: Of NVIDIA's packages; a range where TensorFlow takes one.
     """
 
     version: str
@@ -60,8 +60,8 @@ _RANGE = {"12.9": "12.9.1", "12.8": "12.8.1", "12.6": "12.6.3"}
 
 # The first of each list is the default.
 RELEASES = (
-    Release("2.21.0", _ALL, "2.4.6", _RANGE, "9"),
-    Release("2.20.0", _ALL, "2.4.6", _RANGE, "9"),
+    Release("2.21.0", _ALL, "2.4.6", _RANGE, "9, the newest"),
+    Release("2.20.0", _ALL, "2.4.6", _RANGE, "9, the newest"),
     Release("2.19.1", _OLD, "2.1.3", {"12.5": ""}, "9.3"),
     Release("2.18.1", _OLD, "2.0.2", {"12.5": ""}, "9.3"),
     Release("2.17.1", _OLD, "1.26.4", {"12.3": ""}, "8.9"),

@@ -17,105 +17,87 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
-IDENTITY = "sha256:" + "5a" * 32
-DIGEST = "sha256:" + "d1" * 32
-ARCHIVE = bytes(range(256)) * 4096
-SIZE = 3 << 20
-VERSION = {"Version": "27.0.1", "ApiVersion": "1.41", "MinAPIVersion": "1.24", "Os": "linux", "Arch": "amd64"}
+MIB = 1777
 
 _DOCKER = """\
 #!{python}
-import json, os, pathlib, signal, sys
+import json, os, pathlib, signal, subprocess, sys
 folder = pathlib.Path({folder!r})
 words = sys.argv[1:]
-secrets = {{}}
-for word in (after for before, after in zip(words, words[1:]) if before == "--secret"):
-    name, source = (part.partition("=")[2] for part in word.split(","))
-    secrets[name] = pathlib.Path(source).read_text()
-seen = {{"words": words, "buildkit": os.environ.get("DOCKER_BUILDKIT"), "secrets": secrets, "pid": os.getpid()}}
-(folder / "seen.tmp").write_text(json.dumps(seen))
-os.replace(folder / "seen.tmp", folder / "seen")
-print((folder / "output").read_text(), end="", flush=True)
+if words == ["buildx", "version"]:
+    sys.exit((folder / "no-buildx").exists())
+worker = None
 if (folder / "waits").exists():
+    worker = subprocess.Popen(["sleep", "600"])
+with (folder / "calls").open("a") as file:
+    seen = {{"words": words, "variables": dict(os.environ), "folder": os.getcwd()}}
+    file.write(json.dumps(seen | {{"pids": worker and [os.getpid(), worker.pid]}}) + "\\n")
+print("on standard output", flush=True)
+if worker:
     signal.pause()
-status = int((folder / "status").read_text())
-if not status:
-    pathlib.Path(words[words.index("--iidfile") + 1]).write_text({identity!r})
-sys.exit(status)
+fails = folder / "fails"
+sys.exit(9 if fails.exists() and fails.read_text() in words else 0)
 """
 
 
 @dataclass
-class Command:
-    """The docker command: what it is to say and to return, and what it was given."""
+class Docker:
+    """The docker command: what is to become of it, and what it was given."""
 
     folder: Path
 
-    def will(self, output: str = "#1 [system 1/3] RUN apt-get\n#1 DONE 1.0s\n", status: int = 0) -> None:
-        (self.folder / "output").write_text(output)
-        (self.folder / "status").write_text(str(status))
+    def lacks_buildx(self) -> None:
+        (self.folder / "no-buildx").touch()
 
     def will_wait(self) -> None:
+        """For ever, as does a process that it has started."""
         (self.folder / "waits").touch()
 
-    @property
-    def called(self) -> bool:
-        return (self.folder / "seen").exists()
+    def will_fail(self, word: str) -> None:
+        """Whenever it is given that word."""
+        (self.folder / "fails").write_text(word)
 
     @property
-    def seen(self) -> dict[str, Any]:
-        return json.loads((self.folder / "seen").read_text())
+    def calls(self) -> list[dict[str, Any]]:
+        file = self.folder / "calls"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
-    def given(self, name: str) -> list[str]:
-        words = self.seen["words"]
-        return [after for before, after in itertools.pairwise(words) if before == name]
+    @property
+    def settings(self) -> list[str]:
+        """What --set had."""
+        words = self.calls[0]["words"]
+        return [after for before, after in itertools.pairwise(words) if before == "--set"]
 
 
 @pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
     folder = tmp_path / "docker"
     (folder / "bin").mkdir(parents=True)
     made = folder / "bin" / "docker"
-    made.write_text(_DOCKER.format(python=sys.executable, folder=str(folder), identity=IDENTITY))
+    made.write_text(_DOCKER.format(python=sys.executable, folder=str(folder)))
     made.chmod(0o755)
     monkeypatch.setenv("PATH", f"{made.parent}:/usr/bin:/bin")
-    command = Command(folder)
-    command.will()
-    return command
+    return Docker(folder)
 
 
 @dataclass
 class Engine:
     """An engine's answers, and what it was asked."""
 
-    version: dict[str, str] = field(default_factory=lambda: dict(VERSION))
-    images: list[str] = field(default_factory=lambda: [IDENTITY])
-    pushed: list[dict[str, Any]] = field(
-        default_factory=lambda: [{"status": "Preparing", "id": "l"}, {"aux": {"Digest": DIGEST}}]
+    version: dict[str, str] = field(
+        default_factory=lambda: {"Version": "27.0.1", "ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"}
     )
-    identity: str = IDENTITY
-    digest: str = DIGEST
-    archive: bytes = ARCHIVE
-    cut: bool = False  # the connection ends before the last piece of a stream
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    logins: list[str] = field(default_factory=list)
-    address: str = ""
+    images: set[str] = field(default_factory=lambda: {"tfdist:0.1.0-cpu"})
+    asked: list[str] = field(default_factory=list)
 
-    def answer(self, path: str) -> tuple[int, list[bytes]]:
-        """Status, and the pieces of the body."""
+    def answer(self, path: str) -> tuple[int, object]:
+        self.asked.append(path)
         if path == "/version":
-            return 200, [json.dumps(self.version).encode()]
-        found = re.fullmatch(r"/images/(.+)/(json|get|push)", path)
-        if found is None:
-            return 404, [b'{"message": "page not found"}']
-        if found[2] == "push":
-            return 200, [json.dumps(told).encode() + b"\r\n" for told in self.pushed]
-        if found[1] not in self.images:
-            return 404, [json.dumps({"message": f"No such image: {found[1]}"}).encode()]
-        if found[2] == "get":
-            return 200, [self.archive[:500_000], self.archive[500_000:]]
-        told = {"Id": IDENTITY, "Size": SIZE, "RepoTags": self.images[1:], "RootFS": {"Layers": ["a", "b"]}}
-        return 200, [json.dumps(told).encode()]
+            return 200, self.version
+        name = path.removeprefix("/images/").removesuffix("/json")
+        if name not in self.images:
+            return 404, {"message": f"No such image: {name}"}
+        return 200, {"Id": "sha256:5a", "Size": MIB << 20, "RepoTags": [name]}
 
 
 @pytest.fixture
@@ -125,35 +107,20 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     made = Engine()
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
         def do_GET(self) -> None:
-            path = re.sub(r"^/v[0-9.]+(?=/)", "", self.path.partition("?")[0])
-            made.asked.append((self.command, re.sub(r"^/v[0-9.]+(?=/)", "", self.path)))
-            made.logins.append(self.headers.get("X-Registry-Auth", ""))
-            status, pieces = made.answer(path)
+            status, told = made.answer(re.sub(r"^/v[0-9.]+(?=/)", "", self.path))
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            whole = pieces[:-1] if made.cut and path.endswith(("/get", "/push")) else [*pieces, b""]
-            for piece in whole:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-            self.close_connection = len(whole) == len(pieces) - 1
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.do_GET()
+            self.wfile.write(json.dumps(told).encode())
 
         def log_message(self, *_: object) -> None:
             """Nothing: what was asked is in the test's hands."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    made.address = f"tcp://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("DOCKER_HOST", made.address)
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker-config"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("DOCKER_DEFAULT_PLATFORM", raising=False)
@@ -167,7 +134,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 def source(tmp_path: Path) -> Path:
     """A checkout with what the builder looks at, committed."""
     folder = tmp_path / "source"
-    for name in ("docker/Dockerfile", "docker/versions.env", "pyproject.toml"):
+    for name in ("docker/docker-bake.hcl", "docker/versions.env", "pyproject.toml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text((ROOT / name).read_text())
     (folder / "tfdist" / "csrc").mkdir(parents=True)
@@ -182,9 +149,7 @@ def commit(source: Path) -> Callable[[], str]:
     """The commit of the checkout."""
 
     def ask() -> str:
-        done = subprocess.run(
-            ["git", "-C", str(source), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=60
-        )
-        return done.stdout.strip()
+        command = ["git", "-C", str(source), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
     return ask

