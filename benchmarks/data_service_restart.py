@@ -27,16 +27,30 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from tfdist.data_service.inspection import message
 from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.data_service.inspection.control_client import fetch
-from tfdist.data_service.inspection.dispatcher_client import DispatcherClient, encode_bytes, encode_number, fields
+from tfdist.data_service.inspection.dispatcher_client import DispatcherClient
 from tfdist.data_service.server import port
 from tfdist.errors import PeerLostError
 
 DEADLINE_S = 300.0
 POLL_S = 0.02
 IDLE_S = 3.0
-DYNAMIC = encode_number(1, 1)  # ProcessingModeDef: sharding_policy
+MESSAGES = message.classes("""
+    message Graph { bytes graph = 1; }
+    message NewDataset { Graph dataset = 1; }
+    message Dataset { string dataset_id = 1; }
+    message Mode { int64 sharding_policy = 1; }
+    message NewJob { string dataset_id = 1; Mode processing_mode = 2; string job_name = 3; }
+    message Job { int64 job_id = 1; }
+    message Pass { int64 iteration_id = 1; }
+    message Split {}
+    message Heartbeat { string worker_address = 1; int64 worker_uid = 5; }
+    message Task { int64 iteration_id = 5; }
+    message Heard { repeated Task new_tasks = 1; }
+""")
+DYNAMIC = MESSAGES.Mode(sharding_policy=1)
 ENDLESS = 1 << 40
 
 
@@ -133,36 +147,27 @@ def graphs(number: int) -> Iterator[bytes]:
     yield graph.SerializeToString()
 
 
-def number_of(message: bytes, field: int) -> int:
-    """A number in a message; one that is not there is 0."""
-    return next((value for number, value in fields(message) if number == field and isinstance(value, int)), 0)
-
-
 def heartbeat(client: DispatcherClient, worker: str) -> list[int]:
     """The passes (iterations) of the tasks that the answer has."""
-    reply = client.call(
-        "WorkerHeartbeat", encode_bytes(1, worker.encode()) + encode_number(5, zlib.crc32(worker.encode()))
-    )
-    return [number_of(task, 5) for number, task in fields(reply) if number == 1 and isinstance(task, bytes)]
+    sent = MESSAGES.Heartbeat(worker_address=worker, worker_uid=zlib.crc32(worker.encode()))
+    return [task.iteration_id for task in client.call("WorkerHeartbeat", sent, MESSAGES.Heard).new_tasks]
 
 
 def fill(client: DispatcherClient, size: Size) -> None:
     """Registers datasets, begins jobs, lets workers report for the first time, and takes splits."""
-    dataset = b""
+    name = ""
     for graph in graphs(size.datasets):
-        dataset = client.call("GetOrRegisterDataset", encode_bytes(1, encode_bytes(1, graph)))
-    ((_, name),) = fields(dataset)
-    assert isinstance(name, bytes)
+        asked = MESSAGES.NewDataset(dataset=MESSAGES.Graph(graph=graph))
+        name = client.call("GetOrRegisterDataset", asked, MESSAGES.Dataset).dataset_id
     for number in range(size.jobs):
-        asked = encode_bytes(1, name) + encode_bytes(2, DYNAMIC) + encode_bytes(3, b"job %d" % number)
-        job = number_of(client.call("GetOrCreateJob", asked), 1)
-        client.call("GetOrCreateIteration", encode_number(1, job))
+        asked = MESSAGES.NewJob(dataset_id=name, processing_mode=DYNAMIC, job_name=f"job {number}")
+        client.call("GetOrCreateIteration", client.call("GetOrCreateJob", asked, MESSAGES.Job), MESSAGES.Pass)
     passes: list[int] = []
     for worker in addresses(size.workers):
         passes = heartbeat(client, worker)
     for number in passes:
         for _ in range(size.splits):
-            client.call("GetSplit", encode_number(1, number))
+            client.call("GetSplit", MESSAGES.Pass(iteration_id=number), MESSAGES.Split)
 
 
 def restart(size: Size) -> Result:
@@ -207,8 +212,7 @@ def idle_cores(address: ServiceAddress, seconds: float) -> float:
 @contextmanager
 def dispatcher_in(work_dir: str) -> Iterator[Dispatcher]:
     pair = port.take(0, None, "127.0.0.1")
-    pair.listener.close()
-    pair.close()
+    pair.release()
     made = Dispatcher(work_dir, pair.port)
     try:
         yield made

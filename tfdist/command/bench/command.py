@@ -13,8 +13,8 @@ _BENCHMARKS = {
     request.Allreduce: "tfdist.command.bench.allreduce.allreduce",
     request.Train: "tfdist.command.bench.train.train",
     request.Starts: "tfdist.command.bench.train.start",
-    request.Record: "tfdist.command.bench.scale.scale_record",
-    request.Scale: "tfdist.command.bench.scale.scale",
+    request.Record: "tfdist.command.bench.scale_record",
+    request.Scale: "tfdist.command.bench.scale",
 }
 
 

@@ -9,13 +9,12 @@ from typing import Any
 
 from tfdist.command.bench.allreduce import case, plot
 from tfdist.command.bench.measure import size
-from tfdist.command.bench.measure.request import Allreduce, Record, Scale, Starts, Train
-from tfdist.command.bench.scale import scale_collective
+from tfdist.command.bench.measure.request import SCHEDULES, Allreduce, Record, Scale, Starts, Train
 from tfdist.command.bench.train import network
 from tfdist.config import COMPRESSIONS
 from tfdist.errors import ConfigError
 from tfdist.system.terminal import command_line
-from tfdist.system.terminal.command_line import Parser
+from tfdist.system.terminal.command_line import Parser, whole
 
 _ALLREDUCE = """\
 Times tfdist.grouped_allreduce inside a tf.function, and checks its results, on the ranks that it is started on.
@@ -45,6 +44,8 @@ examples:
 """
 
 
+_positive = whole("a number", 1)
+
 # What each of the two forms of `tfdist bench scale` takes, and what it is where it was not given.
 _RECORDING: dict[str, Any] = {
     "image_size": 96,
@@ -68,9 +69,10 @@ def parse(words: Sequence[str]) -> Allreduce | Train | Starts | Record | Scale:
     """The options of the benchmark that the first word names. Raises ConfigError."""
     top = Parser(prog="tfdist bench", description="Times collectives and training steps, and predicts them.")
     benchmarks = top.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
-    _add_allreduce(_add(benchmarks, "allreduce", "time the grouped allreduce", _ALLREDUCE))
-    _add_train(_add(benchmarks, "train", "time the steps of model.fit", _TRAIN))
-    _add_scale(_add(benchmarks, "scale", "predict the efficiency on many GPUs", _SCALE))
+    add = benchmarks.add_parser
+    _add_allreduce(add("allreduce", help="time the grouped allreduce", description=_ALLREDUCE))
+    _add_train(add("train", help="time the steps of model.fit", description=_TRAIN))
+    _add_scale(add("scale", help="predict the efficiency on many GPUs", description=_SCALE))
     known = top.parse_args(words)
     for path in (known.csv, known.json, getattr(known, "plot", None), getattr(known, "output", None)):
         if path is not None:
@@ -78,16 +80,6 @@ def parse(words: Sequence[str]) -> Allreduce | Train | Starts | Record | Scale:
     if known.benchmark == "scale":
         return _scale(known)
     return _allreduce(known) if known.benchmark == "allreduce" else _train(known)
-
-
-def _add(benchmarks: Any, name: str, summary: str, description: str) -> argparse.ArgumentParser:
-    added: argparse.ArgumentParser = benchmarks.add_parser(
-        name,
-        help=summary,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return added
 
 
 def _add_allreduce(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +209,7 @@ def _add_scale(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--schedule",
-        type=_list(_choice(scale_collective.SCHEDULES)),
+        type=_list(_choice(SCHEDULES)),
         metavar="LIST",
         help="of hierarchical, as tfdist does it, and flat, one ring through all GPUs (default: hierarchical)",
     )
@@ -365,9 +357,3 @@ def _choice(choices: tuple[str, ...]) -> Callable[[str], str]:
         return text
 
     return parse_choice
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)

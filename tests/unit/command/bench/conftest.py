@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).resolve().parents[4] / "benchmarks"
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """`script("scale/paper")` is benchmarks/scale/paper.py, imported as it is when it runs: from its own folder."""
+    """`script("compare")` is benchmarks/compare.py, imported as it is when it runs: from its own folder."""
 
     def load(name: str) -> ModuleType:
         path = BENCHMARKS / name

@@ -34,7 +34,7 @@ def test_each_form_of_scale_reaches_its_module(monkeypatch: pytest.MonkeyPatch, 
     seen: list[Any] = []
     stand_in: Any = types.ModuleType(module)
     stand_in.run = seen.append
-    monkeypatch.setitem(sys.modules, f"tfdist.command.bench.scale.{module}", stand_in)
+    monkeypatch.setitem(sys.modules, f"tfdist.command.bench.{module}", stand_in)
     assert command.main(["scale", *words]) == 0
     assert seen == [option.parse(["scale", *words])]
 

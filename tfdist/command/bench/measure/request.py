@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+# How an allreduce between hosts is predicted: as tfdist does it, or as one ring through all GPUs.
+SCHEDULES = ("hierarchical", "flat")
+
 
 @dataclass(frozen=True)
 class Allreduce:

@@ -23,6 +23,7 @@ from tfdist.command.bench.measure import machine, record, statistic, table
 from tfdist.command.bench.measure.progress import Progress
 from tfdist.command.bench.measure.request import Starts
 from tfdist.errors import BuildError, ConfigError
+from tfdist.system.process import end_child
 
 HEAD = "start,ranks ms,least ms,communication ms,independent ms,least ms,ranks / independent".split(",")
 # A start that takes longer is stuck.
@@ -154,7 +155,7 @@ def run_side_by_side(
         for command, own, output in zip(commands, cores, outputs, strict=True):
             with _bound_to(own):
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-            stack.callback(_end, process)
+            stack.callback(end_child, process, _GRACE_S)  # the launcher ends its ranks when it gets the signal
             running.append(process)
         for process, output in zip(running, outputs, strict=True):
             try:
@@ -175,18 +176,6 @@ def _bound_to(cores: frozenset[int] | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The launcher ends its ranks when it gets the signal."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _described(process: subprocess.Popen[bytes], output: Any) -> str:

@@ -1,1 +1,0 @@
-"""`tfdist bench scale`: the step of many GPUs predicted from the recorded step of one."""
