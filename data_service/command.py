@@ -7,7 +7,7 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tfdist.data_service.server.config import (
     WorkerConfig,
 )
 from tfdist.errors import ConfigError, PeerLostError
-from tfdist.system.terminal.command_line import Parser, amount
+from tfdist.system.terminal.command_line import Parser, amount, whole
 
 FAILURE = 1
 _ACCEPTED = 202
@@ -39,6 +39,7 @@ _LOOK_S = 5.0
 _COLOCATED = "COLOCATED"
 _OTHERWISE = "; HOST:PORT/CONTROL where its --metrics-port is not PORT + 1 (default: TFDIST_DATA_SERVICE)"
 _INTERFACES = Path("/sys/class/net")
+_PORTS = whole("a port, or 0 for a free one", 0, LARGEST_PORT)
 
 _DESCRIPTION = """\
 Runs tf.data pipelines on other processes and machines than the trainer's: a dispatcher hands out work, workers run
@@ -124,26 +125,14 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = Parser(
-        prog="tfdist data-service",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parts = made.add_subparsers(metavar="PART", required=True)
-
-    def part(name: str, summary: str, description: str) -> argparse.ArgumentParser:
-        return parts.add_parser(
-            name,
-            help=summary,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-
-    _add_dispatcher(part("dispatcher", "start a dispatcher", _DISPATCHER_HELP))
-    _add_worker(part("worker", "start a worker", _WORKER_HELP))
-    _add_status(part("status", "show a service and its workers", _STATUS_HELP))
-    _add_advise(part("advise", "tell whether training waits for its data, and what would help", _ADVISE_HELP))
-    _add_drain(part("drain", "ask a worker to drain", _DRAIN_HELP))
+    made = Parser(prog="tfdist data-service", description=_DESCRIPTION)
+    part = made.add_subparsers(metavar="PART", required=True).add_parser
+    _add_dispatcher(part("dispatcher", help="start a dispatcher", description=_DISPATCHER_HELP))
+    _add_worker(part("worker", help="start a worker", description=_WORKER_HELP))
+    _add_status(part("status", help="show a service and its workers", description=_STATUS_HELP))
+    summary = "tell whether training waits for its data, and what would help"
+    _add_advise(part("advise", help=summary, description=_ADVISE_HELP))
+    _add_drain(part("drain", help="ask a worker to drain", description=_DRAIN_HELP))
     return made
 
 
@@ -174,7 +163,7 @@ def _add_worker(part: argparse.ArgumentParser) -> None:
     )
     part.add_argument(
         "--cores",
-        type=_number("a number of cores", 4096, "1 or more"),
+        type=whole("a number of cores", 1, 4096),
         metavar="N",
         help="cores that the worker may use, apart from those of other workers if there are enough (default: all)",
     )
@@ -194,14 +183,14 @@ def _add_server(part: argparse.ArgumentParser, usual: int) -> None:
     )
     part.add_argument(
         "--port",
-        type=_number("a port", LARGEST_PORT, "1 to 65535, or 0 for a free one"),
+        type=_PORTS,
         default=usual,
         metavar="PORT",
         help=f"TCP port (default: {shown})",
     )
     part.add_argument(
         "--metrics-port",
-        type=_number("a port", LARGEST_PORT, "1 to 65535, or 0 for a free one"),
+        type=_PORTS,
         metavar="PORT",
         help="TCP port of health, metrics, status (default: port + 1); with another one a dispatcher is written "
         "HOST:PORT/CONTROL everywhere, and a worker is unknown to `status`",
@@ -220,7 +209,7 @@ def _add_restarts(part: argparse.ArgumentParser) -> None:
     limit, window = RestartPolicy.limit, RestartPolicy.window_s / 60
     part.add_argument(
         "--restarts",
-        type=_number("a number of restarts", 1000, "0 to 1000"),
+        type=whole("a number of restarts", 0, 1000),
         default=limit,
         metavar="N",
         help=f"failures within {window:g} minutes that are answered by a restart (default: %(default)s)",
@@ -257,9 +246,7 @@ def _place(options: argparse.Namespace) -> dict[str, Any]:
     """The fields that both roles have."""
     insecure = _may_be_open(options.host, options.insecure)
     # The server takes them again; here it is told before TensorFlow has been imported.
-    pair = port.take(options.port, options.metrics_port, "")
-    pair.listener.close()
-    pair.close()
+    port.take(options.port, options.metrics_port, "").release()
     ports = {"port": options.port, "control_port": options.metrics_port}
     return {"host": options.host, "work_dir": options.work_dir, "insecure": insecure, **ports}
 
@@ -373,15 +360,3 @@ def _tags(text: str) -> tuple[str, ...]:
             "not read from this one"
         )
     return tags
-
-
-def _number(kind: str, largest: int, expected: str) -> Callable[[str], int]:
-    """Parser of a whole number from 0 to `largest`; `kind` and `expected` stand in the error."""
-
-    def parse(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdigit() else -1
-        if 0 <= value <= largest:
-            return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {kind}; expected {expected}")
-
-    return parse

@@ -1,7 +1,6 @@
 """Asks tf.data's own servers over their gRPC: the workers of a dispatcher, and the tasks of one. It decides nothing.
 
-TensorFlow's wheel has the server but not the Python messages of this service, so the few fields needed are coded here.
-Field numbers were checked against TensorFlow 2.21 by experiment; unknown fields are passed over.
+The few fields that are needed are declared here. Their numbers were checked against TensorFlow 2.21 by experiment.
 """
 
 from __future__ import annotations
@@ -9,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from tfdist.data_service.inspection import message
 from tfdist.errors import ConfigError, PeerLostError
 
 _LARGEST_REPLY_BYTES = 64 << 20
@@ -22,15 +23,19 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", _LARGEST_REPLY_BYTES),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_WORKERS_FIELD = _ADDRESS_FIELD = 1
-_NEW_TASKS_FIELD, _TASK_ID_FIELD = 1, 4
-_WORKER_FIELD, _UPDATES_FIELD = 1, 2
-
-
-_CURRENT_TASKS_FIELD = 2
-_TASK_FIELD, _PASS_FIELD = 2, 3
-_DATASET_ID_FIELD, _TASK_PASS_FIELD, _MODE_FIELD = 3, 5, 10
+_MESSAGES = message.classes("""
+    message Empty {}
+    message Worker { string address = 1; }
+    message Workers { repeated Worker workers = 1; }
+    message WorkerTask { int64 task_id = 2; int64 iteration_id = 3; }
+    message WorkerTasks { repeated WorkerTask tasks = 1; }
+    message Heartbeat { string worker_address = 1; repeated int64 current_tasks = 2; }
+    message Mode { int64 sharding_policy = 1; }
+    message Task { string dataset_id = 3; int64 task_id = 4; int64 iteration_id = 5; Mode processing_mode = 10; }
+    message Heard { repeated Task new_tasks = 1; }
+    message Progress { int64 task_id = 1; bool completed = 2; }
+    message Update { string worker_address = 1; repeated Progress updates = 2; }
+""")
 # The numbers of ShardingPolicy, by their names here.
 _POLICIES = ("off", "dynamic", "file", "data", "file_or_data", "hint")
 
@@ -75,17 +80,27 @@ class _Client:
     ) -> None:
         self._channel.close()
 
-    def call(self, method: str, request: bytes) -> bytes:
-        """The reply to a request, both as messages.
+    def call(self, method: str, request: Any, answer: Any) -> Any:
+        """The answer to a request.
+
+        Args:
+            method: Of the service.
+            request: A message.
+            answer: The class of the message that comes back.
 
         Raises:
             ConfigError: If another server of gRPC answers.
-            PeerLostError: If the server does not answer.
+            PeerLostError: If the server does not answer, or with something else.
         """
         path = f"/tensorflow.data.{self._role.capitalize()}Service/{method}"
         call = self._channel.unary_unary(path, request_serializer=None, response_deserializer=None)
         try:
-            return bytes(call(request, timeout=self._timeout_s))
+            return answer.FromString(call(request.SerializeToString(), timeout=self._timeout_s))
+        except DecodeError:
+            raise PeerLostError(
+                f"the {self._role} at {self._address} answers {method} with no message of a tf.data server; is another "
+                "program behind that port?"
+            ) from None
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise ConfigError(
@@ -109,9 +124,8 @@ class WorkerClient(_Client):
         Raises:
             PeerLostError: If the worker does not answer.
         """
-        reply = self.call("GetWorkerTasks", b"")
-        tasks = (dict(fields(value)) for _, value in fields(reply) if isinstance(value, bytes))
-        return {_number(task, _TASK_FIELD): _number(task, _PASS_FIELD) for task in tasks}
+        told = self.call("GetWorkerTasks", _MESSAGES.Empty(), _MESSAGES.WorkerTasks)
+        return {task.task_id: task.iteration_id for task in told.tasks}
 
 
 class DispatcherClient(_Client):
@@ -127,10 +141,8 @@ class DispatcherClient(_Client):
             ConfigError: If another server of gRPC answers, such as a worker.
             PeerLostError: If the dispatcher does not answer.
         """
-        reply = self.call("GetWorkers", b"")
-        workers = [value for number, value in fields(reply) if number == _WORKERS_FIELD and isinstance(value, bytes)]
-        found = [value for worker in workers for number, value in fields(worker) if number == _ADDRESS_FIELD]
-        return tuple(sorted(value.decode() for value in found if isinstance(value, bytes)))
+        told = self.call("GetWorkers", _MESSAGES.Empty(), _MESSAGES.Workers)
+        return tuple(sorted(worker.address for worker in told.workers))
 
     def tasks(self, worker: str) -> tuple[int, ...]:
         """The ids of the unfinished tasks that the dispatcher has for a worker, asked in the worker's name.
@@ -138,10 +150,7 @@ class DispatcherClient(_Client):
         Raises:
             PeerLostError: If the dispatcher does not answer.
         """
-        reply = self.call("WorkerHeartbeat", encode_bytes(_WORKER_FIELD, worker.encode()))
-        tasks = [value for number, value in fields(reply) if number == _NEW_TASKS_FIELD and isinstance(value, bytes)]
-        found = [value for task in tasks for number, value in fields(task) if number == _TASK_ID_FIELD]
-        return tuple(value for value in found if isinstance(value, int))
+        return tuple(task.task_id for task in self._heartbeat(worker))
 
     def describe(self, worker: str, known: Iterable[int]) -> tuple[TaskTold, ...]:
         """What the unfinished tasks of a worker are, but for those whose ids are known already.
@@ -152,10 +161,10 @@ class DispatcherClient(_Client):
         Raises:
             PeerLostError: If the dispatcher does not answer.
         """
-        tasks = b"".join(encode_number(_CURRENT_TASKS_FIELD, task) for task in known)
-        reply = self.call("WorkerHeartbeat", encode_bytes(_WORKER_FIELD, worker.encode()) + tasks)
-        found = (dict(fields(value)) for number, value in fields(reply) if number == _NEW_TASKS_FIELD)  # type: ignore[arg-type]
-        return tuple(_told(task) for task in found)
+        return tuple(
+            TaskTold(task.iteration_id, task.dataset_id, _policy(task.processing_mode.sharding_policy))
+            for task in self._heartbeat(worker, known)
+        )
 
     def finish(self, worker: str, tasks: Iterable[int]) -> None:
         """Reports tasks of a worker as completed. Only for a worker that is gone: what it held is not delivered.
@@ -163,85 +172,13 @@ class DispatcherClient(_Client):
         Raises:
             PeerLostError: If the dispatcher does not answer.
         """
-        updates = (encode_bytes(_UPDATES_FIELD, encode_number(1, task) + encode_number(2, 1)) for task in tasks)
-        self.call("WorkerUpdate", encode_bytes(_WORKER_FIELD, worker.encode()) + b"".join(updates))
+        updates = [_MESSAGES.Progress(task_id=task, completed=True) for task in tasks]
+        self.call("WorkerUpdate", _MESSAGES.Update(worker_address=worker, updates=updates), _MESSAGES.Empty)
+
+    def _heartbeat(self, worker: str, known: Iterable[int] = ()) -> Any:
+        sent = _MESSAGES.Heartbeat(worker_address=worker, current_tasks=known)
+        return self.call("WorkerHeartbeat", sent, _MESSAGES.Heard).new_tasks
 
 
-def _told(task: dict[int, int | bytes]) -> TaskTold:
-    name, mode = task.get(_DATASET_ID_FIELD, b""), task.get(_MODE_FIELD, b"")
-    if not isinstance(name, bytes) or not isinstance(mode, bytes):
-        raise _no_message()
-    policy = _number(dict(fields(mode)), 1)
-    sharding = _POLICIES[policy] if policy < len(_POLICIES) else f"policy {policy}"
-    return TaskTold(_number(task, _TASK_PASS_FIELD), name.decode(errors="replace"), sharding)
-
-
-def _number(message: dict[int, int | bytes], field: int) -> int:
-    """A number in a message; one that is not there is 0."""
-    value = message.get(field, 0)
-    if not isinstance(value, int):
-        raise _no_message()
-    return value
-
-
-def encode_number(number: int, value: int) -> bytes:
-    """A field of a message that holds a number."""
-    return _varint(number << 3 | _VARINT) + _varint(value)
-
-
-def encode_bytes(number: int, value: bytes) -> bytes:
-    """A field of a message that holds bytes, text or another message."""
-    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
-
-
-def fields(message: bytes) -> list[tuple[int, int | bytes]]:
-    """Number and value of each field of a message, in its order.
-
-    Raises:
-        PeerLostError: If it is none, so that the other side is no dispatcher.
-    """
-    found: list[tuple[int, int | bytes]] = []
-    at = 0
-    while at < len(message):
-        key, at = _read_varint(message, at)
-        kind = key & 7
-        if kind == _VARINT:
-            value, at = _read_varint(message, at)
-            found.append((key >> 3, value))
-            continue
-        if kind == _BYTES:
-            size, at = _read_varint(message, at)
-        elif kind in (_FIXED32, _FIXED64):
-            size = 4 if kind == _FIXED32 else 8
-        else:
-            raise _no_message()
-        if at + size > len(message):
-            raise _no_message()
-        found.append((key >> 3, message[at : at + size]))
-        at += size
-    return found
-
-
-def _varint(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
-
-
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(message):
-            break
-        byte = message[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-    raise _no_message()
-
-
-def _no_message() -> PeerLostError:
-    return PeerLostError("the answer is no message of a tf.data server; is another program behind that port?")
+def _policy(number: int) -> str:
+    return _POLICIES[number] if 0 <= number < len(_POLICIES) else f"policy {number}"

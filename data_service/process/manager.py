@@ -27,8 +27,9 @@ from tfdist.data_service.process.scratch import scratch
 from tfdist.data_service.process.spare import SparePorts
 from tfdist.data_service.process.supervisor import ENDED, FAILED, READY, Member, Supervisor
 from tfdist.data_service.server import port
+from tfdist.data_service.server.config import DRAIN_TIMEOUT_S
 from tfdist.errors import ConfigError
-from tfdist.system.process import adopt_orphans, call_this_process, end_descendants, heeded
+from tfdist.system.process import adopt_orphans, call_this_process, end_descendants, heeded, signal_pipe
 
 _HOST = "127.0.0.1"
 _STEP_S = 0.5
@@ -42,8 +43,8 @@ class Manager:
     """One embedded cluster.
 
     Args:
-        order: "workers", "fixed_workers", "restarts", "start_timeout_s", "drain_timeout_s", and "autoscale": the fields
-            of a `ScalePolicy`, or None.
+        order: "workers", "start_timeout_s", and "autoscale": the fields of a `ScalePolicy`, or None; and what differs
+            from "fixed_workers" false and the usual "restarts" and "drain_timeout_s".
         work_dir: Folder for the journal of the dispatcher.
         answer: Takes one answer.
         show: Takes a line of the log.
@@ -56,8 +57,11 @@ class Manager:
         answer: Callable[[dict[str, Any]], None],
         show: Callable[[str], None],
     ) -> None:
-        self._order, self._work_dir, self._answer, self._show = order, work_dir, answer, show
-        self._supervisor = Supervisor(RestartPolicy(limit=order["restarts"]), order["drain_timeout_s"], show)
+        usual = {"fixed_workers": False, "restarts": RestartPolicy.limit, "drain_timeout_s": DRAIN_TIMEOUT_S}
+        self._order, self._work_dir, self._answer, self._show = usual | order, work_dir, answer, show
+        self._supervisor = Supervisor(
+            RestartPolicy(limit=self._order["restarts"]), self._order["drain_timeout_s"], show
+        )
         self._deadline = time.monotonic() + order["start_timeout_s"]
         self._pending: list[tuple[int, Member, str]] = []
         self._told: set[Member] = set()
@@ -105,8 +109,7 @@ class Manager:
         # who has which fixed shard.
         pairs = [port.take(0, None, _HOST) for _ in range(1 + self._order["workers"])]
         for pair in pairs:
-            pair.listener.close()
-            pair.close()
+            pair.release()
         own, *others = (pair.port for pair in pairs)
         self._service = f"{_HOST}:{own}"
         config = {"host": _HOST, "port": own, "work_dir": self._work_dir, "fault_tolerant": True}
@@ -236,9 +239,7 @@ class Manager:
         for candidate in self._spare.take(self._is_in_pass()):
             try:
                 if candidate:
-                    pair = port.take(candidate, None, _HOST)
-                    pair.listener.close()
-                    pair.close()
+                    port.take(candidate, None, _HOST).release()
             except ConfigError:  # somebody else has it by now
                 continue
             return candidate
@@ -261,11 +262,6 @@ class Manager:
             self._over = True
 
 
-def _empty(descriptor: int) -> None:
-    """What woke the loop has done so."""
-    os.read(descriptor, 64)
-
-
 def main() -> int:
     """Runs the order that comes by standard input."""
     parent = os.getppid()
@@ -286,12 +282,8 @@ def main() -> int:
 
     with contextlib.closing(Log()) as log, scratch() as work_dir:
         manager = Manager(order, work_dir, answer, log.show)
-        for signum in heeded((signal.SIGTERM, signal.SIGHUP)):
-            signal.signal(signum, lambda *_: manager.stop())
+        manager.watch(signal_pipe(heeded((signal.SIGTERM, signal.SIGHUP))), manager.stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        wakeup, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        manager.watch(wakeup, lambda: _empty(wakeup))
         manager.watch(0, manager.read_requests)
         # A child of the trainer that was forked without exec may hold the other end of standard input open.
         owner = os.pidfd_open(parent)

@@ -9,7 +9,7 @@ from typing import Any
 from tfdist.data_service.process.log import Log
 from tfdist.data_service.process.restart import RestartPolicy
 from tfdist.data_service.process.supervisor import FAILED, Supervisor
-from tfdist.system.process import heeded
+from tfdist.system.process import heeded, signal_pipe
 
 _STEP_S = 1.0
 FAILURE = 1
@@ -32,17 +32,14 @@ def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeou
     """
     log = Log()
     supervisor = Supervisor(policy, drain_timeout_s, log.show, end_key="Ctrl-C")
-    wakeup, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    for signum in heeded((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
-        signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
+    signals = signal_pipe(heeded((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)))
     member = supervisor.add(role, role, config)
 
     def end() -> None:
-        for _ in os.read(wakeup, 64):
+        for _ in os.read(signals, 64):
             supervisor.terminate(member)
 
-    supervisor.watch(wakeup, end)
+    supervisor.watch(signals, end)
     try:
         while not member.over:
             supervisor.step(_STEP_S)

@@ -243,21 +243,17 @@ class Supervisor:
         self._say(member, f"{how}; {decision.reason}")
 
     def _close(self, member: Member, process: subprocess.Popen[bytes]) -> None:
-        if process.stderr is not None:
-            with contextlib.suppress(BlockingIOError, KeyError, ValueError):
-                while data := os.read(process.stderr.fileno(), _CHUNK_BYTES):
-                    member.lines["log"] += data
-            for line in filter(None, member.lines["log"].split(b"\n")):
-                self._take_log(member, line)
-            with contextlib.suppress(KeyError):
-                self.ignore(process.stderr.fileno())
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                if pipe is process.stdout:
-                    with contextlib.suppress(KeyError):
-                        self.ignore(pipe.fileno())
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+        assert process.stderr is not None
+        with contextlib.suppress(BlockingIOError):  # another process holds it open
+            while data := os.read(process.stderr.fileno(), _CHUNK_BYTES):
+                member.lines["log"] += data
+        for line in filter(None, member.lines["log"].split(b"\n")):
+            self._take_log(member, line)
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+            with contextlib.suppress(KeyError):  # it has ended before, or is not read
+                self.ignore(pipe.fileno())
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
     def _limits(self, member: Member) -> str:
         """How long it drains, and what ends it earlier; a drain that was asked for by key is the first word too."""

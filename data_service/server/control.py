@@ -16,8 +16,8 @@ from tfdist.data_service.inspection.status import Status
 from tfdist.data_service.server import metrics
 from tfdist.data_service.server.drain_request import HEADER, LARGEST_BODY_BYTES, Gatekeeper
 from tfdist.data_service.server.wait_book import WaitBook
-from tfdist.system import prometheus
-from tfdist.system.http_server import BoundedHandler, BoundedServer
+from tfdist.system.network import prometheus
+from tfdist.system.network.http_server import BoundedHandler, BoundedServer
 
 _POSTS = "POST /drain on a worker, POST /wait on a dispatcher"
 
@@ -46,7 +46,7 @@ class Source:
     name: str = ""
 
 
-class ControlServer:
+class ControlServer(BoundedServer):
     """Answers on a socket that listens already, in threads of its own, until `stop`.
 
     Args:
@@ -55,23 +55,14 @@ class ControlServer:
     """
 
     def __init__(self, listener: socket.socket, source: Source) -> None:
-        self._server = _Server(listener, source)
-        self._server.start("tfdist-control")
-
-    def stop(self) -> None:
-        """Closes the port; requests in flight may still be answered."""
-        self._server.stop()
-
-
-class _Server(BoundedServer):
-    def __init__(self, listener: socket.socket, source: Source) -> None:
         super().__init__(listener, _Handler, source.name, source.tick)
         self.source = source
         self.admission = threading.Lock()
+        self.start("tfdist-control")
 
 
 class _Handler(BoundedHandler):
-    server: _Server
+    server: ControlServer
 
     def do_GET(self) -> None:  # noqa: N802  (the name the library calls it by)
         source = self.server.source
@@ -100,7 +91,7 @@ class _Handler(BoundedHandler):
         if gatekeeper is None:
             self.answer(403, "this worker was started without a key file, so it drains by SIGTERM only\n")
             return
-        body = self._read_body(LARGEST_BODY_BYTES)
+        body = self.read_body(LARGEST_BODY_BYTES)
         if body is None:
             return
         with self.server.admission:
@@ -112,7 +103,7 @@ class _Handler(BoundedHandler):
             self.answer(202, "drains\n")
 
     def _take_wait(self, waits: WaitBook) -> None:
-        body = self._read_body(wait_report.LARGEST_BODY_BYTES)
+        body = self.read_body(wait_report.LARGEST_BODY_BYTES)
         if body is None:
             return
         try:
@@ -124,11 +115,3 @@ class _Handler(BoundedHandler):
             self.answer(200, "noted\n")
         else:
             self.answer(503, "too many trainers have reported; this one is not kept\n")
-
-    def _read_body(self, largest: int) -> bytes | None:
-        """The body of a request; None if it has another size, and then the answer is given."""
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or not 0 < int(length) <= largest:
-            self.answer(413, f"expected a body of 1 to {largest} bytes, with its Content-Length\n")
-            return None
-        return self.rfile.read(int(length))

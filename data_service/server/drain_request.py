@@ -28,7 +28,22 @@ def read_key(path: str) -> bytes:
     """The key in a file of ours that only its owner can read.
 
     Raises:
-        ConfigError: If there is none, it belongs to another user, others can read it, or it is too short to be one.
+        ConfigError: As `read_secret`, or if it is too short to be one.
+    """
+    key = read_secret(path, _LARGEST_KEY_BYTES + 2).strip()
+    if not _SMALLEST_KEY_BYTES <= len(key) <= _LARGEST_KEY_BYTES:
+        raise ConfigError(
+            f"key file {path} holds {len(key)} bytes; expected {_SMALLEST_KEY_BYTES} to {_LARGEST_KEY_BYTES}. Make "
+            f"one: (umask 077; head -c 32 /dev/urandom | base64 > {Path(path).name})"
+        )
+    return key
+
+
+def read_secret(path: str, most_bytes: int) -> bytes:
+    """The first bytes of a file of ours that only its owner can read.
+
+    Raises:
+        ConfigError: If there is none, it belongs to another user, or others can read it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -44,17 +59,11 @@ def read_key(path: str) -> bytes:
         if owner not in (0, os.geteuid()):  # root could put anything there anyway
             raise ConfigError(
                 f"key file {path} belongs to user {owner}; this process runs as {os.geteuid()}, and expects a file of "
-                "its own or root's. Copy it: (umask 077; cp FILE ~/drain.key)"
+                f"its own or root's. Copy it: (umask 077; cp FILE ~/{Path(path).name})"
             )
-        key = os.read(descriptor, _LARGEST_KEY_BYTES + 2).strip()
+        return os.read(descriptor, most_bytes)
     finally:
         os.close(descriptor)
-    if not _SMALLEST_KEY_BYTES <= len(key) <= _LARGEST_KEY_BYTES:
-        raise ConfigError(
-            f"key file {path} holds {len(key)} bytes; expected {_SMALLEST_KEY_BYTES} to {_LARGEST_KEY_BYTES}. Make "
-            f"one: (umask 077; head -c 32 /dev/urandom | base64 > {Path(path).name})"
-        )
-    return key
 
 
 def compose(key: bytes, worker: str, now: float) -> tuple[bytes, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tfdist.data_service.inspection.status import READY, Status
 from tfdist.data_service.inspection.wait_report import TrainerWait
-from tfdist.system import prometheus
-from tfdist.system.prometheus import Family
+from tfdist.system.network import prometheus
+from tfdist.system.network.prometheus import Family
 
 _PREFIX = "tfdist_data_service_"
 # What a scraper shows beside the name. A counter that is not here has none.

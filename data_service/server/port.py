@@ -43,6 +43,11 @@ class PortPair:
         """Lets go of the port for gRPC; the listener belongs to whoever took it."""
         self._guard.close()
 
+    def release(self) -> None:
+        """Lets go of both, for a process that will take them soon."""
+        self.listener.close()
+        self.close()
+
 
 def take(port: int, control_port: int | None, control_host: str) -> PortPair:
     """Takes a pair of ports.

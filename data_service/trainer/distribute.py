@@ -31,7 +31,7 @@ _COMPRESSIONS = ("AUTO", "SNAPPY", None)
 _NOT_SERVED = frozenset({"file", "file_or_data"})
 
 
-def distribute(
+def distribute(  # noqa: PLR0913 -- settings, all by keyword
     dataset: Any,
     service: str | None = None,
     sharding: str = "dynamic",
@@ -163,7 +163,7 @@ def register(
         return str(registered.numpy().decode())
 
 
-def from_id(
+def from_id(  # noqa: PLR0913 -- settings, all by keyword
     dataset_id: str,
     service: str | None = None,
     sharding: str = "dynamic",

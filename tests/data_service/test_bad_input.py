@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
 import gc
 import http.server
 import os
-import re
 import resource
 import shutil
 import signal
@@ -33,7 +31,6 @@ from tfdist.errors import ConfigError, PeerLostError
 MARGIN_S = 5.0
 SHORT_S = 2.0
 HANDSHAKE_S = 6.0
-COMMAND = (sys.executable, "-m", "tfdist.command", "data-service")
 
 
 def outcome(function, within_s):
@@ -161,7 +158,7 @@ def test_another_version_names_the_server_and_both_versions(role, change, monkey
     made = dispatcher if role == "dispatcher" else data_service.Worker
     whole = made.status
     if role == "dispatcher":
-        monkeypatch.setattr(dispatcher._control._server, "source", _source_of(dispatcher, change))
+        monkeypatch.setattr(dispatcher._control, "source", _source_of(dispatcher, change))
     else:
         monkeypatch.setattr(data_service.Worker, "status", lambda self: dataclasses.replace(whole(self), **change))
         worker_of(dispatcher)
@@ -171,7 +168,7 @@ def test_another_version_names_the_server_and_both_versions(role, change, monkey
 
 
 def _source_of(server, change):
-    source = server._control._server.source
+    source = server._control.source
     return dataclasses.replace(source, status=lambda: dataclasses.replace(server.status(), **change))
 
 
@@ -285,18 +282,6 @@ def test_a_journal_that_may_not_grow_is_named(cluster):
     assert outcome(lambda: sorted(map(int, distributed)), 30) == list(range(20))
 
 
-# A port that is taken.
-
-
-@pytest.mark.parametrize("part", [["dispatcher"], ["worker", "--dispatcher", "127.0.0.1:1"]])
-def test_a_taken_port_ends_the_command_with_its_reason(part):
-    with socket.create_server(("", 0)) as holder:
-        port = str(holder.getsockname()[1])
-        done = subprocess.run([*COMMAND, *part, "--port", port], capture_output=True, text=True, timeout=15)
-    assert done.returncode == 2
-    assert f"port {port} cannot be used" in done.stderr and "ss -ltnp" in done.stderr
-
-
 # A dispatcher that is frozen.
 
 
@@ -357,22 +342,6 @@ def test_a_program_that_took_the_dispatchers_place_is_told_apart():
         text = refusal(tf.errors.UnavailableError, lambda: iter(distributed))
         server.shutdown()
     assert "it is another program" in text
-
-
-def test_a_dispatcher_that_starts_again_without_a_journal_knows_no_pass(worker_of):
-    """The messages are TensorFlow's; the page on operation says what they mean."""
-    first = data_service.Dispatcher(data_service.DispatcherConfig(host="127.0.0.1"))
-    worker_of(first)
-    dataset = tf.data.Dataset.range(1_000_000).map(lambda number: (number, tf.zeros([1000])))
-    elements = iter(data_service.distribute(dataset, str(first.service), max_outstanding_requests=1, wait_seconds=15))
-    next(elements)
-    place = first.service
-    first.stop()
-    again = data_service.DispatcherConfig(host="127.0.0.1", port=place.port, control_port=place.control_port)
-    with data_service.Dispatcher(again):
-        said = outcome(lambda: collections.deque(elements, maxlen=0), 60)
-    assert isinstance(said, tf.errors.NotFoundError)
-    assert re.search(r"Unknown iteration client id|Iteration id \d+ not found", str(said))
 
 
 ENDS = """

@@ -69,8 +69,7 @@ def check_what_the_worker_was_given(status, shown):
 
 def test_a_service_from_its_start_to_its_end(start, tmp_path, key_file, wrong_key_file, wait_until):
     pair = take(0, None, "")
-    pair.close()
-    pair.listener.close()
+    pair.release()
     service = f"127.0.0.1:{pair.port}"
     work_dir = str(tmp_path / "work")
     common = ("--host", "127.0.0.1", "--work-dir", work_dir)
@@ -161,7 +160,7 @@ def test_a_dispatcher_is_restarted_only_with_a_journal(monkeypatch, tmp_path, li
         (["worker", "--dispatcher", "a:1", "--key-file", "none"], "cannot be read"),
         (["worker", "--dispatcher", "a:1", "--tags", "a,,b"], "a tag is 1 to 64 letters"),
         (["worker", "--dispatcher", "a:1", "--tags", "a,Colocated"], "trainers would not read from this one"),
-        (["worker", "--dispatcher", "a:1", "--cores", "0"], "cores must be 1 or more"),
+        (["worker", "--dispatcher", "a:1", "--cores", "0"], "not a number of cores"),
         (["worker", "--dispatcher", "a:1", "--cores", "4096"], "but this process may use"),
         (["worker", "--dispatcher", "a:1", "--cores", "x"], "not a number of cores"),
         (["dispatcher", "--port", "x"], "not a port"),
@@ -232,8 +231,7 @@ def surveys(busy, share):
 
 def test_a_drain_of_nobody_is_named(key_file, capsys):
     pair = take(0, None, "127.0.0.1")
-    pair.close()
-    pair.listener.close()
+    pair.release()
     assert command.main(["drain", f"127.0.0.1:{pair.port}", "--key-file", str(key_file)]) == 1
     said = capsys.readouterr().err
     assert "was not asked to drain" in said and f"write 127.0.0.1:{pair.port}/CONTROL" in said

@@ -44,6 +44,16 @@ def heeded(signals: Iterable[int]) -> list[int]:
     return [each for each in signals if each == signal.SIGTERM or signal.getsignal(each) is not signal.SIG_IGN]
 
 
+def signal_pipe(signals: Iterable[int]) -> int:
+    """A descriptor on which the number of each of these signals appears as a byte; they do nothing else any more."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for signum in signals:
+        signal.signal(signum, lambda *_: None)  # only a signal with a Python handler has its number written
+    return reader
+
+
 def adopt_orphans() -> None:
     """Makes descendants whose parent ends children of this process, so that no daemonised one is lost from sight."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -132,6 +142,16 @@ def end_launcher(launcher: subprocess.Popen[bytes], signum: int, patience_s: flo
             launcher.wait()
         except KeyboardInterrupt:
             launcher.send_signal(signal.SIGINT)
+
+
+def end_child(child: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Ends a child by SIGTERM, and by SIGKILL after `patience_s`."""
+    child.terminate()
+    try:
+        child.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait(patience_s)
 
 
 def end_descendants(root: int, patience_s: float, kill_s: float = 2.0) -> bool:

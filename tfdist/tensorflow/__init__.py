@@ -69,7 +69,7 @@ if not TYPE_CHECKING:  # where it is seen, any name is one
     __getattr__ = _refuse
 
 
-def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horovod's
     optimizer: optimizers.Optimizer,
     name: str | None = None,
     use_locking: bool = False,

@@ -23,7 +23,7 @@ from tfdist.ops.reduction import Average, ReduceOp
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
-def allreduce(
+def allreduce(  # noqa: PLR0913 -- the signature of Horovod
     tensor: Any,
     average: bool | None = None,
     device_dense: str = "",
@@ -66,7 +66,7 @@ def allreduce(
     )
 
 
-def grouped_allreduce(
+def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
     tensors: Sequence[Any],
     average: bool | None = None,
     device_dense: str = "",
@@ -213,7 +213,7 @@ def alltoall(
     return alltoall_op.alltoall(tensor, splits, name, process_set)
 
 
-def reducescatter(
+def reducescatter(  # noqa: PLR0913 -- the signature of Horovod
     tensor: Any,
     device_dense: str = "",
     compression: AnyCompression = Compression.none,

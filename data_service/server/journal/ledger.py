@@ -8,14 +8,30 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tfdist.data_service.inspection.dispatcher_client import fields
+from google.protobuf.message import DecodeError
+
+from tfdist.data_service.inspection import message
 from tfdist.data_service.server.journal import journal
 
 _LOG = logging.getLogger("tfdist")
-# The kinds of records that matter here, by the number of their field in tf.data's message Update.
-_DATASET, _PASS, _TASK, _TASK_ENDED, _FORGOTTEN, _JOB = 1, 2, 3, 4, 12, 14
-_KINDS = frozenset({_DATASET, _PASS, _TASK, _TASK_ENDED, _FORGOTTEN, _JOB})
+# The kinds of records that matter here, of tf.data's message Update, under the names of its .proto file.
+_MESSAGES = message.classes("""
+    message Dataset { string dataset_id = 1; }
+    message Job { int64 job_id = 1; string job_name = 2; }
+    message Pass { int64 iteration_id = 1; int64 job_id = 2; int64 repetition = 3; }
+    message Task { int64 task_id = 1; int64 iteration_id = 2; }
+    message Update {
+        Dataset register_dataset = 1;
+        Pass create_iteration = 2;
+        Task create_task = 3;
+        Task finish_task = 4;
+        Pass garbage_collect_iteration = 12;
+        Job create_job = 14;
+    }
+""")
+_KINDS = frozenset(_MESSAGES.Update.DESCRIPTOR.fields_by_number)
 
 
 class Ledger:
@@ -30,7 +46,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._complaint = ""
         self._ends: dict[Path, int] = {}
-        self._datasets: set[bytes] = set()
+        self._datasets: set[str] = set()
         self._jobs: dict[int, str] = {}
         self._passes: dict[int, tuple[str, int]] = {}
         self._tasks: dict[int, int] = {}  # the pass of each task that has not ended
@@ -44,9 +60,13 @@ class Ledger:
         with self._lock:
             try:
                 for path in journal.files(self._work_dir):
-                    self._ends[path] = self._follow(path, self._ends.get(path, 0))
+                    for record, end in journal.records(path, self._ends.get(path, 0)):
+                        self._ends[path] = end
+                        if record and record[0] >> 3 in _KINDS:  # most are parts of the data, and cost no more
+                            ((kind, update),) = _MESSAGES.Update.FromString(record).ListFields()
+                            self._note(kind.name, update)
                 self._complaint = ""
-            except OSError as error:
+            except (OSError, DecodeError) as error:
                 if self._complaint != str(error):
                     _LOG.warning("data service: the journal cannot be read, so new jobs have no name: %s", error)
                 self._complaint = str(error)
@@ -64,38 +84,19 @@ class Ledger:
         with self._lock:
             return sum(self._ends.values())
 
-    def _follow(self, path: Path, start: int) -> int:
-        end = start
-        for record, stop in journal.records(path, start):
-            end = stop
-            if record and record[0] >> 3 in _KINDS:  # most are parts of the data, and cost no more than this
-                ((kind, update),) = fields(record)
-                if isinstance(update, bytes):
-                    self._note(kind, dict(fields(update)))
-        return end
-
-    def _note(self, kind: int, update: dict[int, int | bytes]) -> None:
-        first = update.get(1, 0)
-        if kind == _DATASET and isinstance(first, bytes):
-            self._datasets.add(first)
-        elif isinstance(first, bytes):
-            return
-        elif kind == _JOB:
-            name = update.get(2, b"")
-            self._jobs[first] = name.decode(errors="replace") if isinstance(name, bytes) else ""
-        elif kind == _PASS:
-            job, repetition = (value if isinstance(value := update.get(number, 0), int) else 0 for number in (2, 3))
-            self._passes[first] = (self._jobs.get(job, ""), repetition)
-        elif kind == _TASK:
-            self._add_task(first, update.get(2, 0))
-        elif kind == _TASK_ENDED and first in self._tasks:
-            self._left[self._tasks.pop(first)] -= 1
-        elif kind == _FORGOTTEN:
-            self._passes.pop(first, None)
-            self._left.pop(first, None)
-            self._tasks = {task: number for task, number in self._tasks.items() if number != first}
-
-    def _add_task(self, number: int, of: int | bytes) -> None:
-        if isinstance(of, int):
-            self._tasks[number] = of
-            self._left[of] = self._left.get(of, 0) + 1
+    def _note(self, kind: str, update: Any) -> None:
+        if kind == "register_dataset":
+            self._datasets.add(update.dataset_id)
+        elif kind == "create_job":
+            self._jobs[update.job_id] = update.job_name
+        elif kind == "create_iteration":
+            self._passes[update.iteration_id] = (self._jobs.get(update.job_id, ""), update.repetition)
+        elif kind == "create_task":
+            self._tasks[update.task_id] = update.iteration_id
+            self._left[update.iteration_id] = self._left.get(update.iteration_id, 0) + 1
+        elif kind == "finish_task" and update.task_id in self._tasks:
+            self._left[self._tasks.pop(update.task_id)] -= 1
+        elif kind == "garbage_collect_iteration":
+            self._passes.pop(update.iteration_id, None)
+            self._left.pop(update.iteration_id, None)
+            self._tasks = {task: of for task, of in self._tasks.items() if of != update.iteration_id}

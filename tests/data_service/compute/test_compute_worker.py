@@ -72,11 +72,11 @@ def test_a_rank_that_fails_ends_with_an_error(tmp_path: Path) -> None:
 
 
 def test_another_number_of_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="multiple of --dispatchers; received -np 3, --dispatchers 2"):
-        compute_worker._check(3, 2, one_machine=True)
     job = SimpleNamespace(init=lambda: None, rank=lambda: 0, size=lambda: 4)
     monkeypatch.setattr(compute_service, "runtime", job)
-    with pytest.raises(ConfigError, match=r"2 dispatchers with 3 workers each need .* workers: 6; this job has 4"):
+    with pytest.raises(
+        ConfigError, match=r"2 dispatchers with 3 workers .* 6; this job has 4.*multiple of --dispatchers"
+    ):
         compute_service.compute_worker_fn(TfDataServiceConfig(2, 3, "compute", {}, bytes(16)))
 
 
@@ -90,18 +90,15 @@ def test_another_number_of_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         (["--workers-per-dispatcher", "2"], "unrecognized arguments"),
     ],
 )
-def test_an_option_that_cannot_be_honoured_is_refused(
-    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
+def test_an_option_that_cannot_be_honoured_is_refused(words: list[str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         compute_worker.main(["compute.json", *words])
-    assert text in capsys.readouterr().err
 
 
 def test_several_machines_need_a_private_network() -> None:
-    compute_worker._check(4, 2, one_machine=True)
+    compute_worker._check(one_machine=True)
     with pytest.raises(ConfigError, match=r"several machines.*TFDIST_DATA_SERVICE_PRIVATE_NETWORK=1"):
-        compute_worker._check(4, 2, one_machine=False)
+        compute_worker._check(one_machine=False)
 
 
 def test_the_file_of_another_job_stays(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tfdist.data_service.inspection.address import ServiceAddress
 from tfdist.errors import ConfigError, PeerLostError
-from tfdist.tensorflow.data import interface, meeting
+from tfdist.system.network import interface
+from tfdist.tensorflow.data import meeting
 
 KEY = b"k" * 32
 
@@ -22,7 +24,7 @@ def running(dispatchers: int, local: bool = True) -> Iterator[meeting.ComputeSer
     try:
         yield made
     finally:
-        made.shutdown()
+        made.stop()
 
 
 @pytest.fixture
@@ -78,8 +80,8 @@ def wait(client: meeting.ComputeClient, number: int) -> None:
 
 
 def test_a_question_of_another_version_is_refused(service: meeting.ComputeService) -> None:
-    with pytest.raises(ConfigError, match="not asked to 'dance'; install the same version"):
-        client_of(service)._ask("dance", 5, seconds=0)
+    with pytest.raises(ConfigError, match="of another version; install the same one"):
+        client_of(service)._ask(dance=True)
 
 
 def test_the_end_reaches_all_who_wait(service: meeting.ComputeService) -> None:
@@ -101,10 +103,62 @@ def test_many_who_say_nothing_hold_up_nobody(service: meeting.ComputeService) ->
 
 @pytest.mark.usefixtures("impatient")
 def test_who_has_no_key_enters_nothing(service: meeting.ComputeService) -> None:
-    with pytest.raises(PeerLostError, match="does not take this key"):
+    with pytest.raises(PeerLostError, match=r"answers 403: .*does not have this key"):
         meeting.ComputeClient(service.addresses, b"o" * 32).register_dispatcher(0, "host:50")
     with pytest.raises(PeerLostError, match="has not come"):
         client_of(service).wait_for_dispatcher_registration(0, 0)
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, bytes]]:
+    """Questions and answers as they are on the network."""
+    crossed: list[tuple[bytes, bytes]] = []
+    original = meeting.request
+
+    def tapped(*arguments: object) -> tuple[int, bytes]:
+        code, answer = original(*arguments)  # type: ignore[arg-type]
+        crossed.append((arguments[-1], answer))  # type: ignore[arg-type]
+        return code, answer
+
+    monkeypatch.setattr(meeting, "request", tapped)
+    return crossed
+
+
+def test_the_key_does_not_cross(service: meeting.ComputeService, record: list[tuple[bytes, bytes]]) -> None:
+    client_of(service).register_dispatcher(0, "host:50")
+    ((question, answer),) = record
+    assert b"host:50" in question and b"host:50" in answer
+    assert not any(key in question + answer for key in (KEY, KEY.hex().encode()))
+
+
+def test_a_question_that_was_recorded_changes_nothing(
+    service: meeting.ComputeService, record: list[tuple[bytes, bytes]]
+) -> None:
+    client = client_of(service)
+    client.register_dispatcher(0, "host:50")
+    before = client._ask(dispatcher=0)
+    (place,) = client._places
+    assert meeting.request(place, "POST", "/", 5, record[0][0])[0] == 200
+    assert client._ask(dispatcher=0) == before
+    changed = record[0][0].replace(b"host:50", b"host:66")
+    assert meeting.request(place, "POST", "/", 5, changed)[0] == 403
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["answer to another question", "the question itself", "nothing of ours"])
+def test_an_answer_is_believed_only_with_its_proof(
+    service: meeting.ComputeService,
+    record: list[tuple[bytes, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    client = client_of(service)
+    assert client._ask()["ended"] is False
+    recorded = record[0][1]
+    answers = {"answer to another question": recorded, "nothing of ours": b"0" * 64 + b'\n{"ended": true}'}
+    monkeypatch.setattr(meeting, "request", lambda *sent: (200, answers.get(kind, sent[-1])))
+    with pytest.raises(PeerLostError, match="does not have this key"):
+        client.wait_for_shutdown()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -112,11 +166,19 @@ def test_a_service_that_is_gone_is_told_with_its_addresses() -> None:
     service = meeting.ComputeService(1, KEY)
     client = client_of(service)
     client.register_dispatcher(0, "host:50")
-    service.shutdown()
-    service.shutdown()
+    service.stop()
+    service.stop()
     ((place,),) = service.addresses.values()
-    with pytest.raises(PeerLostError, match=rf"no compute service answers.*127.0.0.1:{place[1]}: .*refused"):
+    with pytest.raises(PeerLostError, match=rf"no compute service answers.*127.0.0.1:{place[1]} .*refused"):
         client.wait_for_shutdown()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(PeerLostError, match=r"no compute service answers.*timed out"):
+            meeting.ComputeClient({"lo": [silent.getsockname()]}, KEY).shutdown()
 
 
 def test_the_address_that_answers_is_taken(service: meeting.ComputeService) -> None:
@@ -124,7 +186,8 @@ def test_the_address_that_answers_is_taken(service: meeting.ComputeService) -> N
         dead = nobody.getsockname()[:2]
     client = meeting.ComputeClient({"eth0": [dead], **service.addresses}, KEY)
     assert client.host == "127.0.0.1"
-    client.register_dispatcher(0, "host:50")
+    ((host, port),) = service.addresses["lo"]
+    assert client._places == [ServiceAddress(host, port, port)]
 
 
 @pytest.mark.parametrize(("verbose", "level"), [(1, logging.DEBUG), (2, logging.INFO)])
@@ -140,7 +203,8 @@ def test_questions_are_logged_as_loudly_as_wanted(
 
 
 def test_for_other_machines_it_has_the_address_of_each_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interface, "addresses", lambda: {"eth0": "127.0.0.2", "eth1": "127.0.0.3"})
+    monkeypatch.setattr(interface, "addresses", lambda: {"lo": "127.0.0.1", "eth0": "127.0.0.2", "eth1": "127.0.0.3"})
+    monkeypatch.setattr(meeting, "is_loopback", lambda address: address == "127.0.0.1")
     with running(1, local=False) as service:
         assert [(name, places[0][0]) for name, places in service.addresses.items()] == [
             ("eth0", "127.0.0.2"),

@@ -84,9 +84,8 @@ def told_before(seconds, share=0.523):
 def test_a_trainer_that_has_ended_is_not_advised():
     found = advise([told_before(10.0), told_before(14.2, 0.9)], working(1.0, 1.0))
     assert (found.verdict, found.wanted, len(found.trainers)) == ("unknown", None, 2)
-    assert found.text == (
-        "No trainer reads now: the last one told 10 s ago that it waited 52.3% of the time. Ask while training runs.",
-    )
+    (text,) = found.text
+    assert "10 s ago" in text and "52.3%" in text
     assert advise([told_before(9.9)], working(1.0, 1.0)).verdict == "input-bound"
 
 

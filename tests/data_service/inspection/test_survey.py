@@ -161,12 +161,6 @@ def test_what_controls_a_terminal_is_shown_as_its_escape(text):
         assert server.status is None and server.detail.isprintable()
 
 
-def test_the_address_of_a_worker_is_no_service(dispatcher, worker_of):
-    worker = worker_of(dispatcher)
-    with pytest.raises(ConfigError, match=rf"{worker.address} is no dispatcher: .* Is it a worker\?"):
-        survey(str(worker.service), 5)
-
-
 @contextlib.contextmanager
 def answering(answer):
     """A program that says this to everybody."""

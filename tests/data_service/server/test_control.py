@@ -15,7 +15,7 @@ from tfdist.data_service.inspection.wait_report import TrainerWait
 from tfdist.data_service.server.control import ControlServer, Source
 from tfdist.data_service.server.drain_request import HEADER, Gatekeeper, compose
 from tfdist.data_service.server.wait_book import WaitBook
-from tfdist.system import http_server
+from tfdist.system.network import http_server
 
 KEY = b"0123456789abcdef"
 STATUS = Status("worker", "node:5050", 5051, "0.1.0", "2.21.0", "3.11.7", 12, 1000.5, "ready")

@@ -71,8 +71,7 @@ def test_no_dispatcher_is_an_error_in_time(dispatcher, worker_of):
 def test_a_dispatcher_that_cannot_remember_who_left_leaves_no_port(tmp_path):
     (tmp_path / LEAVING_FILE).write_text("[")
     pair = take(0, None, "")
-    pair.close()
-    pair.listener.close()
+    pair.release()
     config = data_service.DispatcherConfig(host="127.0.0.1", port=pair.port, work_dir=str(tmp_path))
     with pytest.raises(ConfigError, match=f"{LEAVING_FILE} cannot be read"):
         data_service.Dispatcher(config)

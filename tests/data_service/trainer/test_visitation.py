@@ -52,10 +52,8 @@ def test_text_of_a_report():
     exact = report(Watch("host:1/7#1", "host:1", expected=12000, by_id=True), read(11803, number=3))
     assert str(exact) == ("host:1/7#1, pass 3: 12,000 expected, 11,803 seen, 197 lost, 0 doubled (counted by id)")
     counted = report(Watch("host:1/7#1", "host:1", shared=True), read(2, ended=False))
-    assert str(counted) == (
-        "host:1/7#1, pass 1: unknown expected, 2 seen, unknown lost, unknown doubled "
-        "(counted without ids, not read to its end, a part of a shared pass)"
-    )
+    facts = ("unknown expected, 2 seen, unknown lost", "without ids", "not read to its end", "part of a shared pass")
+    assert all(fact in str(counted) for fact in facts)
 
 
 def test_a_pass_is_reported_by_its_ids(service):

@@ -44,6 +44,11 @@ assert "keras" not in sys.modules
 import keras
 assert "keras_fit" in keras.Model.fit.__code__.co_filename
 """
+NOT_EARLY = """
+before = list(sys.meta_path)
+import tfdist
+assert sys.meta_path == before and "tfdist.native.gpu" not in sys.modules
+"""
 NOT_ELASTIC = """
 import keras, tfdist
 assert "keras_fit" not in keras.Model.fit.__code__.co_filename
@@ -55,6 +60,9 @@ def test_action(run_script, script):
     run_script(PRELUDE + script)
 
 
-@pytest.mark.parametrize(("script", "setting"), [(ELASTIC, "1"), (NOT_ELASTIC, "0")], ids=["elastic", "not elastic"])
-def test_importing_tfdist_waits_for_keras(run_script, script, setting):
-    run_script("import sys\n" + script, TFDIST_ELASTIC=setting)
+@pytest.mark.parametrize(
+    ("script", "elastic", "early"),
+    [(ELASTIC, "1", ""), (ELASTIC, "1", "1"), (NOT_ELASTIC, "0", "1"), (NOT_ELASTIC, "1", "0"), (NOT_EARLY, "1", "0")],
+)
+def test_importing_tfdist_waits_for_keras(run_script, script, elastic, early):
+    run_script("import sys\n" + script, TFDIST_ELASTIC=elastic, TFDIST_EARLY=early)

@@ -101,3 +101,32 @@ except ChildProcessError:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "7\n", done.stderr
+
+
+def test_a_child_that_does_not_heed_is_killed() -> None:
+    codes = []
+    for heeds in ("DFL", "IGN"):
+        code = (
+            f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_{heeds}); print(flush=True); time.sleep(99)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            process.end_child(child, 5 if heeds == "DFL" else 0.1)
+            process.end_child(child, 0)  # one that has ended already
+        codes.append(child.returncode)
+    assert codes == [-signal.SIGTERM, -signal.SIGKILL]
+
+
+SIGNALLED = """
+import os, signal
+from tfdist.system.process import signal_pipe
+pipe = signal_pipe((signal.SIGTERM, signal.SIGUSR1))
+for signum in (signal.SIGUSR1, signal.SIGTERM):
+    os.kill(os.getpid(), signum)
+assert list(os.read(pipe, 64)) == [signal.SIGUSR1, signal.SIGTERM]
+"""
+
+
+def test_signals_come_out_of_a_pipe(run_script: Callable[..., str]) -> None:
+    run_script(SIGNALLED)

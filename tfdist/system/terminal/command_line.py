@@ -13,13 +13,14 @@ USAGE_MARK = "\nusage: "
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse would end the process, and takes no abbreviations.
+    """Raises ConfigError where argparse would end the process, takes no abbreviations, and shows texts as they are.
 
     An option that is added later must not change what a shorter word means.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         settings.setdefault("allow_abbrev", False)
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*arguments, **settings)
 
     def error(self, message: str) -> NoReturn:
@@ -40,3 +41,16 @@ def amount(unit: str) -> Callable[[str], float]:
         return value
 
     return parse_amount
+
+
+def whole(kind: str, least: int, most: int | None = None) -> Callable[[str], int]:
+    """Parser of a whole number in these bounds; `kind` says in the error what it is, as in "a port"."""
+    expected = f"{least} or more" if most is None else f"{least} to {most}"
+
+    def parse_whole(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdigit() else -1
+        if value < least or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind}; expected {expected}")
+        return value
+
+    return parse_whole

@@ -18,17 +18,19 @@ import itertools
 import json
 import math
 import os
-import stat
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import config, data_service
+from tfdist.data_service.inspection.handshake import shake_hands
+from tfdist.data_service.inspection.status import READY
+from tfdist.data_service.server.drain_request import read_secret
 from tfdist.errors import ConfigError, PeerLostError
 from tfdist.ops.barrier import barrier
 from tfdist.ops.object import broadcast_object
@@ -41,10 +43,8 @@ __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "
 SIDES = ("compute", "training")
 _TIMEOUT_S = 60
 _POLL_S = 0.2
-_SURVEY_S = 2.0
 _STOP_S = 3.0
-_SMALLEST_KEY_BYTES = 16
-_READY = "ready"
+_SMALLEST_KEY_BYTES, _LARGEST_FILE_BYTES = 16, 1 << 20
 
 _shared_datasets = itertools.count()
 _run: list[str] = []
@@ -140,25 +140,20 @@ class TfDataServiceConfig:
         Raises:
             ConfigError: If the file is not there (in time), others can read it, or it holds something else.
         """
-        deadline = time.monotonic() + timeout
+        patience_s = timeout if wait_for_file_creation else 0
+        deadline = time.monotonic() + patience_s
         while not os.path.exists(filename):
-            if not wait_for_file_creation or time.monotonic() >= deadline:
-                waited = f"within {timeout:g} s" if wait_for_file_creation else "and was not waited for"
+            if time.monotonic() >= deadline:
                 raise ConfigError(
-                    f"{filename} is not there {waited}. The compute job writes it: tfdistrun -np N python -m "
-                    f"tfdist.tensorflow.data.compute_worker {filename}"
+                    f"{filename} is not there, waited {patience_s:g} s. The compute job writes it: tfdistrun -np N "
+                    f"python -m tfdist.tensorflow.data.compute_worker {filename}"
                 )
             time.sleep(_POLL_S)
-        with open(filename, encoding="utf-8") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise ConfigError(
-                    f"{filename} has mode {mode:04o}, so that others have its key; expected 0600: chmod 600 {filename}"
-                )
-            try:
-                return TfDataServiceConfig.from_dict(json.load(file))
-            except ValueError as error:  # ConfigError is one
-                raise ConfigError(f"{filename}: {error}") from None
+        secret = read_secret(filename, _LARGEST_FILE_BYTES)
+        try:
+            return TfDataServiceConfig.from_dict(json.loads(secret))
+        except ValueError as error:  # ConfigError is one
+            raise ConfigError(f"{filename}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -187,15 +182,18 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     ```
     """
     deadline = time.monotonic() + compute_config.timeout
-    index = _dispatcher_of(compute_config, rank)
+    index = rank if compute_config.dispatchers > 1 else 0
+    if not 0 <= index < compute_config.dispatchers:
+        raise ConfigError(
+            f"rank {rank} has no dispatcher: there are {compute_config.dispatchers}, one for each rank from 0 on. "
+            "Start the compute job with --dispatchers 1, or with as many as there are training ranks."
+        )
     client = compute_config.compute_client()
     on_training_side = compute_config.dispatcher_side == "training"
     is_shared = compute_config.dispatchers == 1
     with contextlib.ExitStack() as servers:
         if on_training_side and (rank == 0 or not is_shared):
-            made = data_service.Dispatcher(data_service.DispatcherConfig(host=_own_host(client)))
-            servers.callback(_stop, [made])
-            client.register_dispatcher(index, made.address)
+            _start_dispatcher(servers, client, index)
         address = client.wait_for_dispatcher_registration(index, compute_config.timeout)
         _wait_for_workers(address, compute_config.workers_per_dispatcher, deadline, compute_config.timeout)
         yield address
@@ -278,51 +276,31 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, timeout: float | None
     compute_worker_fn(TfDataServiceConfig.read("/tmp/compute.json", wait_for_file_creation=True))
     ```
     """
-    _stop(serve(compute_config, timeout))
-
-
-def serve(compute_config: TfDataServiceConfig, timeout: float | None = None) -> list[Any]:
-    """As `compute_worker_fn`, but the servers of this rank still run at the end.
-
-    Returns:
-        The servers, for whoever does not end the process next.
-    """
     runtime.init()
     rank, size = runtime.rank(), runtime.size()
     workers = compute_config.workers_per_dispatcher
     if size != compute_config.dispatchers * workers:
         raise ConfigError(
-            f"{compute_config.dispatchers} dispatchers with {workers} workers each need as many ranks as there are "
-            f"workers: {compute_config.dispatchers * workers}; this job has {size}."
+            f"{compute_config.dispatchers} dispatchers with {workers} workers each need a rank for each worker, "
+            f"{compute_config.dispatchers * workers}; this job has {size}. Start it with a multiple of --dispatchers."
         )
     timeout_s = compute_config.timeout if timeout is None else timeout
-    index = rank // workers
     client = compute_config.compute_client()
-    host = _own_host(client)
-    servers: list[Any] = []
-    try:
-        if compute_config.dispatcher_side == "compute" and rank % workers == 0:
-            servers.append(data_service.Dispatcher(data_service.DispatcherConfig(host=host)))
-            client.register_dispatcher(index, servers[-1].address)
+    index, first = divmod(rank, workers)
+    with contextlib.ExitStack() as servers:
+        if compute_config.dispatcher_side == "compute" and first == 0:
+            _start_dispatcher(servers, client, index)
         address = client.wait_for_dispatcher_registration(index, timeout_s)
-        made = data_service.WorkerConfig(address, host=host, dispatcher_timeout_s=timeout_s)
-        servers.append(data_service.Worker(made))
+        made = data_service.WorkerConfig(address, host=_own_host(client), dispatcher_timeout_s=timeout_s)
+        servers.callback(_stop, data_service.Worker(made))
         client.wait_for_shutdown()
         barrier()  # so that the service is there until all ranks know
-    except BaseException:
-        _stop(servers)
-        raise
-    return servers
 
 
-def _dispatcher_of(compute_config: TfDataServiceConfig, rank: int) -> int:
-    index = rank if compute_config.dispatchers > 1 else 0
-    if not 0 <= index < compute_config.dispatchers:
-        raise ConfigError(
-            f"rank {rank} has no dispatcher: there are {compute_config.dispatchers}, one for each rank from 0 on. "
-            "Start the compute job with --dispatchers 1, or with as many as there are training ranks."
-        )
-    return index
+def _start_dispatcher(servers: contextlib.ExitStack, client: ComputeClient, index: int) -> None:
+    made = data_service.Dispatcher(data_service.DispatcherConfig(host=_own_host(client)))
+    servers.callback(_stop, made)
+    client.register_dispatcher(index, made.address)
 
 
 def _own_host(client: ComputeClient) -> str:
@@ -343,28 +321,23 @@ def _own_host(client: ComputeClient) -> str:
 def _wait_for_workers(dispatcher: str, number: int, deadline: float, timeout_s: float) -> None:
     """Asks the dispatcher itself, so that workers of another one are never counted."""
     while True:
-        try:
-            found = [
-                f"{worker.address} {worker.state}" for worker in data_service.survey(dispatcher, _SURVEY_S).workers
-            ]
-        except PeerLostError as error:
-            found = [str(error)]
-        if sum(worker.endswith(f" {_READY}") for worker in found) >= number:
+        found = shake_hands(dispatcher, deadline - time.monotonic()).workers
+        if sum(worker.state == READY for worker in found) >= number:
             return
         if time.monotonic() >= deadline:
+            shown = ", ".join(f"{worker.address} {worker.state}" for worker in found) or "none"
             raise PeerLostError(
                 f"the dispatcher at {dispatcher} has not had {number} ready workers within {timeout_s:g} s; it has: "
-                f"{', '.join(found) or 'none'}. Look at the output of the compute job, or raise its --timeout."
+                f"{shown}. Look at the output of the compute job, or raise its --timeout."
             )
         time.sleep(_POLL_S)
 
 
-def _stop(servers: Iterable[Any]) -> None:
-    """Stops servers, the last one first, and gives up on calls of trainers that may never end."""
-    for server in reversed([*servers]):
-        ending = threading.Thread(target=server.stop, name="tfdist-stop", daemon=True)
-        ending.start()
-        ending.join(_STOP_S)
+def _stop(server: Any) -> None:
+    """Gives up on calls of trainers that may never end."""
+    ending = threading.Thread(target=server.stop, name="tfdist-stop", daemon=True)
+    ending.start()
+    ending.join(_STOP_S)
 
 
 def _job_name() -> str:

@@ -13,27 +13,24 @@ import os
 import secrets
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.ops.object import broadcast_object
-from tfdist.system.terminal.command_line import amount
-from tfdist.tensorflow.data.compute_service import SIDES, TfDataServiceConfig, serve
+from tfdist.system.terminal.command_line import Parser, amount, whole
+from tfdist.tensorflow.data.compute_service import SIDES, TfDataServiceConfig, compute_worker_fn
 from tfdist.tensorflow.data.meeting import ComputeService
 from tfdist.world import runtime
 
 
-def main(words: Sequence[str] | None = None) -> list[Any]:
+def main(words: Sequence[str] | None = None) -> None:
     """Serves as a rank of the compute job until it is ended.
 
     Args:
         words: The command line; None takes that of the process.
-
-    Returns:
-        Its servers, which still run.
 
     Raises:
         ConfigError: If an option cannot be honoured.
@@ -42,20 +39,15 @@ def main(words: Sequence[str] | None = None) -> list[Any]:
     options = _parser().parse_args(words)
     runtime.init()
     is_open = config.read().data_service_private_network
-    _check(runtime.size(), options.dispatchers, one_machine=is_open or runtime.local_size() == runtime.size())
+    _check(is_open or runtime.local_size() == runtime.size())
     with contextlib.ExitStack() as stack:
-        made = stack.enter_context(_meeting(options, is_open)) if runtime.rank() == 0 else None
+        fields = _meet(stack, options, is_open).to_dict() if runtime.rank() == 0 else None
         # Not by the file: one of an earlier job may stand there, and not every machine may see it.
-        fields = broadcast_object(made.to_dict() if made is not None else None, name="compute_config")
-        return serve(TfDataServiceConfig.from_dict(fields))
+        compute_worker_fn(TfDataServiceConfig.from_dict(broadcast_object(fields, name="compute_config")))
+    runtime.shutdown()
 
 
-def _check(size: int, dispatchers: int, one_machine: bool) -> None:
-    if size % dispatchers:
-        raise ConfigError(
-            f"the number of processes must be a multiple of --dispatchers; received -np {size}, --dispatchers "
-            f"{dispatchers}."
-        )
+def _check(one_machine: bool) -> None:
     if not one_machine:
         raise ConfigError(
             "this job runs on several machines. Its servers would be open to all that reach them and run what they are "
@@ -64,14 +56,13 @@ def _check(size: int, dispatchers: int, one_machine: bool) -> None:
 
 
 def run() -> NoReturn:
-    """Serves, and ends the process with its servers: to stop the worker of TensorFlow first would hold up the end while
-    it looks for a dispatcher that has gone.
-    """
+    """Serves, and ends the process whatever TensorFlow's threads still do."""
     status = 0
-    running = []  # who forgets a server stops it
     try:
-        running += main()
-        runtime.shutdown()
+        main()
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        status = 2
     except Exception:  # noqa: BLE001  (whatever it is, the launcher has to hear of it)
         traceback.print_exc()
         status = 1
@@ -80,53 +71,37 @@ def run() -> NoReturn:
     os._exit(status)
 
 
-@contextlib.contextmanager
-def _meeting(options: argparse.Namespace, is_open: bool) -> Iterator[TfDataServiceConfig]:
+def _meet(stack: contextlib.ExitStack, options: argparse.Namespace, is_open: bool) -> TfDataServiceConfig:
     """The meeting point, and its file, which goes with it."""
     key = secrets.token_bytes(32)
     service = ComputeService(options.dispatchers, key, local=not is_open)
-    try:
-        made = TfDataServiceConfig(
-            options.dispatchers,
-            runtime.size() // options.dispatchers,
-            options.dispatcher_side,
-            service.addresses,
-            key,
-            options.timeout,
-        )
-        made.write(options.configfile)
-        try:
-            yield made
-        finally:
-            _remove(options.configfile, made)
-    finally:
-        service.shutdown()
+    stack.callback(service.stop)
+    made = TfDataServiceConfig(
+        options.dispatchers,
+        runtime.size() // options.dispatchers,
+        options.dispatcher_side,
+        service.addresses,
+        key,
+        options.timeout,
+    )
+    made.write(options.configfile)
+    stack.callback(_remove, options.configfile, made)
+    return made
 
 
 def _remove(path: str, made: TfDataServiceConfig) -> None:
     """Takes the file away, unless another job has written its own there."""
-    with contextlib.suppress(ConfigError, FileNotFoundError):
+    with contextlib.suppress(ConfigError):
         if TfDataServiceConfig.read(path) == made:
             Path(path).unlink()
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of dispatchers; expected 1 or more")
-    return int(text)
-
-
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="python -m tfdist.tensorflow.data.compute_worker",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = Parser(prog="python -m tfdist.tensorflow.data.compute_worker", description=__doc__)
     made.add_argument("configfile", help="file that training scripts read; it is written with mode 0600")
     made.add_argument(
         "--dispatchers",
-        type=_count,
+        type=whole("a number of dispatchers", 1),
         default=1,
         metavar="N",
         help="1, for all training ranks, or one for each of them (default: 1)",

@@ -1,34 +1,43 @@
 """Where the processes of a compute job and of a training job meet: dispatchers are entered and found, the end is told.
 
-No data passes here, and no worker is known: how many there are tells their dispatcher. See `exchange` for the protocol.
+A question is an HTTP request. It and its answer are JSON behind a proof by the key that both sides share (HMAC-SHA256);
+the key never crosses. The proof of an answer holds the number of its question, which is used once, so that a recorded
+one fits no other. A recorded question may be asked again, which changes nothing. No data passes here, and no worker is
+known: how many there are tells their dispatcher.
 """
 
 from __future__ import annotations
 
+import hmac
+import json
 import logging
+import secrets
 import socket
-import socketserver
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfdist.data_service.inspection.address import ServiceAddress, is_loopback
+from tfdist.data_service.inspection.control_client import plain, request
 from tfdist.errors import ConfigError, PeerLostError
-from tfdist.tensorflow.data import exchange, interface
+from tfdist.system.network import interface
+from tfdist.system.network.http_server import BoundedHandler, BoundedServer
 
 _LOG = logging.getLogger("tfdist")
-# What a question without a wait may take, and the longest wait in one: a client that waits longer asks again.
-_EXCHANGE_S = 5.0
-_WAIT_S = 5.0
-_CONNECT_S = 2.0
+_BACKLOG = 128
+_LARGEST_BYTES = 1 << 16
+_OK, _FORBIDDEN = 200, 403
+_ANSWER_S = 3.0
 _REACH_S = 15.0
 _PAUSE_S = 0.2
-_CONNECTIONS = 1024
+# How often each rank of a compute job asks whether it has ended.
+_END_PERIOD_S = 1.0
 _LOUD = 2
 
 
-class ComputeService:
-    """The meeting point, as threads of this process.
+class ComputeService(BoundedServer):
+    """The meeting point, as threads of this process until `stop`.
 
     Args:
         dispatchers: How many there will be.
@@ -43,102 +52,49 @@ class ComputeService:
     """
 
     def __init__(self, dispatchers: int, key: bytes, local: bool = True) -> None:
-        self._key, self._addresses = key, [""] * dispatchers
-        self._ended = False
-        self._changed = threading.Condition()
-        reached = interface.LOOPBACK if local else interface.addresses()
+        reached = {name: at for name, at in interface.addresses().items() if is_loopback(at) == local}
         if not reached:
             raise ConfigError("this machine has no IPv4 address for other machines; see `ip -4 address`.")
-        self._server = _Server((interface.LOOPBACK["lo"] if local else "", 0), self)
-        port = int(self._server.server_address[1])
-        self.addresses = {name: [(address, port)] for name, address in reached.items()}
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="tfdist-compute-service", daemon=True
-        )
-        self._thread.start()
+        super().__init__(socket.create_server(("127.0.0.1" if local else "", 0), backlog=_BACKLOG), _Handler)
+        self.addresses = {name: [(at, int(self.server_address[1]))] for name, at in reached.items()}
+        self.key, self._dispatchers, self._ended = key, [""] * dispatchers, False
+        self._lock = threading.Lock()
+        self.start("tfdist-compute-service")
 
-    def serve(self, connection: socket.socket) -> None:
-        """Answers the one question of a connection.
-
-        Raises:
-            OSError: If none comes, or one without its proof.
-        """
-        exchange.answer(connection, self._key, self._reply, _EXCHANGE_S)
-
-    def shutdown(self) -> None:
-        """Tells all who wait for the end, and closes the port; a second call does nothing."""
-        self._end()
-        self._server.shutdown()
-        self._thread.join(_EXCHANGE_S)
-        self._server.server_close()
-
-    def _reply(self, question: dict[str, Any]) -> dict[str, Any]:
-        kind, number = question["do"], question.get("dispatcher", 0)
-        if not 0 <= number < len(self._addresses):
-            return {"error": f"there is no dispatcher {number}; expected 0 to {len(self._addresses) - 1}."}
-        if kind == "enter":
-            return self._enter(number, question["address"])
-        if kind == "end":
-            self._end()
-            return {}
-        seconds = min(_WAIT_S, question["seconds"])
-        with self._changed:
-            if kind == "find":
-                self._changed.wait_for(lambda: self._addresses[number], seconds)
-                return {"address": self._addresses[number]}
-            if kind == "wait":
-                self._changed.wait_for(lambda: self._ended, seconds)
-                return {"ended": self._ended}
-        return {"error": f"a compute service of this version is not asked to {kind!r}; install the same version."}
-
-    def _enter(self, number: int, address: str) -> dict[str, Any]:
-        with self._changed:
-            known = self._addresses[number]
-            if known not in ("", address):
+    def reply(self, dispatcher: int = 0, address: str = "", end: bool = False) -> dict[str, Any]:
+        """Takes what is told of a dispatcher and of the end, and tells what is known of them."""
+        with self._lock:
+            if not 0 <= dispatcher < len(self._dispatchers):
+                return {"error": f"there is no dispatcher {dispatcher}; expected 0 to {len(self._dispatchers) - 1}."}
+            known = self._dispatchers[dispatcher]
+            if address and known not in ("", address):
                 return {
-                    "error": f"dispatcher {number} is at {known}; received {address}. With --dispatcher-side training "
-                    "a compute job serves one training job, in which each rank enters once: start both again."
+                    "error": f"dispatcher {dispatcher} is at {known}; received {address}. With --dispatcher-side "
+                    "training a compute job serves one training job, in which each rank enters once: start both again."
                 }
-            self._addresses[number] = address
-            self._changed.notify_all()
-        return {}
-
-    def _end(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+            self._dispatchers[dispatcher] = address or known
+            self._ended |= end
+            return {"address": self._dispatchers[dispatcher], "ended": self._ended}
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    request_queue_size = 128
+class _Handler(BoundedHandler):
+    server: ComputeService
 
-    def __init__(self, address: tuple[str, int], service: ComputeService) -> None:
-        super().__init__(address, _Handler)
-        self.service = service
-        self._free = threading.BoundedSemaphore(_CONNECTIONS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def do_POST(self) -> None:  # noqa: N802  (the name the library calls it by)
+        question = self.read_body(_LARGEST_BYTES)
+        if question is None:
+            return
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        _LOG.debug("a question of %s to the compute service broke off", client_address, exc_info=True)
-
-
-class _Handler(socketserver.BaseRequestHandler):
-    server: _Server
-
-    def handle(self) -> None:
-        self.server.service.serve(self.request)
+            fields = _opened(self.server.key, "question", question)
+        except ValueError as refusal:
+            self.answer(_FORBIDDEN, str(refusal))
+            return
+        number = fields.pop("number")
+        try:
+            told = self.server.reply(**fields)
+        except TypeError:
+            told = {"error": "the compute service is of another version; install the same one."}
+        self.answer(_OK, _sealed(self.server.key, number, {"asker": self.client_address[0], **told}))
 
 
 class ComputeClient:
@@ -151,17 +107,14 @@ class ComputeClient:
     """
 
     def __init__(self, addresses: Mapping[str, Sequence[tuple[str, int]]], key: bytes, verbose: int = 1) -> None:
-        self._places = [place for places in addresses.values() for place in places]
+        self._places = [ServiceAddress(host, port, port) for places in addresses.values() for host, port in places]
         self._key = key
         self._level = logging.INFO if verbose >= _LOUD else logging.DEBUG
-        self._host = ""
 
     @property
     def host(self) -> str:
         """The address of this machine on the way to the service: under it others of the service find it too."""
-        if not self._host:
-            self._ask("find", _EXCHANGE_S, seconds=0)
-        return self._host
+        return str(self._ask()["asker"])
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
         """Enters the "HOST:PORT" of a dispatcher.
@@ -170,7 +123,7 @@ class ComputeClient:
             ConfigError: If the service expects no such dispatcher, or has it at another address.
             PeerLostError: If the service does not answer.
         """
-        self._ask("enter", _EXCHANGE_S, dispatcher=dispatcher_id, address=dispatcher_address)
+        self._ask(dispatcher=dispatcher_id, address=dispatcher_address)
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
         """The "HOST:PORT" of a dispatcher, once it has been entered.
@@ -180,17 +133,15 @@ class ComputeClient:
             PeerLostError: If it is not entered within `timeout` seconds, or the service does not answer.
         """
         deadline = time.monotonic() + timeout
-        while True:
-            seconds = max(0.0, min(_WAIT_S, deadline - time.monotonic()))
-            found = self._ask("find", seconds + _EXCHANGE_S, dispatcher=dispatcher_id, seconds=seconds)["address"]
-            if found:
-                return str(found)
+        while not (address := self._ask(dispatcher=dispatcher_id)["address"]):
             if time.monotonic() >= deadline:
                 raise PeerLostError(
                     f"dispatcher {dispatcher_id} has not come to the compute service within {timeout:g} s. Look why "
                     "its process, a rank of the compute job or of the training job, has not started, or raise the "
                     "timeout."
                 )
+            time.sleep(_PAUSE_S)
+        return str(address)
 
     def shutdown(self) -> None:
         """Ends the compute job.
@@ -198,7 +149,7 @@ class ComputeClient:
         Raises:
             PeerLostError: If the service does not answer.
         """
-        self._ask("end", _EXCHANGE_S)
+        self._ask(end=True)
 
     def wait_for_shutdown(self) -> None:
         """Waits until somebody ends the compute job, however long it serves; each question on the way has a bound.
@@ -206,24 +157,24 @@ class ComputeClient:
         Raises:
             PeerLostError: If the service does not answer any more.
         """
-        while not self._ask("wait", _WAIT_S + _EXCHANGE_S, seconds=_WAIT_S)["ended"]:
-            pass
+        while not self._ask()["ended"]:
+            time.sleep(_END_PERIOD_S)
 
-    def _ask(self, kind: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
-        question = {"do": kind, **fields}
-        _LOG.log(self._level, "tfdist: asks the compute service: %s", question)
+    def _ask(self, **fields: Any) -> dict[str, Any]:
+        _LOG.log(self._level, "tfdist: asks the compute service: %s", fields)
         deadline = time.monotonic() + _REACH_S
         while True:
             reasons = []
-            for place in list(self._places):
+            for place in self._places:
                 try:
-                    answered = self._ask_at(place, question, timeout_s)
-                except OSError as error:
-                    reasons.append(f"{place[0]}:{place[1]}: {error}")
+                    told = self._ask_at(place, {"number": secrets.token_hex(16), **fields})
+                except (OSError, ValueError) as error:
+                    reasons.append(str(error))
                     continue
-                if "error" in answered:
-                    raise ConfigError(answered["error"])
-                return answered
+                if "error" in told:
+                    raise ConfigError(told["error"])
+                self._places = [place]
+                return told
             if time.monotonic() + _PAUSE_S >= deadline:
                 raise PeerLostError(
                     f"no compute service answers; tried {_REACH_S:g} s: {'; '.join(reasons)}. Has the compute job "
@@ -232,10 +183,26 @@ class ComputeClient:
                 )
             time.sleep(_PAUSE_S)
 
-    def _ask_at(self, place: tuple[str, int], question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        with socket.create_connection(place, _CONNECT_S) as connection:
-            answered = exchange.ask(connection, self._key, question, timeout_s)
-            self._host = str(connection.getsockname()[0])
-        self._places.remove(place)
-        self._places.insert(0, place)
-        return answered
+    def _ask_at(self, place: ServiceAddress, question: dict[str, Any]) -> dict[str, Any]:
+        body = _sealed(self._key, "question", question).encode()
+        code, text = request(place, "POST", "/", _ANSWER_S, body)
+        if code != _OK:
+            raise ValueError(f"{place.control} answers {code}: {plain(text.decode(errors='replace'))}")
+        return _opened(self._key, question["number"], text)
+
+
+def _sealed(key: bytes, purpose: str, fields: dict[str, Any]) -> str:
+    body = json.dumps(fields)
+    return f"{_proof(key, purpose, body.encode())}\n{body}"
+
+
+def _opened(key: bytes, purpose: str, message: bytes) -> dict[str, Any]:
+    proof, _, body = message.partition(b"\n")
+    if not hmac.compare_digest(proof, _proof(key, purpose, body).encode()):
+        raise ValueError("the other side does not have this key")
+    fields: dict[str, Any] = json.loads(body)  # whoever has the key wrote it
+    return fields
+
+
+def _proof(key: bytes, purpose: str, body: bytes) -> str:
+    return hmac.digest(key, f"tfdist {purpose}\n".encode() + body, "sha256").hex()

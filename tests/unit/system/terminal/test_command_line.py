@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.system.terminal.command_line import USAGE_MARK, Parser, amount
+from tfdist.system.terminal.command_line import USAGE_MARK, Parser, amount, whole
 
 
 def parser() -> Parser:
@@ -38,3 +38,11 @@ def test_an_error_names_the_problem_and_the_usage(words: list[str], problem: str
 
 def test_amount() -> None:
     assert parser().parse_args(["one", "--seconds", "0.5"]) == argparse.Namespace(seconds=0.5)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "5", "1.5", "\u0662", "", "x"])
+def test_whole_number_out_of_bounds(text: str) -> None:
+    assert [whole("a port", 1, 4)(each) for each in "14"] == [1, 4]
+    with pytest.raises(argparse.ArgumentTypeError, match=f"{text!r} is not a port; expected 1 to 4"):
+        whole("a port", 1, 4)(text)
+    assert whole("a port", 0)("99") == 99

@@ -143,6 +143,14 @@ class BoundedHandler(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name the library calls it by)
         _LOG.debug("HTTP: " + format, *args)
 
+    def read_body(self, largest: int) -> bytes | None:
+        """The body of a request; None if it has another size, and then the answer is given."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or not 0 < int(length) <= largest:
+            self.answer(413, f"expected a body of 1 to {largest} bytes, with its Content-Length\n")
+            return None
+        return self.rfile.read(int(length))
+
     def answer(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
         """Sends a whole answer."""
         data = text.encode()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist.system.prometheus import Family, render
+from tfdist.system.network.prometheus import Family, render
 
 
 def test_a_gauge_and_a_counter():

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tfdist.system import http_server
-from tfdist.system.http_server import BoundedHandler, BoundedServer
+from tfdist.system.network import http_server
+from tfdist.system.network.http_server import BoundedHandler, BoundedServer
 
 GET = b"GET / HTTP/1.0\r\n\r\n"
 
@@ -105,7 +105,7 @@ def test_threads_that_cannot_be_started_cost_no_connection(
 
 IN_A_COPY = """
 import os, signal, socket
-from tfdist.system.http_server import BoundedHandler, BoundedServer
+from tfdist.system.network.http_server import BoundedHandler, BoundedServer
 server = BoundedServer(socket.create_server(("127.0.0.1", 0)), BoundedHandler)
 server.start("x")
 copy = os.fork()

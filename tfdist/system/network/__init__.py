@@ -1,0 +1,1 @@
+"""Servers that listen, what they answer, and the addresses they listen at."""
