@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""The size, shape and hygiene gates of this project as one command. It measures and reports; it changes nothing.
+"""The gates on size, shape and hygiene that no linter has, as one command. It measures and reports.
 
-Run it in a checkout: `python tools/gates.py`. It reads every file that git tracks or would track, and
-`tools/gate_exceptions.txt`, where each exception is named with its reason.
+Run it in a checkout: `python tools/gates.py`. It reads every file that git tracks or would track. `lizard` measures the
+functions of both languages; the parameters of Python's, sleeping tests and swallowed errors are ruff's rules
+(pyproject.toml). The last line counts lines of code: without comments, docstrings and empty lines.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-import cpp_source
+_path = list(sys.path)
+import lizard  # noqa: E402
+
+sys.path[:] = _path  # lizard puts the folder of the running program there, which is the checkout for some
 
 MAX_FUNCTION_LINES = 60
 MAX_COMPLEXITY = 15
@@ -24,12 +29,14 @@ MAX_FILE_LINES = 600
 MAX_README_LINES = 60
 MAX_FOLDER_FILES = 14
 MIN_TEST_RATIO = 0.7
-EXCEPTIONS = "tools/gate_exceptions.txt"
 CODE = frozenset({".py", ".cc", ".h", ".cu"})
 SIZED = CODE | {".sh"}
 NOT_PRODUCT = ("tests/", "examples/", "benchmarks/", "docs/")
-ROOMS = ("tfdist/", "callbacks/", "data_service/", "tools/")
+PACKAGES = ("tfdist/", "callbacks/", "data_service/")
+ROOMS = (*PACKAGES, "tools/")
 FORBIDDEN_WORDS = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "base"})
+CPP_CONDITIONAL = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif)\b")
+CPP_SLEEP = re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep)\b")
 # What only one machine or one network has. Written so that this file does not contain what it looks for.
 MACHINE_PATTERNS = (
     (re.compile(r"(?<![\w.$}~])/(?:home|Users|root|work|workspace)/\w"), "an absolute path of one machine"),
@@ -50,10 +57,6 @@ class Finding:
     name: str
     gate: str
     message: str
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return (f"{self.path}:{self.name}" if self.name else self.path, self.gate)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} {self.name + ' ' if self.name else ''}[{self.gate}] {self.message}"
@@ -77,6 +80,15 @@ class Source:
     @property
     def is_test(self) -> bool:
         return self.path.startswith("tests/")
+
+    @property
+    def is_cpp(self) -> bool:
+        return self.suffix in CODE - {".py"}
+
+    @cached_property
+    def measured(self) -> Any:
+        """What lizard says: `nloc`, and `function_list` with the lines, paths and parameters of each function."""
+        return lizard.analyze_file.analyze_source_code(self.path, self.text)
 
 
 def file_length(source: Source) -> Iterator[Finding]:
@@ -105,51 +117,36 @@ def machine_facts(source: Source) -> Iterator[Finding]:
 
 
 def function_size(source: Source) -> Iterator[Finding]:
-    for function in _functions(source):
-        measured = (
-            ("function-lines", function.lines, MAX_FUNCTION_LINES, "lines", "Move a step of it into a function."),
-            ("complexity", function.complexity, MAX_COMPLEXITY, "paths", "Take a decision out, or make a table of it."),
-            ("parameters", function.parameters, MAX_PARAMETERS, "parameters", "Pass an options object."),
-        )
+    for function in source.measured.function_list if source.suffix in CODE else ():
+        measured = [
+            ("function-lines", function.nloc, MAX_FUNCTION_LINES, "lines", "Move a step of it into a function."),
+            ("complexity", function.cyclomatic_complexity, MAX_COMPLEXITY, "paths", "Make a table of the decisions."),
+        ]
+        if source.is_cpp:
+            count = function.parameter_count
+            measured.append(("parameters", count, MAX_PARAMETERS, "parameters", "Pass an options object."))
         for gate, value, allowed, unit, remedy in measured:
             if value > allowed:
                 message = f"{value} {unit}, {allowed} are allowed. {remedy}"
-                yield Finding(source.path, function.line, function.name, gate, message)
+                yield Finding(source.path, function.start_line, function.name, gate, message)
 
 
 def cpp_conditional(source: Source) -> Iterator[Finding]:
-    if source.suffix in CODE - {".py"}:
-        for line, name in cpp_source.conditionals_in_functions(source.text):
-            message = "#if inside a function body. Choose between two functions, or two files, outside of it."
-            yield Finding(source.path, line, name, "conditional", message)
-
-
-def test_sleep(source: Source) -> Iterator[Finding]:
-    if not source.is_test:
+    if not source.is_cpp:
         return
-    message = "a test sleeps. Wait for a condition with a deadline (the fixture wait_until), never for a time."
-    if source.suffix == ".py":
-        for node, name in _named_nodes(ast.parse(source.text)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):
-                yield Finding(source.path, node.lineno, name, "sleep", message)
-    elif source.suffix in CODE:
-        for token in cpp_source.tokenize(source.text)[0]:
-            if token.text in ("sleep_for", "sleep_until", "usleep", "nanosleep"):
-                yield Finding(source.path, token.line, "", "sleep", message)
+    lines = source.text.splitlines()
+    message = "#if inside a function body. Choose between two functions, or two files, outside of it."
+    for function in source.measured.function_list:
+        for number in range(function.start_line + 1, function.end_line):
+            if CPP_CONDITIONAL.match(lines[number - 1]):
+                yield Finding(source.path, number, function.name, "conditional", message)
 
 
-def swallowed_error(source: Source) -> Iterator[Finding]:
-    if source.suffix != ".py":
-        return
-    for node, name in _named_nodes(ast.parse(source.text)):
-        if not isinstance(node, ast.ExceptHandler):
-            continue
-        if node.type is None:
-            message = "a bare except also catches Ctrl-C and SystemExit. Name the exception."
-            yield Finding(source.path, node.lineno, name, "except", message)
-        elif ast.unparse(node.type) in ("Exception", "BaseException") and all(map(_does_nothing, node.body)):
-            message = f"'except {ast.unparse(node.type)}' with an empty body loses every error. Name the one expected."
-            yield Finding(source.path, node.lineno, name, "except", message)
+def cpp_sleep(source: Source) -> Iterator[Finding]:
+    message = "a test sleeps. Wait for a condition with a deadline, never for a time."
+    for number, line in enumerate(source.text.splitlines(), 1) if source.is_cpp and source.is_test else ():
+        if CPP_SLEEP.search(line):
+            yield Finding(source.path, number, "", "sleep", message)
 
 
 def room_readme(sources: list[Source]) -> Iterator[Finding]:
@@ -195,8 +192,7 @@ FILE_GATES: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     machine_facts,
     function_size,
     cpp_conditional,
-    test_sleep,
-    swallowed_error,
+    cpp_sleep,
 )
 TREE_GATES: tuple[Callable[[list[Source]], Iterator[Finding]], ...] = (room_readme, room_size, test_ratio)
 
@@ -209,42 +205,17 @@ def ratio_lines(sources: list[Source]) -> tuple[int, int]:
 
 
 def check(sources: list[Source]) -> list[Finding]:
-    """Everything over a gate, before exceptions."""
-    findings: list[Finding] = []
-    for source in sources:
-        try:
-            for file_gate in FILE_GATES:
-                findings += file_gate(source)
-        except (SyntaxError, cpp_source.CppSyntaxError) as error:
-            line = (error.lineno if isinstance(error, SyntaxError) else error.line) or 1
-            findings.append(Finding(source.path, line, "", "syntax", f"cannot be read: {error}"))
-    for tree_gate in TREE_GATES:
-        findings += tree_gate(sources)
+    """Everything over a gate."""
+    findings = [finding for source in sources for gate in FILE_GATES for finding in gate(source)]
+    findings += [finding for gate in TREE_GATES for finding in gate(sources)]
     return sorted(set(findings))
 
 
-def apply_exceptions(findings: list[Finding], text: str) -> list[Finding]:
-    """Takes out what `text` excepts by name, and adds what is wrong with `text` itself.
-
-    A line is `path[:name]  gate  reason`. `name` is the function, qualified by its class; a whole file has none.
-    """
-    excepted: dict[tuple[str, str], int] = {}
-    problems = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        fields = line.split(maxsplit=2)
-        if len(fields) < 3 or len(fields[2].split()) < 3:
-            message = f"'{line.strip()}' is not 'path[:name]  gate  reason' with a reason of three words or more."
-            problems.append(Finding(EXCEPTIONS, number, "", "exception", message))
-            continue
-        excepted[(fields[0], fields[1])] = number
-    needed = {finding.key for finding in findings}
-    for key, number in excepted.items():
-        if key not in needed:
-            message = f"'{key[0]}' keeps the gate '{key[1]}' by now, or is gone. Delete the line."
-            problems.append(Finding(EXCEPTIONS, number, "", "exception", message))
-    return [finding for finding in findings if finding.key not in excepted] + problems
+def code_lines(sources: list[Source]) -> tuple[int, int]:
+    """The product's lines of code in Python and in C++."""
+    product = [source for source in sources if source.suffix in CODE and source.path.startswith(PACKAGES)]
+    python, cpp = ([source.measured.nloc for source in product if source.is_cpp == is_cpp] for is_cpp in (False, True))
+    return sum(python), sum(cpp)
 
 
 def read_tree(root: Path) -> list[Source]:
@@ -262,78 +233,19 @@ def read_tree(root: Path) -> list[Source]:
 
 
 def main(arguments: list[str]) -> int:
-    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parents[1]
-    sources = read_tree(root)
-    exceptions = root / EXCEPTIONS
-    findings = apply_exceptions(check(sources), exceptions.read_text() if exceptions.is_file() else "")
-    tests, product = ratio_lines(sources)
+    sources = read_tree(Path(arguments[0]) if arguments else Path(__file__).resolve().parents[1])
+    findings = check(sources)
     for finding in findings:
         print(finding)
     verdict = f"{len(findings)} over the gates" if findings else "all gates hold"
+    tests, product = ratio_lines(sources)
     ratio = f"{tests / product:.2f}" if product else "no"
-    print(f"gates: {verdict}; {len(sources)} files, {ratio} test lines a product line")
+    python, cpp = code_lines(sources)
+    print(
+        f"gates: {verdict}; {len(sources)} files, {ratio} test lines a product line; "
+        f"the product has {python} lines of code in Python, {cpp} in C++"
+    )
     return 1 if findings else 0
-
-
-def _functions(source: Source) -> list[cpp_source.Function]:
-    if source.suffix == ".py":
-        tree = ast.parse(source.text)
-        return [
-            _measure(node, name)
-            for node, name in _named_nodes(tree)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        ]
-    return cpp_source.functions(source.text) if source.suffix in CODE else []
-
-
-def _named_nodes(tree: ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
-    """Every node with the qualified name of the function or class it is, or is in."""
-    for node in ast.iter_child_nodes(tree):
-        own = name
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            own = f"{name}.{node.name}" if name else node.name
-        yield node, own
-        yield from _named_nodes(node, own)
-
-
-def _measure(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> cpp_source.Function:
-    """Length without the docstring, and parameters without self or cls."""
-    first = node.body[0]
-    docstring_lines = 0
-    if ast.get_docstring(node, clean=False) is not None:
-        docstring_lines = (first.end_lineno or first.lineno) - first.lineno + 1
-    signature = node.args
-    positional = [*signature.posonlyargs, *signature.args]
-    if positional and positional[0].arg in ("self", "cls"):
-        positional = positional[1:]
-    parameters = len(positional) + len(signature.kwonlyargs) + bool(signature.vararg) + bool(signature.kwarg)
-    end_line = (node.end_lineno or node.lineno) - docstring_lines
-    return cpp_source.Function(name, node.lineno, end_line, parameters, 1 + _branches(node))
-
-
-def _branches(node: ast.AST) -> int:
-    """Decisions in a function. A function or class inside it has its own count; a lambda has not."""
-    count = 0
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            continue
-        if isinstance(child, ast.BoolOp):
-            count += len(child.values) - 1
-        elif isinstance(child, ast.comprehension):
-            count += 1 + len(child.ifs)
-        elif isinstance(child, ast.match_case):
-            wildcard = isinstance(child.pattern, ast.MatchAs) and child.pattern.pattern is None
-            count += not wildcard or child.guard is not None
-        else:
-            branching = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.Assert)
-            count += isinstance(child, branching)
-        count += _branches(child)
-    return count
-
-
-def _does_nothing(statement: ast.stmt) -> bool:
-    constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return constant or isinstance(statement, (ast.Pass, ast.Continue))
 
 
 def _rooms_of(path: str) -> Iterator[str]:
