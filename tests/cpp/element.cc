@@ -37,10 +37,10 @@ void SetElement(DType dtype, void* data, int64_t index, double value) {
       As<int64_t>(data)[index] = static_cast<int64_t>(value);
       break;
     case DType::kFloat16:
-      As<uint16_t>(data)[index] = tfdist::FloatToHalf(static_cast<float>(value));
+      As<uint16_t>(data)[index] = tfdist::HalfFormat::FromFloat(static_cast<float>(value));
       break;
     case DType::kBfloat16:
-      As<uint16_t>(data)[index] = tfdist::FloatToBfloat16(static_cast<float>(value));
+      As<uint16_t>(data)[index] = tfdist::Bfloat16Format::FromFloat(static_cast<float>(value));
       break;
     case DType::kFloat32:
       As<float>(data)[index] = static_cast<float>(value);
@@ -68,9 +68,9 @@ double GetElement(DType dtype, const void* data, int64_t index) {
     case DType::kInt64:
       return static_cast<double>(As<int64_t>(bytes)[index]);
     case DType::kFloat16:
-      return tfdist::HalfToFloat(As<uint16_t>(bytes)[index]);
+      return tfdist::HalfFormat::ToFloat(As<uint16_t>(bytes)[index]);
     case DType::kBfloat16:
-      return tfdist::Bfloat16ToFloat(As<uint16_t>(bytes)[index]);
+      return tfdist::Bfloat16Format::ToFloat(As<uint16_t>(bytes)[index]);
     case DType::kFloat32:
       return As<float>(bytes)[index];
     case DType::kFloat64:

@@ -8,7 +8,6 @@
 #include "core/value/cast.h"
 #include "cuda/pack_kernels.h"
 #include "expect.h"
-#include "fake_adasum.h"
 
 using tfdist::CudaEvent;
 using tfdist::CudaFunction;
@@ -261,7 +260,7 @@ Status FakeCudaDriver::Load(const std::string& image, tfdist::CudaModule* module
 
 Status FakeCudaDriver::Find(tfdist::CudaModule, const std::string& name, CudaFunction* function) {
   const std::string types = "KERNELS(" + name.substr(name.find('_') + 1) + ",";
-  if (!IsAdasumKernel(name) && tfdist::PackKernels().find(types) == std::string::npos) {
+  if (tfdist::PackKernels().find(types) == std::string::npos) {
     return Status(StatusCode::kInternal, "no kernel " + name);
   }
   std::lock_guard<std::mutex> lock(mutex_);
@@ -274,9 +273,7 @@ Status FakeCudaDriver::Find(tfdist::CudaModule, const std::string& name, CudaFun
 Status FakeCudaDriver::Launch(CudaFunction function, int blocks, int threads, void** arguments,
                               CudaStream stream) {
   const std::string name = *reinterpret_cast<const std::string*>(function);
-  const std::function<void()> work =
-      IsAdasumKernel(name) ? AdasumWork(name, arguments) : PackWork(name, arguments);
-  Enqueue(stream, [work] {
+  Enqueue(stream, [work = PackWork(name, arguments)] {
     work();
     return true;
   });

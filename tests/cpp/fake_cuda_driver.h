@@ -1,7 +1,7 @@
-// A GPU whose memory is the host's and whose kernels are those of pack_kernels.h and
-// adasum_kernels.h, done on the processor by their definition. Every call is written down, and done
-// later by a thread of the GPU: streams are in order, and among those that can go on a policy
-// chooses, so that an event that is missing shows as a wrong result.
+// A GPU whose memory is the host's and whose kernels are those of pack_kernels.h, done on the
+// processor by their definition. Every call is written down, and done later by a thread of the GPU:
+// streams are in order, and among those that can go on a policy chooses, so that an event that is
+// missing shows as a wrong result.
 #ifndef TESTS_CPP_FAKE_CUDA_DRIVER_H_
 #define TESTS_CPP_FAKE_CUDA_DRIVER_H_
 

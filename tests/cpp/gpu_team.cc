@@ -27,7 +27,7 @@ void RunOnGpus(int size, FakeCudaDriver::Policy policy,
       EXPECT(tfdist::DeviceCollective::Open(&gpu, facts, &kernels, self.communicator->topology(),
                                             &collective)
                  .ok());
-      collective->Connect(ranks.get(), nullptr);
+      collective->Connect(self.communicator, ranks.get(), nullptr);
       body({self, &gpu, collective.get(), compute, &wait});
       EXPECT(gpu.Synchronize());
     }

@@ -28,7 +28,7 @@
 #include "core/engine/c_api.h"
 #include "core/engine/engine.h"
 #include "core/engine/world.h"
-#include "window_setting.h"
+#include "engine_settings.h"
 
 namespace {
 
@@ -239,12 +239,9 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const bool killed = argc > 2 && what == "killed";
   char message[4096] = "";
-  tfdist_settings settings = {};
-  settings.stall_warning_seconds = 1;
-  settings.stall_shutdown_seconds = what == "silent" ? 2.0 : 60.0;
-  settings.fusion_threshold_bytes = 64 << 20;
-  settings.window_bytes = WindowBytes();
-  if (tfdist_init("mpi", nullptr, 0, -1, &settings, message, sizeof(message)) != 0) {
+  const std::string settings =
+      EngineSettings(1, what == "silent" ? 2 : 60, 64 << 20, WindowBytes());
+  if (tfdist_init("mpi", nullptr, 0, -1, settings.c_str(), message, sizeof(message)) != 0) {
     std::fprintf(stderr, "mpi_failure: init: %s\n", message);
     return 1;
   }

@@ -21,7 +21,7 @@
 #include "core/engine/c_api.h"
 #include "core/engine/engine.h"
 #include "core/engine/world.h"
-#include "window_setting.h"
+#include "engine_settings.h"
 
 namespace {
 
@@ -303,13 +303,9 @@ void Bench(Engine* engine) {
 
 std::string Init(const Ranks& ranks, int mpi_communicator, int expected_code) {
   char message[4096] = "";
-  tfdist_settings settings = {};
-  settings.stall_warning_seconds = 10;
-  settings.stall_shutdown_seconds = 60;
-  settings.fusion_threshold_bytes = 64 << 20;
-  settings.window_bytes = WindowBytes();
+  const std::string settings = EngineSettings(10, 60, 64 << 20, WindowBytes());
   const int code = tfdist_init("mpi", ranks.data(), static_cast<int>(ranks.size()),
-                               mpi_communicator, &settings, message, sizeof(message));
+                               mpi_communicator, settings.c_str(), message, sizeof(message));
   Check(code == expected_code, "init", message);
   return message;
 }

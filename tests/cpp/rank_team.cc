@@ -18,6 +18,8 @@ EngineConfig TestConfig() {
   EngineConfig config;
   config.stall_warning_seconds = 0;
   config.stall_shutdown_seconds = 60;
+  config.fusion_threshold_bytes = 8 << 20;
+  config.window_bytes = 1 << 20;
   return config;
 }
 

@@ -3,7 +3,10 @@
 #include "expect.h"
 #include "rank_team.h"
 
+using tfdist::BroadcastOptions;
 using tfdist::DType;
+using tfdist::Status;
+using tfdist::StatusCode;
 using tfdist::TensorView;
 
 namespace {
@@ -21,6 +24,25 @@ void CheckBroadcast(const RankContext& self, DType dtype, int root, int64_t coun
 }
 
 }  // namespace
+
+TEST(BroadcastIntoOtherMemoryLeavesTheInputs) {
+  for (int size : kRankCounts) {
+    RunRanks(size, [](const RankContext& self) {
+      const double own = ValueOf(self.rank, 1), sent = ValueOf(self.size - 1, 1);
+      std::vector<float> input(1000, static_cast<float>(own)), output(1000, -1), other(999);
+      const BroadcastOptions options = BroadcastOptionsFor("b", 1, self.size - 1);
+      EXPECT_EQ(self.engine->Broadcast(options, {ViewOf(&input)}, {ViewOf(&output)}).message(), "");
+      EXPECT_EQ(input[999], own);
+      EXPECT_EQ(output[0], sent);
+      EXPECT_EQ(output[999], sent);
+      const Status refused = self.engine->Broadcast(options, {ViewOf(&input)}, {ViewOf(&other)});
+      EXPECT(refused.code() == StatusCode::kInvalidArgument);
+      EXPECT_CONTAINS(refused.message(), "shape [999]; expected float32 and [1000]");
+      EXPECT_CONTAINS(self.engine->Broadcast(options, {ViewOf(&input)}, {}).message(),
+                      "1 inputs and 0 outputs");
+    });
+  }
+}
 
 TEST(BroadcastEveryDtypeFromEveryRoot) {
   for (int size : kRankCounts) {

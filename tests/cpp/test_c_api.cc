@@ -1,27 +1,38 @@
 // The C functions on the transport "self", and their messages.
 #include <cmath>
 #include <cstring>
+#include <locale>
 #include <string>
 #include <vector>
 
 #include "core/engine/c_api.h"
+#include "core/value/engine_config.h"
 #include "core/value/status.h"
+#include "engine_settings.h"
 #include "expect.h"
 
 namespace {
 
-tfdist_settings Settings(double warning, double shutdown, int64_t threshold, int64_t window) {
-  return {warning, shutdown, threshold, window, nullptr, nullptr, nullptr, nullptr, 0, 0};
-}
+const std::string kText = EngineSettings(60, 600, 1 << 20, 1 << 20);
+const char* const kSettings = kText.c_str();
 
-const tfdist_settings kSettings = Settings(60, 600, 1 << 20, 1 << 20);
-
-int Init(const char* transport, const tfdist_settings& settings, std::string* text) {
+int Init(const char* transport, const std::string& settings, std::string* text) {
   char message[1024] = "old";
-  const int code = tfdist_init(transport, nullptr, 0, -1, &settings, message, sizeof(message));
+  const int code =
+      tfdist_init(transport, nullptr, 0, -1, settings.c_str(), message, sizeof(message));
   *text = message;
   return code;
 }
+
+// kText without the line of a setting.
+std::string Without(const std::string& name) {
+  const size_t begin = kText.find(name + "=");
+  return kText.substr(0, begin) + kText.substr(kText.find('\n', begin) + 1);
+}
+
+struct CommaPoint : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+};
 
 }  // namespace
 
@@ -62,22 +73,43 @@ TEST(CApiRefusesWrongSettings) {
   std::string text;
   EXPECT_EQ(Init("carrier pigeon", kSettings, &text), 12);
   EXPECT_CONTAINS(text, "transport 'carrier pigeon' is not in this build, which has 'self'");
-  EXPECT_EQ(Init("self", Settings(60, 0, 1, 0), &text), 3);
+  EXPECT_EQ(Init("self", EngineSettings(60, 0, 1, 0), &text), 3);
   EXPECT_CONTAINS(text, "stall_shutdown_seconds is 0");
-  EXPECT_EQ(Init("self", Settings(60, INFINITY, 1, 0), &text), 3);
-  EXPECT_EQ(Init("self", Settings(-1, 600, 1, 0), &text), 3);
-  EXPECT_EQ(Init("self", Settings(60, 600, -1, 0), &text), 3);
+  EXPECT_EQ(Init("self", EngineSettings(60, INFINITY, 1, 0), &text), 3);
+  EXPECT_EQ(Init("self", EngineSettings(-1, 600, 1, 0), &text), 3);
+  EXPECT_EQ(Init("self", EngineSettings(60, 600, -1, 0), &text), 3);
   for (int64_t bytes : {int64_t{-1}, int64_t{65535}, int64_t{1} << 31}) {
-    EXPECT_EQ(Init("self", Settings(60, 600, 1, bytes), &text), 3);
+    EXPECT_EQ(Init("self", EngineSettings(60, 600, 1, bytes), &text), 3);
     EXPECT_CONTAINS(text, "the shared memory of a rank is " + std::to_string(bytes));
   }
+  EXPECT_EQ(Init("self", Without("hierarchy"), &text), 3);
+  EXPECT_CONTAINS(text, "the engine's setting hierarchy is missing. Build tfdist again");
+  EXPECT_EQ(Init("self", kText + "window_byte=0\n", &text), 3);
+  EXPECT_CONTAINS(text, "the engine has no setting window_byte. Build tfdist again");
+  for (const char* wrong : {"hierarchy=flat", "process=1.5", "window_bytes=", "process"}) {
+    const std::string line = wrong;
+    EXPECT_EQ(Init("self", Without(line.substr(0, line.find('='))) + line, &text), 3);
+    EXPECT_CONTAINS(text, "expected another value");
+  }
   EXPECT_EQ(tfdist_is_initialized(), 0);
+}
+
+TEST(CApiReadsSettingsWhateverTheLocale) {
+  const std::locale before = std::locale::global(std::locale(std::locale(), new CommaPoint));
+  tfdist::EngineConfig config;
+  EXPECT_EQ(tfdist::ReadSettings(Without("nccl_libraries") + "nccl_libraries=/a\nnccl_libraries=/b",
+                                 &config)
+                .message(),
+            "");
+  std::locale::global(before);
+  EXPECT_EQ(config.stall_shutdown_seconds, 600);
+  EXPECT(config.nccl_libraries == tfdist::Paths({"/a", "/b"}));
 }
 
 TEST(CApiCutsLongMessagesOff) {
   char message[10];
   std::memset(message, 'x', sizeof(message));
-  EXPECT_EQ(tfdist_init("none", nullptr, 0, -1, &kSettings, message, sizeof(message)), 12);
+  EXPECT_EQ(tfdist_init("none", nullptr, 0, -1, kSettings, message, sizeof(message)), 12);
   EXPECT_EQ(std::string(message), "transport");
 }
 
@@ -93,13 +125,13 @@ TEST(CApiBuildInfoIsJson) {
 TEST(CApiTakesTheRanksOfASingleProcess) {
   const int ranks[] = {0, 1};
   char message[256] = "";
-  EXPECT_EQ(tfdist_init("self", ranks, 1, -1, &kSettings, message, sizeof(message)), 0);
+  EXPECT_EQ(tfdist_init("self", ranks, 1, -1, kSettings, message, sizeof(message)), 0);
   EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
   const std::string alone = "init received a communicator, but this process was started without";
-  EXPECT_EQ(tfdist_init("self", ranks, 2, -1, &kSettings, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_init("self", ranks, 2, -1, kSettings, message, sizeof(message)), 3);
   EXPECT_CONTAINS(std::string(message), alone);
-  EXPECT_EQ(tfdist_init("self", ranks + 1, 1, -1, &kSettings, message, sizeof(message)), 3);
-  EXPECT_EQ(tfdist_init("self", nullptr, 0, 0, &kSettings, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_init("self", ranks + 1, 1, -1, kSettings, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_init("self", nullptr, 0, 0, kSettings, message, sizeof(message)), 3);
   EXPECT_CONTAINS(std::string(message), alone);
   EXPECT_EQ(tfdist_is_initialized(), 0);
 }
@@ -150,17 +182,19 @@ TEST(CApiGoesOnWithoutLostRanksOnlyWhereItCan) {
 
 TEST(CApiTunesAnEngine) {
   char message[1024] = "";
-  EXPECT_EQ(tfdist_tune(1 << 20, 0, 0, message, sizeof(message)), 9);
+  EXPECT_EQ(tfdist_tune(1 << 20, 0, "off", message, sizeof(message)), 9);
   EXPECT_CONTAINS(std::string(message), "before tfdist.init()");
   EXPECT_EQ(tfdist_most_chunk_bytes(), -1);
   std::string text;
   EXPECT_EQ(Init("self", kSettings, &text), 0);
   EXPECT_EQ(tfdist_most_chunk_bytes(), 0);  // a process alone shares nothing
-  EXPECT_EQ(tfdist_tune(0, 0, 0, message, sizeof(message)), 0);
-  EXPECT_EQ(tfdist_tune(-1, 0, 0, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_tune(0, 0, "off", message, sizeof(message)), 0);
+  EXPECT_EQ(tfdist_tune(-1, 0, "off", message, sizeof(message)), 3);
   EXPECT_CONTAINS(std::string(message), "the fusion threshold is -1 bytes");
-  EXPECT_EQ(tfdist_tune(0, 8192, 0, nullptr, 0), 3);
-  EXPECT_EQ(tfdist_tune(0, 0, 1, nullptr, 0), 3);
+  EXPECT_EQ(tfdist_tune(0, 8192, "off", nullptr, 0), 3);
+  EXPECT_EQ(tfdist_tune(0, 0, "nccl", nullptr, 0), 3);
+  EXPECT_EQ(tfdist_tune(0, 0, "flat", message, sizeof(message)), 3);
+  EXPECT_CONTAINS(std::string(message), "the hierarchy of hosts is 'flat'; expected off, nccl");
   EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
 }
 
@@ -193,22 +227,20 @@ TEST(CApiRefusesToPlanWhatIsNoTensor) {
 }
 
 TEST(CApiDescribesGpusWithoutAnEngine) {
-  tfdist_settings settings = kSettings;
-  settings.nccl_libraries = "/nowhere/one.so\n\n/nowhere/two.so\n";
-  settings.nvrtc_libraries = "/nowhere/three.so";
-  settings.kernel_cache = "";
+  const std::string given = Without("nccl_libraries") + "nccl_libraries=/nowhere/one.so\n";
+  const char* const settings = given.c_str();
   std::vector<char> json(1 << 16);
   char message[256] = "old";
   const int size = static_cast<int>(json.size());
-  EXPECT_EQ(tfdist_describe_gpus(&settings, json.data(), size, message, sizeof(message)), 0);
+  EXPECT_EQ(tfdist_describe_gpus(settings, json.data(), size, message, sizeof(message)), 0);
   EXPECT_EQ(std::string(message), "");
   const std::string text = json.data();
   EXPECT_EQ(text.front(), '{');
   EXPECT_EQ(text.back(), '}');
   EXPECT_EQ(tfdist_is_initialized(), 0);
   const int needed = static_cast<int>(text.size()) + 1;
-  EXPECT_EQ(tfdist_describe_gpus(&settings, json.data(), needed, nullptr, 0), 0);
-  EXPECT_EQ(tfdist_describe_gpus(&settings, json.data(), needed - 1, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_describe_gpus(settings, json.data(), needed, nullptr, 0), 0);
+  EXPECT_EQ(tfdist_describe_gpus(settings, json.data(), needed - 1, message, sizeof(message)), 3);
   EXPECT_CONTAINS(std::string(message), "the report on the GPUs has " + std::to_string(needed));
-  EXPECT_EQ(tfdist_describe_gpus(&settings, nullptr, 1, message, sizeof(message)), 3);
+  EXPECT_EQ(tfdist_describe_gpus(settings, nullptr, 1, message, sizeof(message)), 3);
 }

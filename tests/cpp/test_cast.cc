@@ -11,7 +11,7 @@ using tfdist::DType;
 
 TEST(CastScaledScalesInTheWiderType) {
   // 0.1 in double, not in float, for a double that came over a 16-bit wire.
-  const uint16_t half = tfdist::FloatToHalf(3.0f);
+  const uint16_t half = tfdist::HalfFormat::FromFloat(3.0f);
   double wide = 0;
   CastScaled(DType::kFloat16, &half, 1, 0.1, DType::kFloat64, &wide);
   EXPECT_EQ(wide, 3.0 * 0.1);
@@ -22,7 +22,7 @@ TEST(CastScaledScalesInTheWiderType) {
   const double large = 1e300;
   uint16_t one = 0;
   CastScaled(DType::kFloat64, &large, 1, 1e-300, DType::kBfloat16, &one);
-  EXPECT_EQ(tfdist::Bfloat16ToFloat(one), 1.0f);
+  EXPECT_EQ(tfdist::Bfloat16Format::ToFloat(one), 1.0f);
 }
 
 TEST(CastScaledOfEveryPairOfFloatingTypesAndLength) {

@@ -131,6 +131,7 @@ TEST(DeviceAllreduceScalesAndAverages) {
         reduce.reduction = Reduction::kAverage;
         reduce.prescale = 4;
         reduce.postscale = 0.5;
+        reduce.fusion_threshold_bytes = 1 << 20;
         OneCall call(rank, DType::kFloat32, counts, false);
         EXPECT_EQ(call.Start(reduce).message(), "");
         call.Check(4 * 0.5 / 2);

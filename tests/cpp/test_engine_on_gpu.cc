@@ -1,5 +1,6 @@
 // The engine's collectives of tensors on GPUs, with a fake GPU and NCCL for each rank: right sums,
 // the same error everywhere, and an end where the GPU does not come to one.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <functional>
@@ -95,8 +96,8 @@ void CheckBroadcast(const RankContext& self) {
   const OnGpu gpu = told.On(self);
   const int root = self.size - 1;
   EXPECT_EQ(self.engine
-                ->BroadcastOnGpu(BroadcastOptionsFor("weights", 1, root), {ViewOf(&input)},
-                                 {ViewOf(&output)}, gpu)
+                ->Broadcast(BroadcastOptionsFor("weights", 1, root), {ViewOf(&input)},
+                            {ViewOf(&output)}, &gpu)
                 .message(),
             "");
   EXPECT_EQ(told.Next().message(), "");
@@ -131,7 +132,7 @@ void CheckAlltoall(const RankContext& self) {
 // in step.
 void ExpectError(int size, const std::string& text, const RankBody& prepare,
                  const std::function<OnGpu*(const RankContext& self, OnGpu* gpu)>& where,
-                 size_t elements = 1) {
+                 size_t elements = 1, Reduction reduction = Reduction::kSum) {
   std::vector<std::string> messages(static_cast<size_t>(size));
   RunOnMachine(size, [&](const RankContext& self) {
     prepare(self);
@@ -139,13 +140,68 @@ void ExpectError(int size, const std::string& text, const RankBody& prepare,
     std::vector<float> values(elements, 1.0f), more(1);
     OnGpu gpu = told.On(self);
     const std::vector<TensorView> views = {ViewOf(&values), ViewOf(&more)};
-    const Status status =
-        self.engine->Allreduce(OptionsFor("grads", 2), views, views, where(self, &gpu));
+    tfdist::AllreduceOptions options = OptionsFor("grads", 2);
+    options.reduction = reduction;
+    const Status status = self.engine->Allreduce(options, views, views, where(self, &gpu));
     messages[self.rank] = status.message();
     EXPECT_CONTAINS(status.message(), text);
     ExpectInStep(self);
   });
   for (const std::string& message : messages) EXPECT_EQ(message, messages[0]);
+}
+
+Status AdasumOnGpu(Engine* engine, std::vector<float>* input, std::vector<float>* output,
+                   const OnGpu* gpu) {
+  tfdist::AllreduceOptions options = OptionsFor("grads", 1);
+  options.reduction = Reduction::kAdasum;
+  return engine->Allreduce(options, {ViewOf(input)}, {ViewOf(output)}, gpu);
+}
+
+void ExpectAdasumOfHost(const RankContext& self, Engine* engine) {
+  Told told;
+  std::vector<float> input = {1.0f + static_cast<float>(self.rank), 2.0f}, on_host(2), on_gpu(2);
+  EXPECT_EQ(AdasumOnGpu(engine, &input, &on_host, nullptr).message(), "");
+  const OnGpu gpu = told.On(self);
+  EXPECT_EQ(AdasumOnGpu(engine, &input, &on_gpu, &gpu).message(), "");
+  EXPECT_EQ(told.Next().message(), "");
+  for (int i = 0; i < 2; ++i) EXPECT(std::abs(on_gpu[i] - on_host[i]) < 1e-6f);
+}
+
+size_t Copies(const FakeCudaDriver& gpu) {
+  const std::vector<std::string> log = gpu.log();
+  return static_cast<size_t>(std::count_if(log.begin(), log.end(), [](const std::string& line) {
+    return line.find("copy on stream") == 0;
+  }));
+}
+
+// The computation of the last rank never comes to the collective, for which its call waits; `then`
+// is called when it does. Returns the statuses by rank.
+std::vector<Status> RunUnendingAdasum(const Fabric& fabric, const EngineConfig& config,
+                                      const std::function<void(const RankContext&)>& then) {
+  std::vector<Status> statuses(fabric.host_ids.size());
+  RunOnMachine(fabric, config, [&](const RankContext& self) {
+    ExpectAdasumOfHost(self, self.engine);
+    Machine::Node& node = *Machine::current->nodes[self.rank];
+    Told told;
+    std::vector<float> values = {1.0f};
+    const size_t copies = Copies(node.gpu);
+    bool waits = false;
+    std::atomic<bool> goes{self.rank < self.size - 1};
+    node.gpu.Enqueue(node.compute, [&] {
+      if (!goes && !waits && Copies(node.gpu) > copies) {
+        waits = true;
+        then(self);
+      }
+      return goes.load();
+    });
+    const OnGpu gpu = told.On(self);
+    const Status status = AdasumOnGpu(self.engine, &values, &values, &gpu);
+    goes = true;
+    EXPECT(node.gpu.Synchronize());
+    EXPECT_EQ(AdasumOnGpu(self.engine, &values, &values, &gpu).message(), status.message());
+    statuses[self.rank] = status;
+  });
+  return statuses;
 }
 
 }  // namespace
@@ -363,40 +419,53 @@ TEST(EngineOnGpusKeepsToOneGpu) {
   });
 }
 
-// The same as on the processor, also after a rank has joined.
+// The same as on the processor, also in a process set and after a rank has joined.
 TEST(EngineOnGpusReducesByAdasum) {
-  for (bool one_joins : {false, true}) {
-    RunOnMachine(3, [one_joins](const RankContext& self) {
-      tfdist::AllreduceOptions options = OptionsFor("grads", 1);
-      options.reduction = Reduction::kAdasum;
-      if (!one_joins || self.rank != 2) {
-        std::vector<float> input = {1.0f + static_cast<float>(self.rank), 2.0f};
-        std::vector<float> on_host(2), on_gpu(2);
-        EXPECT_EQ(self.engine->Allreduce(options, {ViewOf(&input)}, {ViewOf(&on_host)}).message(),
-                  "");
-        Told told;
-        const OnGpu gpu = told.On(self);
-        EXPECT_EQ(
-            self.engine->Allreduce(options, {ViewOf(&input)}, {ViewOf(&on_gpu)}, &gpu).message(),
-            "");
-        EXPECT_EQ(told.Next().message(), "");
-        for (int i = 0; i < 2; ++i) EXPECT(std::abs(on_gpu[i] - on_host[i]) < 1e-6f);
-      }
-      int last = -1;
-      EXPECT_EQ(self.engine->Join(&last).message(), "");
-    });
-  }
+  RunOnMachine(4, [](const RankContext& self) {
+    std::shared_ptr<Engine> set;
+    EXPECT_EQ(self.engine->AddProcessSet({0, 1, 3}, 1, &set).message(), "");
+    if (set != nullptr) ExpectAdasumOfHost(self, set.get());
+    ExpectAdasumOfHost(self, self.engine);
+    if (self.rank != 2) ExpectAdasumOfHost(self, self.engine);
+    int last = -1;
+    EXPECT_EQ(self.engine->Join(&last).message(), "");
+  });
 }
 
 // Buffers are reserved before the ranks agree, so all can go on.
 TEST(EngineOnGpusTellsAllThatOneRankHasNoMemory) {
-  ExpectError(
-      3, "no memory left on the fake",
-      [](const RankContext& self) {
-        ExpectSum(self, self.engine, All(3));
-        if (self.rank == 1) Machine::current->nodes[1]->gpu.Exhaust();
-      },
-      [](const RankContext&, OnGpu* gpu) { return gpu; }, 100000);
+  for (Reduction reduction : {Reduction::kSum, Reduction::kAdasum}) {
+    ExpectError(
+        3, "no memory left on the fake",
+        [](const RankContext& self) {
+          ExpectSum(self, self.engine, All(3));
+          if (self.rank == 1) Machine::current->nodes[1]->gpu.Exhaust();
+        },
+        [](const RankContext&, OnGpu* gpu) { return gpu; }, 100000, reduction);
+  }
+}
+
+TEST(EngineOnGpusEndsAdasumWhenARankIsLost) {
+  for (const Fabric& fabric : FabricsOf(2)) {
+    const std::vector<Status> statuses =
+        RunUnendingAdasum(fabric, TestConfig(), [](const RankContext& self) {
+          self.communicator->Kill();
+          Machine::current->nodes[self.rank]->nccl->InjectAsyncError(
+              tfdist::NcclResult::kUnhandledCudaError);
+        });
+    EXPECT_EQ(CodeOf(statuses[0]), static_cast<int>(StatusCode::kUnavailable));
+    EXPECT_CONTAINS(statuses[0].message(), "rank 1 (host localhost) was killed");
+    EXPECT_CONTAINS(statuses[1].message(), "NCCL");
+  }
+}
+
+TEST(EngineOnGpusEndsAdasumAtItsDeadline) {
+  EngineConfig config = TestConfig();
+  config.stall_shutdown_seconds = 1;
+  const std::vector<Status> statuses =
+      RunUnendingAdasum(FabricsOf(1)[0], config, [](const RankContext&) {});
+  EXPECT_EQ(CodeOf(statuses[0]), static_cast<int>(StatusCode::kDeadlineExceeded));
+  EXPECT_CONTAINS(statuses[0].message(), "allreduce 'grads'");
 }
 
 // Rank 0 waits on its GPU for a rank whose computation never gets to the collective, and which is

@@ -8,7 +8,15 @@
 #include "core/value/float_span.h"
 #include "expect.h"
 
+using tfdist::Bfloat16Format;
+using tfdist::HalfFormat;
+using tfdist::Stores;
+
 namespace {
+
+using Floats = tfdist::FloatSpan<tfdist::NativeFormat<float>>;
+using Halves = tfdist::FloatSpan<HalfFormat>;
+using Brains = tfdist::FloatSpan<Bfloat16Format>;
 
 uint32_t BitsOf(float value) {
   uint32_t bits;
@@ -57,7 +65,7 @@ std::vector<float> ManyFloats() {
 
 TEST(HalfToFloatIsExactForAllBits) {
   for (uint16_t bits : AllBits()) {
-    const float value = tfdist::HalfToFloat(bits);
+    const float value = HalfFormat::ToFloat(bits);
     if (IsHalfFinite(bits)) {
       EXPECT_EQ(static_cast<double>(value), Meaning(bits));
       EXPECT_EQ(std::signbit(value), (bits & 0x8000) != 0);
@@ -73,7 +81,7 @@ TEST(HalfRoundTripIsIdentityForAllButSignallingNan) {
   for (uint16_t bits : AllBits()) {
     const bool nan = !IsHalfFinite(bits) && (bits & 0x3ff) != 0;
     const uint16_t expected = nan ? static_cast<uint16_t>(bits | 0x200) : bits;
-    EXPECT_EQ(tfdist::FloatToHalf(tfdist::HalfToFloat(bits)), expected);
+    EXPECT_EQ(HalfFormat::FromFloat(HalfFormat::ToFloat(bits)), expected);
   }
 }
 
@@ -82,31 +90,31 @@ TEST(FloatToHalfRoundsToNearestEven) {
     const double low = Meaning(static_cast<uint16_t>(bits));
     const double high = Meaning(static_cast<uint16_t>(bits + 1));
     const float tie = static_cast<float>((low + high) / 2);  // exact in float
-    EXPECT_EQ(tfdist::FloatToHalf(tie), bits + (bits & 1));
-    EXPECT_EQ(tfdist::FloatToHalf(std::nextafter(tie, 0.0f)), bits);
-    EXPECT_EQ(tfdist::FloatToHalf(std::nextafter(tie, 1e9f)), bits + 1);
-    EXPECT_EQ(tfdist::FloatToHalf(-tie), (bits + (bits & 1)) | 0x8000);
+    EXPECT_EQ(HalfFormat::FromFloat(tie), bits + (bits & 1));
+    EXPECT_EQ(HalfFormat::FromFloat(std::nextafter(tie, 0.0f)), bits);
+    EXPECT_EQ(HalfFormat::FromFloat(std::nextafter(tie, 1e9f)), bits + 1);
+    EXPECT_EQ(HalfFormat::FromFloat(-tie), (bits + (bits & 1)) | 0x8000);
   }
-  EXPECT_EQ(tfdist::FloatToHalf(65519.996f), 0x7bff);
-  EXPECT_EQ(tfdist::FloatToHalf(65520.0f), 0x7c00);
-  EXPECT_EQ(tfdist::FloatToHalf(-std::numeric_limits<float>::infinity()), 0xfc00);
+  EXPECT_EQ(HalfFormat::FromFloat(65519.996f), 0x7bff);
+  EXPECT_EQ(HalfFormat::FromFloat(65520.0f), 0x7c00);
+  EXPECT_EQ(HalfFormat::FromFloat(-std::numeric_limits<float>::infinity()), 0xfc00);
 }
 
 TEST(Bfloat16KeepsAllItsValuesAndRoundsToNearestEven) {
   for (uint16_t bits : AllBits()) {
-    const float value = tfdist::Bfloat16ToFloat(bits);
+    const float value = Bfloat16Format::ToFloat(bits);
     EXPECT_EQ(BitsOf(value),
               static_cast<uint32_t>(bits) << 16 | (std::isnan(value) ? 0x400000 : 0));
     if (std::isnan(value)) {
-      EXPECT(std::isnan(tfdist::Bfloat16ToFloat(tfdist::FloatToBfloat16(value))));
+      EXPECT(std::isnan(Bfloat16Format::ToFloat(Bfloat16Format::FromFloat(value))));
       continue;
     }
-    EXPECT_EQ(tfdist::FloatToBfloat16(value), bits);
+    EXPECT_EQ(Bfloat16Format::FromFloat(value), bits);
     if (std::isinf(value)) continue;
     const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-    EXPECT_EQ(tfdist::FloatToBfloat16(FloatOf(wide | 0x7fff)), bits);
-    EXPECT_EQ(tfdist::FloatToBfloat16(FloatOf(wide | 0x8000)), bits + (bits & 1));
-    EXPECT_EQ(tfdist::FloatToBfloat16(FloatOf(wide | 0x8001)), bits + 1);
+    EXPECT_EQ(Bfloat16Format::FromFloat(FloatOf(wide | 0x7fff)), bits);
+    EXPECT_EQ(Bfloat16Format::FromFloat(FloatOf(wide | 0x8000)), bits + (bits & 1));
+    EXPECT_EQ(Bfloat16Format::FromFloat(FloatOf(wide | 0x8001)), bits + 1);
   }
 }
 
@@ -116,20 +124,20 @@ TEST(HalfSpansAgreeWithSingleValuesBitForBit) {
   const int64_t count = static_cast<int64_t>(floats.size());
   std::vector<uint16_t> halves(floats.size());
   std::vector<uint16_t> brains(floats.size());
-  tfdist::FloatToHalf(floats.data(), count, 1, halves.data());
-  tfdist::FloatToBfloat16(floats.data(), count, 1, brains.data());
+  Halves::Narrow(floats.data(), count, 1, halves.data());
+  Brains::Narrow(floats.data(), count, 1, brains.data());
   for (size_t i = 0; i < floats.size(); ++i) {
-    EXPECT_EQ(halves[i], tfdist::FloatToHalf(floats[i]));
-    EXPECT_EQ(brains[i], tfdist::FloatToBfloat16(floats[i]));
+    EXPECT_EQ(halves[i], HalfFormat::FromFloat(floats[i]));
+    EXPECT_EQ(brains[i], Bfloat16Format::FromFloat(floats[i]));
   }
   const std::vector<uint16_t> all = AllBits();
   std::vector<float> from_half(all.size());
   std::vector<float> from_brain(all.size());
-  tfdist::HalfToFloat(all.data(), 65536, 1, from_half.data());
-  tfdist::Bfloat16ToFloat(all.data(), 65536, 1, from_brain.data());
+  Halves::Widen(all.data(), 65536, 1, from_half.data());
+  Brains::Widen(all.data(), 65536, 1, from_brain.data());
   for (size_t i = 0; i < all.size(); ++i) {
-    EXPECT_EQ(BitsOf(from_half[i]), BitsOf(tfdist::HalfToFloat(all[i])));
-    EXPECT_EQ(BitsOf(from_brain[i]), BitsOf(tfdist::Bfloat16ToFloat(all[i])));
+    EXPECT_EQ(BitsOf(from_half[i]), BitsOf(HalfFormat::ToFloat(all[i])));
+    EXPECT_EQ(BitsOf(from_brain[i]), BitsOf(Bfloat16Format::ToFloat(all[i])));
   }
 }
 
@@ -137,10 +145,10 @@ TEST(HalfSpansOfEveryLengthTouchNothingElse) {
   const std::vector<float> floats(40, 1.5f);
   for (int64_t count = 0; count <= 33; ++count) {
     std::vector<uint16_t> halves(40, 0xabcd);
-    tfdist::FloatToHalf(floats.data(), count, 1, halves.data());
+    Halves::Narrow(floats.data(), count, 1, halves.data());
     for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(halves[i], i < count ? 0x3e00 : 0xabcd);
     std::vector<uint16_t> brains(40, 0xabcd);
-    tfdist::FloatToBfloat16(floats.data(), count, 1, brains.data());
+    Brains::Narrow(floats.data(), count, 1, brains.data());
     for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(brains[i], i < count ? 0x3fc0 : 0xabcd);
   }
 }
@@ -152,13 +160,11 @@ TEST(StreamedSpansOfEveryLengthAndPlaceAreAsTheOthersAndTouchNothingElse) {
   for (int64_t place = 0; place < 8; ++place) {
     for (int64_t count = 0; count <= 40; ++count) {
       std::vector<float> cached(56, -1.0f), streamed(56, -1.0f);
-      tfdist::HalfToFloat(bits.data(), count, 0.1f, cached.data() + place);
-      tfdist::HalfToFloat(bits.data(), count, 0.1f, streamed.data() + place,
-                          tfdist::Stores::kStreamed);
+      Halves::Widen(bits.data(), count, 0.1f, cached.data() + place);
+      Halves::Widen(bits.data(), count, 0.1f, streamed.data() + place, Stores::kStreamed);
       EXPECT(cached == streamed);
-      tfdist::Bfloat16ToFloat(bits.data(), count, 0.1f, cached.data() + place);
-      tfdist::Bfloat16ToFloat(bits.data(), count, 0.1f, streamed.data() + place,
-                              tfdist::Stores::kStreamed);
+      Brains::Widen(bits.data(), count, 0.1f, cached.data() + place);
+      Brains::Widen(bits.data(), count, 0.1f, streamed.data() + place, Stores::kStreamed);
       EXPECT(cached == streamed);
     }
   }
@@ -167,16 +173,16 @@ TEST(StreamedSpansOfEveryLengthAndPlaceAreAsTheOthersAndTouchNothingElse) {
 TEST(HalfSpansScaleBeforeTheyRoundAndAfterTheyWiden) {
   const std::vector<float> floats(21, 3.0f);
   std::vector<uint16_t> halves(21);
-  tfdist::FloatToHalf(floats.data(), 21, 1e-4f, halves.data());
-  for (uint16_t bits : halves) EXPECT_EQ(bits, tfdist::FloatToHalf(3.0f * 1e-4f));
-  tfdist::FloatToBfloat16(floats.data(), 21, 1e30f, halves.data());
-  for (uint16_t bits : halves) EXPECT_EQ(bits, tfdist::FloatToBfloat16(3e30f));
+  Halves::Narrow(floats.data(), 21, 1e-4f, halves.data());
+  for (uint16_t bits : halves) EXPECT_EQ(bits, HalfFormat::FromFloat(3.0f * 1e-4f));
+  Brains::Narrow(floats.data(), 21, 1e30f, halves.data());
+  for (uint16_t bits : halves) EXPECT_EQ(bits, Bfloat16Format::FromFloat(3e30f));
   std::vector<float> wide(21);
-  tfdist::Bfloat16ToFloat(halves.data(), 21, 0.5f, wide.data());
-  for (float value : wide) EXPECT_EQ(value, tfdist::Bfloat16ToFloat(halves[0]) * 0.5f);
-  halves.assign(21, tfdist::FloatToHalf(60000.0f));
-  tfdist::HalfToFloat(halves.data(), 21, 1024.0f, wide.data());
-  for (float value : wide) EXPECT_EQ(value, tfdist::HalfToFloat(halves[0]) * 1024.0f);
+  Brains::Widen(halves.data(), 21, 0.5f, wide.data());
+  for (float value : wide) EXPECT_EQ(value, Bfloat16Format::ToFloat(halves[0]) * 0.5f);
+  halves.assign(21, HalfFormat::FromFloat(60000.0f));
+  Halves::Widen(halves.data(), 21, 1024.0f, wide.data());
+  for (float value : wide) EXPECT_EQ(value, HalfFormat::ToFloat(halves[0]) * 1024.0f);
 }
 
 // Sums of 3 parts by vectors (elements 0 to 15) and by scalars (the rest), against the definition.
@@ -187,19 +193,20 @@ TEST(HalfSumsRoundOnceAndDivideBeforeThat) {
   std::vector<uint16_t> parts[3];
   std::vector<uint16_t> brains[3];
   for (int p = 0; p < 3; ++p) {
-    parts[p].assign(kCount, tfdist::FloatToHalf(values[p]));
-    brains[p].assign(kCount, tfdist::FloatToBfloat16(values[p]));
+    parts[p].assign(kCount, HalfFormat::FromFloat(values[p]));
+    brains[p].assign(kCount, Bfloat16Format::FromFloat(values[p]));
   }
   const std::vector<const void*> half_parts = {parts[0].data(), parts[1].data(), parts[2].data()};
   const std::vector<const void*> brain_parts = {brains[0].data(), brains[1].data(),
                                                 brains[2].data()};
   std::vector<uint16_t> sums(kCount);
-  tfdist::SumHalf(half_parts, kCount, 1, 1, sums.data());
-  for (uint16_t bits : sums) EXPECT_EQ(tfdist::HalfToFloat(bits), 2050.0f);
-  tfdist::SumHalf(half_parts, kCount, 3, 2, parts[1].data());  // over one of its parts
-  for (uint16_t bits : parts[1]) EXPECT_EQ(bits, tfdist::FloatToHalf(2049.25f / 3 * 2));
-  tfdist::SumBfloat16(brain_parts, kCount, 3, 2, sums.data());
-  for (uint16_t bits : sums) EXPECT_EQ(bits, tfdist::FloatToBfloat16(2049.25f / 3 * 2));
+  Halves::Sum(half_parts, kCount, 1, 1, sums.data());
+  for (uint16_t bits : sums) EXPECT_EQ(HalfFormat::ToFloat(bits), 2050.0f);
+  Halves::Sum(half_parts, kCount, 3, 2,
+              parts[1].data());  // over one of its parts
+  for (uint16_t bits : parts[1]) EXPECT_EQ(bits, HalfFormat::FromFloat(2049.25f / 3 * 2));
+  Brains::Sum(brain_parts, kCount, 3, 2, sums.data());
+  for (uint16_t bits : sums) EXPECT_EQ(bits, Bfloat16Format::FromFloat(2049.25f / 3 * 2));
 }
 
 // Two turns of vectors and the rest by scalars, each element unlike the others.
@@ -212,8 +219,9 @@ TEST(FloatSumsAreThoseOfTheirElements) {
   }
   const std::vector<const void*> spans = {parts[0].data(), parts[1].data(), parts[2].data()};
   std::vector<float> sums(kCount);
-  tfdist::SumFloat(spans, kCount, 3, 7, sums.data());
+  Floats::Sum(spans, kCount, 3, 7, sums.data());
   for (int i = 0; i < kCount; ++i) EXPECT_EQ(sums[i], expected[i]);
-  tfdist::SumFloat(spans, kCount, 3, 7, parts[2].data());  // over one of its parts
+  Floats::Sum(spans, kCount, 3, 7,
+              parts[2].data());  // over one of its parts
   for (int i = 0; i < kCount; ++i) EXPECT_EQ(parts[2][i], expected[i]);
 }

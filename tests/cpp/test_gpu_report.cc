@@ -91,7 +91,7 @@ TEST(GpuReportHasEveryPart) {
                   "\"compiler\": {\"version\": 12009, \"text\": \"NVRTC 12.9 (fake)\"}, "
                   "\"kernels\": [{\"architecture\": \"sm_80\"}, "
                   "{\"architecture\": \"sm_999\", \"error\": \"no such GPU\"}]}"));
-  EXPECT_EQ(compiled.size(), size_t{3});  // once a kind: both sources for one, none after an error
+  EXPECT_EQ(compiled.size(), size_t{2});  // once a kind
 }
 
 TEST(GpuReportSaysWhatIsMissing) {

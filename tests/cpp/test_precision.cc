@@ -12,8 +12,7 @@
 using tfdist::AllreduceOptions;
 using tfdist::Compression;
 using tfdist::DType;
-using tfdist::FloatToHalf;
-using tfdist::HalfToFloat;
+using tfdist::HalfFormat;
 using tfdist::Reduction;
 
 namespace {
@@ -125,11 +124,11 @@ TEST(PrecisionCompressedSumBeyondTheRangeOfHalfDoesNotOverflow) {
 TEST(PrecisionHalfSumAccumulatesBetterThanHalf) {
   RunRanks(5, [](const RankContext& self) {
     const auto input = [](int rank) { return rank == 0 ? 2048.0f : 0.5f; };
-    uint16_t naive = FloatToHalf(input(0));
+    uint16_t naive = HalfFormat::FromFloat(input(0));
     for (int rank = 1; rank < self.size; ++rank) {
-      naive = FloatToHalf(HalfToFloat(naive) + input(rank));
+      naive = HalfFormat::FromFloat(HalfFormat::ToFloat(naive) + input(rank));
     }
-    EXPECT_EQ(HalfToFloat(naive), 2048.0f);  // every small one is rounded away
+    EXPECT_EQ(HalfFormat::ToFloat(naive), 2048.0f);  // every small one is rounded away
     const float ours = ReduceOne(self, DType::kFloat16, OptionsFor("mixed", 1), input(self.rank));
     EXPECT_EQ(ours, 2050.0f);
   });

@@ -67,9 +67,9 @@ TEST(ProfilerSeesEveryOtherCollective) {
     EXPECT_EQ(self.engine->ReduceScatter(OptionsFor("halves", 1), views, parts, &gpu).message(),
               "");
     EXPECT_EQ(told.Next().message(), "");
-    EXPECT_EQ(self.engine->BroadcastOnGpu(BroadcastOptionsFor("start", 1, 0), views, views, gpu)
-                  .message(),
-              "");
+    EXPECT_EQ(
+        self.engine->Broadcast(BroadcastOptionsFor("start", 1, 0), views, views, &gpu).message(),
+        "");
     EXPECT_EQ(told.Next().message(), "");
     const std::string scatter = "reducescatter 'halves' (1 tensor, 'tensor0')\n";
     const std::string broadcast = "broadcast 'start' (1 tensor, 'tensor0')\n";

@@ -1,6 +1,6 @@
 // The GPU path on a real GPU, without TensorFlow. `run` builds and starts it, a part a process.
 //
-//     gpu_test NVRTC[:NVRTC...] NCCL[:NCCL...] device | source | PART
+//     gpu_test NVRTC[:NVRTC...] NCCL[:NCCL...] device | PART
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "cuda/adasum_kernels.h"
 #include "cuda/loaded_cuda_driver.h"
 #include "expect.h"
 #include "part.h"
@@ -78,13 +77,9 @@ int main(int count, char** words) {
     ShowDevice();
     return 0;
   }
-  if (what == "source") {  // for emulation/emulation.cc
-    std::printf("%s", tfdist::AdasumKernels().c_str());
-    return 0;
-  }
   const auto part = kParts.find(what);
   if (part == kParts.end()) {
-    std::fprintf(stderr, "usage: gpu_test NVRTC[:NVRTC...] NCCL[:NCCL...] device|source");
+    std::fprintf(stderr, "usage: gpu_test NVRTC[:NVRTC...] NCCL[:NCCL...] device");
     for (const auto& [name, function] : kParts) std::fprintf(stderr, "|%s", name.c_str());
     std::fprintf(stderr, "\n");
     return 2;

@@ -23,7 +23,7 @@ void TestKernels(const Libraries& libraries);    // against the processor, bit b
 void TestLarge(const Libraries& libraries);      // more elements than 31 bits count
 void TestBandwidth(const Libraries& libraries);  // of pack and unpack, beside a copy's
 void TestRanks(const Libraries& libraries);      // exact sums and time of the fused allreduce
-void TestAdasum(const Libraries& libraries);     // its kernels, and ranks against the engine
+void TestAdasum(const Libraries& libraries);     // ranks against the engine
 void TestAbort(const Libraries& libraries);      // of a collective under way, and a new beginning
 
 #endif  // TESTS_GPU_PART_H_

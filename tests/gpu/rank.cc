@@ -7,8 +7,9 @@
 #include "nccl/loaded_nccl.h"
 #include "part.h"
 
-using tfdist::DeviceAdasum;
+using tfdist::CudaEvent;
 using tfdist::DeviceCollective;
+using tfdist::DeviceReduce;
 using tfdist::KernelCache;
 using tfdist::NcclApi;
 using tfdist::NcclRanks;
@@ -35,8 +36,7 @@ Rank::Rank(const RankContext& self, const Libraries& libraries, NcclApi* nccl)
       gpu_(libraries),
       nccl_(nccl),
       config_(TestConfig()),
-      wait_(config_, self.communicator->topology(), [] { return std::string("allreduce 'g'"); }),
-      packer_(gpu_.NewPacker()) {}
+      wait_(config_, self.communicator->topology(), [] { return std::string("allreduce 'g'"); }) {}
 
 void Rank::Meet() const { EXPECT_EQ(self_.engine->Barrier("meet").message(), ""); }
 
@@ -46,16 +46,24 @@ void Rank::Open() {
   KernelCache kernels(gpu_.compiler(), "");
   Require(DeviceCollective::Open(gpu_.driver(), gpu_.facts(), &kernels,
                                  self_.communicator->topology(), &collective_));
-  collective_->Connect(ranks_.get(), nullptr);
-  Require(DeviceAdasum::Open({gpu_.driver(), packer_.get(), ranks_.get()}, gpu_.facts(),
-                             self_.communicator->topology(), &kernels, &adasum_));
+  collective_->Connect(self_.communicator, ranks_.get(), nullptr);
   Meet();
+}
+
+void Rank::Reduce(const DeviceReduce& reduce, const DeviceTensors& tensors) {
+  CudaEvent done, mark;
+  Require(collective_->PrepareAllreduce(reduce, tensors.views()));
+  Require(collective_->Mark(gpu_.stream(), &mark));
+  Require(collective_->Allreduce(reduce, tensors.views(), tensors.views(),
+                                 {{gpu_.stream(), mark}, &wait_, &done}));
+  collective_->Release(mark);
+  gpu_.WaitFor(done);
+  collective_->Release(done);
 }
 
 void Rank::Close() {
   gpu_.Synchronize(gpu_.stream());
   Meet();
-  adasum_.reset();
   collective_.reset();
   Require(ranks_->Close(&wait_));
   ranks_.reset();
@@ -66,7 +74,6 @@ void Rank::Abort() {
   ranks_.reset();
   gpu_.Synchronize(gpu_.stream());
   Meet();
-  adasum_.reset();
   collective_.reset();
   Meet();
 }

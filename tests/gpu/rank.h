@@ -11,7 +11,6 @@
 #include <string>
 
 #include "gpu.h"
-#include "nccl/device_adasum.h"
 #include "nccl/device_collective.h"
 #include "nccl/nccl_ranks.h"
 #include "rank_team.h"
@@ -25,8 +24,6 @@ class Rank {
   const RankContext& self() const { return self_; }
   const Gpu& gpu() const { return gpu_; }
   tfdist::NcclRanks* ranks() const { return ranks_.get(); }
-  tfdist::DeviceCollective* collective() const { return collective_.get(); }
-  tfdist::DeviceAdasum* adasum() const { return adasum_.get(); }
   tfdist::Wait* wait() { return &wait_; }
 
   // Waits for all ranks, on the host.
@@ -34,6 +31,9 @@ class Rank {
 
   void Open();
   void Close();
+
+  // Allreduces the tensors in place, and waits for the results.
+  void Reduce(const tfdist::DeviceReduce& reduce, const DeviceTensors& tensors);
 
   // In any order, since the others may never answer.
   void Abort();
@@ -44,10 +44,8 @@ class Rank {
   tfdist::NcclApi* const nccl_;
   const tfdist::EngineConfig config_;
   tfdist::Wait wait_;
-  std::unique_ptr<tfdist::Packer> packer_;
   std::unique_ptr<tfdist::NcclRanks> ranks_;
   std::unique_ptr<tfdist::DeviceCollective> collective_;
-  std::unique_ptr<tfdist::DeviceAdasum> adasum_;
 };
 
 // Runs `body` on 1 and, where NCCL can, 2 ranks; returns "1 and 2 ranks". Ends the program without

@@ -10,8 +10,6 @@
 #include "rank.h"
 
 using tfdist::Compression;
-using tfdist::CudaEvent;
-using tfdist::CudaStream;
 using tfdist::DeviceReduce;
 using tfdist::DType;
 using tfdist::NcclOperator;
@@ -30,21 +28,10 @@ float SumAt(int size, size_t tensor, size_t i) {
   return sum;
 }
 
-void Reduce(Rank* rank, const DeviceReduce& reduce, const DeviceTensors& tensors) {
-  CudaEvent done, mark;
-  const CudaStream stream = rank->gpu().stream();
-  Require(rank->collective()->PrepareAllreduce(reduce, tensors.views()));
-  Require(rank->collective()->Mark(stream, &mark));
-  Require(rank->collective()->Allreduce(reduce, tensors.views(), tensors.views(),
-                                        {{stream, mark}, rank->wait(), &done}));
-  rank->collective()->Release(mark);
-  rank->gpu().WaitFor(done);
-  rank->collective()->Release(done);
-}
-
 DeviceReduce With(Compression compression) {
   DeviceReduce reduce;
   reduce.compression = compression;
+  reduce.fusion_threshold_bytes = 8 << 20;
   return reduce;
 }
 
@@ -63,7 +50,7 @@ void CheckSums(Rank* rank, const std::vector<int64_t>& counts, const DeviceReduc
     tensors.Put(t, values);
   }
   rank->Meet();
-  Reduce(rank, reduce, tensors);
+  rank->Reduce(reduce, tensors);
   for (size_t t = 0; t < counts.size(); ++t) {
     const std::vector<float> sums = tensors.Get(t);
     for (size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i], SumAt(rank->size(), t, i));
@@ -80,7 +67,7 @@ void ShowTime(Rank* rank, Compression compression) {
   const DeviceMemory buffer(gpu, size * SizeOf(wire));
   const NcclType type = wire == DType::kFloat32 ? NcclType::kFloat32 : NcclType::kFloat16;
   rank->Meet();
-  const double fused = MeanSeconds([&] { Reduce(rank, InOne(compression), tensors); });
+  const double fused = MeanSeconds([&] { rank->Reduce(InOne(compression), tensors); });
   const double alone = MeanSeconds([&] {
     Require(rank->ranks()->AllReduce(buffer.data(), buffer.data(), static_cast<size_t>(size), type,
                                      NcclOperator::kSum, gpu.stream(), rank->wait()));

@@ -42,26 +42,8 @@ def test_every_kernel_compiles_for_every_architecture(build: Path) -> None:
     done = run_part("compile", build=build)
     assert done.returncode == 0, done.stdout[-8000:]
     for architecture in ("sm_70", "sm_80", "sm_90", "sm_100"):
-        for kernels in ("pack", "Adasum"):
-            assert f"{architecture}: {kernels} kernels" in done.stdout
+        assert f"{architecture}: kernels of " in done.stdout
     assert "| compile   | passed " in done.stdout
-
-
-def test_adasum_kernels_compute_on_the_processor_what_the_engine_does(build: Path) -> None:
-    """Their text run as C++, since only a GPU runs what they compile to."""
-    run_part("compile", build=build)
-    source = subprocess.run([build / "gpu_test", "", "", "source"], capture_output=True, check=True).stdout
-    (build / "kernels.inc").write_bytes(source)
-    folder = RUN.parent
-    csrc = folder.parents[1] / "tfdist" / "csrc"
-    includes = [f"-I{place}" for place in (build, csrc, folder.parent / "cpp")]
-    sources = [folder / "emulation" / "emulation.cc", csrc / "core" / "algorithm" / "adasum.cc"]
-    program = build / "emulation"
-    compiler = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-g", "-fsanitize=address,undefined"]
-    subprocess.run([*compiler, *includes, *sources, "-pthread", "-o", program], check=True, timeout=LIMIT_SECONDS)
-    done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECONDS)
-    assert done.returncode == 0, done.stdout
-    assert "2 tests, 0 failed expectations" in done.stdout
 
 
 @pytest.fixture(scope="module")

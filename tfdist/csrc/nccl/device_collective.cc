@@ -4,7 +4,9 @@
 #include <numeric>
 #include <string>
 
+#include "core/algorithm/collective.h"
 #include "core/algorithm/fused_collective.h"
+#include "cuda/pack_kernels.h"
 #include "nccl/wire_type.h"
 
 namespace tfdist {
@@ -36,7 +38,8 @@ Factors FactorsOf(const DeviceReduce& reduce, DType wire, int size) {
 // One tensor that NCCL can reduce where it lies.
 bool ReducesAsItIs(const DeviceReduce& reduce, const std::vector<TensorView>& inputs, DType wire) {
   return inputs.size() == 1 && inputs[0].dtype == wire && !IsNarrow(wire) && reduce.share < 0 &&
-         reduce.prescale == 1 && reduce.postscale == 1;
+         reduce.prescale == 1 && reduce.postscale == 1 && !reduce.by_hosts &&
+         reduce.reduction != Reduction::kAdasum;
 }
 
 // What rank `rank` keeps of each tensor in a reducescatter.
@@ -67,7 +70,10 @@ std::string NameOf(size_t number, const std::vector<TensorView>& tensors, DType 
 }  // namespace
 
 DeviceCollective::DeviceCollective(CudaDriver* driver, const Topology& topology)
-    : driver_(driver), topology_(topology), buffer_(driver) {}
+    : driver_(driver),
+      topology_(topology),
+      buffer_(driver),
+      staging_(driver, topology_, [this](const Wait& wait) { return ranks_->Check(wait); }) {}
 
 Status DeviceCollective::Open(CudaDriver* driver, const DeviceFacts& device, KernelCache* kernels,
                               const Topology& topology,
@@ -87,15 +93,11 @@ DeviceCollective::~DeviceCollective() {
   if (stream_ != nullptr) static_cast<void>(driver_->DeleteStream(stream_));
 }
 
-Status DeviceCollective::OpenAdasum(const DeviceFacts& device, KernelCache* kernels) {
-  if (adasum_ != nullptr) return Status::Ok();
-  return DeviceAdasum::Open({driver_, packer_.get(), ranks_}, device, topology_, kernels, &adasum_);
-}
-
-void DeviceCollective::Connect(NcclRanks* ranks, HostHierarchy* hierarchy) {
+void DeviceCollective::Connect(Communicator* transport, NcclRanks* ranks,
+                               HostHierarchy* hierarchy) {
+  transport_ = transport;
   ranks_ = ranks;
   hierarchy_ = hierarchy;
-  if (adasum_ != nullptr) adasum_->Connect(ranks);
 }
 
 Status DeviceCollective::Plan(const DeviceReduce& reduce, const std::vector<TensorView>& inputs) {
@@ -112,17 +114,22 @@ Status DeviceCollective::Plan(const DeviceReduce& reduce, const std::vector<Tens
 Status DeviceCollective::PrepareAllreduce(const DeviceReduce& reduce,
                                           const std::vector<TensorView>& inputs) {
   TFDIST_RETURN_IF_ERROR(Plan(reduce, inputs));
-  if (reduce.reduction == Reduction::kAdasum) return Status::Ok();  // it has memory of its own
-  int64_t bytes = 0;
+  int64_t bytes = 0, parts_bytes = 0;
   for (const Bucket& bucket : *plan_) {
     const std::vector<TensorView> tensors = Those(inputs, bucket);
     const DType wire = NcclWire(tensors[0].dtype, reduce.compression);
     const bool needs_none = tensors[0].data != nullptr && ReducesAsItIs(reduce, tensors, wire);
     const int64_t count = Packer::BufferCount(tensors);
     const int64_t room = reduce.by_hosts ? HostHierarchy::Padded(count, topology_) : count;
-    if (reduce.by_hosts || !needs_none) bytes = std::max(bytes, room * SizeOf(wire));
+    if (!needs_none) bytes = std::max(bytes, room * SizeOf(wire));
+    parts_bytes =
+        std::max(parts_bytes, Collective::AdasumBytes(wire, count, tensors.size(), topology_.size));
   }
-  return buffer_.Reserve(bytes, stream_);
+  TFDIST_RETURN_IF_ERROR(buffer_.Reserve(bytes, stream_));
+  if (reduce.reduction != Reduction::kAdasum) return Status::Ok();
+  TFDIST_RETURN_IF_ERROR(staging_.Reserve(bytes));
+  TFDIST_RETURN_IF_ERROR(parts_.Reserve(parts_bytes));
+  return scratch_.Reserve(Collective::ScratchBytes(topology_.size));
 }
 
 Status DeviceCollective::PrepareReduceScatter(const DeviceReduce& reduce,
@@ -161,19 +168,10 @@ Status DeviceCollective::Allreduce(const DeviceReduce& reduce,
       const ProfilerScope shown(step.profiler, [&] {
         return NameOf(number, from, NcclWire(from[0].dtype, reduce.compression));
       });
-      TFDIST_RETURN_IF_ERROR(reduce.reduction == Reduction::kAdasum
-                                 ? AdasumBucket(reduce, from, to, step.wait)
-                                 : AllreduceBucket(reduce, from, to, step.wait));
+      TFDIST_RETURN_IF_ERROR(AllreduceBucket(reduce, from, to, step.wait));
     }
     return Status::Ok();
   });
-}
-
-Status DeviceCollective::AdasumBucket(const DeviceReduce& reduce,
-                                      const std::vector<TensorView>& inputs,
-                                      const std::vector<TensorView>& outputs, Wait* wait) {
-  const AdasumCall call{reduce.compression, reduce.prescale, reduce.postscale};
-  return adasum_->Allreduce(call, inputs, outputs, stream_, wait);
 }
 
 Status DeviceCollective::AllreduceBucket(const DeviceReduce& reduce,
@@ -185,7 +183,7 @@ Status DeviceCollective::AllreduceBucket(const DeviceReduce& reduce,
   if (count == 0) return Status::Ok();
   NcclOperator op = ToNcclOperator(reduce.reduction, inputs[0].dtype);
   const bool zeros = outputs.empty();
-  if (!reduce.by_hosts && ReducesAsItIs(reduce, inputs, wire)) {
+  if (ReducesAsItIs(reduce, inputs, wire)) {
     if (reduce.reduction == Reduction::kAverage) op = NcclOperator::kAverage;
     if (zeros) TFDIST_RETURN_IF_ERROR(driver_->Clear(buffer_.data(), inputs[0].bytes(), stream_));
     return ranks_->AllReduce(zeros ? buffer_.data() : inputs[0].data,
@@ -198,11 +196,26 @@ Status DeviceCollective::AllreduceBucket(const DeviceReduce& reduce,
   } else {
     TFDIST_RETURN_IF_ERROR(packer_->Pack(inputs, wire, factors.pack, buffer_.data(), stream_));
   }
-  TFDIST_RETURN_IF_ERROR(
-      reduce.by_hosts ? hierarchy_->Allreduce(buffer_.data(), count, wire, op, stream_, wait)
-                      : ranks_->AllReduce(buffer_.data(), buffer_.data(),
-                                          static_cast<size_t>(count), type, op, stream_, wait));
+  if (reduce.reduction == Reduction::kAdasum) {
+    TFDIST_RETURN_IF_ERROR(AdasumBuffer(inputs, wire, wait));
+  } else if (reduce.by_hosts) {
+    TFDIST_RETURN_IF_ERROR(hierarchy_->Allreduce(buffer_.data(), count, wire, op, stream_, wait));
+  } else {
+    TFDIST_RETURN_IF_ERROR(ranks_->AllReduce(buffer_.data(), buffer_.data(),
+                                             static_cast<size_t>(count), type, op, stream_, wait));
+  }
   return packer_->Unpack(outputs, wire, factors.unpack, buffer_.data(), stream_);
+}
+
+// By the processor and the transport. The zeros behind a tensor change nothing.
+Status DeviceCollective::AdasumBuffer(const std::vector<TensorView>& inputs, DType wire,
+                                      Wait* wait) {
+  std::vector<int64_t> counts;
+  for (const TensorView& input : inputs) counts.push_back(PackAligned(input.count()));
+  Collective ranks(transport_, wait, &scratch_);
+  return staging_.Run(
+      buffer_.data(), Packer::BufferCount(inputs) * SizeOf(wire),
+      [&](char* copy) { return ranks.Adasum(wire, counts, copy, &parts_); }, stream_, wait);
 }
 
 Status DeviceCollective::ReduceScatter(const DeviceReduce& reduce,

@@ -1,10 +1,11 @@
 // Collectives of tensors on a GPU, in a stream of its own beside the computation. Reductions are
 // fused: packed by one kernel, reduced by NCCL, unpacked by one kernel, bucket after bucket.
 //
-// Nothing waits here for the device, and the stream of the computation waits for nothing: what it
-// holds when a call comes is waited for by the collectives' stream, on the device, and the caller
-// learns from an event when the results are there. Owns its stream, buffers and events; not what
-// it is given. For one thread at a time, with its device current.
+// The stream of the computation waits for nothing: what it holds when a call comes is waited for by
+// the collectives' stream, on the device, and the caller learns from an event when the results are
+// there. Nothing waits here for the device, but for what goes through the host (host_staging.h):
+// Adasum, which the processor folds, and the hierarchy by the transport. Owns its stream, buffers
+// and events; not what it is given. For one thread at a time, with its device current.
 #ifndef TFDIST_NCCL_DEVICE_COLLECTIVE_H_
 #define TFDIST_NCCL_DEVICE_COLLECTIVE_H_
 
@@ -14,19 +15,21 @@
 #include <mutex>
 #include <vector>
 
+#include "core/algorithm/fusion_buffer.h"
 #include "core/algorithm/plan_cache.h"
 #include "core/value/compression.h"
 #include "core/value/reduction.h"
 #include "core/value/status.h"
 #include "core/value/tensor_view.h"
+#include "core/wire/communicator.h"
 #include "core/wire/wait.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/kernel_cache.h"
 #include "cuda/packer.h"
 #include "cuda/profiler.h"
 #include "cuda/stream_memory.h"
-#include "nccl/device_adasum.h"
 #include "nccl/host_hierarchy.h"
+#include "nccl/host_staging.h"
 #include "nccl/nccl_ranks.h"
 
 namespace tfdist {
@@ -39,8 +42,8 @@ struct DeviceReduce {
   // With kAverage, below 0: all ranks count alike. Else the result is the sum of the inputs times
   // each rank's share; a rank of share 0 gives zeros, whatever its inputs are.
   double share = -1;
-  int64_t fusion_threshold_bytes = 8 << 20;
-  bool by_hosts = false;  // Allreduce, but for kAdasum: by the hierarchy, where there is one
+  int64_t fusion_threshold_bytes = 0;
+  bool by_hosts = false;  // Allreduce, but for kAdasum: by the hierarchy
 };
 
 class DeviceCollective {
@@ -54,12 +57,9 @@ class DeviceCollective {
   DeviceCollective(const DeviceCollective&) = delete;
   DeviceCollective& operator=(const DeviceCollective&) = delete;
 
-  // Compiles what Adasum needs, where that has not been done; before it is prepared.
-  Status OpenAdasum(const DeviceFacts& device, KernelCache* kernels);
-
-  // Before the first collective: the ranks of `topology`, on the same device; and how they reduce
-  // by hosts, if they do.
-  void Connect(NcclRanks* ranks, HostHierarchy* hierarchy);
+  // Before the first collective: the ranks of `topology`, by the transport and on the same device;
+  // and how they reduce by hosts, if they do.
+  void Connect(Communicator* transport, NcclRanks* ranks, HostHierarchy* hierarchy);
 
   // Plans one of the two reductions and reserves its memory. Talks to nobody; the reduction of the
   // same tensors follows.
@@ -114,10 +114,9 @@ class DeviceCollective {
 
   Status Run(const Step& step, const std::function<Status()>& body);
   Status Plan(const DeviceReduce& reduce, const std::vector<TensorView>& inputs);
-  Status AdasumBucket(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
-                      const std::vector<TensorView>& outputs, Wait* wait);
   Status AllreduceBucket(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
                          const std::vector<TensorView>& outputs, Wait* wait);
+  Status AdasumBuffer(const std::vector<TensorView>& inputs, DType wire, Wait* wait);
   Status ReduceScatterBucket(const DeviceReduce& reduce, const std::vector<TensorView>& inputs,
                              const std::vector<TensorView>& outputs, Wait* wait);
   Status AllgatherTensor(const TensorView& input, const std::vector<int64_t>& bytes, void* output,
@@ -126,15 +125,17 @@ class DeviceCollective {
 
   CudaDriver* const driver_;
   const Topology topology_;
+  Communicator* transport_ = nullptr;
   NcclRanks* ranks_ = nullptr;
   HostHierarchy* hierarchy_ = nullptr;
   std::unique_ptr<Packer> packer_;
   CudaStream stream_ = nullptr;
   CudaEvent ready_ = nullptr;  // the inputs are; recorded anew by each call
   PlanCache plans_;
-  SharedPlan plan_;                       // of the reduction that was prepared
-  std::unique_ptr<DeviceAdasum> adasum_;  // from the first call that needs it
+  SharedPlan plan_;  // of the reduction that was prepared
   StreamMemory buffer_;
+  HostStaging staging_;  // of the buffer, for Adasum, as the next two
+  FusionBuffer parts_, scratch_;
   std::mutex mutex_;               // guards the two lists below
   std::vector<CudaEvent> events_;  // all that were made, but `ready_`
   std::vector<CudaEvent> free_events_;

@@ -5,7 +5,6 @@
 
 #include "core/engine/device_report.h"
 #include "core/watch/json_text.h"
-#include "cuda/adasum_kernels.h"
 #include "cuda/kernel_cache.h"
 #include "cuda/loaded_cuda_driver.h"
 #include "cuda/loaded_nvrtc.h"
@@ -60,8 +59,7 @@ std::string Kernels(KernelCompiler* compiler, const std::string& folder,
                     const std::string& architecture) {
   KernelCache cache(compiler, folder);
   std::string image;
-  Status compiled = cache.Image(PackKernels(), architecture, &image);
-  if (compiled.ok()) compiled = cache.Image(AdasumKernels(), architecture, &image);
+  const Status compiled = cache.Image(PackKernels(), architecture, &image);
   return "{\"architecture\": " + JsonText(architecture) +
          (compiled.ok() ? "" : ", \"error\": " + JsonText(compiled.message())) + "}";
 }

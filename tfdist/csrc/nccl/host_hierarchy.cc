@@ -44,13 +44,11 @@ int64_t HostHierarchy::Padded(int64_t count, const Topology& topology) {
 }
 
 HostHierarchy::HostHierarchy(const Setup& setup, const Topology& topology)
-    : driver_(setup.driver), topology_(topology), check_(setup.check) {}
-
-HostHierarchy::~HostHierarchy() {
-  // What cannot be given back now is the driver's when the process ends.
-  if (staging_ != nullptr) static_cast<void>(driver_->FreeHost(staging_));
-  if (copied_ != nullptr) static_cast<void>(driver_->DeleteEvent(copied_));
-}
+    : topology_(topology),
+      staging_(setup.driver, topology, [this, check = setup.check](const Wait& wait) {
+        TFDIST_RETURN_IF_ERROR(check());
+        return Check(wait);
+      }) {}
 
 Status HostHierarchy::Open(const Setup& setup, Communicator* transport, Wait* wait,
                            std::unique_ptr<HostHierarchy>* hierarchy) {
@@ -62,7 +60,6 @@ Status HostHierarchy::Open(const Setup& setup, Communicator* transport, Wait* wa
     status = transport->Subset(ThoseLike(topology.local_ranks, topology.rank), setup.channel + 1,
                                &made->peers_);
   }
-  if (status.ok()) status = setup.driver->NewEvent(&made->copied_);
   TFDIST_RETURN_IF_ERROR(NcclRanks::Agree(status, transport, wait));
   status = NcclRanks::Open(setup.nccl, setup.gpu, setup.join_seconds, made->host_.get(), wait,
                            &made->within_);
@@ -96,39 +93,10 @@ Status HostHierarchy::AllreduceBetween(char* part, int64_t count, DType wire, Nc
 
 Status HostHierarchy::AllreduceByTransport(char* part, int64_t count, DType wire, NcclOperator op,
                                            CudaStream stream, Wait* wait) {
-  const int64_t bytes = count * SizeOf(wire);
-  TFDIST_RETURN_IF_ERROR(ReserveStaging(bytes));
-  TFDIST_RETURN_IF_ERROR(driver_->Copy(staging_, part, bytes, stream));
-  TFDIST_RETURN_IF_ERROR(AwaitCopies(stream, wait));
   Collective peers(peers_.get(), wait, &scratch_);
   const ReduceSpec spec{wire, ReductionOf(op), {}};
-  TFDIST_RETURN_IF_ERROR(peers.Allreduce(spec, staging_, count, staging_));
-  TFDIST_RETURN_IF_ERROR(driver_->Copy(part, staging_, bytes, stream));
-  return AwaitCopies(stream, wait);  // the memory is used again, or grows
-}
-
-// No copy is under way when it grows.
-Status HostHierarchy::ReserveStaging(int64_t bytes) {
-  if (bytes <= staging_bytes_) return Status::Ok();
-  if (staging_ != nullptr) TFDIST_RETURN_IF_ERROR(driver_->FreeHost(staging_));
-  staging_ = nullptr;
-  staging_bytes_ = 0;
-  TFDIST_RETURN_IF_ERROR(driver_->AllocateHost(bytes, &staging_));
-  staging_bytes_ = bytes;
-  return Status::Ok();
-}
-
-Status HostHierarchy::AwaitCopies(CudaStream stream, Wait* wait) {
-  TFDIST_RETURN_IF_ERROR(driver_->Record(copied_, stream));
-  wait->Begin();
-  while (true) {
-    bool happened = false;
-    TFDIST_RETURN_IF_ERROR(driver_->HasHappened(copied_, &happened));
-    if (happened) return Status::Ok();
-    TFDIST_RETURN_IF_ERROR(check_());
-    TFDIST_RETURN_IF_ERROR(Check(*wait));
-    TFDIST_RETURN_IF_ERROR(wait->Pause(topology_, Nobody));
-  }
+  const auto reduce = [&](char* copy) { return peers.Allreduce(spec, copy, count, copy); };
+  return staging_.Run(part, count * SizeOf(wire), reduce, stream, wait);
 }
 
 Status HostHierarchy::Check(const Wait& wait) {

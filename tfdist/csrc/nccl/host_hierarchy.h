@@ -20,6 +20,7 @@
 #include "core/wire/communicator.h"
 #include "core/wire/wait.h"
 #include "cuda/cuda_driver.h"
+#include "nccl/host_staging.h"
 #include "nccl/nccl_ranks.h"
 
 namespace tfdist {
@@ -46,10 +47,6 @@ class HostHierarchy {
   static Status Open(const Setup& setup, Communicator* transport, Wait* wait,
                      std::unique_ptr<HostHierarchy>* hierarchy);
 
-  ~HostHierarchy();
-  HostHierarchy(const HostHierarchy&) = delete;
-  HostHierarchy& operator=(const HostHierarchy&) = delete;
-
   // Reduces `count` elements of `buffer`, which has room for Padded(count), in place.
   Status Allreduce(char* buffer, int64_t count, DType wire, NcclOperator op, CudaStream stream,
                    Wait* wait);
@@ -67,19 +64,13 @@ class HostHierarchy {
                           Wait* wait);
   Status AllreduceByTransport(char* part, int64_t count, DType wire, NcclOperator op,
                               CudaStream stream, Wait* wait);
-  Status AwaitCopies(CudaStream stream, Wait* wait);
-  Status ReserveStaging(int64_t bytes);
 
-  CudaDriver* const driver_;
   const Topology& topology_;
-  const std::function<Status()> check_;
   std::unique_ptr<Communicator> host_;   // the ranks of this host
   std::unique_ptr<Communicator> peers_;  // those of this local rank
   std::unique_ptr<NcclRanks> within_;
   std::unique_ptr<NcclRanks> between_;  // null: the transport reduces between hosts
-  CudaEvent copied_ = nullptr;
-  void* staging_ = nullptr;  // a part in the host's memory
-  int64_t staging_bytes_ = 0;
+  HostStaging staging_;                 // a part in the host's memory
   FusionBuffer scratch_;
 };
 

@@ -78,10 +78,6 @@ Status NcclDevice::Prepare(const Call& call) {
   TFDIST_RETURN_IF_ERROR(Open());
   const DeviceReduce reduce = ReduceOf(call, call.weighted ? 1 : -1, spec_.topology);
   if (call.operation == Operation::kAllreduce) {
-    if (call.reduction == Reduction::kAdasum) {
-      KernelCache kernels(libraries_.compiler, spec_.config.kernel_cache);
-      TFDIST_RETURN_IF_ERROR(collective_->OpenAdasum(facts_, &kernels));
-    }
     return collective_->PrepareAllreduce(reduce, *call.tensors);
   }
   if (call.operation == Operation::kReduceScatter) {
@@ -107,7 +103,7 @@ Status NcclDevice::Join(const Status& prepared, Communicator* transport, Wait* w
     TFDIST_RETURN_IF_ERROR(HostHierarchy::Open(setup, transport, wait, &hierarchy_));
   }
   ranks_ = std::move(ranks);
-  collective_->Connect(ranks_.get(), hierarchy_.get());
+  collective_->Connect(transport, ranks_.get(), hierarchy_.get());
   CompletionThread::Watch watch;
   watch.check = [this] { return CheckRanks(); };
   watch.verdict = [this] { return Verdict(); };

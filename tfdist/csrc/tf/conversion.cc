@@ -17,47 +17,20 @@ Status FromTensorFlow(const absl::Status& status) {
 }
 
 Status ToDType(tensorflow::DataType dtype, DType* out) {
-  switch (dtype) {
-    case tensorflow::DT_BOOL:
-      *out = DType::kBool;
-      return Status::Ok();
-    case tensorflow::DT_UINT8:
-      *out = DType::kUint8;
-      return Status::Ok();
-    case tensorflow::DT_INT8:
-      *out = DType::kInt8;
-      return Status::Ok();
-    case tensorflow::DT_UINT16:
-      *out = DType::kUint16;
-      return Status::Ok();
-    case tensorflow::DT_INT16:
-      *out = DType::kInt16;
-      return Status::Ok();
-    case tensorflow::DT_INT32:
-      *out = DType::kInt32;
-      return Status::Ok();
-    case tensorflow::DT_INT64:
-      *out = DType::kInt64;
-      return Status::Ok();
-    case tensorflow::DT_HALF:
-      *out = DType::kFloat16;
-      return Status::Ok();
-    case tensorflow::DT_BFLOAT16:
-      *out = DType::kBfloat16;
-      return Status::Ok();
-    case tensorflow::DT_FLOAT:
-      *out = DType::kFloat32;
-      return Status::Ok();
-    case tensorflow::DT_DOUBLE:
-      *out = DType::kFloat64;
-      return Status::Ok();
-    default:
-      return Status(
-          StatusCode::kInvalidArgument,
-          "collectives carry bool, (u)int8, (u)int16, int32, int64, float16, bfloat16, float32 and "
-          "float64; received " +
-              tensorflow::DataTypeString(dtype) + ". Cast the tensor first.");
-  }
+  static constexpr std::pair<tensorflow::DataType, DType> kPairs[] = {
+      {tensorflow::DT_BOOL, DType::kBool},         {tensorflow::DT_UINT8, DType::kUint8},
+      {tensorflow::DT_INT8, DType::kInt8},         {tensorflow::DT_UINT16, DType::kUint16},
+      {tensorflow::DT_INT16, DType::kInt16},       {tensorflow::DT_INT32, DType::kInt32},
+      {tensorflow::DT_INT64, DType::kInt64},       {tensorflow::DT_HALF, DType::kFloat16},
+      {tensorflow::DT_BFLOAT16, DType::kBfloat16}, {tensorflow::DT_FLOAT, DType::kFloat32},
+      {tensorflow::DT_DOUBLE, DType::kFloat64},
+  };
+  if (FindDType(kPairs, dtype, out)) return Status::Ok();
+  return Status(
+      StatusCode::kInvalidArgument,
+      "collectives carry bool, (u)int8, (u)int16, int32, int64, float16, bfloat16, float32 and "
+      "float64; received " +
+          tensorflow::DataTypeString(dtype) + ". Cast the tensor first.");
 }
 
 Status ToTensorView(const tensorflow::Tensor& tensor, TensorView* out) {

@@ -3,8 +3,10 @@
 #ifndef TFDIST_TF_CONVERSION_H_
 #define TFDIST_TF_CONVERSION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "core/engine/engine.h"
 #include "core/value/status.h"
@@ -17,6 +19,17 @@ namespace tfdist {
 // Same code, same message.
 absl::Status ToTensorFlow(const Status& status);
 Status FromTensorFlow(const absl::Status& status);
+
+// The type that belongs to one of another library; false where none does.
+template <typename From, size_t kPairs>
+bool FindDType(const std::pair<From, DType> (&pairs)[kPairs], From from, DType* found) {
+  for (const auto& pair : pairs) {
+    if (pair.first != from) continue;
+    *found = pair.second;
+    return true;
+  }
+  return false;
+}
 
 // kInvalidArgument for a dtype that collectives do not carry.
 Status ToDType(tensorflow::DataType dtype, DType* out);

@@ -1,6 +1,7 @@
 #include "core/algorithm/fused_collective.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -57,6 +58,7 @@ FusedCollective::FusedCollective(const Call& call, Communicator* communicator, c
       window_(host.topology, host.window.get(), wait) {}
 
 Status FusedCollective::Prepare() {
+  if (!TravelsInBuckets(call_.operation)) return Status::Ok();
   const bool broadcast = call_.operation == Operation::kBroadcast;
   std::vector<DType> dtypes;
   std::vector<int64_t> bytes;
@@ -294,21 +296,24 @@ Status FusedCollective::ReduceScatterHosts(const ReduceSpec& spec, const FusedVi
   return Status::Ok();
 }
 
-Status FusedCollective::Broadcast() {
-  const std::vector<int>& ranks = communicator_->topology().world_ranks;
-  const auto root = std::find(ranks.begin(), ranks.end(), call_.root) - ranks.begin();
+Status FusedCollective::Broadcast(int root, const std::vector<TensorView>& outputs) {
+  for (size_t i = 0; i < outputs.size() && communicator_->rank() == root; ++i) {
+    const TensorView& input = (*call_.tensors)[i];
+    if (outputs[i].data == input.data || input.bytes() == 0) continue;
+    std::memcpy(outputs[i].data, input.data, static_cast<size_t>(input.bytes()));
+  }
   for (const Bucket& bucket : *plan_) {
-    TFDIST_RETURN_IF_ERROR(BroadcastBucket(static_cast<int>(root), bucket));
+    TFDIST_RETURN_IF_ERROR(BroadcastBucket(root, bucket, outputs));
   }
   return Status::Ok();
 }
 
-Status FusedCollective::BroadcastBucket(int root, const Bucket& bucket) {
+Status FusedCollective::BroadcastBucket(int root, const Bucket& bucket,
+                                        const std::vector<TensorView>& outputs) {
   const BucketScope recorded = Recorded(bucket);
-  const std::vector<TensorView>& tensors = *call_.tensors;
   Conversion as_it_is;
-  as_it_is.wire = tensors[bucket[0]].dtype;
-  const FusedView view = ViewOf(as_it_is, tensors, bucket);
+  as_it_is.wire = outputs[bucket[0]].dtype;
+  const FusedView view = ViewOf(as_it_is, outputs, bucket);
   if (OnOneHost()) return window_.Broadcast(root, view);
   const int64_t bytes = view.count() * SizeOf(view.wire());
   if (view.Memory() != nullptr) return collective_.Broadcast(root, view.Memory(), bytes);

@@ -50,7 +50,7 @@ class FusedCollective {
   static double ShareOf(const Call& call, const Agreement& agreement, int rank);
 
   // Plans, and reserves all memory: before the ranks agree, so that a lack of it on one rank
-  // becomes everybody's error instead of a wait. For allreduce, reducescatter and broadcast.
+  // becomes everybody's error instead of a wait. Does nothing where no buckets travel.
   Status Prepare();
 
   // outputs[i] has the shape of tensor i and may be the same memory.
@@ -59,8 +59,8 @@ class FusedCollective {
   // outputs[i] has this rank's rows of tensor i (OwnRows); not the same memory.
   Status ReduceScatter(const Agreement& agreement, const std::vector<TensorView>& outputs);
 
-  // Overwrites the tensors.
-  Status Broadcast();
+  // outputs[i] has the shape of tensor i and may be the same memory.
+  Status Broadcast(int root, const std::vector<TensorView>& outputs);
 
   // The rows that each rank gives, which is all that Allgather and Alltoall need to know of the
   // others: rows[i * size + r] of tensor i, and received[r] for this rank. `equal` tells whether
@@ -98,7 +98,7 @@ class FusedCollective {
                              const std::vector<TensorView>& outputs);
   Status ReduceScatterHosts(const ReduceSpec& spec, const FusedView& input,
                             const std::vector<int64_t>& offsets, const FusedView& output);
-  Status BroadcastBucket(int root, const Bucket& bucket);
+  Status BroadcastBucket(int root, const Bucket& bucket, const std::vector<TensorView>& outputs);
   Status AllgatherTensor(const TensorView& input, const std::vector<int64_t>& bytes, void* output);
   Status ExchangeRows(const std::vector<int64_t>& own);
 

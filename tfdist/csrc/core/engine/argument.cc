@@ -14,6 +14,12 @@ std::string CheckNames(const std::string& call, size_t names, size_t tensors) {
          std::to_string(tensors) + " tensors; expected one name for each tensor.";
 }
 
+std::string CheckCounts(const std::string& call, size_t names, size_t inputs, size_t outputs) {
+  if (names != inputs || inputs == outputs) return CheckNames(call, names, inputs);
+  return call + " received " + std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
+         " outputs; expected one output for each input.";
+}
+
 std::string TensorTitle(const std::string& call, const std::string& name) {
   return call + ": tensor " + Quoted(name);
 }
@@ -58,16 +64,23 @@ std::string CheckOutput(const std::string& call, const std::string& name, DType 
          ShapeString(shape) + ".";
 }
 
+// Where each has the shape of its input.
+std::string CheckOutputs(const std::string& call, const std::vector<std::string>& names,
+                         const std::vector<TensorView>& inputs,
+                         const std::vector<TensorView>& outputs) {
+  std::string error;
+  for (size_t i = 0; i < inputs.size() && error.empty(); ++i) {
+    error = CheckOutput(call, names[i], inputs[i].dtype, inputs[i].shape, outputs[i]);
+  }
+  return error;
+}
+
 // What all reductions ask for; the outputs are looked at by the caller.
 std::string CheckReduction(const std::string& call, const AllreduceOptions& options,
                            const std::vector<TensorView>& inputs,
                            const std::vector<TensorView>& outputs) {
-  std::string error = CheckNames(call, options.tensor_names.size(), inputs.size());
+  std::string error = CheckCounts(call, options.tensor_names.size(), inputs.size(), outputs.size());
   if (!error.empty()) return error;
-  if (inputs.size() != outputs.size()) {
-    return call + " received " + std::to_string(inputs.size()) + " inputs and " +
-           std::to_string(outputs.size()) + " outputs; expected one output for each input.";
-  }
   if (!std::isfinite(options.prescale) || !std::isfinite(options.postscale)) {
     return call + " received prescale " + std::to_string(options.prescale) + " and postscale " +
            std::to_string(options.postscale) + "; expected finite numbers.";
@@ -90,12 +103,8 @@ std::string CheckReduction(const std::string& call, const AllreduceOptions& opti
 std::string CheckAllreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
                            const std::vector<TensorView>& outputs) {
   const std::string call = "allreduce " + Quoted(options.name);
-  std::string error = CheckReduction(call, options, inputs, outputs);
-  for (size_t i = 0; i < inputs.size() && error.empty(); ++i) {
-    error =
-        CheckOutput(call, options.tensor_names[i], inputs[i].dtype, inputs[i].shape, outputs[i]);
-  }
-  return error;
+  const std::string error = CheckReduction(call, options, inputs, outputs);
+  return error.empty() ? CheckOutputs(call, options.tensor_names, inputs, outputs) : error;
 }
 
 std::string CheckReduceScatter(const AllreduceOptions& options,
@@ -121,20 +130,20 @@ std::string CheckReduceScatter(const AllreduceOptions& options,
   return error;
 }
 
-std::string CheckBroadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors,
-                           const Topology& topology) {
+std::string CheckBroadcast(const BroadcastOptions& options, const std::vector<TensorView>& inputs,
+                           const std::vector<TensorView>& outputs, const Topology& topology) {
   const std::string call = "broadcast " + Quoted(options.name);
-  std::string error = CheckNames(call, options.tensor_names.size(), tensors.size());
+  std::string error = CheckCounts(call, options.tensor_names.size(), inputs.size(), outputs.size());
   if (!error.empty()) return error;
   const std::vector<int>& ranks = topology.world_ranks;
   if (std::count(ranks.begin(), ranks.end(), options.root) == 0) {
     return call + " received root " + std::to_string(options.root) + "; expected one of " +
            RankList(ranks) + ".";
   }
-  for (size_t i = 0; i < tensors.size() && error.empty(); ++i) {
-    error = CheckTensor(call, options.tensor_names[i], tensors[i]);
+  for (size_t i = 0; i < inputs.size() && error.empty(); ++i) {
+    error = CheckTensor(call, options.tensor_names[i], inputs[i]);
   }
-  return error;
+  return error.empty() ? CheckOutputs(call, options.tensor_names, inputs, outputs) : error;
 }
 
 std::string CheckAllgather(const GatherOptions& options, const std::vector<TensorView>& inputs) {

@@ -14,8 +14,8 @@ namespace tfdist {
 
 std::string CheckAllreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
                            const std::vector<TensorView>& outputs);
-std::string CheckBroadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors,
-                           const Topology& topology);
+std::string CheckBroadcast(const BroadcastOptions& options, const std::vector<TensorView>& inputs,
+                           const std::vector<TensorView>& outputs, const Topology& topology);
 std::string CheckReduceScatter(const AllreduceOptions& options,
                                const std::vector<TensorView>& inputs,
                                const std::vector<TensorView>& outputs, const Topology& topology);

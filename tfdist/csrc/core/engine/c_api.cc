@@ -1,13 +1,11 @@
 #include "core/engine/c_api.h"
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,62 +55,14 @@ int Guarded(char* message, int message_size, const Body& body) {
   }
 }
 
-constexpr int64_t kLeastWindowBytes = 64 << 10;
-constexpr int64_t kMostWindowBytes = 1 << 30;
-
-Status CheckConfig(const EngineConfig& config) {
-  if (!std::isfinite(config.stall_shutdown_seconds) || config.stall_shutdown_seconds <= 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "stall_shutdown_seconds is " + std::to_string(config.stall_shutdown_seconds) +
-                      "; expected a positive number, because no wait may last for ever.");
-  }
-  if (!std::isfinite(config.stall_warning_seconds) || config.stall_warning_seconds < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "stall_warning_seconds is " + std::to_string(config.stall_warning_seconds) +
-                      "; expected a number of seconds, or 0 for no warning.");
-  }
-  if (config.fusion_threshold_bytes < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "fusion_threshold_bytes is " + std::to_string(config.fusion_threshold_bytes) +
-                      "; expected a number of bytes, or 0 to send every tensor alone.");
-  }
-  if (config.hierarchy < Hierarchy::kNone || config.hierarchy > Hierarchy::kTransport) {
-    return Status(StatusCode::kInvalidArgument,
-                  "the hierarchy of hosts is number " +
-                      std::to_string(static_cast<int>(config.hierarchy)) + "; expected 0 to 2.");
-  }
-  if (config.window_bytes != 0 &&
-      (config.window_bytes < kLeastWindowBytes || config.window_bytes > kMostWindowBytes)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "the shared memory of a rank is " + std::to_string(config.window_bytes) +
-                      " bytes; expected " + std::to_string(kLeastWindowBytes) + " to " +
-                      std::to_string(kMostWindowBytes) + ", or 0 for none.");
-  }
-  return Status::Ok();
-}
-
-std::vector<std::string> Lines(const char* text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text != nullptr ? text : "");
-  for (std::string line; std::getline(stream, line);) {
-    if (!line.empty()) lines.push_back(line);
-  }
-  return lines;
-}
-
-EngineConfig ConfigOf(const tfdist_settings& settings) {
-  EngineConfig config;
-  config.stall_warning_seconds = settings.stall_warning_seconds;
-  config.stall_shutdown_seconds = settings.stall_shutdown_seconds;
-  config.fusion_threshold_bytes = settings.fusion_threshold_bytes;
-  config.window_bytes = settings.window_bytes;
-  config.nccl_libraries = Lines(settings.nccl_libraries);
-  config.nvrtc_libraries = Lines(settings.nvrtc_libraries);
-  config.nvtx_libraries = Lines(settings.nvtx_libraries);
-  config.kernel_cache = settings.kernel_cache != nullptr ? settings.kernel_cache : "";
-  config.hierarchy = static_cast<Hierarchy>(settings.hierarchy);
-  config.process = settings.process;
-  return config;
+// Runs `body` with the engine of all ranks.
+template <typename Body>
+int OnEngine(char* message, int message_size, const Body& body) {
+  return Guarded(message, message_size, [&] {
+    std::shared_ptr<Engine> engine;
+    TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
+    return body(engine.get());
+  });
 }
 
 // `what` is for the message: "the report on the GPUs".
@@ -132,11 +82,13 @@ Status ReadMetrics(char* json, int json_size) {
   return CopyOut(text, "the text of the metrics", json, json_size);
 }
 
-Status Init(const char* transport, const Membership& membership, const EngineConfig& config) {
+Status Init(const char* transport, const Membership& membership, const char* settings) {
   static std::mutex* const mutex = new std::mutex;  // two threads must not start two engines
   std::lock_guard<std::mutex> lock(*mutex);
   if (World::Get() != nullptr) return Status::Ok();
-  TFDIST_RETURN_IF_ERROR(CheckConfig(config));
+  EngineConfig config;
+  TFDIST_RETURN_IF_ERROR(ReadSettings(settings, &config));
+  TFDIST_RETURN_IF_ERROR(CheckSettings(config));
   std::unique_ptr<Communicator> communicator;
   TFDIST_RETURN_IF_ERROR(
       MakeCommunicator(transport != nullptr ? transport : "", config, membership, &communicator));
@@ -157,15 +109,7 @@ Status Shutdown(bool clean) {
   return ended;
 }
 
-Status Barrier(const char* name) {
-  std::shared_ptr<Engine> engine;
-  TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
-  return engine->Barrier(name != nullptr ? name : "");
-}
-
-Status Gather(const char* name, const int* mine, int count, int* all) {
-  std::shared_ptr<Engine> engine;
-  TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
+Status Gather(Engine* engine, const char* name, const int* mine, int count, int* all) {
   GatherOptions options;
   options.name = name;
   options.tensor_names = {name};
@@ -189,10 +133,10 @@ void EndWithStatus(int exit_status, void*) {
   if (code == static_cast<int>(StatusCode::kFailedPrecondition)) std::_Exit(1);
 }
 
-Status Tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy) {
-  std::shared_ptr<Engine> engine;
-  TFDIST_RETURN_IF_ERROR(World::Find(0, &engine));
-  return engine->Tune({fusion_threshold_bytes, chunk_bytes, static_cast<Hierarchy>(hierarchy)});
+Status ParseHierarchy(const char* name, Hierarchy* hierarchy) {
+  if (FindHierarchy(name, hierarchy)) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument, std::string("the hierarchy of hosts is '") + name +
+                                                  "'; expected off, nccl or mpi.");
 }
 
 Status ParseDType(const char* name, DType* dtype) {
@@ -227,25 +171,27 @@ Status Plan(const char* const* dtypes, const int64_t* bytes, int count, int64_t 
   return Status::Ok();
 }
 
-template <typename ValueOf>
-int FromTopology(const ValueOf& value_of) {
+template <typename Value>
+int FromTopology(Value Topology::* value) {
   const std::shared_ptr<Engine> engine = World::Get();
-  return engine == nullptr ? -1 : static_cast<int>(value_of(engine->communicator().topology()));
+  return engine == nullptr ? -1 : static_cast<int>(engine->communicator().topology().*value);
 }
 
 }  // namespace
 }  // namespace tfdist
 
+using tfdist::Engine;
 using tfdist::FromTopology;
+using tfdist::OnEngine;
 using tfdist::Topology;
 
 int tfdist_init(const char* transport, const int* ranks, int count, int mpi_communicator,
-                const tfdist_settings* settings, char* message, int message_size) {
+                const char* settings, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] {
     tfdist::Membership membership;
     if (count > 0) membership.ranks.assign(ranks, ranks + count);
     membership.mpi_communicator = mpi_communicator;
-    return tfdist::Init(transport, membership, tfdist::ConfigOf(*settings));
+    return tfdist::Init(transport, membership, settings);
   });
 }
 
@@ -256,42 +202,21 @@ int tfdist_shutdown(int clean, char* message, int message_size) {
 void tfdist_shutdown_at_exit(void) { on_exit(tfdist::EndWithStatus, nullptr); }
 
 void tfdist_note_ended(int rank) {
-  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  const std::shared_ptr<Engine> engine = tfdist::World::Get();
   if (engine != nullptr) engine->NoteEnded(rank);
 }
 
 int tfdist_is_initialized(void) { return tfdist::World::Get() != nullptr ? 1 : 0; }
 
-int tfdist_rank(void) {
-  return FromTopology([](const Topology& topology) { return topology.rank; });
-}
-
-int tfdist_size(void) {
-  return FromTopology([](const Topology& topology) { return topology.size; });
-}
-
-int tfdist_local_rank(void) {
-  return FromTopology([](const Topology& topology) { return topology.local_rank; });
-}
-
-int tfdist_local_size(void) {
-  return FromTopology([](const Topology& topology) { return topology.local_size; });
-}
-
-int tfdist_cross_rank(void) {
-  return FromTopology([](const Topology& topology) { return topology.cross_rank; });
-}
-
-int tfdist_cross_size(void) {
-  return FromTopology([](const Topology& topology) { return topology.cross_size; });
-}
-
-int tfdist_is_homogeneous(void) {
-  return FromTopology([](const Topology& topology) { return topology.is_homogeneous; });
-}
-
+int tfdist_rank(void) { return FromTopology(&Topology::rank); }
+int tfdist_size(void) { return FromTopology(&Topology::size); }
+int tfdist_local_rank(void) { return FromTopology(&Topology::local_rank); }
+int tfdist_local_size(void) { return FromTopology(&Topology::local_size); }
+int tfdist_cross_rank(void) { return FromTopology(&Topology::cross_rank); }
+int tfdist_cross_size(void) { return FromTopology(&Topology::cross_size); }
+int tfdist_is_homogeneous(void) { return FromTopology(&Topology::is_homogeneous); }
 double tfdist_communication_seconds(void) {
-  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  const std::shared_ptr<Engine> engine = tfdist::World::Get();
   return engine == nullptr ? -1 : engine->communication_seconds();
 }
 
@@ -301,18 +226,11 @@ int tfdist_read_metrics(char* json, int json_size, char* message, int message_si
 }
 
 int tfdist_check(char* message, int message_size) {
-  return tfdist::Guarded(message, message_size, [] {
-    std::shared_ptr<tfdist::Engine> engine;
-    TFDIST_RETURN_IF_ERROR(tfdist::World::Find(0, &engine));
-    return engine->End();
-  });
+  return OnEngine(message, message_size, [](Engine* engine) { return engine->End(); });
 }
 
 int tfdist_check_place(char* message, int message_size) {
-  return tfdist::Guarded(message, message_size, [] {
-    std::shared_ptr<tfdist::Engine> engine;
-    return tfdist::World::Find(0, &engine);
-  });
+  return OnEngine(message, message_size, [](Engine*) { return tfdist::Status::Ok(); });
 }
 
 int tfdist_shrink(char* message, int message_size) {
@@ -320,38 +238,38 @@ int tfdist_shrink(char* message, int message_size) {
 }
 
 int tfdist_timeline_start(const char* path, int mark_cycles, char* message, int message_size) {
-  return tfdist::Guarded(message, message_size, [&] {
-    std::shared_ptr<tfdist::Engine> engine;
-    TFDIST_RETURN_IF_ERROR(tfdist::World::Find(0, &engine));
-    return engine->StartTimeline(path, mark_cycles != 0);
-  });
+  return OnEngine(message, message_size,
+                  [&](Engine* engine) { return engine->StartTimeline(path, mark_cycles != 0); });
 }
 
 void tfdist_timeline_stop(void) {
-  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  const std::shared_ptr<Engine> engine = tfdist::World::Get();
   if (engine != nullptr && !tfdist::World::IsForked()) engine->timeline().Stop();
 }
 
-int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy, char* message,
-                int message_size) {
-  return tfdist::Guarded(message, message_size, [&] {
-    return tfdist::Tune(fusion_threshold_bytes, chunk_bytes, hierarchy);
+int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, const char* hierarchy,
+                char* message, int message_size) {
+  return OnEngine(message, message_size, [&](Engine* engine) {
+    tfdist::Tuning tuning{fusion_threshold_bytes, chunk_bytes, tfdist::Hierarchy::kNone};
+    TFDIST_RETURN_IF_ERROR(tfdist::ParseHierarchy(hierarchy, &tuning.hierarchy));
+    return engine->Tune(tuning);
   });
 }
 
 int64_t tfdist_most_chunk_bytes(void) {
-  const std::shared_ptr<tfdist::Engine> engine = tfdist::World::Get();
+  const std::shared_ptr<Engine> engine = tfdist::World::Get();
   return engine == nullptr ? -1 : engine->MostChunkBytes();
 }
 
 int tfdist_barrier(const char* name, char* message, int message_size) {
-  return tfdist::Guarded(message, message_size, [&] { return tfdist::Barrier(name); });
+  return OnEngine(message, message_size,
+                  [&](Engine* engine) { return engine->Barrier(name != nullptr ? name : ""); });
 }
 
 int tfdist_gather(const char* name, const int* mine, int count, int* all, char* message,
                   int message_size) {
-  return tfdist::Guarded(message, message_size,
-                         [&] { return tfdist::Gather(name, mine, count, all); });
+  return OnEngine(message, message_size,
+                  [&](Engine* engine) { return tfdist::Gather(engine, name, mine, count, all); });
 }
 
 void tfdist_set_calling_thread(const char* name) { tfdist::SetCallingThread(name); }
@@ -378,11 +296,13 @@ int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int cou
 
 uint64_t tfdist_digest(const void* bytes, int64_t count) { return tfdist::Digest(bytes, count); }
 
-int tfdist_describe_gpus(const tfdist_settings* settings, char* json, int json_size, char* message,
+int tfdist_describe_gpus(const char* settings, char* json, int json_size, char* message,
                          int message_size) {
   return tfdist::Guarded(message, message_size, [&] {
-    return tfdist::CopyOut(tfdist::DescribeDevices(tfdist::ConfigOf(*settings)),
-                           "the report on the GPUs", json, json_size);
+    tfdist::EngineConfig config;
+    TFDIST_RETURN_IF_ERROR(tfdist::ReadSettings(settings, &config));
+    return tfdist::CopyOut(tfdist::DescribeDevices(config), "the report on the GPUs", json,
+                           json_size);
   });
 }
 

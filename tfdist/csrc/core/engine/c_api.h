@@ -15,27 +15,14 @@
 extern "C" {
 #endif
 
-// The fields of EngineConfig (engine_config.h).
-struct tfdist_settings {
-  double stall_warning_seconds;
-  double stall_shutdown_seconds;
-  int64_t fusion_threshold_bytes;
-  int64_t window_bytes;
-  const char* nccl_libraries;  // a path a line, as the two below; null: none
-  const char* nvrtc_libraries;
-  const char* nvtx_libraries;
-  const char* kernel_cache;  // null: nothing is kept
-  int hierarchy;             // Hierarchy (engine_config.h), as a number
-  int64_t process;           // of the system, if it prints its stacks on SIGUSR1; else 0
-};
-
 // Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
 // nothing when there is an engine already. The ranks are those of the launched job with the numbers
 // ranks[0], ranks[1], ... where `count` is not 0, those of the MPI communicator with this Fortran
-// handle where it is not negative, else all.
+// handle where it is not negative, else all. `settings` has each setting of the engine as
+// "name=value\n" (ReadSettings in engine_config.h).
 TFDIST_EXPORT int tfdist_init(const char* transport, const int* ranks, int count,
-                              int mpi_communicator, const struct tfdist_settings* settings,
-                              char* message, int message_size);
+                              int mpi_communicator, const char* settings, char* message,
+                              int message_size);
 
 // Ends it. clean = 1: all ranks call it and it waits for them. clean = 0: this process is failing,
 // so it waits for nobody and leaves MPI as it is. Without an engine it does nothing.
@@ -87,9 +74,10 @@ TFDIST_EXPORT int tfdist_timeline_start(const char* path, int mark_cycles, char*
 // Writes what is there and ends the recording of this rank; does nothing where there is none.
 TFDIST_EXPORT void tfdist_timeline_stop(void);
 
-// How collectives run from now on (Tuning in engine.h); all ranks call it alike.
-TFDIST_EXPORT int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes, int hierarchy,
-                              char* message, int message_size);
+// How collectives run from now on (Tuning in tuning.h); all ranks call it alike. `hierarchy` is
+// "off", "nccl" or "mpi".
+TFDIST_EXPORT int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes,
+                              const char* hierarchy, char* message, int message_size);
 
 // The most that tfdist_tune takes as chunk_bytes, 0 where the ranks share no memory; -1 when there
 // is no engine.
@@ -123,9 +111,9 @@ TFDIST_EXPORT int tfdist_plan_buckets(const char* const* dtypes, const int64_t* 
 TFDIST_EXPORT uint64_t tfdist_digest(const void* bytes, int64_t count);
 
 // What the GPUs of this machine can be used with (device_report.h), as JSON with a terminating
-// zero. Needs no engine. Fails where `json_size` bytes are too few.
-TFDIST_EXPORT int tfdist_describe_gpus(const struct tfdist_settings* settings, char* json,
-                                       int json_size, char* message, int message_size);
+// zero. `settings` as for tfdist_init. Needs no engine. Fails where `json_size` bytes are too few.
+TFDIST_EXPORT int tfdist_describe_gpus(const char* settings, char* json, int json_size,
+                                       char* message, int message_size);
 
 // JSON: {"tensorflow": ..., "mpi": ..., "compiler": ...}. Static memory.
 TFDIST_EXPORT const char* tfdist_build_info(void);

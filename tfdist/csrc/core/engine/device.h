@@ -1,8 +1,9 @@
 // A GPU for the collectives of one engine. An interface: who knows GPUs implements it and registers
 // how it is made. Agrees on nothing with other ranks: the engine has done that.
 //
-// A collective puts its work into a stream of the device's own and returns; nothing waits for the
-// GPU. All ranks run the same ones in the same order. For one thread at a time, but for Mark.
+// A collective puts its work into a stream of the device's own and returns. Nothing waits for the
+// GPU, but for the caller of one that goes through the host: Adasum, and Hierarchy::kTransport. All
+// ranks run the same ones in the same order. For one thread at a time, but for Mark.
 #ifndef TFDIST_CORE_ENGINE_DEVICE_H_
 #define TFDIST_CORE_ENGINE_DEVICE_H_
 
@@ -36,7 +37,7 @@ class Device {
   virtual Status Prepare(const Call& call) = 0;
 
   // Connects the GPUs of all ranks, once; all ranks call it. Where `prepared`, which Prepare has
-  // said, is an error on any rank, all get it.
+  // said, is an error on any rank, all get it. `transport` outlives it; collectives use it too.
   virtual Status Join(const Status& prepared, Communicator* transport, Wait* wait) = 0;
   virtual bool joined() const = 0;
 

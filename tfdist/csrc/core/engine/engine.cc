@@ -38,6 +38,24 @@ bool TakesZeros(const Call& call) {
   }
 }
 
+Call CallOf(Operation operation, const AllreduceOptions& options,
+            const std::vector<TensorView>& tensors) {
+  Call call = CallOf(operation, options.name, &options.tensor_names, &tensors);
+  call.reduction = options.reduction;
+  call.compression = options.compression;
+  call.prescale = options.prescale;
+  call.postscale = options.postscale;
+  call.weighted = options.weighted;
+  call.weight = options.weight;
+  return call;
+}
+
+// The others are on their way to the device's collective already.
+Status Missing(const Status& allocated) {
+  if (allocated.ok()) return allocated;
+  return Status(StatusCode::kInternal, "no memory for a result: " + allocated.message());
+}
+
 Device::Made MadeOf(const OnGpu& gpu) { return {gpu.stream, gpu.mark}; }
 
 std::vector<int> JoinedRanks(const Agreement& agreement, const Topology& topology) {
@@ -145,179 +163,117 @@ Status Engine::Agree(const Call& call, Wait* wait, Agreement* agreement) {
                     "may run.");
 }
 
-Call Engine::CallOf(Operation operation, const AllreduceOptions& options,
-                    const std::vector<TensorView>& tensors) const {
-  Call call;
-  call.operation = operation;
-  call.name = options.name;
-  call.reduction = options.reduction;
-  call.compression = options.compression;
-  call.prescale = options.prescale;
-  call.postscale = options.postscale;
-  call.weighted = options.weighted;
-  call.weight = options.weight;
-  call.fusion_threshold_bytes = tuning_.fusion_threshold_bytes;
-  call.tensor_names = &options.tensor_names;
-  call.tensors = &tensors;
-  return call;
-}
-
-Call Engine::CallOf(const BroadcastOptions& options, const std::vector<TensorView>& tensors) const {
-  Call call;
-  call.operation = Operation::kBroadcast;
-  call.name = options.name;
-  call.root = options.root;
-  call.fusion_threshold_bytes = tuning_.fusion_threshold_bytes;
-  call.tensor_names = &options.tensor_names;
-  call.tensors = &tensors;
-  return call;
+// In the turn of the call, from the check of this rank's arguments, which `call->error` has, to its
+// end. Errors of `body` are kept.
+Status Engine::Run(Call* call, const OnGpu* gpu, const Body& body, int64_t place) {
+  const Turn turn(this, gpu, place);
+  const Stopwatch stopwatch(&busy_ns_);
+  TFDIST_RETURN_IF_ERROR(CheckUsable());
+  if (TravelsInBuckets(call->operation)) {
+    call->fusion_threshold_bytes = tuning_.fusion_threshold_bytes;
+  }
+  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(*call); });
+  FusedCollective fused(*call, communicator_.get(), host_, &wait, &buffers_);
+  if (gpu != nullptr) {
+    call->error = PrepareDevice(*gpu, call);
+  } else if (call->error.empty()) {
+    call->error = fused.Prepare().message();
+  }
+  Agreement agreement;
+  TFDIST_RETURN_IF_ERROR(Agree(*call, &wait, &agreement));
+  return Keep(body({&fused, &agreement, &wait}));
 }
 
 Status Engine::Allreduce(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
                          const std::vector<TensorView>& outputs, const OnGpu* gpu) {
-  const Turn turn(this, gpu, options.place);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
   Call call = CallOf(Operation::kAllreduce, options, inputs);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
   call.error = CheckAllreduce(options, inputs, outputs);
-  if (gpu != nullptr) {
-    call.error = PrepareDevice(*gpu, &call);
-  } else if (call.error.empty()) {
-    call.error = fused.Prepare().message();
-  }
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  if (gpu == nullptr) return Keep(fused.Allreduce(agreement, outputs));
-  const double share = FusedCollective::ShareOf(call, agreement, communicator_->rank());
-  return RunOnDevice(call, *gpu, &wait, [&](Device* device) {
-    return device->Allreduce(call, share, outputs, MadeOf(*gpu), &wait);
-  });
+  const auto body = [&](const Agreed& agreed) {
+    if (gpu == nullptr) return agreed.fused->Allreduce(*agreed.agreement, outputs);
+    const double share = FusedCollective::ShareOf(call, *agreed.agreement, communicator_->rank());
+    return RunOnDevice(call, *gpu, agreed.wait, [&](Device* device) {
+      return device->Allreduce(call, share, outputs, MadeOf(*gpu), agreed.wait);
+    });
+  };
+  return Run(&call, gpu, body, options.place);
 }
 
 Status Engine::ReduceScatter(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
                              const std::vector<TensorView>& outputs, const OnGpu* gpu) {
-  const Turn turn(this, gpu);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
   Call call = CallOf(Operation::kReduceScatter, options, inputs);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
   call.error = CheckReduceScatter(options, inputs, outputs, communicator_->topology());
-  if (gpu != nullptr) {
-    call.error = PrepareDevice(*gpu, &call);
-  } else if (call.error.empty()) {
-    call.error = fused.Prepare().message();
-  }
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  if (gpu == nullptr) return Keep(fused.ReduceScatter(agreement, outputs));
-  return RunOnDevice(call, *gpu, &wait, [&](Device* device) {
-    return device->ReduceScatter(call, outputs, MadeOf(*gpu), &wait);
+  return Run(&call, gpu, [&](const Agreed& agreed) {
+    if (gpu == nullptr) return agreed.fused->ReduceScatter(*agreed.agreement, outputs);
+    return RunOnDevice(call, *gpu, agreed.wait, [&](Device* device) {
+      return device->ReduceScatter(call, outputs, MadeOf(*gpu), agreed.wait);
+    });
   });
 }
 
-Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors) {
-  const Turn turn(this, nullptr);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call = CallOf(options, tensors);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
-  call.error = CheckBroadcast(options, tensors, communicator_->topology());
-  if (call.error.empty()) call.error = fused.Prepare().message();
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  return Keep(fused.Broadcast());
-}
-
-Status Engine::BroadcastOnGpu(const BroadcastOptions& options,
-                              const std::vector<TensorView>& inputs,
-                              const std::vector<TensorView>& outputs, const OnGpu& gpu) {
-  const Turn turn(this, &gpu);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call = CallOf(options, inputs);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  call.error = CheckBroadcast(options, inputs, communicator_->topology());
-  call.error = PrepareDevice(gpu, &call);
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  const std::vector<int>& ranks = communicator_->topology().world_ranks;
-  const auto root = std::find(ranks.begin(), ranks.end(), options.root) - ranks.begin();
-  return RunOnDevice(call, gpu, &wait, [&](Device* device) {
-    return device->Broadcast(call, static_cast<int>(root), outputs, MadeOf(gpu), &wait);
+Status Engine::Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& inputs,
+                         const std::vector<TensorView>& outputs, const OnGpu* gpu) {
+  const Topology& topology = communicator_->topology();
+  Call call = CallOf(Operation::kBroadcast, options.name, &options.tensor_names, &inputs);
+  call.root = options.root;
+  call.error = CheckBroadcast(options, inputs, outputs, topology);
+  return Run(&call, gpu, [&](const Agreed& agreed) {
+    const std::vector<int>& ranks = topology.world_ranks;
+    const auto found = std::find(ranks.begin(), ranks.end(), options.root);
+    const int root = static_cast<int>(found - ranks.begin());
+    if (gpu == nullptr) return agreed.fused->Broadcast(root, outputs);
+    return RunOnDevice(call, *gpu, agreed.wait, [&](Device* device) {
+      return device->Broadcast(call, root, outputs, MadeOf(*gpu), agreed.wait);
+    });
   });
 }
 
 Status Engine::Allgather(const GatherOptions& options, const std::vector<TensorView>& inputs,
                          const Allocate& allocate, std::vector<int64_t>* rows, const OnGpu* gpu) {
-  const Turn turn(this, gpu);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
   std::vector<TensorView> tensors = inputs;
   for (TensorView& tensor : tensors) {
     if (tensor.shape.empty()) tensor.shape = {1};
   }
-  Call call;
-  call.operation = Operation::kAllgather;
-  call.name = options.name;
-  call.tensor_names = &options.tensor_names;
-  call.tensors = &tensors;
+  Call call = CallOf(Operation::kAllgather, options.name, &options.tensor_names, &tensors);
   call.error = CheckAllgather(options, tensors);
-  if (gpu != nullptr) call.error = PrepareDevice(*gpu, &call);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
-  bool equal_rows = options.equal_rows;
-  TFDIST_RETURN_IF_ERROR(Keep(fused.GatherRows(&equal_rows, rows)));
-  if (equal_rows) TFDIST_RETURN_IF_ERROR(CompareRows(TitleOf(call), call, *rows));
-  if (gpu == nullptr) return Keep(fused.Allgather(*rows, allocate));
-  const size_t size = static_cast<size_t>(communicator_->size());
-  std::vector<TensorView> outputs(tensors.size());
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    std::vector<int64_t> shape = tensors[t].shape;
-    shape[0] =
-        std::accumulate(rows->begin() + t * size, rows->begin() + (t + 1) * size, int64_t{0});
-    TFDIST_RETURN_IF_ERROR(KeepMissing(allocate(static_cast<int>(t), shape, &outputs[t])));
-  }
-  return RunOnDevice(call, *gpu, &wait, [&](Device* device) {
-    return device->Allgather(call, *rows, outputs, MadeOf(*gpu), &wait);
+  return Run(&call, gpu, [&](const Agreed& agreed) {
+    bool equal_rows = options.equal_rows;
+    TFDIST_RETURN_IF_ERROR(agreed.fused->GatherRows(&equal_rows, rows));
+    if (equal_rows) TFDIST_RETURN_IF_ERROR(CompareRows(TitleOf(call), call, *rows));
+    if (gpu == nullptr) return agreed.fused->Allgather(*rows, allocate);
+    const size_t size = static_cast<size_t>(communicator_->size());
+    std::vector<TensorView> outputs(tensors.size());
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      std::vector<int64_t> shape = tensors[t].shape;
+      shape[0] =
+          std::accumulate(rows->begin() + t * size, rows->begin() + (t + 1) * size, int64_t{0});
+      TFDIST_RETURN_IF_ERROR(Missing(allocate(static_cast<int>(t), shape, &outputs[t])));
+    }
+    return RunOnDevice(call, *gpu, agreed.wait, [&](Device* device) {
+      return device->Allgather(call, *rows, outputs, MadeOf(*gpu), agreed.wait);
+    });
   });
 }
 
 Status Engine::Alltoall(const std::string& name, const TensorView& input,
                         const std::vector<int64_t>& splits, const Allocate& allocate,
                         std::vector<int64_t>* received, const OnGpu* gpu) {
-  const Turn turn(this, gpu);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
   const std::vector<std::string> tensor_names = {name};
   const std::vector<TensorView> tensors = {input};
-  Call call;
-  call.operation = Operation::kAlltoall;
-  call.name = name;
-  call.tensor_names = &tensor_names;
-  call.tensors = &tensors;
   const int size = communicator_->size();
+  Call call = CallOf(Operation::kAlltoall, name, &tensor_names, &tensors);
   call.error = CheckAlltoall(name, input, splits, size);
-  if (gpu != nullptr) call.error = PrepareDevice(*gpu, &call);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  const std::vector<int64_t> equal(static_cast<size_t>(size), input.shape[0] / size);
-  const std::vector<int64_t>& sent = splits.empty() ? equal : splits;
-  FusedCollective fused(call, communicator_.get(), host_, &wait, &buffers_);
-  TFDIST_RETURN_IF_ERROR(Keep(fused.GatherSplits(sent, received)));
-  if (gpu == nullptr) return Keep(fused.Alltoall(sent, *received, allocate));
-  TensorView output;
-  std::vector<int64_t> shape = input.shape;
-  shape[0] = std::accumulate(received->begin(), received->end(), int64_t{0});
-  TFDIST_RETURN_IF_ERROR(KeepMissing(allocate(0, shape, &output)));
-  return RunOnDevice(call, *gpu, &wait, [&](Device* device) {
-    return device->Alltoall(call, sent, *received, output, MadeOf(*gpu), &wait);
+  return Run(&call, gpu, [&](const Agreed& agreed) {
+    const std::vector<int64_t> equal(static_cast<size_t>(size), input.shape[0] / size);
+    const std::vector<int64_t>& sent = splits.empty() ? equal : splits;
+    TFDIST_RETURN_IF_ERROR(agreed.fused->GatherSplits(sent, received));
+    if (gpu == nullptr) return agreed.fused->Alltoall(sent, *received, allocate);
+    TensorView output;
+    std::vector<int64_t> shape = input.shape;
+    shape[0] = std::accumulate(received->begin(), received->end(), int64_t{0});
+    TFDIST_RETURN_IF_ERROR(Missing(allocate(0, shape, &output)));
+    return RunOnDevice(call, *gpu, agreed.wait, [&](Device* device) {
+      return device->Alltoall(call, sent, *received, output, MadeOf(*gpu), agreed.wait);
+    });
   });
 }
 
@@ -331,15 +287,8 @@ Status Engine::Precede(const OnGpu& gpu) {
 }
 
 Status Engine::Barrier(const std::string& name) {
-  const Turn turn(this, nullptr);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call;
-  call.operation = Operation::kBarrier;
-  call.name = name;
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  Agreement agreement;
-  return Agree(call, &wait, &agreement);  // with every rank's header all are known to be here
+  Call call = CallOf(Operation::kBarrier, name);
+  return Run(&call, nullptr);  // with every rank's header all are known to be here
 }
 
 Status Engine::CheckRanksOfHost() const {
@@ -397,15 +346,15 @@ std::string Engine::PrepareDevice(const OnGpu& gpu, Call* call) {
   return prepared.ok() ? "" : TitleOf(*call) + ": " + prepared.message();
 }
 
+// Its errors are the caller's to keep.
 Status Engine::RunOnDevice(const Call& call, const OnGpu& gpu, Wait* wait,
                            const OnDevice& collective) {
   if (device_ == nullptr || (device_->joined() && !call.error.empty())) {
-    return Keep(Status(StatusCode::kInternal, call.error));
+    return Status(StatusCode::kInternal, call.error);
   }
   if (!device_->joined()) {
     const StatusCode code = call.error.empty() ? StatusCode::kOk : StatusCode::kInvalidArgument;
-    TFDIST_RETURN_IF_ERROR(
-        Keep(device_->Join(Status(code, call.error), communicator_.get(), wait)));
+    TFDIST_RETURN_IF_ERROR(device_->Join(Status(code, call.error), communicator_.get(), wait));
     connected_ = device_.get();
   }
   Status status = collective(device_.get());
@@ -415,7 +364,7 @@ Status Engine::RunOnDevice(const Call& call, const OnGpu& gpu, Wait* wait,
       !status.ok()) {
     status = Status(StatusCode::kInternal, status.message());
   }
-  TFDIST_RETURN_IF_ERROR(Keep(status));
+  TFDIST_RETURN_IF_ERROR(status);
   device_->WhenDone(TitleOf(call), [this, done = gpu.done, waited_ns = gpu.waited_ns,
                                     started = trace_.Started()](const Status& late) {
     if (!late.ok()) Remember(late);
@@ -425,23 +374,13 @@ Status Engine::RunOnDevice(const Call& call, const OnGpu& gpu, Wait* wait,
   return Status::Ok();
 }
 
-// The others are on their way to the device's collective already.
-Status Engine::KeepMissing(const Status& allocated) {
-  if (allocated.ok()) return allocated;
-  return Keep(Status(StatusCode::kInternal, "no memory for a result: " + allocated.message()));
-}
-
 Status Engine::Tune(const Tuning& tuning) {
-  const Turn turn(this, nullptr);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  const Call call = tfdist::CallOf(tuning, {MostChunkBytes(), config_.hierarchy});
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  Agreement agreement;
-  // With every rank's header none is in a collective, so nobody reads what was shown before.
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  Take(tuning);
-  return Status::Ok();
+  Call call = CallOf(tuning, {MostChunkBytes(), config_.hierarchy});
+  return Run(&call, nullptr, [&](const Agreed&) {
+    // With every rank's header none is in a collective, so nobody reads what was shown before.
+    Take(tuning);
+    return Status::Ok();
+  });
 }
 
 void Engine::Finish() {
@@ -455,19 +394,18 @@ Status Engine::End() {
 }
 
 Status Engine::Shutdown() {
-  const Turn turn(this, nullptr);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call;
-  call.operation = Operation::kShutdown;
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  Agreement agreement;
-  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-  const Status closed = device_ != nullptr ? device_->Close(&wait) : Status::Ok();
-  end_ = Status(StatusCode::kFailedPrecondition,
-                "tfdist has been shut down on this rank. Call init() before further collectives.");
-  const Status ended = communicator_->Finalize(/*clean=*/true);
-  return closed.ok() ? ended : closed;
+  Call call = CallOf(Operation::kShutdown);
+  Status status;  // not kept: later calls shall say that tfdist has been shut down
+  TFDIST_RETURN_IF_ERROR(Run(&call, nullptr, [&](const Agreed& agreed) {
+    const Status closed = device_ != nullptr ? device_->Close(agreed.wait) : Status::Ok();
+    end_ =
+        Status(StatusCode::kFailedPrecondition,
+               "tfdist has been shut down on this rank. Call init() before further collectives.");
+    const Status ended = communicator_->Finalize(/*clean=*/true);
+    status = closed.ok() ? ended : closed;
+    return Status::Ok();
+  }));
+  return status;
 }
 
 }  // namespace tfdist

@@ -133,12 +133,13 @@ class Engine {
   Status ReduceScatter(const AllreduceOptions& options, const std::vector<TensorView>& inputs,
                        const std::vector<TensorView>& outputs, const OnGpu* gpu = nullptr);
 
-  // Overwrites `tensors` with those of rank `options.root`.
-  Status Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors);
-
-  // The same on a GPU, into outputs[i], which has the shape of inputs[i] and may be its memory.
-  Status BroadcastOnGpu(const BroadcastOptions& options, const std::vector<TensorView>& inputs,
-                        const std::vector<TensorView>& outputs, const OnGpu& gpu);
+  // Into outputs[i], which has the shape of inputs[i] and may be its memory, goes inputs[i] of rank
+  // `options.root`.
+  Status Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& inputs,
+                   const std::vector<TensorView>& outputs, const OnGpu* gpu = nullptr);
+  Status Broadcast(const BroadcastOptions& options, const std::vector<TensorView>& tensors) {
+    return Broadcast(options, tensors, tensors);
+  }
 
   // Concatenates each tensor along dimension 0, which may differ by rank; a scalar counts as shape
   // [1]. `allocate` is called once a tensor, when the shape of the result is known.
@@ -208,9 +209,17 @@ class Engine {
   // Numbers for Communicator::Subset that each process set has: its own first.
   static constexpr int kChannels = 4;
 
-  Call CallOf(Operation operation, const AllreduceOptions& options,
-              const std::vector<TensorView>& tensors) const;
-  Call CallOf(const BroadcastOptions& options, const std::vector<TensorView>& tensors) const;
+  // What a call has when the ranks have agreed on it.
+  struct Agreed {
+    FusedCollective* fused;
+    Agreement* agreement;
+    Wait* wait;
+  };
+  using Body = std::function<Status(const Agreed& agreed)>;
+
+  Status Run(
+      Call* call, const OnGpu* gpu, const Body& body = [](const Agreed&) { return Status::Ok(); },
+      int64_t place = -1);
   std::string TitleOf(const Call& call) const;
   Status Agree(const Call& call, Wait* wait, Agreement* agreement);
   Status Keep(const Status& status);
@@ -242,7 +251,6 @@ class Engine {
   Status CheckRanksOfHost() const;
   void Remember(const Status& late);
   Status CheckUsable();
-  Status KeepMissing(const Status& allocated);
 
   const std::unique_ptr<Communicator> communicator_;
   const EngineConfig config_;

@@ -14,34 +14,29 @@
 namespace tfdist {
 
 Status Engine::Join(int* last) {
-  const Turn turn(this, nullptr);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call;
-  call.operation = Operation::kJoin;
+  Call call = CallOf(Operation::kJoin);
   call.weight = 0;  // counts what this rank has taken part in, so that the least is who came last
-  while (true) {
-    Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-    Agreement agreement;
-    TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
-    if (agreement.AllJoined()) {
-      const auto& served = agreement.weights;
-      const auto latest = std::min_element(served.rbegin(), served.rend());
-      *last = communicator_->topology().world_ranks[served.rend() - latest - 1];
-      return Status::Ok();
+  return Run(&call, nullptr, [&](const Agreed& agreed) {
+    while (!agreed.agreement->AllJoined()) {
+      TFDIST_RETURN_IF_ERROR(TakePart(*agreed.agreement));
+      ++call.weight;
+      Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
+      TFDIST_RETURN_IF_ERROR(Agree(call, &wait, agreed.agreement));
     }
-    TFDIST_RETURN_IF_ERROR(TakePart(agreement));
-    ++call.weight;
-  }
+    const auto& served = agreed.agreement->weights;
+    const auto latest = std::min_element(served.rbegin(), served.rend());
+    *last = communicator_->topology().world_ranks[served.rend() - latest - 1];
+    return Status::Ok();
+  });
 }
 
 Status Engine::TakePart(const Agreement& agreement) {
   ReceivedCall received;
-  TFDIST_RETURN_IF_ERROR(Keep(Decode(agreement.record, &received)));
+  TFDIST_RETURN_IF_ERROR(Decode(agreement.record, &received));
   Wait wait(config_, communicator_->topology(),
             [&] { return TitleOf(received.call) + " after its join"; });
   wait.Record(trace_.current());
-  return Keep(ContributeZeros(&received, agreement, &wait));
+  return ContributeZeros(&received, agreement, &wait);
 }
 
 Status Engine::ContributeZeros(ReceivedCall* received, const Agreement& agreement, Wait* wait) {
@@ -104,8 +99,7 @@ Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
   const Turn turn(this, nullptr);
   const Stopwatch stopwatch(&busy_ns_);
   TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call;
-  call.operation = Operation::kAddProcessSet;
+  Call call = CallOf(Operation::kAddProcessSet);
   call.error = CheckRanks(ranks, communicator_->size());
   if (call.error.empty()) call.name = RankList(ranks);
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
@@ -125,15 +119,8 @@ Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
 }
 
 Status Engine::RemoveProcessSet(int process_set) {
-  const Turn turn(this, nullptr);
-  const Stopwatch stopwatch(&busy_ns_);
-  TFDIST_RETURN_IF_ERROR(CheckUsable());
-  Call call;
-  call.operation = Operation::kRemoveProcessSet;
-  call.name = std::to_string(process_set);
-  Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  Agreement agreement;
-  return Agree(call, &wait, &agreement);
+  Call call = CallOf(Operation::kRemoveProcessSet, std::to_string(process_set));
+  return Run(&call, nullptr);
 }
 
 Status Engine::Survive(std::shared_ptr<Engine>* survivors) {

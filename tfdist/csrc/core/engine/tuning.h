@@ -11,7 +11,7 @@
 namespace tfdist {
 
 struct Tuning {
-  int64_t fusion_threshold_bytes = 8 << 20;
+  int64_t fusion_threshold_bytes = 0;
   // What a rank shows the others of its host at a time, a multiple of 64: from kLeastChunkBytes to
   // all that its shared memory has room for at once, which is 0 too.
   int64_t chunk_bytes = 0;

@@ -14,22 +14,23 @@ namespace {
 struct OperationRow {
   const char* name;
   bool collective;
+  bool in_buckets;
 };
 
 // In the order of the enumeration.
 constexpr OperationRow kOperationTable[] = {
-    {"allreduce", true},
-    {"broadcast", true},
-    {"allgather", true},
-    {"alltoall", true},
-    {"reducescatter", true},
-    {"barrier", true},
-    {"join", true},
-    {"add_process_set", false},
-    {"remove_process_set", false},
-    {"start_timeline", false},
-    {"tune", false},
-    {"shutdown", false},
+    {"allreduce", true, true},
+    {"broadcast", true, true},
+    {"allgather", true, false},
+    {"alltoall", true, false},
+    {"reducescatter", true, true},
+    {"barrier", true, false},
+    {"join", true, false},
+    {"add_process_set", false, false},
+    {"remove_process_set", false, false},
+    {"start_timeline", false, false},
+    {"tune", false, false},
+    {"shutdown", false, false},
 };
 static_assert(std::size(kOperationTable) == kOperations, "each operation has a row");
 
@@ -62,11 +63,6 @@ class Hasher {
  private:
   uint64_t state_ = 0xcbf29ce484222325ull;
 };
-
-const char* NameOf(Hierarchy hierarchy) {
-  static constexpr const char* kNames[] = {"off", "nccl", "mpi"};
-  return kNames[static_cast<int>(hierarchy)];
-}
 
 size_t FirstFixedDimension(const Call& call) {
   const bool free =
@@ -129,7 +125,21 @@ bool IsCollective(Operation operation) {
   return kOperationTable[static_cast<size_t>(operation)].collective;
 }
 
+bool TravelsInBuckets(Operation operation) {
+  return kOperationTable[static_cast<size_t>(operation)].in_buckets;
+}
+
 bool IsKnown(Operation operation) { return HasRow(kOperationTable, operation); }
+
+Call CallOf(Operation operation, const std::string& name,
+            const std::vector<std::string>* tensor_names, const std::vector<TensorView>* tensors) {
+  Call call;
+  call.operation = operation;
+  call.name = name;
+  call.tensor_names = tensor_names;
+  call.tensors = tensors;
+  return call;
+}
 
 std::string Title(const Call& call) {
   std::string title = NameOf(call.operation);

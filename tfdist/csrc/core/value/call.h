@@ -40,6 +40,9 @@ const char* NameOf(Operation operation);
 // Whether users call it as a collective; the others are agreed on like one.
 bool IsCollective(Operation operation);
 
+// Whether its tensors travel in buckets, which a threshold bounds.
+bool TravelsInBuckets(Operation operation);
+
 // Whether it is in the table; another build may have written one that this build lacks.
 bool IsKnown(Operation operation);
 
@@ -61,6 +64,10 @@ struct Call {
   const std::vector<TensorView>* tensors = nullptr;
   std::string error;  // not empty: the arguments are wrong on this rank, which all must learn
 };
+
+Call CallOf(Operation operation, const std::string& name = "",
+            const std::vector<std::string>* tensor_names = nullptr,
+            const std::vector<TensorView>* tensors = nullptr);
 
 // "allreduce 'grads' (2 tensors, first 'dense/kernel')", for messages about waiting.
 std::string Title(const Call& call);

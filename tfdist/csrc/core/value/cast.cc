@@ -16,22 +16,24 @@ void Multiply(const From* __restrict__ source, int64_t count, double scale,
 }
 
 void Narrow(const float* source, int64_t count, double scale, DType to, void* target) {
-  uint16_t* const bits = static_cast<uint16_t*>(target);
-  if (to == DType::kFloat16) {
-    FloatToHalf(source, count, static_cast<float>(scale), bits);
-  } else {
-    FloatToBfloat16(source, count, static_cast<float>(scale), bits);
-  }
+  VisitFormat(to, [&](auto format) {
+    using Format = decltype(format);
+    if constexpr (kIsNarrow<Format>) {
+      FloatSpan<Format>::Narrow(source, count, static_cast<float>(scale),
+                                static_cast<typename Format::Stored*>(target));
+    }
+  });
 }
 
 void Widen(DType from, const void* source, int64_t count, double scale, float* target,
            Stores stores = Stores::kCached) {
-  const uint16_t* const bits = static_cast<const uint16_t*>(source);
-  if (from == DType::kFloat16) {
-    HalfToFloat(bits, count, static_cast<float>(scale), target, stores);
-  } else {
-    Bfloat16ToFloat(bits, count, static_cast<float>(scale), target, stores);
-  }
+  VisitFormat(from, [&](auto format) {
+    using Format = decltype(format);
+    if constexpr (kIsNarrow<Format>) {
+      FloatSpan<Format>::Widen(static_cast<const typename Format::Stored*>(source), count,
+                               static_cast<float>(scale), target, stores);
+    }
+  });
 }
 
 // Between two types of which none is float32.

@@ -11,14 +11,21 @@ struct DTypeRow {
   const char* name;
   int64_t bytes;
   bool floating;
+  bool narrow;
 };
 
-// In the order of the enumeration.
 constexpr DTypeRow kDTypeTable[] = {
-    {"bool", 1, false},    {"uint8", 1, false},  {"int8", 1, false},   {"uint16", 2, false},
-    {"int16", 2, false},   {"int32", 4, false},  {"int64", 8, false},  {"float16", 2, true},
-    {"bfloat16", 2, true}, {"float32", 4, true}, {"float64", 8, true},
+#define TFDIST_DTYPE(id, name, Format) \
+  {name, sizeof(Format::Stored), std::is_floating_point<Format::Sum>::value, kIsNarrow<Format>},
+    TFDIST_DTYPES(TFDIST_DTYPE)
+#undef TFDIST_DTYPE
 };
+
+constexpr DTypeRow kUnknownType = {"unknown", 0, false, false};
+
+const DTypeRow& RowOf(DType dtype) {
+  return IsKnown(dtype) ? kDTypeTable[static_cast<size_t>(dtype)] : kUnknownType;
+}
 
 }  // namespace
 
@@ -26,18 +33,12 @@ bool IsKnown(DType dtype) { return HasRow(kDTypeTable, dtype); }
 
 bool FindDType(const std::string& name, DType* found) { return FindRow(kDTypeTable, name, found); }
 
-int64_t SizeOf(DType dtype) {
-  return IsKnown(dtype) ? kDTypeTable[static_cast<size_t>(dtype)].bytes : 0;
-}
+int64_t SizeOf(DType dtype) { return RowOf(dtype).bytes; }
 
-const char* NameOf(DType dtype) {
-  return IsKnown(dtype) ? kDTypeTable[static_cast<size_t>(dtype)].name : "unknown";
-}
+const char* NameOf(DType dtype) { return RowOf(dtype).name; }
 
-bool IsFloating(DType dtype) {
-  return IsKnown(dtype) && kDTypeTable[static_cast<size_t>(dtype)].floating;
-}
+bool IsFloating(DType dtype) { return RowOf(dtype).floating; }
 
-bool IsNarrow(DType dtype) { return IsFloating(dtype) && SizeOf(dtype) < SizeOf(DType::kFloat32); }
+bool IsNarrow(DType dtype) { return RowOf(dtype).narrow; }
 
 }  // namespace tfdist

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "core/value/status.h"
+
 namespace tfdist {
 
 class Meter;
@@ -21,24 +23,44 @@ class Timeline;
 // then between hosts, by NCCL or by the transport.
 enum class Hierarchy { kNone, kNccl, kTransport };
 
+// "off", "nccl" or "mpi".
+const char* NameOf(Hierarchy hierarchy);
+
+// False where none has this name.
+bool FindHierarchy(const std::string& name, Hierarchy* found);
+
+using Paths = std::vector<std::string>;
+
+// Type and name of each setting that comes from outside, and has its default there. Libraries are
+// where to look for what a GPU needs, best first.
+#define TFDIST_SETTINGS(SETTING)                                                                \
+  SETTING(double, stall_warning_seconds)   /* a report is written after this long; 0: never */  \
+  SETTING(double, stall_shutdown_seconds)  /* a wait fails after this long; must be positive */ \
+  SETTING(int64_t, fusion_threshold_bytes) /* of a bucket; 0: each tensor travels alone */      \
+  SETTING(int64_t, window_bytes) /* of each rank, shared on its host; 0: messages only */       \
+  SETTING(Paths, nccl_libraries)                                                                \
+  SETTING(Paths, nvrtc_libraries)                                                               \
+  SETTING(Paths, nvtx_libraries)                                                                \
+  SETTING(std::string, kernel_cache) /* where compiled kernels are kept, if anywhere */         \
+  SETTING(Hierarchy, hierarchy)                                                                 \
+  SETTING(int64_t, process) /* this one's number, if it prints its stacks on SIGUSR1; else 0 */
+
 struct EngineConfig {
-  double stall_warning_seconds = 60;    // a report is written to stderr after this long; 0: never
-  double stall_shutdown_seconds = 600;  // a wait fails after this long; must be positive
-  int64_t fusion_threshold_bytes = 8 << 20;
-  int64_t window_bytes = 1 << 20;  // of each rank, in memory shared on its host; 0: messages only
-  // Where to look for what a GPU needs, best first; and where compiled kernels are kept, if
-  // anywhere.
-  std::vector<std::string> nccl_libraries;
-  std::vector<std::string> nvrtc_libraries;
-  std::vector<std::string> nvtx_libraries;
-  std::string kernel_cache;
-  Hierarchy hierarchy = Hierarchy::kNone;
+#define TFDIST_SETTING(type, name) type name{};
+  TFDIST_SETTINGS(TFDIST_SETTING)
+#undef TFDIST_SETTING
   std::function<void(const std::string& report)> on_stall;  // null: write to stderr
-  int64_t process = 0;                    // this one, if it prints its stacks on SIGUSR1; else 0
-  std::shared_ptr<StallMonitor> monitor;  // null: the engine makes one
-  std::shared_ptr<Meter> meter;           // null: the engine makes one
-  std::shared_ptr<Timeline> timeline;     // where calls are recorded; null: the engine makes one
+  std::shared_ptr<StallMonitor> monitor;                    // null: the engine makes one
+  std::shared_ptr<Meter> meter;                             // null: the engine makes one
+  std::shared_ptr<Timeline> timeline;  // where calls are recorded; null: the engine makes one
 };
+
+// Reads "name=value", a line for each setting, and for each path of several. kInvalidArgument
+// names what is missing, unknown or no value of its type.
+Status ReadSettings(const std::string& text, EngineConfig* config);
+
+// kInvalidArgument where an engine cannot run so.
+Status CheckSettings(const EngineConfig& config);
 
 }  // namespace tfdist
 

@@ -36,24 +36,19 @@ uint16_t RoundToSubnormalHalf(uint32_t magnitude) {
   return static_cast<uint16_t>(half + (up ? 1 : 0));
 }
 
-// How spans of each format are loaded and stored, one element at a time.
-struct FloatFormat {
-  using Stored = float;
-  static float Load(const float* source) { return *source; }
-  static void Store(float value, float* target) { *target = value; }
-};
+using FloatFormat = NativeFormat<float>;
 
-struct HalfFormat {
-  using Stored = uint16_t;
-  static float Load(const uint16_t* source) { return HalfToFloat(*source); }
-  static void Store(float value, uint16_t* target) { *target = FloatToHalf(value); }
-};
+template <typename Format>
+float ToFloat(typename Format::Stored stored) {
+  if constexpr (kIsNarrow<Format>) return Format::ToFloat(stored);
+  return stored;
+}
 
-struct Bfloat16Format {
-  using Stored = uint16_t;
-  static float Load(const uint16_t* source) { return Bfloat16ToFloat(*source); }
-  static void Store(float value, uint16_t* target) { *target = FloatToBfloat16(value); }
-};
+template <typename Format>
+typename Format::Stored FromFloat(float value) {
+  if constexpr (kIsNarrow<Format>) return Format::FromFloat(value);
+  return value;
+}
 
 // The vector part of each span: returns how many leading elements it has converted.
 #if defined(__x86_64__)
@@ -67,14 +62,19 @@ bool HasVectors() {
   return has;
 }
 
-struct FloatVectors {
+template <typename Format>
+struct Vectors;
+
+template <>
+struct Vectors<FloatFormat> {
   TFDIST_VECTOR static __m256 Load(const float* source) { return _mm256_loadu_ps(source); }
   TFDIST_VECTOR static void Store(__m256 values, float* target) {
     _mm256_storeu_ps(target, values);
   }
 };
 
-struct HalfVectors {
+template <>
+struct Vectors<HalfFormat> {
   TFDIST_VECTOR static __m256 Load(const uint16_t* source) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
   }
@@ -84,7 +84,8 @@ struct HalfVectors {
   }
 };
 
-struct Bfloat16Vectors {
+template <>
+struct Vectors<Bfloat16Format> {
   TFDIST_VECTOR static __m256 Load(const uint16_t* source) {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
@@ -105,25 +106,25 @@ struct Bfloat16Vectors {
   }
 };
 
-template <typename Vectors>
+template <typename Format>
 TFDIST_VECTOR int64_t VectorNarrow(const float* source, int64_t count, float scale,
-                                   uint16_t* target) {
+                                   typename Format::Stored* target) {
   const __m256 factor = _mm256_set1_ps(scale);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    Vectors::Store(_mm256_mul_ps(_mm256_loadu_ps(source + i), factor), target + i);
+    Vectors<Format>::Store(_mm256_mul_ps(_mm256_loadu_ps(source + i), factor), target + i);
   }
   return i;
 }
 
 // `target` lies at a multiple of kVectorBytes where the results are streamed.
-template <typename Vectors, Stores stores>
-TFDIST_VECTOR int64_t VectorWiden(const uint16_t* source, int64_t count, float scale,
+template <typename Format, Stores stores>
+TFDIST_VECTOR int64_t VectorWiden(const typename Format::Stored* source, int64_t count, float scale,
                                   float* target) {
   const __m256 factor = _mm256_set1_ps(scale);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    const __m256 values = _mm256_mul_ps(Vectors::Load(source + i), factor);
+    const __m256 values = _mm256_mul_ps(Vectors<Format>::Load(source + i), factor);
     if constexpr (stores == Stores::kStreamed) {
       _mm256_stream_ps(target + i, values);
     } else {
@@ -134,7 +135,7 @@ TFDIST_VECTOR int64_t VectorWiden(const uint16_t* source, int64_t count, float s
   return i;
 }
 
-template <typename Vectors, typename Stored>
+template <typename Format, typename Stored = typename Format::Stored>
 TFDIST_VECTOR int64_t VectorSum(const std::vector<const void*>& parts, int64_t count, float divisor,
                                 float multiplier, Stored* target) {
   const __m256 divisors = _mm256_set1_ps(divisor);
@@ -143,18 +144,18 @@ TFDIST_VECTOR int64_t VectorSum(const std::vector<const void*>& parts, int64_t c
   int64_t i = 0;
   // Two vectors a turn, because finding the parts takes as long as adding one.
   for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
-    __m256 low = Vectors::Load(part(0) + i);
-    __m256 high = Vectors::Load(part(0) + i + kLanes);
+    __m256 low = Vectors<Format>::Load(part(0) + i);
+    __m256 high = Vectors<Format>::Load(part(0) + i + kLanes);
     for (size_t p = 1; p < parts.size(); ++p) {
-      low = _mm256_add_ps(low, Vectors::Load(part(p) + i));
-      high = _mm256_add_ps(high, Vectors::Load(part(p) + i + kLanes));
+      low = _mm256_add_ps(low, Vectors<Format>::Load(part(p) + i));
+      high = _mm256_add_ps(high, Vectors<Format>::Load(part(p) + i + kLanes));
     }
     if (divisor != 1) {
       low = _mm256_div_ps(low, divisors);
       high = _mm256_div_ps(high, divisors);
     }
-    Vectors::Store(_mm256_mul_ps(low, multipliers), target + i);
-    Vectors::Store(_mm256_mul_ps(high, multipliers), target + i + kLanes);
+    Vectors<Format>::Store(_mm256_mul_ps(low, multipliers), target + i);
+    Vectors<Format>::Store(_mm256_mul_ps(high, multipliers), target + i + kLanes);
   }
   return i;
 }
@@ -163,60 +164,58 @@ TFDIST_VECTOR int64_t VectorSum(const std::vector<const void*>& parts, int64_t c
 
 bool HasVectors() { return false; }
 
-struct FloatVectors;
-struct HalfVectors;
-struct Bfloat16Vectors;
-
-template <typename Vectors>
-int64_t VectorNarrow(const float*, int64_t, float, uint16_t*) {
+template <typename Format>
+int64_t VectorNarrow(const float*, int64_t, float, typename Format::Stored*) {
   return 0;
 }
-template <typename Vectors, Stores stores>
-int64_t VectorWiden(const uint16_t*, int64_t, float, float*) {
+template <typename Format, Stores stores>
+int64_t VectorWiden(const typename Format::Stored*, int64_t, float, float*) {
   return 0;
 }
-template <typename Vectors, typename Stored>
-int64_t VectorSum(const std::vector<const void*>&, int64_t, float, float, Stored*) {
+template <typename Format>
+int64_t VectorSum(const std::vector<const void*>&, int64_t, float, float,
+                  typename Format::Stored*) {
   return 0;
 }
 
 #endif
 
-template <typename Format, typename Vectors>
-void Narrow(const float* source, int64_t count, float scale, uint16_t* target) {
-  int64_t i = HasVectors() ? VectorNarrow<Vectors>(source, count, scale, target) : 0;
-  for (; i < count; ++i) Format::Store(source[i] * scale, target + i);
+}  // namespace
+
+template <typename Format>
+void FloatSpan<Format>::Narrow(const float* source, int64_t count, float scale, Stored* target) {
+  int64_t i = HasVectors() ? VectorNarrow<Format>(source, count, scale, target) : 0;
+  for (; i < count; ++i) target[i] = Format::FromFloat(source[i] * scale);
 }
 
-template <typename Format, typename Vectors>
-void Widen(const uint16_t* source, int64_t count, float scale, float* target, Stores stores) {
-  const auto one = [&](int64_t i) { target[i] = Format::Load(source + i) * scale; };
+template <typename Format>
+void FloatSpan<Format>::Widen(const Stored* source, int64_t count, float scale, float* target,
+                              Stores stores) {
+  const auto one = [&](int64_t i) { target[i] = Format::ToFloat(source[i]) * scale; };
   int64_t i = 0;
   if (HasVectors() && stores == Stores::kStreamed) {
     for (; i < count && reinterpret_cast<uintptr_t>(target + i) % kVectorBytes != 0; ++i) one(i);
-    i += VectorWiden<Vectors, Stores::kStreamed>(source + i, count - i, scale, target + i);
+    i += VectorWiden<Format, Stores::kStreamed>(source + i, count - i, scale, target + i);
   } else if (HasVectors()) {
-    i = VectorWiden<Vectors, Stores::kCached>(source, count, scale, target);
+    i = VectorWiden<Format, Stores::kCached>(source, count, scale, target);
   }
   for (; i < count; ++i) one(i);
 }
 
-template <typename Format, typename Vectors, typename Stored = typename Format::Stored>
-void Sum(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
-         Stored* target) {
+template <typename Format>
+void FloatSpan<Format>::Sum(const std::vector<const void*>& parts, int64_t count, float divisor,
+                            float multiplier, Stored* target) {
   int64_t i = 0;
-  if (HasVectors()) i = VectorSum<Vectors>(parts, count, divisor, multiplier, target);
+  if (HasVectors()) i = VectorSum<Format>(parts, count, divisor, multiplier, target);
   for (; i < count; ++i) {
-    float sum = Format::Load(static_cast<const Stored*>(parts[0]) + i);
+    float sum = ToFloat<Format>(static_cast<const Stored*>(parts[0])[i]);
     for (size_t p = 1; p < parts.size(); ++p)
-      sum += Format::Load(static_cast<const Stored*>(parts[p]) + i);
-    Format::Store(sum / divisor * multiplier, target + i);
+      sum += ToFloat<Format>(static_cast<const Stored*>(parts[p])[i]);
+    target[i] = FromFloat<Format>(sum / divisor * multiplier);
   }
 }
 
-}  // namespace
-
-uint16_t FloatToHalf(float value) {
+uint16_t HalfFormat::FromFloat(float value) {
   const uint32_t bits = BitsOf(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
   const uint32_t magnitude = bits & 0x7fffffff;
@@ -229,7 +228,7 @@ uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
 }
 
-float HalfToFloat(uint16_t bits) {
+float HalfFormat::ToFloat(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1f;
   const uint32_t mantissa = bits & 0x3ff;
@@ -243,48 +242,21 @@ float HalfToFloat(uint16_t bits) {
   return FloatOf(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
-uint16_t FloatToBfloat16(float value) {
+uint16_t Bfloat16Format::FromFloat(float value) {
   const uint32_t bits = BitsOf(value);
   if ((bits & 0x7fffffff) > kInfinityBits) return static_cast<uint16_t>((bits >> 16) | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-float Bfloat16ToFloat(uint16_t bits) {
+float Bfloat16Format::ToFloat(uint16_t bits) {
   const uint32_t quiet = (bits & 0x7fff) > (kInfinityBits >> 16) ? 0x400000 : 0;
   return FloatOf(static_cast<uint32_t>(bits) << 16 | quiet);
 }
 
-void FloatToHalf(const float* source, int64_t count, float scale, uint16_t* target) {
-  Narrow<HalfFormat, HalfVectors>(source, count, scale, target);
-}
-
-void HalfToFloat(const uint16_t* source, int64_t count, float scale, float* target, Stores stores) {
-  Widen<HalfFormat, HalfVectors>(source, count, scale, target, stores);
-}
-
-void FloatToBfloat16(const float* source, int64_t count, float scale, uint16_t* target) {
-  Narrow<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target);
-}
-
-void Bfloat16ToFloat(const uint16_t* source, int64_t count, float scale, float* target,
-                     Stores stores) {
-  Widen<Bfloat16Format, Bfloat16Vectors>(source, count, scale, target, stores);
-}
-
-void SumFloat(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
-              float* target) {
-  Sum<FloatFormat, FloatVectors>(parts, count, divisor, multiplier, target);
-}
-
-void SumHalf(const std::vector<const void*>& parts, int64_t count, float divisor, float multiplier,
-             uint16_t* target) {
-  Sum<HalfFormat, HalfVectors>(parts, count, divisor, multiplier, target);
-}
-
-void SumBfloat16(const std::vector<const void*>& parts, int64_t count, float divisor,
-                 float multiplier, uint16_t* target) {
-  Sum<Bfloat16Format, Bfloat16Vectors>(parts, count, divisor, multiplier, target);
-}
+template struct FloatSpan<HalfFormat>;
+template struct FloatSpan<Bfloat16Format>;
+template void FloatSpan<FloatFormat>::Sum(const std::vector<const void*>&, int64_t, float, float,
+                                          float*);
 
 bool SpansAreVectorized() { return HasVectors(); }
 

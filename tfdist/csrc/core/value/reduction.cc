@@ -21,53 +21,28 @@ constexpr ReductionRow kReductionTable[] = {{"sum"}, {"average"}, {"min"},
 // Accumulator and operand stay in the first-level cache together.
 constexpr int64_t kSumElements = 2048;
 
-// How a type is stored, what it is summed in, and how to get from one to the other.
-template <typename T>
-struct Native {
-  using Stored = T;
-  using Sum = T;
-  static const T* Operand(const T* stored, int64_t, T*) { return stored; }
-  static void Store(const T* sums, int64_t count, T* stored) {
-    std::memcpy(stored, sums, static_cast<size_t>(count) * sizeof(T));
-  }
-};
-
-struct Half {
-  using Stored = uint16_t;
-  using Sum = float;
-  static const float* Operand(const uint16_t* stored, int64_t count, float* buffer) {
-    HalfToFloat(stored, count, 1, buffer);
-    return buffer;
-  }
-  static void Store(const float* sums, int64_t count, uint16_t* stored) {
-    FloatToHalf(sums, count, 1, stored);
-  }
-};
-
-struct Bfloat16 {
-  using Stored = uint16_t;
-  using Sum = float;
-  static const float* Operand(const uint16_t* stored, int64_t count, float* buffer) {
-    Bfloat16ToFloat(stored, count, 1, buffer);
-    return buffer;
-  }
-  static void Store(const float* sums, int64_t count, uint16_t* stored) {
-    FloatToBfloat16(sums, count, 1, stored);
-  }
-};
-
-// Any byte but 0 is true; results are 0 or 1.
-struct Bool {
-  using Stored = uint8_t;
-  using Sum = uint8_t;
-  static const uint8_t* Operand(const uint8_t* stored, int64_t count, uint8_t* buffer) {
+// What is stored as it is summed; `buffer` has room for it.
+template <typename Format>
+const typename Format::Sum* Operand(const typename Format::Stored* stored, int64_t count,
+                                    typename Format::Sum* buffer) {
+  if constexpr (kIsNarrow<Format>) {
+    FloatSpan<Format>::Widen(stored, count, 1, buffer);
+  } else if constexpr (std::is_same<Format, BoolFormat>::value) {
     for (int64_t i = 0; i < count; ++i) buffer[i] = stored[i] != 0 ? 1 : 0;
-    return buffer;
+  } else {
+    return stored;
   }
-  static void Store(const uint8_t* sums, int64_t count, uint8_t* stored) {
-    std::memcpy(stored, sums, static_cast<size_t>(count));
+  return buffer;
+}
+
+template <typename Format>
+void Store(const typename Format::Sum* sums, int64_t count, typename Format::Stored* stored) {
+  if constexpr (kIsNarrow<Format>) {
+    FloatSpan<Format>::Narrow(sums, count, 1, stored);
+  } else {
+    std::memcpy(stored, sums, static_cast<size_t>(count) * sizeof(*stored));
   }
-};
+}
 
 // Integer arithmetic wraps: unsigned and not narrower than int, where overflow is defined.
 template <typename T, bool is_integer = std::is_integral<T>::value>
@@ -132,17 +107,17 @@ void ApplyScale(const Scale& scale, int64_t count, T* sums) {
   }
 }
 
-template <typename Type, typename Operator>
+template <typename Format, typename Operator>
 void ReduceChunks(const Scale& scale, const std::vector<const void*>& parts, int64_t count,
                   void* output) {
-  using Stored = typename Type::Stored;
-  using Sum = typename Type::Sum;
+  using Stored = typename Format::Stored;
+  using Sum = typename Format::Sum;
   alignas(64) Sum sums[kSumElements];
   alignas(64) Sum buffer[kSumElements];
   for (int64_t begin = 0; begin < count; begin += kSumElements) {
     const int64_t chunk = std::min(kSumElements, count - begin);
     const auto operand = [&](size_t p, Sum* room) {
-      return Type::Operand(static_cast<const Stored*>(parts[p]) + begin, chunk, room);
+      return Operand<Format>(static_cast<const Stored*>(parts[p]) + begin, chunk, room);
     };
     const Sum* so_far = operand(0, sums);
     for (size_t p = 1; p < parts.size(); ++p) {
@@ -151,34 +126,19 @@ void ReduceChunks(const Scale& scale, const std::vector<const void*>& parts, int
     }
     if (so_far != sums) std::memcpy(sums, so_far, static_cast<size_t>(chunk) * sizeof(Sum));
     ApplyScale(scale, chunk, sums);
-    Type::Store(sums, chunk, static_cast<Stored*>(output) + begin);
+    Store<Format>(sums, chunk, static_cast<Stored*>(output) + begin);
   }
 }
 
-template <typename Type>
+template <typename Format>
 void Sum(const Scale& scale, const std::vector<const void*>& parts, int64_t count, void* output) {
-  ReduceChunks<Type, Add>(scale, parts, count, output);
-}
-
-template <>
-void Sum<Native<float>>(const Scale& scale, const std::vector<const void*>& parts, int64_t count,
-                        void* output) {
-  SumFloat(parts, count, static_cast<float>(scale.divisor), static_cast<float>(scale.multiplier),
-           static_cast<float*>(output));
-}
-
-template <>
-void Sum<Half>(const Scale& scale, const std::vector<const void*>& parts, int64_t count,
-               void* output) {
-  SumHalf(parts, count, static_cast<float>(scale.divisor), static_cast<float>(scale.multiplier),
-          static_cast<uint16_t*>(output));
-}
-
-template <>
-void Sum<Bfloat16>(const Scale& scale, const std::vector<const void*>& parts, int64_t count,
-                   void* output) {
-  SumBfloat16(parts, count, static_cast<float>(scale.divisor), static_cast<float>(scale.multiplier),
-              static_cast<uint16_t*>(output));
+  if constexpr (std::is_same<typename Format::Sum, float>::value) {
+    FloatSpan<Format>::Sum(parts, count, static_cast<float>(scale.divisor),
+                           static_cast<float>(scale.multiplier),
+                           static_cast<typename Format::Stored*>(output));
+  } else {
+    ReduceChunks<Format, Add>(scale, parts, count, output);
+  }
 }
 
 // A quotient by a power of two is a product, to the bit.
@@ -188,21 +148,21 @@ Scale WithoutNeedlessDivision(const Scale& scale) {
   return {1, scale.multiplier / scale.divisor};
 }
 
-template <typename Type>
-void ReduceType(const ReduceSpec& spec, const std::vector<const void*>& parts, int64_t count,
-                void* output) {
+template <typename Format>
+void ReduceFormat(const ReduceSpec& spec, const std::vector<const void*>& parts, int64_t count,
+                  void* output) {
   const Scale scale = WithoutNeedlessDivision(spec.scale);
   switch (spec.reduction) {
     case Reduction::kSum:
     case Reduction::kAverage:
     case Reduction::kAdasum:  // adasum.h has its arithmetic
-      return Sum<Type>(scale, parts, count, output);
+      return Sum<Format>(scale, parts, count, output);
     case Reduction::kMin:
-      return ReduceChunks<Type, Min>(scale, parts, count, output);
+      return ReduceChunks<Format, Min>(scale, parts, count, output);
     case Reduction::kMax:
-      return ReduceChunks<Type, Max>(scale, parts, count, output);
+      return ReduceChunks<Format, Max>(scale, parts, count, output);
     case Reduction::kProduct:
-      return ReduceChunks<Type, Multiply>(scale, parts, count, output);
+      return ReduceChunks<Format, Multiply>(scale, parts, count, output);
   }
 }
 
@@ -233,30 +193,11 @@ double PowerOfTwoFor(int size) {
 
 void Reduce(const ReduceSpec& spec, const std::vector<const void*>& parts, int64_t count,
             void* output) {
-  switch (spec.dtype) {
-    case DType::kBool:
-      return ReduceType<Bool>(BoolSpec(spec), parts, count, output);
-    case DType::kUint8:
-      return ReduceType<Native<uint8_t>>(spec, parts, count, output);
-    case DType::kInt8:
-      return ReduceType<Native<int8_t>>(spec, parts, count, output);
-    case DType::kUint16:
-      return ReduceType<Native<uint16_t>>(spec, parts, count, output);
-    case DType::kInt16:
-      return ReduceType<Native<int16_t>>(spec, parts, count, output);
-    case DType::kInt32:
-      return ReduceType<Native<int32_t>>(spec, parts, count, output);
-    case DType::kInt64:
-      return ReduceType<Native<int64_t>>(spec, parts, count, output);
-    case DType::kFloat16:
-      return ReduceType<Half>(spec, parts, count, output);
-    case DType::kBfloat16:
-      return ReduceType<Bfloat16>(spec, parts, count, output);
-    case DType::kFloat32:
-      return ReduceType<Native<float>>(spec, parts, count, output);
-    case DType::kFloat64:
-      return ReduceType<Native<double>>(spec, parts, count, output);
-  }
+  VisitFormat(spec.dtype, [&](auto format) {
+    using Format = decltype(format);
+    const bool is_bool = std::is_same<Format, BoolFormat>::value;
+    ReduceFormat<Format>(is_bool ? BoolSpec(spec) : spec, parts, count, output);
+  });
 }
 
 }  // namespace tfdist

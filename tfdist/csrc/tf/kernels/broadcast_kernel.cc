@@ -33,30 +33,15 @@ class GroupedBroadcastKernel : public Kernel {
 
  protected:
   Status Run(OpKernelContext* context, Engine* engine, OnGpu* gpu) override {
-    if (gpu != nullptr) return RunOnGpu(context, engine, *gpu);
-    const Topology& topology = engine->communicator().topology();
-    const bool sends = topology.world_ranks[topology.rank] == options_.root;
-    std::vector<TensorView> tensors(context->num_outputs());
-    for (int i = 0; i < context->num_outputs(); ++i) {
-      TFDIST_RETURN_IF_ERROR(ForwardOrAllocate(context, i, &tensors[i]));
-      const void* input = context->input(i).data();
-      if (sends && tensors[i].data != input && tensors[i].bytes() > 0) {
-        std::memcpy(tensors[i].data, input, tensors[i].bytes());
-      }
-    }
-    return engine->Broadcast(options_, tensors);
-  }
-
- private:
-  Status RunOnGpu(OpKernelContext* context, Engine* engine, const OnGpu& gpu) {
     std::vector<TensorView> inputs, outputs(context->num_outputs());
     TFDIST_RETURN_IF_ERROR(ViewInputs(*context, context->num_outputs(), &inputs));
     for (int i = 0; i < context->num_outputs(); ++i) {
       TFDIST_RETURN_IF_ERROR(ForwardOrAllocate(context, i, &outputs[i]));
     }
-    return engine->BroadcastOnGpu(options_, inputs, outputs, gpu);
+    return engine->Broadcast(options_, inputs, outputs, gpu);
   }
 
+ private:
   BroadcastOptions options_;
 };
 
@@ -143,7 +128,7 @@ class BroadcastVariablesKernel : public Kernel {
       if (status.ok()) received->Assign();
       done(status);
     };
-    return engine->BroadcastOnGpu(options_, inputs, outputs, *gpu);
+    return engine->Broadcast(options_, inputs, outputs, gpu);
   }
 
   Status Overwrite(OpKernelContext* context, Engine* engine, const Variables& variables) {

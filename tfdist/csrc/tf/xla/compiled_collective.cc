@@ -1,10 +1,11 @@
 #include "tf/xla/compiled_collective.h"
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "core/algorithm/fused_collective.h"
+#include "tf/conversion.h"
+#include "tf/xla/custom_call.h"
 
 namespace tfdist {
 namespace {
@@ -19,6 +20,25 @@ Status Outdated(const std::string& collective, const std::string& whom,
 }
 
 }  // namespace
+
+Status CompiledAllreduce(const Invocation& invocation, int64_t weight, AllreduceOptions* options,
+                         Engine* engine, const OnGpu* gpu) {
+  int64_t weighted = 0;
+  TFDIST_RETURN_IF_ERROR(invocation.Number(kWeighted, &weighted));
+  TFDIST_RETURN_IF_ERROR(ToWeight(options->name, weight, &options->weight));
+  options->weighted = weighted != 0;
+  std::vector<TensorView> inputs, outputs;
+  TFDIST_RETURN_IF_ERROR(invocation.Tensors(&inputs, &outputs));
+  return engine->Allreduce(*options, inputs, outputs, gpu);
+}
+
+Status CompiledBroadcast(const Invocation& invocation, Engine* engine, const OnGpu* gpu) {
+  BroadcastOptions options;
+  TFDIST_RETURN_IF_ERROR(ReadOptions(invocation, &options));
+  std::vector<TensorView> inputs, outputs;
+  TFDIST_RETURN_IF_ERROR(invocation.Tensors(&inputs, &outputs));
+  return engine->Broadcast(options, inputs, outputs, gpu);
+}
 
 Status CompiledReducescatter(const Invocation& invocation, const AllreduceOptions& options,
                              Engine* engine, const OnGpu* gpu) {

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "core/engine/engine.h"
 #include "tf/conversion.h"
@@ -44,58 +43,33 @@ Status ReadReduction(const Invocation& invocation, AllreduceOptions* options) {
   return ReadScalar(invocation, tensors + 1, &options->postscale);
 }
 
-Status Allreduce(const Invocation& invocation, Engine* engine) {
+Status Allreduce(const Invocation& invocation, Engine* engine, const OnGpu* gpu) {
   AllreduceOptions options;
   TFDIST_RETURN_IF_ERROR(ReadReduction(invocation, &options));
-  int64_t weighted = 0, weight = 0;
-  TFDIST_RETURN_IF_ERROR(invocation.Number(kWeighted, &weighted));
+  int64_t weight = 0;
   TFDIST_RETURN_IF_ERROR(ReadScalar(invocation, invocation.results() + 1, &weight));
-  TFDIST_RETURN_IF_ERROR(ToWeight(options.name, weight, &options.weight));
-  options.weighted = weighted != 0;
-  std::vector<TensorView> inputs, outputs;
-  TFDIST_RETURN_IF_ERROR(invocation.Tensors(&inputs, &outputs));
-  return engine->Allreduce(options, inputs, outputs);
+  return CompiledAllreduce(invocation, weight, &options, engine, gpu);
 }
 
-Status Reducescatter(const Invocation& invocation, Engine* engine) {
+Status Reducescatter(const Invocation& invocation, Engine* engine, const OnGpu* gpu) {
   AllreduceOptions options;
   TFDIST_RETURN_IF_ERROR(ReadReduction(invocation, &options));
-  return CompiledReducescatter(invocation, options, engine);
+  return CompiledReducescatter(invocation, options, engine, gpu);
 }
 
-Status Allgather(const Invocation& invocation, Engine* engine) {
-  return CompiledAllgather(invocation, engine);
-}
-
-Status Broadcast(const Invocation& invocation, Engine* engine) {
-  BroadcastOptions options;
-  TFDIST_RETURN_IF_ERROR(ReadOptions(invocation, &options));
-  std::vector<TensorView> inputs, outputs;
-  TFDIST_RETURN_IF_ERROR(invocation.Tensors(&inputs, &outputs));
-  const Topology& topology = engine->communicator().topology();
-  const bool is_root = topology.world_ranks[topology.rank] == options.root;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const int64_t bytes = is_root ? inputs[i].bytes() : 0;
-    if (bytes > 0) std::memcpy(outputs[i].data, inputs[i].data, static_cast<size_t>(bytes));
-  }
-  return engine->Broadcast(options, outputs);
-}
-
-Status Barrier(const Invocation& invocation, Engine* engine) {
+Status Barrier(const Invocation& invocation, Engine* engine, const OnGpu* /*gpu*/) {
   std::string name;
   TFDIST_RETURN_IF_ERROR(invocation.Text(kLabel, &name));
   return engine->Barrier(name);
 }
 
-using Collective = Status (*)(const Invocation& invocation, Engine* engine);
-
-template <Collective collective>
+template <CompiledCollective collective>
 ffi::Error Run(ffi::RemainingArgs operands, ffi::RemainingRets results,
                ffi::Dictionary attributes) {
   const Invocation invocation(operands, results, attributes);
   std::shared_ptr<Engine> engine;
   Status status = invocation.FindEngine(&engine);
-  if (status.ok()) status = collective(invocation, engine.get());
+  if (status.ok()) status = collective(invocation, engine.get(), nullptr);
   if (status.ok()) status = PassToken(invocation);
   return ToXla(status);
 }
@@ -121,8 +95,8 @@ ffi::Error RunTopology(ffi::RemainingArgs operands, ffi::RemainingRets results,
 
 TFDIST_HANDLER(kAllreduce, Run<Allreduce>);
 TFDIST_HANDLER(kReducescatter, Run<Reducescatter>);
-TFDIST_HANDLER(kAllgather, Run<Allgather>);
-TFDIST_HANDLER(kBroadcast, Run<Broadcast>);
+TFDIST_HANDLER(kAllgather, Run<CompiledAllgather>);
+TFDIST_HANDLER(kBroadcast, Run<CompiledBroadcast>);
 TFDIST_HANDLER(kBarrier, Run<Barrier>);
 TFDIST_HANDLER(kTopology, RunTopology);
 

@@ -10,7 +10,6 @@
 // for one: XLA ends a graph before them and begins another one after them.
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "core/engine/engine.h"
 #include "tf/conversion.h"
@@ -29,52 +28,33 @@ Status ReadReduction(const Invocation& invocation, AllreduceOptions* options) {
   return invocation.Factor(kPostscale, &options->postscale);
 }
 
-Status Allreduce(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
+Status Allreduce(const Invocation& invocation, Engine* engine, const OnGpu* gpu) {
   AllreduceOptions options;
   TFDIST_RETURN_IF_ERROR(ReadReduction(invocation, &options));
-  int64_t weighted = 0, weight = 0;
-  TFDIST_RETURN_IF_ERROR(invocation.Number(kWeighted, &weighted));
+  int64_t weight = 0;
   TFDIST_RETURN_IF_ERROR(invocation.Number(kWeight, &weight));
-  TFDIST_RETURN_IF_ERROR(ToWeight(options.name, weight, &options.weight));
-  options.weighted = weighted != 0;
-  std::vector<TensorView> inputs, outputs;
-  TFDIST_RETURN_IF_ERROR(invocation.Tensors(&inputs, &outputs));
-  return engine->Allreduce(options, inputs, outputs, &gpu);
+  return CompiledAllreduce(invocation, weight, &options, engine, gpu);
 }
 
 // XLA's stream goes on beside it, until Await.
-Status StartAllreduce(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
-  OnGpu beside = gpu;
+Status StartAllreduce(const Invocation& invocation, Engine* engine, const OnGpu* gpu) {
+  OnGpu beside = *gpu;
   beside.precedes = false;
-  return Allreduce(invocation, beside, engine);
+  return Allreduce(invocation, engine, &beside);
 }
 
-Status Await(const Invocation& /*invocation*/, const OnGpu& gpu, Engine* engine) {
-  return engine->Precede(gpu);
+Status Await(const Invocation& /*invocation*/, Engine* engine, const OnGpu* gpu) {
+  return engine->Precede(*gpu);
 }
 
-Status Reducescatter(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
+Status Reducescatter(const Invocation& invocation, Engine* engine, const OnGpu* gpu) {
   AllreduceOptions options;
   TFDIST_RETURN_IF_ERROR(ReadReduction(invocation, &options));
-  return CompiledReducescatter(invocation, options, engine, &gpu);
+  return CompiledReducescatter(invocation, options, engine, gpu);
 }
-
-Status Allgather(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
-  return CompiledAllgather(invocation, engine, &gpu);
-}
-
-Status Broadcast(const Invocation& invocation, const OnGpu& gpu, Engine* engine) {
-  BroadcastOptions options;
-  TFDIST_RETURN_IF_ERROR(ReadOptions(invocation, &options));
-  std::vector<TensorView> inputs, outputs;
-  TFDIST_RETURN_IF_ERROR(invocation.Tensors(&inputs, &outputs));
-  return engine->BroadcastOnGpu(options, inputs, outputs, gpu);
-}
-
-using Collective = Status (*)(const Invocation& invocation, const OnGpu& gpu, Engine* engine);
 
 // The token needs no work: it comes out in the memory it came in with.
-template <Collective collective>
+template <CompiledCollective collective>
 ffi::Error Run(void* stream, int32_t ordinal, ffi::RemainingArgs operands,
                ffi::RemainingRets results, ffi::Dictionary attributes) {
   const Invocation invocation(operands, results, attributes);
@@ -85,7 +65,7 @@ ffi::Error Run(void* stream, int32_t ordinal, ffi::RemainingArgs operands,
   gpu.done = [](const Status&) {};  // XLA asks no call for it
   std::shared_ptr<Engine> engine;
   Status status = invocation.FindEngine(&engine);
-  if (status.ok()) status = collective(invocation, gpu, engine.get());
+  if (status.ok()) status = collective(invocation, engine.get(), &gpu);
   // XLA gives its memory back then, with what an earlier call has started still at work on it.
   if (!status.ok() && engine != nullptr) static_cast<void>(engine->Precede(gpu));
   return ToXla(status);
@@ -104,8 +84,8 @@ TFDIST_HANDLER(kAllreduce, Allreduce);
 TFDIST_HANDLER(kStartAllreduce, StartAllreduce);
 TFDIST_HANDLER(kAwait, Await);
 TFDIST_HANDLER(kReducescatter, Reducescatter);
-TFDIST_HANDLER(kAllgather, Allgather);
-TFDIST_HANDLER(kBroadcast, Broadcast);
+TFDIST_HANDLER(kAllgather, CompiledAllgather);
+TFDIST_HANDLER(kBroadcast, CompiledBroadcast);
 
 constexpr char kCuda[] = "CUDA";
 

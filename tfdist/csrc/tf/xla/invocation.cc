@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "core/engine/world.h"
 #include "tf/conversion.h"
@@ -18,11 +19,7 @@ Status FromHandler(const ffi::Error& error) {
 }
 
 Status ToDType(ffi::DataType type, DType* out) {
-  struct Pair {
-    ffi::DataType from;
-    DType to;
-  };
-  static constexpr Pair kPairs[] = {
+  static constexpr std::pair<ffi::DataType, DType> kPairs[] = {
       {ffi::DataType::PRED, DType::kBool},     {ffi::DataType::U8, DType::kUint8},
       {ffi::DataType::S8, DType::kInt8},       {ffi::DataType::U16, DType::kUint16},
       {ffi::DataType::S16, DType::kInt16},     {ffi::DataType::S32, DType::kInt32},
@@ -30,11 +27,7 @@ Status ToDType(ffi::DataType type, DType* out) {
       {ffi::DataType::BF16, DType::kBfloat16}, {ffi::DataType::F32, DType::kFloat32},
       {ffi::DataType::F64, DType::kFloat64},
   };
-  for (const Pair& pair : kPairs) {
-    if (pair.from != type) continue;
-    *out = pair.to;
-    return Status::Ok();
-  }
+  if (FindDType(kPairs, type, out)) return Status::Ok();
   return Status(StatusCode::kInternal, "XLA gave a collective a tensor of its type " +
                                            std::to_string(static_cast<int>(type)) +
                                            ", which tfdist does not know.");
