@@ -64,7 +64,7 @@ def test_ranks_are_told_their_place(launch: Any, name: str) -> None:
     assert done.code == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
     assert [json.loads(line[4:]) for line in lines] == [[str(rank), "2", str(rank), "2"] for rank in range(2)]
-    assert f"tfdistrun: {name} starts the ranks: --{name} says so\n" in done.stderr
+    assert f"tfdistrun: {name} starts the ranks: an option says so\n" in done.stderr
     assert "tfdistrun: 2 ranks on hosts of the allocation localhost:2, from " in done.stderr
     assert (launch.folder / "words").read_text() in done.stderr
 

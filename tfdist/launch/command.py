@@ -23,7 +23,8 @@ from tfdist.launch.option import option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher, Plan
-from tfdist.launch.start import mpirun, starter, ulfm
+from tfdist.launch.start import choice, mpirun, ulfm
+from tfdist.launch.start.starter import Ssh, Starter
 from tfdist.launch.wire.call import Call
 from tfdist.protocol import commit_file, member
 from tfdist.system import ancestry, home, program
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _allocation(wanted: str | None) -> Allocation | None:
-    return starter.allocation(wanted, os.environ)
+    return choice.allocation(wanted, os.environ)
 
 
 def prepare(
@@ -143,14 +144,14 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     path = mpirun.find(settings.mpi_home, environment)
     if least is not None:
         ulfm.check(path)
-    call = mpirun.Mpirun(
+    call: Starter = mpirun.Mpirun(
         path=path,
         hosts=hosts,
         local=not elsewhere,
         cores=cores,
         interfaces=known.network_interfaces,
         fabric=mpirun.has_fabric(),
-        ssh=mpirun.Ssh(known.ssh_port, known.ssh_identity_file),
+        ssh=Ssh(known.ssh_port, known.ssh_identity_file),
         binding=known.binding_args,
         extra=known.mpi_args,
         host_timeout_s=settings.host_timeout_seconds,
@@ -158,7 +159,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         tcp=known.tcp,
         network=network.choose(elsewhere.values(), known.mpi_args, environment, path),
     )
-    call, why = starter.choose(known.starter, call, known.allocation, environment)
+    call, why = choice.choose(known.starter, call, known.allocation, environment)
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     if call.processes < known.num_proc:
         warnings.append(_shortage(known, hosts))
@@ -190,7 +191,7 @@ def _without_job(environment: dict[str, str]) -> dict[str, str]:
     return ancestry.without_rank(environment) if ancestry.origin(environment) else environment
 
 
-def _choices(known: Namespace, call: mpirun.Mpirun, why: str) -> list[str]:
+def _choices(known: Namespace, call: Starter, why: str) -> list[str]:
     """What was chosen for the user, a line each."""
     chosen = [f"{call.name} starts the ranks: {why}"] if why else []
     if known.allocation is not None:
@@ -212,7 +213,9 @@ def _shortage(known: Namespace, hosts: tuple[host.Host, ...]) -> str:
 
 def _variables(known: Namespace, environment: dict[str, str]) -> dict[str, str]:
     """What options set in an environment. --autotune says that something is tuned; the environment may allow more."""
-    values = option.variables(known)
+    quiet = not known.verbose or config.is_set("log_level", environment)
+    values = {} if quiet else {config.variable("log_level"): "info"}
+    values |= option.variables(known)
     autotune = config.variable("autotune")
     if environment.get(autotune, "").lower() == "lossy":
         values.pop(autotune, None)

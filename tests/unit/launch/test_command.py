@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.launch import command
 from tfdist.launch.host import discovery, host
@@ -24,9 +25,9 @@ def _plan(*words: str, **environment: str) -> tuple[Plan, list[str]]:
 
 def test_local_plan() -> None:
     plan, _ = _plan("-np", "64", "sh", "-c", "true")
-    assert plan.mpirun.local
-    assert plan.mpirun.hosts == (Host("localhost", 64),)
-    assert (plan.start_timeout_s, plan.mpirun.host_timeout_s) == (option.START_TIMEOUT_S, 30.0)
+    assert plan.starter.local
+    assert plan.starter.hosts == (Host("localhost", 64),)
+    assert (plan.start_timeout_s, plan.starter.host_timeout_s) == (option.START_TIMEOUT_S, 30.0)
     assert plan.elsewhere == {}
 
 
@@ -34,8 +35,17 @@ def test_option_wins_over_environment() -> None:
     variables = {"TFDIST_COMPRESSION": "bf16", "TFDIST_HOST_TIMEOUT": "7"}
     plan, _ = _plan("-np", "1", "--compression", "fp16", "sh", **variables)
     assert plan.environment["TFDIST_COMPRESSION"] == "fp16"
-    assert plan.mpirun.host_timeout_s == 7
-    assert _plan("-np", "1", "--host-timeout", "0.5", "sh", **variables)[0].mpirun.host_timeout_s == 0.5
+    assert plan.starter.host_timeout_s == 7
+    assert _plan("-np", "1", "--host-timeout", "0.5", "sh", **variables)[0].starter.host_timeout_s == 0.5
+
+
+def test_ranks_say_more_where_the_launcher_does() -> None:
+    def level(*words: str, **variables: str) -> str | None:
+        return config.read(_plan("-np", "1", *words, "sh", **variables)[0].environment).log_level
+
+    assert (level(), level("--verbose")) == ("warning", "info")
+    assert level("--verbose", "--log-level", "ERROR") == "error"
+    assert level("--verbose", TFDIST_LOG_LEVEL="debug") == level("--verbose", HOROVOD_LOG_LEVEL="debug") == "debug"
 
 
 def test_autotuning_is_checked_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +77,10 @@ def test_elastic_is_asked_for_by_option_alone(monkeypatch: pytest.MonkeyPatch) -
     asked: list[str] = []
     monkeypatch.setattr(ulfm, "check", asked.append)
     plan, _ = _plan("-np", "2", "sh", TFDIST_ELASTIC="1")
-    assert (plan.least, plan.mpirun.elastic, plan.environment.get("TFDIST_ELASTIC"), asked) == (None, False, None, [])
+    assert (plan.least, plan.starter.elastic, plan.environment.get("TFDIST_ELASTIC"), asked) == (None, False, None, [])
     plan, _ = _plan("-np", "4", "--min-np", "3", "sh")
-    assert (plan.least, plan.mpirun.elastic, plan.environment.get("TFDIST_ELASTIC")) == (3, True, None)
-    assert asked == [plan.mpirun.path]
+    assert (plan.least, plan.starter.elastic, plan.environment.get("TFDIST_ELASTIC")) == (3, True, None)
+    assert asked == [plan.starter.path]
 
 
 def test_folder_for_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +146,7 @@ def test_fewer_ranks_than_asked_for_are_told(finder: Callable[[str], str], slots
     script = finder(f"echo localhost:{slots}")
     words = ("--elastic",) if slots == 1 else ("--min-np", "2")
     plan, remarks = _plan("-np", "4", *words, "--host-discovery-script", script, "sh")
-    assert plan.mpirun.processes == min(slots, 4)
+    assert plan.starter.processes == min(slots, 4)
     expected = (
         f"note: {start} instead of -np 4: --host-discovery-script has found no more slots (localhost:{slots}), and "
         f"--min-np {min(slots, 2)} is enough; more start when it finds some"
@@ -170,10 +180,10 @@ def test_hostfile_and_remarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(host, "address", {"a": "192.0.2.1", "b": "192.0.2.2"}.__getitem__)
     (tmp_path / "hosts").write_text("a slots=2\nb:2\n")
     plan, remarks = _plan("-np", "3", "--hostfile", str(tmp_path / "hosts"), "-p", "22", "--gloo", "only-there")
-    assert plan.mpirun.hosts == (Host("a", 2), Host("b", 1))
-    assert not plan.mpirun.local
+    assert plan.starter.hosts == (Host("a", 2), Host("b", 1))
+    assert not plan.starter.local
     assert plan.elsewhere == {"a": "192.0.2.1", "b": "192.0.2.2"}
-    assert plan.mpirun.ssh.port == 22
+    assert plan.starter.ssh.port == 22
     assert plan.command == ("only-there",)
     assert [remark.partition(" ")[0] for remark in remarks] == ["--gloo"]
 

@@ -32,7 +32,7 @@ _VALUED: dict[str, tuple[type, ...]] = {
 _ELASTIC = tuple("min_num_proc max_num_proc reset_limit cooldown_range host_discovery_script min_np max_np".split())
 
 
-def run(
+def run(  # noqa: PLR0913 -- the signature of Horovod
     func: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,

@@ -1,15 +1,11 @@
-"""The network interfaces of this machine: whether those are there that the user names, and their addresses."""
+"""The network interfaces that the user names: whether they are there."""
 
 from __future__ import annotations
 
-import fcntl
-import socket
-import struct
 from collections.abc import Sequence
 
 from tfdist.errors import ConfigError
-
-_SIOCGIFADDR = 0x8915
+from tfdist.system.network.interface import address, addresses
 
 
 def check(names: Sequence[str], *, local: bool) -> list[str]:
@@ -38,17 +34,6 @@ def check(names: Sequence[str], *, local: bool) -> list[str]:
     ]
 
 
-def address(name: str) -> str | None:
-    """The IPv4 address of a network interface of this machine; None if it is not there, or has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
-
-
 def _present() -> str:
     """Those with an address, as in "eth0 (10.0.0.4), lo (127.0.0.1)"."""
-    addresses = {name: address(name) for _, name in socket.if_nameindex()}
-    return ", ".join(f"{name} ({at})" for name, at in sorted(addresses.items()) if at is not None)
+    return ", ".join(f"{name} ({at})" for name, at in addresses().items())

@@ -22,7 +22,7 @@ _OWN = ("btl_tcp_if_", "prte_if_")
 
 
 def choose(addresses: Collection[str], words: Sequence[str], environment: Mapping[str, str], mpirun: str) -> str | None:
-    """What `Mpirun.network` is for these hosts.
+    """What `Starter.network` is for these hosts.
 
     Args:
         addresses: IPv4 addresses of the other hosts.

@@ -85,8 +85,8 @@ class Do(enum.Enum):
 
     SIGNAL = "send a signal to all ranks that run"
     GONE = "say that a rank has ended without a word"
-    RELEASE = "let the supervisors go, so that mpirun ends"
-    ABANDON = "end mpirun and whatever is left by force"
+    RELEASE = "let the supervisors go, so that their starter ends"
+    ABANDON = "end the starter and whatever is left by force"
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ class Job:
         elsewhere: Those of the hosts that are other machines than the launcher's, which can be lost.
         least: The fewest ranks that may go on when others have failed; None to end the job with the first failure.
         starter: The program that starts the ranks, for messages.
+        by_ssh: Whether that gets to other hosts by ssh.
     """
 
     def __init__(
@@ -130,17 +131,18 @@ class Job:
         elsewhere: Collection[str] = (),
         least: int | None = None,
         starter: str = "mpirun",
+        by_ssh: bool = True,
     ) -> None:
         self.hosts = list(hosts)
-        self.starter = starter
+        self.starter, self.by_ssh = starter, by_ssh
         self.elsewhere = frozenset(elsewhere)
         self.least = least
         self.phase = Phase.RUNNING
         self.outcomes: dict[int, Outcome] = {}
         self.interrupt: int | None = None
-        self.mpirun_status: int | None = None
+        self.starter_status: int | None = None
         # Whether it said something, which is shown where it may matter.
-        self.mpirun_spoke = False
+        self.starter_spoke = False
         self.never_started: tuple[int, ...] = ()
         # The ranks that failed and were survived, in order of time, each with the number of ranks that went on.
         self.survived: dict[int, int] = {}
@@ -359,9 +361,9 @@ class Job:
             self._deadline = min(self._deadline, now + GRACE_S)
         return self._release(now) if self._all_reported() else self._note_silence(outcome)
 
-    def end_mpirun(self, status: int, now: float) -> list[Action]:
-        """The end of mpirun; before all ranks reported, that is a failure whatever its status says."""
-        self.mpirun_status = status
+    def end_starter(self, status: int, now: float) -> list[Action]:
+        """The end of the starter; before all ranks reported, that is a failure whatever its status says."""
+        self.starter_status = status
         if self.phase >= Phase.RELEASED or not self._connected - self.outcomes.keys():
             self._enter(Phase.OVER, None)
             return []
@@ -448,7 +450,7 @@ class Job:
     def _release(self, now: float) -> list[Action]:
         if self.phase >= Phase.RELEASED:
             return []
-        if self.mpirun_status is not None:
+        if self.starter_status is not None:
             self._enter(Phase.OVER, None)
         else:
             patience = RELEASE_AFTER_KILL_S if self.phase == Phase.KILL else RELEASE_S

@@ -191,7 +191,7 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         name, said = next(iter(unreachable.items()))
         verb = "is" if len(unreachable) == 1 else "are"
         return f"check that {_names(unreachable)} {verb} up and on the network: `ssh {name} true` ends with: {said}"
-    if job.never_started and job.starter != "mpirun":
+    if job.never_started and not job.by_ssh:
         return (
             f"--verbose shows what {job.starter} says; another step may hold the tasks of the job; a slow host needs "
             "a longer --start-timeout"
@@ -203,9 +203,9 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
             "that Python and tfdist are at the same path there; a slow host needs a longer --start-timeout"
         )
     if cause is None or cause.told:
-        shown = job.mpirun_spoke and not job.complete
+        shown = job.starter_spoke and not job.complete
         said = "its messages are above, more come with --verbose" if shown else "--verbose shows what it says"
-        return f"{job.starter}'s exit status was {job.mpirun_status}; {said}"
+        return f"{job.starter}'s exit status was {job.starter_status}; {said}"
     if job.silent:
         return (
             f"{ranks_text(sorted(job.silent))} {_SILENT}, before the others had come to their end: Python's "

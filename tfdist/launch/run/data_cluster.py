@@ -16,8 +16,6 @@ from tfdist.system.process import before_exec
 # By its name, not imported: what it belongs to may use TensorFlow, the launcher may not.
 _MANAGER = ("-m", "tfdist.data_service.process.manager")
 START_TIMEOUT_S = 120.0
-_RESTARTS = 5
-_DRAIN_TIMEOUT_S = 600.0
 # Its servers are killed, which takes a moment.
 _END_S = 3.0
 
@@ -52,10 +50,7 @@ class DataCluster:
         )
         order = {
             "workers": workers,
-            "fixed_workers": False,
-            "restarts": _RESTARTS,
             "start_timeout_s": START_TIMEOUT_S,
-            "drain_timeout_s": _DRAIN_TIMEOUT_S,
             "autoscale": None if autoscale is None else {"smallest": autoscale[0], "largest": autoscale[1]},
         }
         for target in (self._read_answers, self._read_log):

@@ -64,7 +64,7 @@ class Generations:
         self._plan, self._rules, self._console, self._look = plan, rules, console, look
         # Whoever decides holds it: this thread, that of the launcher's signals, or the one that looks for hosts.
         self._lock = threading.Lock()
-        self._membership = Membership(offered, running=plan.mpirun.hosts)
+        self._membership = Membership(offered, running=plan.starter.hosts)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._over = threading.Event()
         self._trouble = self._told = ""
@@ -247,10 +247,10 @@ class Generations:
 
     def _plan_for(self, hosts: tuple[Host, ...]) -> Plan:
         elsewhere = host.addresses_elsewhere(hosts)
-        call = self._plan.mpirun
+        call = self._plan.starter
         usable = network.choose(elsewhere.values(), call.extra, self._plan.environment, call.path)
-        mpirun = replace(call, hosts=hosts, local=not elsewhere, network=usable)
-        return replace(self._plan, mpirun=mpirun, elsewhere=elsewhere)
+        starter = replace(call, hosts=hosts, local=not elsewhere, network=usable)
+        return replace(self._plan, starter=starter, elsewhere=elsewhere)
 
     def _make_launcher(self, plan: Plan) -> Launcher:
         return Launcher(

@@ -21,7 +21,7 @@ if not __package__:
 from tfdist.launch.start import job_folder
 from tfdist.launch.wire.ticket import JOB_VARIABLE
 from tfdist.protocol.member import backup
-from tfdist.system.process import adopt_orphans, before_exec, descendants, end_descendants
+from tfdist.system.process import adopt_orphans, before_exec, descendants, end_descendants, signal_pipe
 
 # The supervisors see the launcher's connection end, and tidy up; mpirun ends, and tidies up, when they have gone.
 _THEMSELVES_S = 3.0
@@ -45,11 +45,7 @@ def watch(mpirun: subprocess.Popen[bytes], signals: int, launcher: int) -> bool:
 def main() -> int:
     launcher = os.getppid()
     adopt_orphans()
-    signals, waker = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(waker, False)
-    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
+    signals = signal_pipe((signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM))
     job, words = os.environ[JOB_VARIABLE], sys.argv[1:]
     folder = job_folder.session(job)
     folder.mkdir(mode=0o700)

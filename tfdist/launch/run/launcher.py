@@ -19,25 +19,26 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.errors import ConfigError
-from tfdist.launch.host import host, interface, probe
+from tfdist.launch.host import host, probe
 from tfdist.launch.job.job import Action, Do, Job, Outcome, Phase
 from tfdist.launch.job.summary import kept, render, survival
 from tfdist.launch.run import guard
 from tfdist.launch.run.console import READER_S, Console
 from tfdist.launch.run.data_cluster import START_TIMEOUT_S, DataCluster
 from tfdist.launch.start import job_folder
-from tfdist.launch.start.mpirun import Mpirun
+from tfdist.launch.start.starter import Starter
 from tfdist.launch.supervisor import task
 from tfdist.launch.wire.call import Call
 from tfdist.launch.wire.channel import Broken, Channel, Lost, Received
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import member
+from tfdist.system.network import interface
 from tfdist.system.process import adopt_orphans, before_exec, end_descendants, heeded
 
 _END_PATIENCE_S = 0.6
 # How long a reader that takes nothing is waited for where the ranks are killed already.
 _LAST_READER_S = 0.5
-_MPIRUN_LINES = 200
+_STARTER_LINES = 200
 # Started by their paths, in isolated mode: quickly, and no file of the user can shadow their modules.
 _OWN_PROGRAMS = (task.__file__, guard.__file__)
 # What a message says that means the same to the job.
@@ -55,7 +56,7 @@ class Plan:
     `backup` is where the newest one goes when the job ends before its training.
     """
 
-    mpirun: Mpirun
+    starter: Starter
     command: tuple[str, ...]
     environment: dict[str, str] = field(repr=False)
     start_timeout_s: float
@@ -93,27 +94,27 @@ class _Leave:
 
 
 @dataclass(frozen=True)
-class _MpirunSaid:
+class _StarterSaid:
     line: str
 
 
 @dataclass(frozen=True)
-class _MpirunEnded:
+class _StarterEnded:
     status: int
 
 
 def listen(plan: Plan) -> socket.socket:
     """A listening socket on the address the ranks reach us at: loopback where all of them are on this machine."""
-    interfaces = plan.mpirun.interfaces
-    if plan.mpirun.local:
+    interfaces = plan.starter.interfaces
+    if plan.starter.local:
         address = "127.0.0.1"
     elif interfaces:
         address = next(at for at in map(interface.address, interfaces) if at is not None)
     else:
-        address = _address_towards(next(item.name for item in plan.mpirun.hosts if not host.is_local(item.name)))
+        address = _address_towards(next(item.name for item in plan.starter.hosts if not host.is_local(item.name)))
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((address, 0))
-    listener.listen(min(plan.mpirun.processes + 16, 1024))
+    listener.listen(min(plan.starter.processes + 16, 1024))
     return listener
 
 
@@ -168,7 +169,7 @@ class Launcher:
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         listener = listen(plan)
         self._ticket = Ticket.issue(*listener.getsockname())
-        size = plan.mpirun.processes
+        size = plan.starter.processes
         keep = call.keep if call is not None else None
         self._channel = Channel(listener, self._ticket, size, self._events, console.write, self._say, keep)
         self._job = self._new_job()
@@ -179,7 +180,7 @@ class Launcher:
         # After `run`: the hosts on which the commits were removed.
         self.forgetful: set[str] = set()
         self._unreachable: dict[str, str] = {}
-        self._mpirun: subprocess.Popen[bytes] | None = None
+        self._starter: subprocess.Popen[bytes] | None = None
         self._held: list[str] = []
         # Whether they failed: the ranks that have ended, though some of their output waits for the reader of ours.
         self._ended: dict[int, bool] = {}
@@ -242,7 +243,7 @@ class Launcher:
         # Of ranks that left no record, mpirun or their supervisor may have said something there; of hosts that are
         # lost it only says so once more.
         silent = self._plan.verbose or self._job.complete or self._job.lost_hosts or not self.explanation
-        return [] if silent else [f"[{self._plan.mpirun.name}] {line}" for line in self._held]
+        return [] if silent else [f"[{self._plan.starter.name}] {line}" for line in self._held]
 
     def report(self) -> dict[str, Any]:
         """After `run`: what `tfdist.run` has to know of the job, as JSON can carry it."""
@@ -256,16 +257,17 @@ class Launcher:
         }
 
     def _new_job(self) -> Job:
-        placement = host.placement(self._plan.mpirun.hosts)
-        plan = self._plan
-        return Job(placement, plan.start_timeout_s, time.monotonic(), plan.elsewhere, plan.least, plan.mpirun.name)
+        plan, starter, now = self._plan, self._plan.starter, time.monotonic()
+        placement = host.placement(starter.hosts)
+        by_ssh = starter.own_daemons
+        return Job(placement, plan.start_timeout_s, now, plan.elsewhere, plan.least, starter.name, by_ssh)
 
     def _ask_hosts(self) -> None:
         """By ssh, whether they are there: those that may have been lost, and those of which no rank has reported."""
-        # srun and jsrun look after the hosts themselves, and whoever interrupts a job waits for its end.
-        if not self._plan.mpirun.own_daemons or self._job.interrupt is not None:
+        # A cluster manager looks after its hosts itself, and whoever interrupts a job waits for its end.
+        if not self._plan.starter.own_daemons or self._job.interrupt is not None:
             return
-        words = self._plan.mpirun.ssh.words()
+        words = self._plan.starter.ssh.words()
         if doubtful := self._job.doubtful:
             silent = probe.unreachable(doubtful, words)
             self._job.spare([name for name in doubtful if name not in silent])
@@ -308,15 +310,15 @@ class Launcher:
         if plan.backup:
             environment[member.BACKUP_VARIABLE] = plan.backup
         supervisor, between = ([sys.executable, "-I", "-S", str(Path(file).resolve())] for file in _OWN_PROGRAMS)
-        command = [*between, *plan.mpirun.command(supervisor, environment)]
-        settings = plan.mpirun.settings(environment, root=os.geteuid() == 0)
+        command = [*between, *plan.starter.command(supervisor, environment)]
+        settings = plan.starter.settings(environment, root=os.geteuid() == 0)
         environment |= settings
         if plan.verbose:
             set_for_it = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items())
             ranks = f"\n  whose ranks run {shlex.join(plan.command)}"
             self._console.quote(f"tfdistrun: runs {set_for_it}{shlex.join(command)}{ranks}")
         # In a session of its own, so that Ctrl-C reaches the ranks through us, once, and not by mpirun's abrupt way.
-        self._mpirun = subprocess.Popen(
+        self._starter = subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -324,25 +326,25 @@ class Launcher:
             stderr=subprocess.STDOUT,
             preexec_fn=before_exec(signal.SIGHUP, own_session=True),  # noqa: PLW1509  (threads start later)
         )
-        threading.Thread(target=self._watch_mpirun, name="tfdistrun-mpirun", daemon=True).start()
-        self._channel.start(plan.mpirun.host_timeout_s)
+        threading.Thread(target=self._watch_starter, name="tfdistrun-starter", daemon=True).start()
+        self._channel.start(plan.starter.host_timeout_s)
 
-    def _watch_mpirun(self) -> None:
-        assert self._mpirun is not None
-        assert self._mpirun.stdout is not None
+    def _watch_starter(self) -> None:
+        assert self._starter is not None
+        assert self._starter.stdout is not None
 
         def read(pipe: Any) -> None:
             for line in pipe:
-                self._events.put(_MpirunSaid(line.decode(errors="replace").rstrip()))
+                self._events.put(_StarterSaid(line.decode(errors="replace").rstrip()))
 
-        reader = threading.Thread(target=read, args=(self._mpirun.stdout,), daemon=True)
+        reader = threading.Thread(target=read, args=(self._starter.stdout,), daemon=True)
         reader.start()
-        status = self._mpirun.wait()
+        status = self._starter.wait()
         # A process that inherited the pipe may hold it open for longer than mpirun lives.
         reader.join(0.5)
         if not reader.is_alive():
-            self._mpirun.stdout.close()
-        self._events.put(_MpirunEnded(status))
+            self._starter.stdout.close()
+        self._events.put(_StarterEnded(status))
 
     def _next(self) -> list[Action]:
         deadline = self._job.deadline
@@ -360,14 +362,14 @@ class Launcher:
             return self._job.finish(Outcome(event.rank, self._job.hosts[event.rank], lost=event.how), now)
         if isinstance(event, _Interrupted):
             return self._job.interrupted(event.signum, now)
-        if isinstance(event, _MpirunEnded):
-            return self._job.end_mpirun(event.status, now)
+        if isinstance(event, _StarterEnded):
+            return self._job.end_starter(event.status, now)
         if isinstance(event, _Leave):
             self._leaving = True
-            for rank in range(self._plan.mpirun.processes):
+            for rank in range(self._plan.starter.processes):
                 self._channel.send(rank, "leave")
-        elif isinstance(event, _MpirunSaid):
-            self._on_mpirun_line(event.line)
+        elif isinstance(event, _StarterSaid):
+            self._on_starter_line(event.line)
         elif isinstance(event, _DataServiceSaid):
             self._say(f"data service: {event.fields.get('error') or 'lost ' + event.fields['failed']}")
         elif isinstance(event, Broken):
@@ -385,7 +387,7 @@ class Launcher:
             rank,
             "run",
             command=list(plan.command),
-            silence_limit=plan.mpirun.host_timeout_s,
+            silence_limit=plan.starter.host_timeout_s,
             elastic=plan.least is not None,
             commits=plan.commits,
             window=self._channel.window,
@@ -420,18 +422,18 @@ class Launcher:
             return self._job.finish(Outcome(rank, at, code, signum, fields["told"], tail, retired=retired), now)
         return []
 
-    def _on_mpirun_line(self, line: str) -> None:
-        self._job.mpirun_spoke = True
+    def _on_starter_line(self, line: str) -> None:
+        self._job.starter_spoke = True
         # Once ranks have ended, its long texts about "improper" exits only hide the cause, which the records tell.
         if self._plan.verbose:
-            self._console.quote(f"[{self._plan.mpirun.name}] {line}")
-        elif len(self._held) < _MPIRUN_LINES:
+            self._console.quote(f"[{self._plan.starter.name}] {line}")
+        elif len(self._held) < _STARTER_LINES:
             self._held.append(line)
 
     def _hurry(self) -> None:
         """Where the job or a rank of it has ended, nobody is to wait for a reader who does not read."""
         phase = self._job.phase
-        running = set(range(self._plan.mpirun.processes)) - self._job.outcomes.keys()
+        running = set(range(self._plan.starter.processes)) - self._job.outcomes.keys()
         ended = running & self._ended.keys()
         failed = any(self._ended[rank] for rank in ended)
         if phase > Phase.RUNNING or (ended and (failed or ended == running)):
@@ -462,7 +464,7 @@ class Launcher:
             if action.do == Do.RELEASE:
                 self._release()
                 continue
-            for rank in range(self._plan.mpirun.processes):
+            for rank in range(self._plan.starter.processes):
                 if rank not in self._job.outcomes:
                     self._channel.send(rank, "signal", number=action.signum)
 
@@ -475,7 +477,7 @@ class Launcher:
             job.wait_for_backup(time.monotonic())
         drop = "drop" if self._plan.backup and prospect == Prospect.NOBODY else ""
         self.forgetful = {job.hosts[rank] for rank in job.present} if forget else set()
-        for rank in range(self._plan.mpirun.processes):
+        for rank in range(self._plan.starter.processes):
             backup = "keep" if keepers.get(job.hosts[rank]) == rank else drop
             # Those on the host of a keeper leave it to that one to remove what it reads.
             own = forget and (backup == "keep" or job.hosts[rank] not in keepers)
@@ -494,9 +496,9 @@ class Launcher:
         self._channel.close()
         if self._data_cluster is not None:
             self._data_cluster.stop()
-        if self._mpirun is not None and self._mpirun.poll() is None:
-            self._mpirun.terminate()
-        started = self._mpirun is not None or self._data_cluster is not None
+        if self._starter is not None and self._starter.poll() is None:
+            self._starter.terminate()
+        started = self._starter is not None or self._data_cluster is not None
         if started and not end_descendants(os.getpid(), _END_PATIENCE_S):
             self._say("some processes of the job cannot be ended; see `ps` for those in state D")
         job_folder.remove(self._ticket.job)  # where the guard was killed

@@ -7,14 +7,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from tfdist.errors import ConfigError
-from tfdist.launch.host.core import Cores
-from tfdist.launch.host.host import Host
-from tfdist.launch.host.network import NOT_BETWEEN_HOSTS
+from tfdist.launch.start.starter import Starter
 from tfdist.launch.wire.tcp import keepalive_times
 
 # What a rank on another host needs of the launcher's environment. Only names go on command lines, never values.
@@ -55,95 +51,14 @@ def has_fabric(system: Path = Path("/sys")) -> bool:
     return any((system / name).is_dir() and any((system / name).iterdir()) for name in _FABRICS)
 
 
-# The variables of a rank's place: its number, that of ranks, and both within its host.
-PLACE = (
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-)
+class Mpirun(Starter):
+    """One call of mpirun."""
 
-
-@dataclass(frozen=True)
-class Ssh:
-    """How mpirun reaches other hosts."""
-
-    port: int | None = None
-    identity_file: str | None = None
-
-    def words(self) -> list[str]:
-        # Nobody is there to type a password; host keys stay checked.
-        words = ["-o", "BatchMode=yes"]
-        if self.port is not None:
-            words += ["-p", str(self.port)]
-        if self.identity_file is not None:
-            words += ["-i", self.identity_file]
-        return words
-
-
-@dataclass(frozen=True)
-class Mpirun:
-    """One call of mpirun.
-
-    Attributes:
-        path: The mpirun executable.
-        hosts: The hosts used, with the slots used on each, in rank order.
-        local: Whether all of them are this machine.
-        cores: This machine's cores; they count only where `local`.
-        interfaces: Network interfaces to restrict MPI to, as the user says; empty if it is left to us.
-        network: Then the network that MPI is restricted to between hosts, as in 10.0.0.0/24; empty where only bridges
-            can be left out, None where MPI's own settings say it.
-        fabric: Whether libfabric has something to find.
-        ssh: How to reach other hosts.
-        binding: Words that replace our choice of mapping and binding; None to choose.
-        extra: Words of the user for mpirun, after ours, so that they win.
-        host_timeout_s: The silence after which mpirun and its daemons give each other up.
-        tcp: Whether MPI leaves fast fabrics alone.
-        elastic: Whether the ranks are to outlive one that dies, which takes an MPI with ULFM (see `ulfm`).
-    """
-
-    # What it is called, and whether it has daemons of its own on other hosts, to which it gets by ssh.
-    name: ClassVar[str] = "mpirun"
-    own_daemons: ClassVar[bool] = True
-    # Of whose jobs alone it is; and the variable by which such a job is known.
-    manager: ClassVar[str] = ""
-    job_variable: ClassVar[str] = ""
-
-    path: str
-    hosts: tuple[Host, ...]
-    local: bool
-    cores: Cores
-    interfaces: tuple[str, ...] = ()
-    fabric: bool = False
-    ssh: Ssh = Ssh()
-    binding: tuple[str, ...] | None = None
-    extra: tuple[str, ...] = ()
-    host_timeout_s: float = 30.0
-    elastic: bool = False
-    tcp: bool = False
-    network: str | None = ""
-
-    @property
-    def processes(self) -> int:
-        return sum(host.slots for host in self.hosts)
-
-    @classmethod
-    def place(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """A rank's number, the number of ranks, and both within its host, as they are told to one that it has started;
-        empty in another process.
-
-        Raises:
-            ConfigError: If the variables cannot be read.
-        """
-        values = tuple(environment.get(name, "") for name in PLACE)
-        return values if values[0] else ()
-
-    def obstacle(self, python: str, environment: Mapping[str, str]) -> str:
-        """Why it cannot start an MPI program of this Python here, by a trial if it takes one; empty if it can."""
-        return ""
+    name = "mpirun"
+    own_daemons = True
+    place_variables = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
 
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """The words of the call. `environment` gives the names to forward to other hosts; no value is used."""
         hosts = f"localhost:{self.processes}" if self.local else ",".join(map(str, self.hosts))
         words = [self.path, "-np", str(self.processes), "--host", hosts]
         if self.elastic:
@@ -168,43 +83,14 @@ class Mpirun:
         # A share of the cores for each rank: bound to a single one, TensorFlow would leave the others idle.
         return ["--map-by", f"slot:PE={share}", "--bind-to", "core"]
 
-    def settings(self, environment: Mapping[str, str], *, root: bool) -> dict[str, str]:
-        """The variables to add to `environment`; what the user has set stays."""
-        wanted: dict[str, str] = {}
+    def _wanted(self, root: bool) -> dict[str, str]:
+        wanted = super()._wanted(root)
         if root:
             wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        if self.tcp:
-            wanted |= {
-                "OMPI_MCA_pml": "ob1",
-                "OMPI_MCA_btl": "self,sm,tcp",
-                "OMPI_MCA_osc": "^ucx",
-                "NCCL_NET": "Socket",
-            }
-        elif not self.fabric:
-            # Looking for a fabric that is not there makes MPI_Init take 1 s instead of 0.01 s.
-            wanted |= {"OMPI_MCA_btl": "^ofi", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_osc": "^ucx"}
-        if self.local and self.processes > self.cores.count:
-            # We declare as many slots as ranks, so Open MPI would not see by itself that cores are shared.
-            wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
-        wanted |= self._network()
-        return {name: value for name, value in wanted.items() if name not in environment}
-
-    def _network(self) -> dict[str, str]:
-        wanted: dict[str, str] = {}
-        if self.own_daemons and not self.local:
+        if not self.local:
             names = ("PRTE_MCA_oob_tcp_keepalive_" + name for name in ("time", "intvl", "probes"))
             wanted |= dict(zip(names, map(str, keepalive_times(self.host_timeout_s)), strict=True))
-        if self.network is None and not self.interfaces:
-            return wanted
-        usable = self.interfaces or (("lo",) if self.local else (self.network,) if self.network else ())
-        if usable:
-            wanted["OMPI_MCA_btl_tcp_if_include"] = ",".join(usable)
-        else:
-            wanted["OMPI_MCA_btl_tcp_if_exclude"] = NOT_BETWEEN_HOSTS
-        if self.interfaces:
-            wanted["NCCL_SOCKET_IFNAME"] = ",".join(self.interfaces)
         # mpirun's own connections refuse to be restricted to loopback, which they use anyway where nothing else is.
-        outward = [name for name in usable if name != "lo"]
-        if self.own_daemons and outward:
+        if outward := [name for name in self._networks if name != "lo"]:
             wanted["PRTE_MCA_prte_if_include"] = ",".join(outward)
         return wanted

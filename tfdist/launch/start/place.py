@@ -1,25 +1,28 @@
-"""A rank's place in its job as mpirun writes it, where another program started the rank. Pure."""
+"""A rank's place in its job as mpirun writes it, whichever program started the rank. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfdist.launch.start.mpirun import PLACE, Mpirun
-from tfdist.launch.start.starter import KINDS
+from tfdist.launch.start.choice import KINDS
+from tfdist.launch.start.mpirun import Mpirun
+from tfdist.launch.start.starter import Starter
 
 
-def started_by_mpirun(environment: Mapping[str, str]) -> bool:
-    """Whether the variables of mpirun are there."""
-    return bool(Mpirun.place(environment))
+def starter(environment: Mapping[str, str]) -> type[Starter] | None:
+    """Who has started this rank; None where nobody tells its place.
+
+    Raises:
+        ConfigError: If the variables of a starter cannot be read.
+    """
+    return next((kind for kind in KINDS.values() if kind.place(environment)), None)
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What mpirun would have set beside what is there: nothing where it has, or where nobody tells the place.
+    """What mpirun sets, of a rank that another program started too; nothing where nobody tells the place.
 
     Raises:
-        ConfigError: If the variables of another starter cannot be read.
+        ConfigError: If the variables of a starter cannot be read.
     """
-    if started_by_mpirun(environment):
-        return {}
-    places = (kind.place(environment) for kind in KINDS.values())
-    return dict(zip(PLACE, next(filter(None, places), ()), strict=False))
+    kind = starter(environment)
+    return {} if kind is None else dict(zip(Mpirun.place_variables, kind.place(environment), strict=True))

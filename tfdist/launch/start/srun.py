@@ -8,31 +8,28 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from tfdist.launch.host.cluster import slurm
-from tfdist.launch.start.mpirun import Mpirun
+from tfdist.launch.start.starter import Starter
 
 TRIAL_S = 20.0
 _LIST_S = 10.0
 _PATIENCE_S = 5.0
 _STEP_TASKS = "SLURM_STEP_TASKS_PER_NODE"
-_PLACE = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", _STEP_TASKS)
 _PROBE = "from mpi4py import MPI; print('ranks', MPI.COMM_WORLD.size)"
 
 
-@dataclass(frozen=True)
-class Srun(Mpirun):
+class Srun(Starter):
     """One call of srun inside a job of Slurm; `path` and `extra` are srun's. The daemons are Slurm's own."""
 
-    name: ClassVar[str] = "srun"
-    own_daemons: ClassVar[bool] = False
-    manager: ClassVar[str] = "Slurm"
-    job_variable: ClassVar[str] = "SLURM_JOB_ID"
+    name = "srun"
+    manager = "Slurm"
+    job_variable = "SLURM_JOB_ID"
+    tried = True
+    place_variables = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", _STEP_TASKS)
 
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """The words of the call; srun passes all of `environment` on by itself."""
+        """Srun passes all of `environment` on by itself."""
         slots = {host.slots for host in self.hosts}
         words = [self.path, "--mpi=pmix", "--overlap", "--export=ALL", "--input=none", "--kill-on-bad-exit=0"]
         words += [f"--ntasks={self.processes}", f"--nodes={len(self.hosts)}", "--distribution=block"]
@@ -46,9 +43,10 @@ class Srun(Mpirun):
     @classmethod
     def place(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
         """As Slurm tells it. A shell in a job has the variables, too; only one of an MPI program that of PMIx."""
-        if not environment.get("PMIX_RANK") or not all(environment.get(name) for name in _PLACE):
+        told = super().place(environment)
+        if not told or not environment.get("PMIX_RANK"):
             return ()
-        rank, size, local_rank, host, tasks = (environment[name] for name in _PLACE)
+        rank, size, local_rank, host, tasks = told
         return (rank, size, local_rank, str(slurm.counts(tasks, _STEP_TASKS)[int(host)]))
 
     def obstacle(self, python: str, environment: Mapping[str, str]) -> str:

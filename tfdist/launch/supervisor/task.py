@@ -6,6 +6,8 @@ mpirun starts this file by its path, in isolated mode: it starts quickly, and no
 from __future__ import annotations
 
 import contextlib
+import enum
+import math
 import os
 import select
 import selectors
@@ -41,6 +43,7 @@ from tfdist.system.process import (
     end_descendants,
     reap_orphans,
     send,
+    signal_pipe,
 )
 from tfdist.system.terminal.chatter import is_chatter
 from tfdist.system.terminal.line import LineSplitter, Piece
@@ -78,6 +81,19 @@ _MEMBER_KINDS = {
 }
 
 
+class Phase(enum.IntEnum):
+    """Where a rank and its supervisor stand; it only moves forward, and may leave phases out."""
+
+    WAITING = 0  # for the command, and for the function that it calls
+    RUNNING = 1
+    ENDED = 2  # its output is read to the end
+    REPORTED = 3  # its record is under way, after its output
+    TIDY = 4  # the launcher has the record, and nothing that the rank has started is left
+    ABANDONED = 5  # the launcher is gone
+    CUT_OFF = 6  # or one of the two hosts is
+    RELEASED = 7  # the launcher lets go
+
+
 class Supervisor:
     """One thread, one loop: the rank's pipes, the launcher's connection and signals."""
 
@@ -96,21 +112,22 @@ class Supervisor:
         self._splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
         self._tails = {"stdout": b"", "stderr": b""}
         self._pipes: dict[str, int] = {}
+        self._phase = Phase.WAITING
+        # Whether the rank was sent a signal, so that its end is no failure of its own.
         self._told = False
-        self._kill_at: float | None = None
-        self._drain_until: float | None = None
+        # Whether its pipes are left full.
+        self._throttled = False
+        self._kill_at = self._drain_until = math.inf
         self._pulse: Pulse | None = None
         self._looked_at = self._shown_at = 0.0
-        self._throttled = self._reported = self._tidied = self._over = self._abandoned = self._cut_off = False
-        self._has_told_end = False
         self._segments = job_folder.segments(ticket.job, rank)
         self._elastic = False
         self._member: int | None = None
         self._news: int | None = None
         self._commits: Path | None = None
         self._leave: Path | None = None
-        self._forget = False
-        self._backup = ""
+        # What it is let go with: whether the commits go, and what becomes of the backup.
+        self._forget, self._backup = False, ""
         self._parent = os.getppid()
         self._selector = selectors.DefaultSelector()
 
@@ -124,7 +141,7 @@ class Supervisor:
         self._selector.register(wake, selectors.EVENT_READ, "signal")
         self._selector.register(self._socket, selectors.EVENT_READ, "launcher")
         self._send("hello", host=os.uname().nodename, pid=os.getpid())
-        while not (self._over or self._abandoned):
+        while self._phase < Phase.ABANDONED:
             for key, mask in self._selector.select(self._timeout()):
                 if key.data == "signal":
                     self._on_signals(os.read(wake, 64))
@@ -135,29 +152,32 @@ class Supervisor:
                 else:
                     self._on_output(key.data)
             self._on_time()
-        if self._abandoned and self._commits is not None and member.backup(self._environment) is None:
+        abandoned = self._phase != Phase.RELEASED
+        if abandoned and self._commits is not None and member.backup(self._environment) is None:
             # At once: mpirun's daemon, which is cut off as well, may end us before our rank has gone.
             shutil.rmtree(self._commits, ignore_errors=True)
-        end_descendants(os.getpid(), _ABANDONED_S if self._abandoned else _PATIENCE_S)
+        end_descendants(os.getpid(), _ABANDONED_S if abandoned else _PATIENCE_S)
         shutil.rmtree(self._segments, ignore_errors=True)
-        if self._abandoned:  # the guard may be gone, too
+        if abandoned:  # the guard may be gone, too
             shutil.rmtree(job_folder.session(self._job), ignore_errors=True)
         if self._commits is not None:
-            self._settle(self._commits)
-        if self._cut_off:
+            self._settle(self._commits, abandoned)
+        if self._phase == Phase.CUT_OFF:
             self._end_daemon()
-        return 1 if self._abandoned else 0
+        return 1 if abandoned else 0
+
+    def _enter(self, phase: Phase) -> None:
+        """The one place where the phase changes."""
+        self._phase = max(self._phase, phase)
 
     def _end_daemon(self) -> None:
         """Ends mpirun's daemon, which would try to reach mpirun for a quarter of an hour. Slurm's own is left alone."""
-        if os.getppid() == self._parent and place.started_by_mpirun(os.environ):
+        starter = place.starter(os.environ)
+        if os.getppid() == self._parent and starter is not None and starter.own_daemons:
             os.kill(self._parent, signal.SIGTERM)
 
     def _catch_signals(self) -> int:
-        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(signum, lambda *_: None)  # a Python handler makes the number appear in the pipe
+        wake = signal_pipe((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
         # PR_SET_PDEATHSIG means the thread that started us; _on_signals looks whether the process has gone, too.
         die_with_parent(signal.SIGHUP, self._parent)
         return wake
@@ -165,10 +185,10 @@ class Supervisor:
     def _timeout(self) -> float | None:
         splitters = () if self._throttled else self._splitters.values()
         times = [due for splitter in splitters if (due := splitter.due()) is not None]
-        times += [at for at in (self._kill_at, None if self._reported else self._drain_until) if at is not None]
         if self._pulse is not None:
             times.append(self._looked_at + self._pulse.step_s)
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        first = min(self._kill_at, self._drain_until, *times)
+        return None if first == math.inf else max(0.0, first - time.monotonic())
 
     def _on_signals(self, numbers: bytes) -> None:
         for signum in numbers:
@@ -188,26 +208,17 @@ class Supervisor:
         for stream, splitter in self._splitters.items():
             if (due := splitter.due()) is not None and due <= now and not self._has_more(stream):
                 self._send_pieces(stream, splitter.flush(now))
-        if self._kill_at is not None and self._kill_at <= now:
-            self._kill_at = None
+        if self._kill_at <= now:
+            self._kill_at = math.inf
             send(descendants(os.getpid()), signal.SIGKILL)
-        if self._drain_until is not None and self._child is not None:
-            self._drain(self._child, self._drain_until, now)
-        if self._reported and not self._unsent and not self._held and not self._tidied:
-            self._tidied = True
+        if self._phase == Phase.ENDED:
+            if self._throttled:
+                self._drain_until = now + _PATIENCE_S
+            elif not self._pipes or self._drain_until <= now:
+                self._report()
+        if self._phase == Phase.REPORTED and not self._unsent and not self._held:
+            self._enter(Phase.TIDY)
             end_descendants(os.getpid(), _PATIENCE_S)
-
-    def _drain(self, child: subprocess.Popen[bytes], until: float, now: float) -> None:
-        """The rank has ended: its record comes after its output, which may wait for somebody to read it."""
-        if self._held and not self._has_told_end:
-            self._has_told_end = True
-            self._send("ended", failed=child.returncode != 0 and not self._told)
-        if self._reported:
-            return
-        if self._throttled:
-            self._drain_until = now + _PATIENCE_S
-        elif not self._pipes or until <= now:
-            self._report()
 
     def _has_more(self, stream: str) -> bool:
         """Whether the rest of a line may be in the pipe already: then it is not the rank that pauses, but we."""
@@ -217,7 +228,7 @@ class Supervisor:
     # The rank's process
 
     def _start_when_ready(self) -> None:
-        if self._command is None or self._child is not None or self._reported:
+        if self._command is None or self._phase != Phase.WAITING:
             return
         if self._errand is None:
             self._start(self._command)
@@ -254,17 +265,16 @@ class Supervisor:
             line = f"{command[0]} cannot be started on {os.uname().nodename}: {why}"
             self._send_pieces("stderr", self._splitters["stderr"].feed(line.encode() + b"\n", time.monotonic()))
             code = 127 if isinstance(error, FileNotFoundError) else 126
-            self._reported = True
+            self._enter(Phase.REPORTED)
             self._hold(0, "finished", code=code, signal=None, told=False, tail=[line])
             return False
         finally:
             for end in ends:
                 os.close(end)
-        assert self._child.stdout is not None
-        assert self._child.stderr is not None
-        for stream, pipe in (("stdout", self._child.stdout), ("stderr", self._child.stderr)):
-            self._pipes[stream] = pipe.fileno()
-            self._selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
+        self._enter(Phase.RUNNING)
+        for stream in self._splitters:
+            self._pipes[stream] = getattr(self._child, stream).fileno()
+            self._selector.register(self._pipes[stream], selectors.EVENT_READ, stream)
         self._send("started", pid=self._child.pid)
         return True
 
@@ -301,16 +311,18 @@ class Supervisor:
                 os.killpg(self._child.pid, signum)
 
     def _look_at_child(self) -> None:
-        if self._child is not None and self._drain_until is None and self._child.poll() is not None:
-            self._drain_until = time.monotonic() + _PATIENCE_S
-            if self._child.returncode == 0 or self._told:
-                return
-            if self._errand is not None:
-                self._errand.fail()
-            if self._elastic:
-                # Else whatever the rank has started would hold its pipes open, and the others wait for its record.
-                self._tidied = True
-                end_descendants(os.getpid(), _SHORT_PATIENCE_S)
+        if self._phase != Phase.RUNNING or self._child is None or self._child.poll() is None:
+            return
+        self._enter(Phase.ENDED)
+        self._drain_until = time.monotonic() + _PATIENCE_S
+        failed = self._child.returncode != 0 and not self._told
+        if failed and self._errand is not None:
+            self._errand.fail()
+        # At once: the record comes after the output, which may wait for somebody to read it.
+        self._send("ended", failed=failed)
+        if failed and self._elastic:
+            # Else whatever the rank has started would hold its pipes open, and the others wait for its record.
+            end_descendants(os.getpid(), _SHORT_PATIENCE_S)
 
     def _on_output(self, stream: str) -> None:
         data = os.read(self._pipes[stream], _READ_BYTES)
@@ -332,7 +344,8 @@ class Supervisor:
         for descriptor in self._pipes.values():
             self._selector.unregister(descriptor)
         self._pipes.clear()
-        self._reported = True
+        self._drain_until = math.inf
+        self._enter(Phase.REPORTED)
         if self._errand is not None and not self._errand.answered and not self._told:
             self._errand.fail()
         status = self._child.returncode
@@ -394,7 +407,7 @@ class Supervisor:
     def _on_launcher(self, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:
             self._write()
-        if not mask & selectors.EVENT_READ or self._abandoned:
+        if not mask & selectors.EVENT_READ or self._phase >= Phase.ABANDONED:
             return
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -436,7 +449,8 @@ class Supervisor:
         elif message.kind == "signal":
             self._forward(message.fields["number"])
         elif message.kind == "release":
-            self._over, self._forget, self._backup = True, message.fields["forget"], message.fields["backup"]
+            self._forget, self._backup = message.fields["forget"], message.fields["backup"]
+            self._enter(Phase.RELEASED)
         self._start_when_ready()
 
     def _make_folder(self, name: str) -> Path | None:
@@ -449,7 +463,7 @@ class Supervisor:
             print(f"rank {self._rank} keeps no commits in {job_folder.MEMORY}: {error.strerror}", file=sys.stderr)
             return None
 
-    def _settle(self, commits: Path) -> None:
+    def _settle(self, commits: Path, abandoned: bool) -> None:
         """What becomes of the commits on this host."""
         backup = member.backup(self._environment)
         if backup is not None and self._backup == "drop":
@@ -457,14 +471,14 @@ class Supervisor:
                 commit_file.drop(backup)
         elif backup is not None and self._backup == "keep":
             self._keep(commits, backup)
-        elif backup is not None and self._abandoned:
+        elif backup is not None and abandoned:
             try:
                 (commits / "taken").mkdir()
             except OSError:
                 return  # another supervisor of this host does it
             with contextlib.suppress(OSError):  # nobody is left to be told
                 commit_file.keep_newest(commits, backup)
-        if self._forget or self._abandoned:
+        if self._forget or abandoned:
             shutil.rmtree(commits, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -500,17 +514,16 @@ class Supervisor:
         lost = pulse.advance(now - self._looked_at)
         self._looked_at = now
         if lost:
-            self._cut_off = True
-            self._abandon()
+            self._abandon(Phase.CUT_OFF)
         # What waits to be sent is a sign of life itself, and more would pile up behind it.
         elif now - self._shown_at >= pulse.limit_s / _SIGNS_OF_LIFE and not self._unsent:
             self._shown_at = now
             self._send("alive")
 
-    def _abandon(self) -> None:
+    def _abandon(self, phase: Phase = Phase.ABANDONED) -> None:
         """The launcher is gone: nobody wants this rank any more."""
-        if not self._over:
-            self._abandoned = True
+        self._enter(phase)
+        if self._phase != Phase.RELEASED:
             self._forward(signal.SIGTERM)
 
 

@@ -43,7 +43,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "alive": {},
     "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},
     "more": {"size": _NUMBER},
-    # The rank has ended, and its output waits for room: `finished` comes after it.
+    # The rank has ended. `finished` comes after its output, which may wait for room.
     "ended": {"failed": (bool,)},
     "finished": {"code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "told": (bool,), "tail": (list,)},
     "signal": {"number": _NUMBER},

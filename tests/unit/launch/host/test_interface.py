@@ -8,9 +8,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host import interface
 
 
-def test_address() -> None:
-    assert interface.address("lo") == "127.0.0.1"
-    assert interface.address("zz9") is None
+def test_what_is_there_may_be_named() -> None:
     assert interface.check((), local=True) == interface.check(("lo",), local=True) == []
 
 

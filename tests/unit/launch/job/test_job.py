@@ -50,7 +50,7 @@ def test_all_well() -> None:
     assert job.finish(_ended(1), 5) == []
     assert job.finish(_ended(0), 900) == []
     assert job.finish(_ended(2), 901) == [RELEASE]
-    assert job.end_mpirun(0, 902) == []
+    assert job.end_starter(0, 902) == []
     assert (job.phase, job.status) == (Phase.OVER, 0)
 
 
@@ -84,13 +84,13 @@ def test_rank_that_was_told_to_end_or_fails_does_not_end_without_a_word() -> Non
 
 def test_mpirun_success_without_records_is_failure() -> None:
     job = _job(connected=0)
-    job.end_mpirun(0, 1)
+    job.end_starter(0, 1)
     assert (job.phase, job.status) == (Phase.OVER, 1)
 
 
 def test_ranks_that_were_only_told_to_end_give_no_status() -> None:
     job = _job(2)
-    assert job.end_mpirun(0, 1) == [TERM]
+    assert job.end_starter(0, 1) == [TERM]
     for rank in range(2):
         job.finish(_ended(rank, None, signal.SIGTERM, told=True), 2)
     assert job.status == 1
@@ -98,7 +98,7 @@ def test_ranks_that_were_only_told_to_end_give_no_status() -> None:
 
 def test_mpirun_ends_while_ranks_run() -> None:
     job = _job(2)
-    assert job.end_mpirun(0, 1) == [TERM]
+    assert job.end_starter(0, 1) == [TERM]
     job.finish(_ended(0, None, signal.SIGTERM, told=True), 2)
     assert job.finish(_ended(1, None, None), 2) == [RELEASE]
     assert job.phase == Phase.OVER
@@ -485,7 +485,7 @@ def test_what_ends_a_job_is_not_survived(begin: str) -> None:
     if begin == "interrupt":
         assert job.interrupted(signal.SIGTERM, 1) == [TERM]
     elif begin == "mpirun":
-        assert job.end_mpirun(0, 1) == [TERM]
+        assert job.end_starter(0, 1) == [TERM]
     elif begin == "told":
         job.finish(first, 1)
     else:

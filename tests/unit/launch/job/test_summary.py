@@ -266,22 +266,22 @@ def test_hosts_that_cannot_be_reached_are_named() -> None:
     ended = Job(("a", "b"), 30.0, 0.0, {"a", "b"})
     ended.connect(0, "a")
     assert ended.unreached == ("b",)
-    ended.end_mpirun(255, 1.0)
+    ended.end_starter(255, 1.0)
     ended.finish(Outcome(0, "a", None, signal.SIGTERM, told=True), 2.0)
     text = summary.render(ended, {"b": "no route"})
     assert text.startswith("mpirun ended before all ranks did: host b cannot be reached by ssh\n")
 
 
 def test_other_starters_are_named_and_ssh_is_not() -> None:
-    late = Job(("a", "b"), 30.0, 0.0, {"b"}, starter="srun")
+    late = Job(("a", "b"), 30.0, 0.0, {"b"}, starter="srun", by_ssh=False)
     late.tick(30.0)
     assert "--verbose shows what srun says" in summary.render(late)
     assert "ssh" not in summary.render(late)
     ended = Job(("a",), 30.0, 0.0, starter="jsrun")
-    ended.end_mpirun(4, 1.0)
+    ended.end_starter(4, 1.0)
     assert summary.render(ended).startswith("jsrun ended before all ranks did\n")
     assert "jsrun's exit status was 4; --verbose shows what it says" in summary.render(ended)
-    ended.mpirun_spoke = True
+    ended.starter_spoke = True
     assert "jsrun's exit status was 4; its messages are above, more come with --verbose" in summary.render(ended)
 
 

@@ -52,7 +52,7 @@ class Course:
         self.said.append(text)
 
     def launcher(self, plan: Plan, *_: Any, **__: Any) -> SimpleNamespace:
-        self.started.append(plan.mpirun.hosts)
+        self.started.append(plan.starter.hosts)
 
         def run() -> int:
             self.while_running()
@@ -68,18 +68,18 @@ class Course:
             committed=True,
             cause=None,
             told_to_end=False,
-            hosts=[each.name for each in plan.mpirun.hosts],
-            visited={each.name for each in plan.mpirun.hosts},
+            hosts=[each.name for each in plan.starter.hosts],
+            visited={each.name for each in plan.starter.hosts},
             first_to_fail=None,
         )
         explanation = "\n".join([*(f"{name} was shot" for name in end.lost), "a table"]) if end.status else ""
         return SimpleNamespace(
             run=run,
             job=job,
-            hosts=plan.mpirun.hosts,
+            hosts=plan.starter.hosts,
             unheard=(),
             unreachable=(),
-            forgetful=set() if end.lost or end.left else {each.name for each in plan.mpirun.hosts},
+            forgetful=set() if end.lost or end.left else {each.name for each in plan.starter.hosts},
             explanation=explanation,
             heard=[],
             leave=lambda: self.say("leave"),

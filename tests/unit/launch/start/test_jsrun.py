@@ -9,7 +9,7 @@ import pytest
 from tfdist.errors import ConfigError
 from tfdist.launch.host.core import Cores
 from tfdist.launch.host.host import Host
-from tfdist.launch.start.jsrun import Jsrun, compute_hosts
+from tfdist.launch.start.jsrun import Jsrun
 
 CALL = Jsrun("/l/jsrun", (Host("a", 6), Host("b", 6)), local=False, cores=Cores(1, bindable=True))
 
@@ -41,5 +41,5 @@ def test_unequal_numbers_of_ranks() -> None:
 )
 def test_host_of_the_script_runs_no_rank(slots: tuple[int, ...], kept: tuple[int, ...]) -> None:
     hosts = tuple(Host(f"h{number}", count) for number, count in enumerate(slots))
-    assert tuple(host.slots for host in compute_hosts(hosts)) == kept
-    assert set(compute_hosts(hosts)) <= set(hosts)
+    assert tuple(host.slots for host in Jsrun.hosts_for_ranks(hosts)) == kept
+    assert set(Jsrun.hosts_for_ranks(hosts)) <= set(hosts)

@@ -12,7 +12,8 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host.core import Cores
 from tfdist.launch.host.host import Host
 from tfdist.launch.start import mpirun
-from tfdist.launch.start.mpirun import Mpirun, Ssh
+from tfdist.launch.start.mpirun import Mpirun
+from tfdist.launch.start.starter import Ssh
 
 LOCAL = Mpirun("/m/mpirun", (Host("localhost", 2),), local=True, cores=Cores(8, bindable=True))
 KEEPALIVE = {"time": "30", "intvl": "10", "probes": "4"}

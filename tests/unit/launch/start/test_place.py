@@ -6,6 +6,7 @@ import pytest
 
 from tfdist.errors import ConfigError
 from tfdist.launch.start import place
+from tfdist.launch.start.mpirun import Mpirun
 
 # Of the sixth of seven ranks, on the third of four nodes.
 SRUN = {
@@ -23,14 +24,14 @@ JSRUN = {
     "JSM_NAMESPACE_LOCAL_SIZE": "6",
     "PMIX_RANK": "9",
 }
-MPIRUN = {"OMPI_COMM_WORLD_RANK": "0"}
+MPIRUN = {f"OMPI_COMM_WORLD_{name}": "0" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
 
 
 @pytest.mark.parametrize(
     ("told", "values"), [(SRUN, "5 7 1 2"), (JSRUN, "9 12 3 6"), (SRUN | {"SLURM_NODEID": "3"}, "5 7 1 1")]
 )
 def test_place_as_mpirun_tells_it(told: dict[str, str], values: str) -> None:
-    assert not place.started_by_mpirun(told)
+    assert place.starter(told) not in (None, Mpirun)
     assert place.variables(told) == {
         f"OMPI_COMM_WORLD_{name}": value
         for name, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), values.split(), strict=True)
@@ -38,8 +39,8 @@ def test_place_as_mpirun_tells_it(told: dict[str, str], values: str) -> None:
 
 
 def test_mpirun_has_told_it() -> None:
-    assert place.started_by_mpirun(MPIRUN | SRUN)
-    assert place.variables(MPIRUN | SRUN) == {}
+    assert place.starter(MPIRUN | SRUN) is Mpirun
+    assert place.variables(MPIRUN | SRUN) == MPIRUN
 
 
 def test_nobody_tells_it() -> None:

@@ -46,7 +46,7 @@ def test_each_manager_is_asked(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_known")
 def test_ranks_take_all_slots_of_the_allocation() -> None:
     plan, remarks = _plan("--verbose", "sh")
-    assert plan.mpirun.hosts == (Host("n1", 3), Host("n2", 2))
+    assert plan.starter.hosts == (Host("n1", 3), Host("n2", 2))
     said = "5 ranks on hosts of the allocation n1:3, n2:2, from Slurm's SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE"
     assert said in remarks
     assert _plan("sh")[1] == []
@@ -55,7 +55,7 @@ def test_ranks_take_all_slots_of_the_allocation() -> None:
 @pytest.mark.usefixtures("_known")
 def test_fewer_ranks_than_slots() -> None:
     plan, remarks = _plan("--verbose", "-np", "4", "sh")
-    assert plan.mpirun.hosts == (Host("n1", 3), Host("n2", 1))
+    assert plan.starter.hosts == (Host("n1", 3), Host("n2", 1))
     assert [line for line in remarks if line.startswith("4 ranks on hosts of the allocation")]
 
 
@@ -68,11 +68,11 @@ def test_more_ranks_than_slots() -> None:
 @pytest.mark.usefixtures("_known")
 def test_hosts_that_are_named_win(tmp_path: Path) -> None:
     plan, remarks = _plan("--verbose", "-np", "1", "-H", "other9:1", "sh")
-    assert plan.mpirun.hosts == (Host("other9", 1),)
+    assert plan.starter.hosts == (Host("other9", 1),)
     assert not [line for line in remarks if "allocation" in line]
     (tmp_path / "hosts").write_text("other8\n")
     plan, _ = _plan("-np", "1", "--hostfile", str(tmp_path / "hosts"), "sh")
-    assert plan.mpirun.hosts == (Host("other8", 1),)
+    assert plan.starter.hosts == (Host("other8", 1),)
     with pytest.raises(ConfigError, match="-np N is missing"):
         _plan("-H", "other9:1", "sh")
 

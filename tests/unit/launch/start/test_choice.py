@@ -1,4 +1,4 @@
-"""Tests of tfdist.launch.start.starter, and of what tfdistrun says of it."""
+"""Tests of tfdist.launch.start.choice, and of what tfdistrun says of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
 from tfdist.launch.host.host import Host
 from tfdist.launch.option import option
-from tfdist.launch.start import srun, starter
+from tfdist.launch.start import choice, srun
 from tfdist.launch.start.jsrun import Jsrun
 from tfdist.launch.start.mpirun import Mpirun
 from tfdist.launch.start.srun import Srun
@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
 
 
 def test_slurm_after_a_trial(programs: dict[str, str], asked: list[tuple[str, int, str]]) -> None:
-    call, why = starter.choose(None, CALL, SLURM, programs)
+    call, why = choice.choose(None, CALL, SLURM, programs)
     path = f"{programs['PATH']}/srun"
     assert asked == [(path, 4, "^ofi")]
     assert type(call) is Srun
@@ -56,58 +56,64 @@ def test_slurm_after_a_trial(programs: dict[str, str], asked: list[tuple[str, in
 
 def test_mpirun_where_the_trial_fails(programs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(srun, "shortage", lambda *_: "there is no pmix")
-    assert starter.choose(None, CALL, SLURM, programs) == (CALL, "not by srun: there is no pmix")
-    with pytest.raises(ConfigError, match=r"--srun cannot be: there is no pmix. Without it mpirun starts the ranks"):
-        starter.choose("srun", CALL, SLURM, programs)
+    assert choice.choose(None, CALL, SLURM, programs) == (CALL, "not by srun: there is no pmix")
+    with pytest.raises(ConfigError, match=r"--srun cannot be used: there is no pmix. Omit it to start with mpirun"):
+        choice.choose("srun", CALL, SLURM, programs)
 
 
 def test_mpirun_without_a_trial(programs: dict[str, str], asked: list[tuple[str, int, str]]) -> None:
     elastic = dataclasses.replace(CALL, elastic=True)
-    assert starter.choose(None, elastic, SLURM, programs)[0] is elastic
-    assert starter.choose(None, CALL, SLURM, programs | {"PATH": "/none"}) == (
+    assert choice.choose(None, elastic, SLURM, programs)[0] is elastic
+    assert choice.choose(None, CALL, SLURM, programs | {"PATH": "/none"}) == (
         CALL,
         "not by srun: there is no srun on PATH",
     )
-    assert starter.choose("mpirun", CALL, SLURM, programs) == (CALL, "--mpi says so")
-    assert starter.choose(None, CALL, None, programs) == (CALL, "")
-    assert starter.choose(None, CALL, dataclasses.replace(SLURM, manager="LSF"), programs) == (CALL, "")
+    assert choice.choose("mpirun", CALL, SLURM, programs) == (CALL, "an option says so")
+    assert choice.choose(None, CALL, None, programs) == (CALL, "")
+    assert choice.choose(None, CALL, dataclasses.replace(SLURM, manager="LSF"), programs) == (CALL, "")
     assert asked == []
 
 
 def test_starter_that_the_user_wants(programs: dict[str, str], asked: list[tuple[str, int, str]]) -> None:
-    call, why = starter.choose("jsrun", CALL, None, programs)
+    call, why = choice.choose("jsrun", CALL, None, programs)
     assert type(call) is Jsrun
-    assert (call.path, why, asked) == (f"{programs['PATH']}/jsrun", "--jsrun says so", [])
-    call, why = starter.choose("srun", CALL, None, programs)
-    assert (type(call), why, len(asked)) == (Srun, "--srun says so", 1)
+    assert (call.path, why, asked) == (f"{programs['PATH']}/jsrun", "an option says so", [])
+    call, why = choice.choose("srun", CALL, None, programs)
+    assert (type(call), why, len(asked)) == (Srun, "an option says so", 1)
 
 
 @pytest.mark.parametrize(
     ("wanted", "change", "message"),
     [
-        ("srun", {"SLURM_JOB_ID": ""}, "--srun cannot be: SLURM_JOB_ID is not set, so this is no job of Slurm"),
-        ("jsrun", {"LSB_JOBID": ""}, "--jsrun cannot be: LSB_JOBID is not set, so this is no job of LSF"),
-        ("jsrun", {"PATH": "/none"}, "--jsrun cannot be: there is no jsrun on PATH"),
+        ("srun", {"SLURM_JOB_ID": ""}, "--srun cannot be used: SLURM_JOB_ID is not set, so this is no job of Slurm"),
+        ("jsrun", {"LSB_JOBID": ""}, "--jsrun cannot be used: LSB_JOBID is not set, so this is no job of LSF"),
+        ("jsrun", {"PATH": "/none"}, "--jsrun cannot be used: there is no jsrun on PATH"),
     ],
 )
 def test_refused(programs: dict[str, str], wanted: str, change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        starter.choose(wanted, CALL, None, programs | change)
+        choice.choose(wanted, CALL, None, programs | change)
 
 
 @pytest.mark.parametrize("wanted", ["srun", "jsrun"])
 def test_no_elastic_job(programs: dict[str, str], wanted: str) -> None:
     with pytest.raises(ConfigError, match=f"under mpirun alone, not under {wanted}"):
-        starter.choose(wanted, dataclasses.replace(CALL, elastic=True), None, programs)
+        choice.choose(wanted, dataclasses.replace(CALL, elastic=True), None, programs)
 
 
 def test_hosts_of_an_allocation() -> None:
     summit = {"LSB_MCPU_HOSTS": "batch5 1 a 42 b 42"}
     for wanted, names in ((None, "batch5 a b"), ("mpirun", "batch5 a b"), ("jsrun", "a b")):
-        found = starter.allocation(wanted, summit)
+        found = choice.allocation(wanted, summit)
         assert found is not None
         assert [each.name for each in found.hosts] == names.split()
-    assert starter.allocation("jsrun", {}) is None
+    assert choice.allocation("jsrun", {}) is None
+
+
+def test_each_starter_has_an_option() -> None:
+    (_, *others) = choice.KINDS
+    for words, name in [(["--mpi"], "mpirun"), *(([f"--{name}"], name) for name in others)]:
+        assert option.parse(["-np", "1", *words, "x"])[0].starter == name
 
 
 def test_only_one_starter() -> None:
