@@ -17,8 +17,7 @@ from tfdist import config, errors
 from tfdist.autotune import record
 from tfdist.autotune.search import COMPARED, Verdict
 from tfdist.autotune.tuner import COMPARE, DONE, EXPLORE, WATCH, Order, Tuner
-from tfdist.callbacks.fit import fit_agreement
-from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
 from tfdist.native import keras_version
 from tfdist.native.knobs import Setting, World, offered, settings
 from tfdist.ops.compression import Compression
@@ -26,7 +25,8 @@ from tfdist.ops.graph import call, order
 from tfdist.training import model_optimizer, optimizer
 from tfdist.training.gradients import in_buckets
 from tfdist.training.local_variable import key_of
-from tfdist.world import runtime, tuning
+from tfdist.world import tuning
+from tfdist.world.session import session
 
 # A sample of a setting that is kept is so many times as long, for it takes a collective.
 WATCHED_SAMPLES = 10
@@ -57,7 +57,6 @@ def need_equal_settings() -> None:
             )
 
 
-@fit_agreement.left_out
 class Autotune(keras.callbacks.Callback):
     """Looks for the setting with the shortest step while it trains; `DataParallel` runs it where settings ask for it.
 
@@ -67,6 +66,8 @@ class Autotune(keras.callbacks.Callback):
     Raises:
         ConfigError: If a setting cannot be honoured, or the ranks may have unequal numbers of batches.
     """
+
+    _differs_by_rank = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,17 +82,13 @@ class Autotune(keras.callbacks.Callback):
         self._samples = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if runtime.happened(runtime.JOINED):
-            raise errors.ConfigError(
-                f"{config.variable('autotune')}={self._settings.autotune} needs equally many batches on every rank, "
-                'and data was sharded with remainder="join" in this process. Shard with remainder="drop" or "pad", or '
-                f"set {config.variable('autotune')}=0."
-            )
+        name = config.variable("autotune")
+        need_equal_batches(self.model, f"{name}={self._settings.autotune}", f"{name}=0")
         self._hook = ModelHook.of(self.model)
         self._stepped = self._running = False
         self._uncounted = 1
         self._start_anew()
-        runtime.remember(runtime.TUNED)
+        session.settings_tuned = True
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._last: float | None = None

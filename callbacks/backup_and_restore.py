@@ -15,7 +15,7 @@ import numpy as np
 import tfdist
 from tfdist import errors
 from tfdist.callbacks.fit import metric_reduction
-from tfdist.callbacks.fit.model_hook import ModelHook, broadcast_state, need_equal_batches, statistics_of_rank
+from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
 from tfdist.callbacks.store import snapshot, writer
 from tfdist.callbacks.store.failure_series import FailureSeries
 from tfdist.callbacks.store.snapshot import Position
@@ -23,7 +23,7 @@ from tfdist.callbacks.store.writer import Writer
 from tfdist.native import keras_version
 from tfdist.system.atomic_file import need_folder
 from tfdist.system.local_path import local_path
-from tfdist.training import adapted_state, model_optimizer, optimizer, random_state
+from tfdist.training import adapted_state, model_optimizer, model_state, optimizer, random_state
 
 _logger = logging.getLogger("tfdist")
 
@@ -95,7 +95,7 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._save_freq != "epoch":
-            need_equal_batches(f"BackupAndRestore(save_freq={self._save_freq})")
+            need_equal_batches(self.model, f"BackupAndRestore(save_freq={self._save_freq})", 'save_freq="epoch"')
         self._hook.resume_batch = self._saved_at = 0
         keras_version.set_initial_epoch(self.model, 0)
         if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while it dropped batches
@@ -186,7 +186,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             try:
                 writer.wait_for_all()  # for those of a fit that was interrupted
                 need_folder(self._folder)
-                snapshot.remove_unfinished(self._folder)
+                snapshot.SNAPSHOT.remove_unfinished(self._folder)
                 doing = "resume from"
                 message = self._read()
             except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
@@ -235,7 +235,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             keras_version.set_initial_epoch(self.model, 0)
             self._failures.end()
             raise errors.TfdistError(failure)
-        broadcast_state(self.model, root_rank=0)
+        model_state.broadcast(self.model, root_rank=0)
         if local or in_force != rates:  # other callbacks may have set the rate since
             self._set_rate(in_force)
         if not position.batch:
@@ -297,7 +297,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 state[f"{prefix} rate"] = rate.numpy()
         if position.batch:
             places = {id(variable): index for index, variable in enumerate(self.model.weights)}
-            statistics = statistics_of_rank(self.model)
+            statistics = model_state.statistics_of_rank(self.model)
             state |= {f"weight/{places[id(variable)]}": variable.numpy() for variable in statistics}
             state |= {f"metric/{index}": variable.numpy() for index, variable in enumerate(self._metric_states())}
         return state

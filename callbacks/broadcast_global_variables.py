@@ -11,12 +11,11 @@ import tfdist
 from tfdist import errors
 from tfdist.callbacks.fit import fit_agreement
 from tfdist.callbacks.fit.drift import checked
-from tfdist.callbacks.fit.model_hook import ModelHook, begin_equal
+from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.ops.graph import call
-from tfdist.world import runtime
+from tfdist.training import model_state
 
 
-@fit_agreement.agreeing
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the weights and optimizer state of one rank before the first step.
 
@@ -42,6 +41,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     ```
     """
 
+    _agrees_on_fit = True
+
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None, drift: str = "error") -> None:
         super().__init__()
         self._drift = checked(drift)
@@ -66,8 +67,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         fit_agreement.agree(self)
-        self._hook.drift.begin(self._drift, self._local_variables, in_epoch=not runtime.happened(runtime.JOINED))
-        self._hook.when_built(lambda: begin_equal(self.model, self._root_rank, keep=self._local_variables))
+        self._hook.drift.begin(self._drift, self._local_variables)
+        self._hook.when_built(lambda: model_state.begin_equal(self.model, self._root_rank, keep=self._local_variables))
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._hook.skips(batch):

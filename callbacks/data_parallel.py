@@ -13,22 +13,20 @@ import keras
 import tfdist
 from tfdist import config, errors
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
-from tfdist.callbacks.fit import fit_agreement
+from tfdist.callbacks.fit import fit_agreement, training_data
 from tfdist.callbacks.fit.data_digest import complaint
 from tfdist.callbacks.fit.drift import checked
-from tfdist.callbacks.fit.model_hook import ModelHook, begin_equal
+from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
 from tfdist.callbacks.model_checkpoint import ModelCheckpoint
 from tfdist.callbacks.rate.optimizer_warmup import OptimizerWarmup
-from tfdist.elastic import advice, loop
+from tfdist.elastic import advice, keras_fit, loop
 from tfdist.ops.compression import AnyCompression, Compression
 from tfdist.ops.graph import xla
-from tfdist.training import model_optimizer, optimizer, random_state
-from tfdist.world import runtime
+from tfdist.training import adapted_state, model_optimizer, model_state, optimizer, random_state
 
 _logger = logging.getLogger("tfdist")
 
 
-@fit_agreement.agreeing
 class DataParallel(keras.callbacks.Callback):
     """Makes `model.fit` data-parallel over all ranks, for a model compiled in the ordinary way.
 
@@ -53,7 +51,8 @@ class DataParallel(keras.callbacks.Callback):
     - keeps ranks other than 0 from printing;
     - goes on when a rank is lost, if asked to;
     - looks for the settings with the shortest step, with `TFDIST_AUTOTUNE=1`;
-    - lets ranks end an epoch with unequal numbers of batches, where `tfdist.shard` was told `remainder="join"`;
+    - lets ranks end an epoch with unequal numbers of batches, where they train on what
+      `tfdist.shard(..., remainder="join")` has returned;
     - warns when all ranks are fed the same data;
     - ends training when the weights of the ranks have drifted apart.
 
@@ -95,7 +94,9 @@ class DataParallel(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(
+    _agrees_on_fit = True
+
+    def __init__(  # noqa: PLR0913 -- settings, all by keyword
         self,
         compression: AnyCompression | None = None,
         warmup_epochs: float = 0,
@@ -133,6 +134,7 @@ class DataParallel(keras.callbacks.Callback):
                 f"that is not elastic, and set what it finds; or set {name}=0."
             )
         tfdist.init()
+        self.is_followed = self._watch_fit(settings)
         self._autotune = Autotune() if settings.autotune != "0" else None
         self._compression = Compression.of(compression) if compression else None
         self._warmup_epochs = warmup_epochs
@@ -144,6 +146,13 @@ class DataParallel(keras.callbacks.Callback):
         by_path = isinstance(checkpoint, (str, Path))
         self._checkpoint: Any = ModelCheckpoint(str(checkpoint)) if by_path else checkpoint
         self._compared = self._steps_taken = False
+
+    def _watch_fit(self, settings: config.Config) -> bool:
+        """Whether importing tfdist has done it, or need not; else an elastic fit reports that it found this one."""
+        followed = settings.early or not (self.elastic and settings.elastic)
+        if not followed:
+            keras_fit.install()
+        return followed
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
@@ -157,7 +166,6 @@ class DataParallel(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
         self._hook.averages_statistics = True
         self._hook.reduces_metrics = self._average_metrics
-        self._join_where_uneven(model)
         if not self._hook.synchronizes_moments:
             self._hook.synchronizes_moments = True
             model.train_function = None
@@ -173,11 +181,12 @@ class DataParallel(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compared = self._steps_taken = False
         fit_agreement.agree(self)
+        self._join_where_uneven()
         self._compare_with_job()
         if not self.elastic:
             need_equal_settings()
         self._hook.begin("train")
-        self._hook.drift.begin(self._drift, in_epoch=not (self.elastic or self._hook.joins))
+        self._hook.drift.begin(self._drift, in_epoch=not self.elastic)
         self._hook.when_built(self._begin_equal)
         self._warmups = self._make_warmups() if self._warmup_epochs else []
         for part in self._parts():
@@ -233,7 +242,7 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.end("test")
 
     def _begin_equal(self) -> None:
-        begin_equal(self.model, root_rank=0)
+        model_state.begin_equal(self.model, root_rank=0)
         random_state.fold(self.model)
 
     def _parts(self) -> list[keras.callbacks.Callback]:
@@ -265,18 +274,14 @@ class DataParallel(keras.callbacks.Callback):
             if tfdist.rank() == 0:
                 _logger.warning("the step is not compiled by XLA: %s", obstacle)
 
-    def _join_where_uneven(self, model: keras.Model) -> None:
+    def _join_where_uneven(self) -> None:
         """Ranks with unequal numbers of batches count by their samples; a step traced without that is made again."""
-        joins = runtime.happened(runtime.JOINED)
-        if joins and model_optimizer.accumulates(model):
-            raise errors.ConfigError(
-                'after tfdist.shard(..., remainder="join") no fit takes gradient_accumulation_steps: a rank that is '
-                'through would keep gradients that were never applied. Shard with remainder="drop" or "pad", also what '
-                "you validate on."
-            )
+        if model_optimizer.accumulates(self.model):  # a rank that is through would keep what was never applied
+            need_equal_batches(self.model, "gradient_accumulation_steps", "it to None")
+        joins = training_data.is_uneven(self.model)
         if joins != self._hook.joins:
             self._hook.joins = joins
-            model.train_function = None
+            adapted_state.drop_traces(self.model)
 
     def _scale(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
         for each in optimizers:
@@ -296,6 +301,11 @@ class DataParallel(keras.callbacks.Callback):
         """A lost rank is survived where the job is elastic, and this callback or a loop around `fit` sees to it."""
         if self.elastic:
             advice.need_elastic_job("DataParallel(elastic=True)")
+            if not self.is_followed:
+                raise errors.ConfigError(
+                    "DataParallel(elastic=True) came after fit was looked up, so a lost rank would end this job. With "
+                    f"{config.variable('early')}=0 make it in a line before fit; and give it to fit alone or in a list."
+                )
         elif not loop.is_running():
             advice.need_elastic_script(f"{self._made_in.filename}, line {self._made_in.lineno}: {self._made_in.line}")
 
@@ -304,4 +314,4 @@ class DataParallel(keras.callbacks.Callback):
             return
         self._compared = True
         if self._hook.ranks_see_same_data() and tfdist.rank() == 0:
-            _logger.warning("%s", complaint(tfdist.size()))
+            _logger.warning("%s", complaint(tfdist.size(), bool(training_data.remainders(self.model))))

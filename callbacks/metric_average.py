@@ -10,10 +10,8 @@ from tfdist.callbacks.fit import fit_agreement
 from tfdist.callbacks.fit.drift import checked
 from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.ops.graph import call
-from tfdist.world import runtime
 
 
-@fit_agreement.agreeing
 class MetricAverageCallback(keras.callbacks.Callback):
     """Makes the logs of each epoch and each evaluation those of all ranks, for every callback of the list.
 
@@ -38,6 +36,8 @@ class MetricAverageCallback(keras.callbacks.Callback):
     ```
     """
 
+    _agrees_on_fit = True
+
     def __init__(self, device: str = "", drift: str = "error") -> None:
         super().__init__()
         self._drift = checked(drift)
@@ -51,7 +51,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         fit_agreement.agree(self)
         self._hook.reduces_metrics = True
         self._hook.begin("train")
-        self._hook.drift.begin(self._drift, in_epoch=not runtime.happened(runtime.JOINED))
+        self._hook.drift.begin(self._drift)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._hook.skips(batch):

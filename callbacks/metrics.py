@@ -87,7 +87,7 @@ class Metrics(keras.callbacks.Callback):
             raise errors.ConfigError(
                 "gradient_noise_scale compares the gradients of ranks, and this job has one. Start it on two or more."
             )
-        if optimizer.observe(model.optimizer, self._norms):
+        if optimizer.observe(model.optimizer, "gradient noise scale", self._norms.observe):
             model.train_function = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -63,7 +63,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self.save_freq != "epoch":
-            need_equal_batches(f"ModelCheckpoint(save_freq={self.save_freq})")
+            need_equal_batches(self.model, f"ModelCheckpoint(save_freq={self.save_freq})", 'save_freq="epoch"')
         super().on_train_begin(logs)
         failure = tfdist.broadcast_object(self._check_folder(), 0, name="folder of the checkpoints")
         if failure:

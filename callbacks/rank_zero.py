@@ -9,7 +9,6 @@ import keras
 
 import tfdist
 from tfdist import errors
-from tfdist.callbacks.fit import fit_agreement
 from tfdist.callbacks.fit.model_hook import ModelHook
 
 # Every hook of a Keras callback that takes part in training, evaluation and prediction.
@@ -20,7 +19,6 @@ _HOOKS = (
 ).split()
 
 
-@fit_agreement.left_out
 class RankZero(keras.callbacks.Callback):
     """Runs another callback on rank 0 and nothing on the other ranks.
 
@@ -52,6 +50,8 @@ class RankZero(keras.callbacks.Callback):
     """
 
     callback: keras.callbacks.Callback | None
+
+    _differs_by_rank = True
 
     def __init__(self, callback: keras.callbacks.Callback | Callable[[], keras.callbacks.Callback]) -> None:
         super().__init__()

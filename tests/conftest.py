@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _poll() -> None:
     """The one pause of the tests, between two looks at a condition."""
-    time.sleep(POLL_SECONDS)
+    time.sleep(POLL_SECONDS)  # noqa: TID251 -- the one pause, between two looks at a condition
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from cpp_source import includes
 
 ROOT = Path(__file__).resolve().parents[1]
 # Folders of the checkout and the packages they are installed as.
@@ -24,6 +23,7 @@ ROOMS = {
     "errors": "",
     "system": "",
     "system.terminal": "",
+    "system.network": "",
     "config": "",
     "protocol": "",
     "native": "",
@@ -51,7 +51,7 @@ ROOMS = {
     "callbacks.rate callbacks.store tfdist",
     "facade": "world observe ops training",
     "keras": "world ops training elastic callbacks facade",
-    "tensorflow.data": "world ops data_service",
+    "tensorflow.data": "world ops data_service.inspection data_service.server data_service",
     "tensorflow": "world ops ops.graph training elastic facade tensorflow.data",
     "launch.host": "",
     "launch.host.cluster": "launch.host",
@@ -67,8 +67,7 @@ ROOMS = {
     "command.bench.measure": "native tfdist",
     "command.bench.allreduce": "command.bench.measure testing tfdist",
     "command.bench.train": "world ops.graph callbacks command.bench.measure tfdist",
-    "command.bench.scale": "native command.bench.measure command.bench.allreduce command.bench.train",
-    "command.bench": "command.bench.measure command.bench.allreduce command.bench.train command.bench.scale",
+    "command.bench": "native command.bench.measure command.bench.allreduce command.bench.train",
     "command.chaos": "",
     "command.doctor": "native launch.start tfdist",
     "command.image": "",
@@ -76,7 +75,7 @@ ROOMS = {
     "command": "",
     "tfdist": "",
 }
-BASE = ("errors", "system", "system.terminal", "config")
+BASE = ("errors", "system", "system.terminal", "system.network", "config")
 # What a launcher must not wait for, and what starts MPI when it is imported.
 HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
 LIGHT_ROOMS = (
@@ -177,6 +176,12 @@ def product_modules() -> list[Module]:
             name = ".".join((package, *(parts[:-1] if is_package else parts)))
             modules.append(Module(name, path.read_text(), is_package))
     return modules
+
+
+def includes(text: str) -> Iterator[tuple[int, str]]:
+    """Every `#include` as (line, target), the target with its quotes or brackets."""
+    for match in re.finditer(r'^\s*#\s*include\s*(<[^>]+>|"[^"]+")', text, re.MULTILINE):
+        yield text.count("\n", 0, match.start(1)) + 1, match.group(1)
 
 
 def cpp_sources() -> dict[str, str]:

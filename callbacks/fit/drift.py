@@ -14,6 +14,7 @@ import keras
 
 import tfdist
 from tfdist import errors
+from tfdist.callbacks.fit import training_data
 from tfdist.native import keras_version
 from tfdist.training import equality, gradient_record, model_optimizer, optimizer
 from tfdist.training.local_variable import key_of
@@ -61,11 +62,11 @@ class Drift:
         Args:
             mode: One of `MODES`.
             keep: Variables that each rank keeps as they are.
-            in_epoch: Whether all ranks come to the second step, so that they may look before it.
+            in_epoch: Whether ranks may look before the second step, where all of them have one.
         """
         if self._fit is not self._model.history:  # Keras makes one for each fit
             self._fit = self._model.history
-            self._mode, self._keep, self._in_epoch = mode, [], True
+            self._mode, self._keep, self._in_epoch = mode, [], not training_data.is_uneven(self._model)
             self.resume()
         self._mode = max(self._mode, mode, key=MODES.index)
         self._keep += keep

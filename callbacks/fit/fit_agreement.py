@@ -5,19 +5,19 @@ from __future__ import annotations
 import dis
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 
 import tfdist
 from tfdist import errors
+from tfdist.callbacks.fit import training_data
 from tfdist.native import keras_version
 from tfdist.ops import COLLECTIVES
+from tfdist.ops.graph import failure
 from tfdist.training import optimizer
-from tfdist.world import runtime
 from tfdist.world.process_sets import global_process_set
 
-Kind = TypeVar("Kind", bound=keras.callbacks.Callback)
 # In the code of a callback: it runs collectives, or all ranks must do as it does.
 _COLLECTIVES = COLLECTIVES | {"check_equal"}
 _DECISIONS = frozenset(("stop_training", "learning_rate"))
@@ -28,10 +28,8 @@ _ADVICE = {
         "initial_epoch=tfdist.broadcast_object(initial_epoch)."
     ),
     "epochs": "Give fit the same epochs on every rank.",
-    "the number of steps of an epoch": (
-        "Give all ranks equally many batches: dataset = tfdist.shard(dataset) deals out complete rounds, "
-        'tfdist.shard(dataset, remainder="join") lets ranks have one more than others; or give fit steps_per_epoch.'
-    ),
+    "what tfdist.shard did with the remainder": "Give fit what tfdist.shard has returned, on every rank.",
+    "the number of steps of an epoch": failure.EQUAL_BATCHES,
     "steps_per_execution": "Compile the model with the same steps_per_execution on every rank.",
     "validation_data": (
         "Give every rank its part: validation_data=tfdist.shard(validation_data); or validate on rank 0 alone by "
@@ -46,21 +44,9 @@ _ADVICE = {
 }
 
 
-# By the decorators below.
-_agreeing: list[type[keras.callbacks.Callback]] = []
-_left_out: list[type[keras.callbacks.Callback]] = []
-
-
-def agreeing(kind: type[Kind]) -> type[Kind]:
-    """Decorates a callback of ours that runs collectives in each `fit`, and calls `agree` in its `on_train_begin`."""
-    _agreeing.append(kind)
-    return kind
-
-
-def left_out(kind: type[Kind]) -> type[Kind]:
-    """Decorates a callback that ranks may have differently: it acts on one only, or compares by itself."""
-    _left_out.append(kind)
-    return kind
+# Class attributes of callbacks of ours: it runs collectives in each `fit`, and calls `agree` in `on_train_begin`; ranks
+# may have it differently, since it acts on one only, or compares by itself.
+_AGREES, _LEFT_OUT = "_agrees_on_fit", "_differs_by_rank"
 
 
 def agree(callback: keras.callbacks.Callback) -> None:
@@ -77,7 +63,7 @@ def agree(callback: keras.callbacks.Callback) -> None:
     model: Any = callback.model
     params: Any = callback.params
     callbacks = keras_version.callbacks_of_fit(callback)
-    ours = [each for each in callbacks if isinstance(each, tuple(_agreeing))]
+    ours = [each for each in callbacks if getattr(each, _AGREES, False)]
     group = global_process_set
     if optimizer.is_distributed(model.optimizer):
         group = optimizer.reduction_of(model.optimizer).process_set
@@ -112,16 +98,19 @@ def _knowledge(
     model: keras.Model, params: Mapping[str, Any], callbacks: Sequence[Any], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """By the names of `_ADVICE`; all of it can be compared and hashed."""
-    steps = None if runtime.happened(runtime.JOINED) else params.get("steps")
-    validates = arguments.get("validation_data") is not None if arguments else None
+    remainders = training_data.remainders(model)
+    validates = None
+    if arguments:
+        validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     frequency = arguments.get("validation_freq") if validates else None
     acting = [each for each in callbacks if _kind(each)]
     return {
         "initial_epoch": arguments.get("initial_epoch"),
         "epochs": params.get("epochs"),
-        "the number of steps of an epoch": steps,
+        "what tfdist.shard did with the remainder": tuple(sorted(remainders)),
+        "the number of steps of an epoch": None if "join" in remainders else params.get("steps"),
         "steps_per_execution": getattr(model, "steps_per_execution", None),
-        "validation_data": None if validates is None else "given" if validates else "not given",
+        "validation_data": {None: None, True: "given", False: "not given"}[validates],
         "validation_freq": tuple(frequency) if isinstance(frequency, (list, tuple)) else frequency,
         "the list of callbacks that run collectives": tuple(
             _kind(each) for each in acting if _is_ours(each) or _names_in(each) & _COLLECTIVES
@@ -134,7 +123,7 @@ def _knowledge(
 
 def _kind(callback: Any) -> str:
     """Its class, with those of the callbacks inside; empty for one that is left out."""
-    if isinstance(callback, tuple(_left_out)):
+    if getattr(callback, _LEFT_OUT, False):
         return ""
     inside = [_kind(part) for part in vars(callback).values() if isinstance(part, keras.callbacks.Callback)]
     return type(callback).__name__ + (f"({', '.join(filter(None, inside))})" if any(inside) else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,11 @@ from tfdist.ops.allreduce import reduce_figures
 
 # A metric class may declare with this attribute that its state is additive: `tfdist_reduction = "sum"`.
 DECLARATION = "tfdist_reduction"
+_UNEQUAL = (
+    "the ranks have trained on %s samples in an epoch, and count alike in each step: a sample of a smaller batch "
+    'weighs more. They count by their samples after tfdist.shard(dataset, remainder="join"), in a fit of what it '
+    "returns, or of what tf.data makes of that."
+)
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,14 @@ class _Own:
         self.value = value
 
 
-def reduce_logs(model: keras.Model, logs: Any, samples: int) -> dict[str, Any]:
+def reduce_logs(model: keras.Model, logs: Any, samples: int, warn_if_unequal: bool = False) -> dict[str, Any]:
     """The logs of an epoch over all ranks, the same on every rank.
 
     Args:
         model: The model whose metrics were updated.
         logs: What the last step of this rank returned; empty where the rank had no batch.
         samples: Samples this rank has seen in this epoch.
+        warn_if_unequal: Whether rank 0 warns, once in a `fit`, where the ranks have not seen equally many samples.
 
     Returns:
         Dict of name to scalar. A metric whose state is additive is exact, whatever the ranks have seen. Other metrics,
@@ -63,6 +70,8 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int) -> dict[str, Any]:
     mine = {name: np.asarray(value) for name, value in _flat(logs)} if isinstance(logs, dict) else {}
     metrics = _Metrics(model, has_data=bool(mine))
     reports: list[_Report] = tfdist.allgather_object(metrics.report(mine, samples), name="what each rank has seen")
+    if warn_if_unequal and not model.history.epoch:  # in the first epoch of a fit
+        _warn_if_unequal([report.samples for report in reports])
     first = _first_with_data(reports)
     leader = reports[first]
     if not leader.is_metrics:
@@ -75,6 +84,11 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int) -> dict[str, Any]:
         plain = {name: np.asarray(value) for name, value in results.items()}
         return dict(tfdist.broadcast_object(plain, first, name="logs of all ranks"))
     return results
+
+
+def _warn_if_unequal(samples: Sequence[int]) -> None:
+    if tfdist.rank() == 0 and len(set(samples)) > 1:
+        logging.getLogger("tfdist").warning(_UNEQUAL, ", ".join(map(str, samples)))
 
 
 def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -9,8 +9,7 @@ our callbacks is part of.
 from __future__ import annotations
 
 import contextlib
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -19,7 +18,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import errors
-from tfdist.callbacks.fit import metric_reduction
+from tfdist.callbacks.fit import metric_reduction, training_data
 from tfdist.callbacks.fit.data_digest import digest
 from tfdist.callbacks.fit.drift import Drift
 from tfdist.callbacks.fit.epoch_end import EpochEnd
@@ -27,12 +26,10 @@ from tfdist.callbacks.fit.step_function import translate_errors
 from tfdist.input import shuffle_warning
 from tfdist.native import keras_version
 from tfdist.ops.graph.sequence import Section
-from tfdist.training import adapted_state, model_optimizer
+from tfdist.training import model_optimizer, model_state
 from tfdist.training.gradients import weighted_by
-from tfdist.training.local_variable import key_of
 from tfdist.training.model_build import Building
 from tfdist.training.sync_batch_norm import synchronized, synchronized_statistics
-from tfdist.world import runtime
 
 
 class ModelHook:
@@ -179,16 +176,22 @@ class ModelHook:
             phase = "alone"
         if self._local or phase == "alone":
             return self._read_metrics(logs)
-        if phase == "train" and self.joins:
-            join(self._model)
-        elif phase == "train" and (self.averages_statistics or self.reduces_metrics):
-            self.epoch_end.meet()
-        if phase == "train" and self.averages_statistics:
-            average_statistics(self._model)
+        if phase == "train":
+            self._meet()
         if not self.reduces_metrics:
             return self._read_metrics(logs)
         samples = self._train_samples if phase == "train" else self._test_samples
-        return metric_reduction.reduce_logs(self._model, logs, int(samples.numpy()))
+        alike = phase == "train" and not self.joins
+        return metric_reduction.reduce_logs(self._model, logs, int(samples.numpy()), warn_if_unequal=alike)
+
+    def _meet(self) -> None:
+        """At the end of a training epoch."""
+        if self.joins:
+            join(self._model)
+        elif self.averages_statistics or self.reduces_metrics:
+            self.epoch_end.meet()
+        if self.averages_statistics:
+            model_state.average_statistics(self._model)
 
 
 def join(model: keras.Model) -> None:
@@ -197,92 +200,21 @@ def join(model: keras.Model) -> None:
     steps = tf.stack([tf.cast(count, tf.int64) for count in model_optimizer.iterations_of(model)])
     if len(np.unique(tfdist.allgather(steps[None], name="steps of each rank").numpy(), axis=0)) > 1:
         # While each rank still has its own; those of synchronized layers are complete on the last rank alone.
-        average_statistics(model, keep=synchronized_statistics(model))
-        broadcast_state(model, root_rank=last)
+        model_state.average_statistics(model, keep=synchronized_statistics(model))
+        model_state.broadcast(model, root_rank=last)
 
 
-def need_equal_batches(what: str) -> None:
+def need_equal_batches(model: keras.Model, what: str, instead: str) -> None:
     """Refuses what every rank must do after the same batch, where ranks may have unequal numbers of them.
 
     Raises:
-        ConfigError: If the data was sharded with `remainder="join"`.
+        ConfigError: If what the running `fit` trains on was sharded with `remainder="join"`.
     """
-    if runtime.happened(runtime.JOINED):
+    if training_data.is_uneven(model):
         raise errors.ConfigError(
-            f'{what} needs equally many batches on every rank, and data was sharded with remainder="join" in this '
-            'process. Save at the end of epochs (save_freq="epoch"), or shard with remainder="drop", also what you '
-            "validate on."
+            f"{what} needs equally many batches on every rank, and this fit trains on what was sharded with "
+            f'remainder="join". Set {instead}, or shard with remainder="drop" or "pad".'
         )
-
-
-def statistics_of_rank(model: keras.Model, keep: Sequence[Any] = ()) -> list[Any]:
-    """The floating non-trainable weights, such as moving means, that differ between ranks; every rank must ask.
-
-    Frozen weights do not differ. They are left out for their size, and because the mean of three equal numbers need
-    not be that number. Those of local layers are their rank's own.
-    """
-    local = {key_of(variable) for variable in (*model_optimizer.local_variables(model), *keep)}
-    floating = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
-    candidates = [v for v in floating if key_of(v) not in local]
-    if not candidates or tfdist.size() == 1:
-        return []
-    checksums = np.array([[zlib.crc32(np.asarray(v.value).tobytes()) for v in candidates]], np.int64)
-    by_rank = tfdist.allgather(checksums, name="checksums of statistics").numpy()
-    return [v for v, column in zip(candidates, by_rank.T, strict=True) if len(set(column)) > 1]
-
-
-def average_statistics(model: keras.Model, keep: Sequence[Any] = ()) -> None:
-    """Averages the weights that training changes other than by gradients, such as moving means, but not `keep`."""
-    statistics = statistics_of_rank(model, keep)
-    if not statistics:
-        return
-    values = [tf.convert_to_tensor(variable.value) for variable in statistics]
-    for variable, value in zip(
-        statistics, tfdist.grouped_allreduce(values, op=tfdist.Average, name="statistics"), strict=True
-    ):
-        variable.assign(value)
-    adapted_state.follow_variables(model)
-
-
-def begin_equal(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> None:
-    """`broadcast_state` at the beginning of a `fit`, after a look at what a broadcast does not reach.
-
-    Raises:
-        ConfigError: As `broadcast_state` does.
-        MismatchError: If a preprocessing layer has learned something else on each rank.
-    """
-    adapted_state.require_equal_before_broadcast(model, model_optimizer.local_layers(model))
-    broadcast_state(model, root_rank, keep)
-
-
-def broadcast_state(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> None:
-    """Gives every rank the weights and optimizer state of one rank. What is a rank's own stays: seeds
-    of random layers, gradients that are still being accumulated, and local variables with their slots.
-
-    Args:
-        model: A built model.
-        root_rank: The rank whose state everybody gets.
-        keep: Variables that stay as they are on each rank.
-
-    Raises:
-        ConfigError: If the model has no weights.
-    """
-    if not model.weights:
-        raise errors.ConfigError(
-            f"model {model.name!r} has no weights, also after its first step was traced, so there is nothing that "
-            "ranks could train together. Make variables by add_weight or in layers that are attributes of the model."
-        )
-    model_optimizer.build_compiled(model)
-    if len(model_optimizer.optimizers_of(model)) > 1:
-        # Keras builds the others in the first step that uses them, which not every rank may have taken.
-        layout = tfdist.broadcast_object(model_optimizer.layout_of(model), root_rank, name="what optimizers update")
-        model_optimizer.build_as(model, layout)
-    variables = [*model.weights, *model_optimizer.variables_of(model)]
-    local = model_optimizer.state_of_rank(model, keep)
-    kept = {id(part) for variable in local for part in (variable, getattr(variable, "value", variable))}
-    shared = [v for v in variables if id(v) not in kept and id(v.value) not in kept]
-    tfdist.broadcast_variables(shared, root_rank, name="weights and optimizer state")
-    adapted_state.follow_variables(model)
 
 
 def _samples(data: Any) -> tf.Tensor:

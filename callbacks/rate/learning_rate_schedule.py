@@ -70,7 +70,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compiled.begin(self.model)
-        self._steps = 1 if self._staircase else steps_of_epoch(self._steps_per_epoch, self.params)
+        self._steps = 1 if self._staircase else steps_of_epoch(self._steps_per_epoch, self)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch

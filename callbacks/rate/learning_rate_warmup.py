@@ -8,11 +8,11 @@ import keras
 
 import tfdist
 from tfdist import errors
+from tfdist.callbacks.fit import training_data
 from tfdist.callbacks.fit.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
 from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.callbacks.rate.rate_setter import RateSetter
 from tfdist.native.keras_version import print_message
-from tfdist.world import runtime
 
 
 def warmup_rate(initial_lr: float, size: int, step: int, warmup_steps: int) -> float:
@@ -86,7 +86,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._ended: bool | None = None
         self._compiled.begin(self.model)
-        self._steps = steps_of_epoch(self._steps_per_epoch, self.params)
+        self._steps = steps_of_epoch(self._steps_per_epoch, self)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
@@ -127,17 +127,17 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         self._setter.set(self.model.optimizer, rate)
 
 
-def steps_of_epoch(given: int | None, params: dict[str, Any] | None) -> int:
+def steps_of_epoch(given: int | None, callback: keras.callbacks.Callback) -> int:
     """Steps of an epoch, as given or as `fit` knows; every rank asks. Where ranks have unequal numbers, the largest.
 
     Raises:
         ConfigError: If neither is known.
     """
-    steps = given or (params or {}).get("steps")
+    steps = given or (callback.params or {}).get("steps")
     if not steps:
         raise errors.ConfigError(
             "the number of steps of an epoch is not known: the dataset does not say its length. Pass steps_per_epoch."
         )
-    if not runtime.happened(runtime.JOINED):
+    if not training_data.is_uneven(callback.model):
         return int(steps)
     return int(tfdist.allreduce(int(steps), op=tfdist.Max, name="steps of an epoch"))

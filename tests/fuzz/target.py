@@ -17,8 +17,9 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host import host
 from tfdist.launch.wire import channel, record
 from tfdist.launch.wire.ticket import Ticket
-from tfdist.protocol import commit_file
+from tfdist.protocol.commit_file import COMMIT
 from tfdist.system.terminal import line
+from tfdist.system.whole_file import DamagedFileError
 
 KEY = bytes(range(32))
 SIZE = 4
@@ -80,9 +81,9 @@ def hosts(data):
 
 def commits(data):
     """A file of a commit, and parts of one whose checksum fits. No pickle: it may run code, and is this user's own."""
-    with contextlib.suppress(commit_file.DamagedCommitError):
-        commit_store._decode(commit_file._payload(data))
-    with contextlib.suppress(commit_file.DamagedCommitError):
+    with contextlib.suppress(DamagedFileError):
+        commit_store._decode(COMMIT.contents(data))
+    with contextlib.suppress(DamagedFileError):
         assert sum(part.nbytes for part in commit_store._parts_of(memoryview(data))) <= len(data)
 
 
@@ -90,7 +91,7 @@ def snapshots(data):
     """A file of a snapshot, and contents whose checksum fits."""
     signed = b"tfdist snapshot 1 %s %d\n" % (hashlib.sha256(data).hexdigest().encode(), len(data)) + data
     for file in (data, signed):
-        with contextlib.suppress(snapshot.SnapshotError):
+        with contextlib.suppress(DamagedFileError):
             assert isinstance(snapshot.decode(file), dict)
 
 

@@ -77,15 +77,14 @@ if INNER:
         import keras
 
         import tfdist
-        from tfdist.world import runtime
+        from tfdist.world.session import session
 
         assert tfdist.size() == world
         keras.utils.set_random_seed(1000 + tfdist.rank())
-        happened = set(runtime._events)
+        flags = {name: value for name, value in vars(session).items() if isinstance(value, bool)}
         yield
         keras.backend.clear_session(free_memory=False)
-        runtime._events.clear()
-        runtime._events.update(happened)
+        vars(session).update(flags)
         _meet(request.node.name)
 
     @pytest.fixture

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.errors import ConfigError
+from tfdist.input import mark
 
 
 def parts_of(dataset):
@@ -148,8 +149,10 @@ def from_service(shared, endless=False):
 @pytest.mark.ranks(2, 3)
 def test_what_a_data_service_deals_out_is_left_as_it_is():
     dataset, endless = from_service(shared=True), from_service(shared=True, endless=True)
-    assert tfdist.shard(dataset, remainder="join") is dataset
-    assert tfdist.shard(endless) is endless
+    for given, remainder in ((dataset, "join"), (endless, "drop")):
+        part = tfdist.shard(given, remainder=remainder)
+        assert list(part.as_numpy_iterator()) == [0, 1, 2]
+        assert (mark.of(part), mark.of(given)) == ({remainder}, set())
 
 
 @pytest.mark.ranks(2)

@@ -9,12 +9,12 @@ import tfdist
 from tfdist.callbacks import MetricAverageCallback, Throughput
 from tfdist.ops.allreduce import reduce_figures
 from tfdist.training import gradient_record
-from tfdist.world import runtime
+from tfdist.world.session import session
 
 
 @pytest.fixture(autouse=True)
 def nothing_reduced():
-    runtime._events.discard(runtime.REDUCED)
+    session.gradients_reduced = False
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
@@ -36,7 +36,7 @@ def test_each_variable_has_its_record(world, wrap):
     records = [gradient_record.read(variable) for variable in (shared, shared.value, local, unused)]
     of_all = gradient_record.GradientRecord(tfdist.global_process_set)
     assert records == [of_all, of_all, gradient_record.GradientRecord(None), None]
-    assert runtime.happened(runtime.REDUCED)
+    assert session.gradients_reduced
 
 
 def test_what_counts(world):
@@ -47,9 +47,9 @@ def test_what_counts(world):
     reduce_figures([tf.constant([1.0, 2.0])], tfdist.Sum, "figures")
     for number in (1, 2.5, np.float32(3), tf.constant(4.0)):
         tfdist.allreduce(number, op=tfdist.Sum)
-    assert not runtime.happened(runtime.REDUCED)
+    assert not session.gradients_reduced
     gradient = tf.constant([1.0, 2.0])
     for by_hand in (gradient, tf.IndexedSlices(gradient, tf.constant([0, 1]), tf.constant([2]))):
-        runtime._events.discard(runtime.REDUCED)
+        session.gradients_reduced = False
         tfdist.allreduce(by_hand, name="by hand")
-        assert runtime.happened(runtime.REDUCED)
+        assert session.gradients_reduced

@@ -64,6 +64,23 @@ def test_predivide_leaves_the_average(world, factor):
     assert_close([variable], [np.full(4, 1 - (world - 1) / 2)], relative=1e-6)
 
 
+def test_several_observers_see_the_gradients_of_an_update(world):
+    (variable,) = variables([2])
+    optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    seen = []
+
+    def note(what):
+        return lambda own, mean, factor: seen.append((what, own[0].numpy()[0], mean[0].numpy()[0], factor))
+
+    norm = note("norm")
+    assert tfdist.optimizer.observe(optimizer, "norm", note("an earlier norm"))
+    assert tfdist.optimizer.observe(optimizer, "norm", norm)
+    assert tfdist.optimizer.observe(optimizer, "sign", note("sign"))
+    assert not tfdist.optimizer.observe(optimizer, "norm", norm)
+    optimizer.apply_gradients([(tf.fill([2], tfdist.rank() + 1.0), variable)])
+    assert seen == [(what, tfdist.rank() + 1.0, (world + 1) / 2, 1.0) for what in ("norm", "sign")]
+
+
 def test_sum(world):
     (variable,) = variables([4])
     optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(1.0), op=tfdist.Sum)

@@ -13,7 +13,8 @@ NAME = "registry.example/team/tfdist"
 BUILDS = [
     f"tfdist image build --target {target} --tag {NAME}:1.2.3-{target}" for target in ("cpu", "cuda", "data-service")
 ]
-ALL = ["make test-images test-cuda-image", *BUILDS, *(f"{build} --push" for build in BUILDS)]
+TESTS = ["make test-images test-cuda-image", f"make manifests IMAGES={NAME}:1.2.3"]
+ALL = [*TESTS, *BUILDS, *(f"{build} --push" for build in BUILDS)]
 # It knows the images that the file `published` lists, and fails at the step that the file `fails` names.
 PROGRAM = """\
 #!/bin/bash
@@ -90,10 +91,12 @@ def test_a_dry_run_only_tells(release, tmp_path):
     done, calls = release("--dry-run", NAME, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert calls == []
-    assert done.stdout.splitlines() == [f"+ {step}" for step in ALL]
+    *steps, last = done.stdout.splitlines()
+    assert steps == [f"+ {step}" for step in ALL]
+    assert last.startswith("attach to the release v1.2.3: build/kubernetes/train.yaml")
 
 
-@pytest.mark.parametrize("step", [0, 2, 3])
+@pytest.mark.parametrize("step", [0, 1, 3, 4])
 def test_nothing_is_published_where_a_test_or_a_build_fails(release, step):
     (release.trace / "fails").write_text(f"{ALL[step]}\n")
     done, calls = release(NAME)

@@ -6,6 +6,7 @@ import logging
 
 from tfdist import config
 from tfdist.world import runtime
+from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
 
@@ -37,6 +38,6 @@ def need_elastic_script(line: str) -> None:
 
 
 def _warn(text: str) -> None:
-    if runtime.rank() == 0 and not runtime.happened(text):
-        runtime.remember(text)
+    if runtime.rank() == 0 and not session.warned_of_elastic:
+        session.warned_of_elastic = True
         _logger.warning("%s", text)

@@ -1,6 +1,6 @@
 """Commits in files of this host's memory, from which new processes go on. What is in a commit is not known here.
 
-What a file holds (`tfdist.protocol.commit_file`) are the sizes of the parts, a pickle, and the buffers it refers to.
+What a file holds (`tfdist.system.whole_file`) are the sizes of the parts, a pickle, and the buffers it refers to.
 Nobody but this user reaches the folder, so nothing in it comes from somebody else.
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 
 from tfdist import errors
 from tfdist.protocol import commit_file
-from tfdist.protocol.commit_file import CommitFile, DamagedCommitError
+from tfdist.protocol.commit_file import COMMIT
+from tfdist.system.whole_file import DamagedFileError, NumberedFile
 
 _logger = logging.getLogger("tfdist")
 _COUNT = struct.Struct("!Q")
@@ -61,10 +62,10 @@ class CommitStore:
         spare = self._folder / f"{training}.spare"
         try:
             with open(os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(commit_file.header(parts))
+                file.write(COMMIT.header(parts))
                 file.writelines(parts)
                 file.truncate()
-            spare.replace(self._folder / commit_file.name_of(training, number))
+            spare.replace(self._folder / (COMMIT.template % (training, number)))
         except OSError:
             spare.unlink(missing_ok=True)
             raise
@@ -74,16 +75,16 @@ class CommitStore:
     def newest(self, training: int) -> tuple[int, Any] | None:
         """Number and content of the newest whole commit; None without one. Damaged ones are told and passed over."""
         places = [self._folder] if self._backup is None else [self._folder, self._backup]
-        for commit in (each for place in places if place.is_dir() for each in self._newest_first(place, training)):
+        for commit in (each for place in places for each in self._newest_first(place, training)):
             try:
-                content = _decode(commit.read())
-            except (DamagedCommitError, OSError) as error:
+                content = _decode(COMMIT.contents(commit.path.read_bytes()))
+            except (DamagedFileError, OSError) as error:
                 _logger.warning("the commit %s is passed over: %s", commit.path, error)
                 self._damaged[commit.path] = str(error)
                 continue
             if commit.path.parent == self._backup:
                 _logger.warning("going on from %s", commit.path)
-            return commit.number, content
+            return commit.numbers[1], content
         return None
 
     def remove_damaged(self) -> list[str]:
@@ -99,8 +100,8 @@ class CommitStore:
         self._damaged.clear()
         return told
 
-    def _newest_first(self, folder: Path, training: int) -> list[CommitFile]:
-        return [commit for commit in commit_file.newest_first(folder) if commit.training == training]
+    def _newest_first(self, folder: Path, training: int) -> list[NumberedFile]:
+        return [commit for commit in COMMIT.newest_first(folder) if commit.numbers[0] == training]
 
 
 def _refuse_others(folder: Path, forbidden: int, what: str, advice: str) -> None:
@@ -125,7 +126,7 @@ def _decode(payload: memoryview) -> Any:
     try:
         return pickle.loads(pickled, buffers=buffers)  # noqa: S301  (this user's own file)
     except (pickle.UnpicklingError, EOFError) as error:
-        raise DamagedCommitError(f"its contents cannot be decoded: {type(error).__name__}: {error}") from error
+        raise DamagedFileError(f"its contents cannot be decoded: {type(error).__name__}: {error}") from error
 
 
 def _parts_of(payload: memoryview) -> list[memoryview]:
@@ -133,9 +134,9 @@ def _parts_of(payload: memoryview) -> list[memoryview]:
     most = payload.nbytes // _COUNT.size
     (count,) = _COUNT.unpack_from(payload) if most else (0,)
     if not 0 < count < most:
-        raise DamagedCommitError(f"it has {payload.nbytes} bytes and would be of {count} parts")
+        raise DamagedFileError(f"it has {payload.nbytes} bytes and would be of {count} parts")
     sizes: Sequence[int] = struct.unpack_from(f"!{count}Q", payload, _COUNT.size)
     ends = list(itertools.accumulate(sizes, initial=_COUNT.size * (1 + count)))
     if ends[-1] != payload.nbytes:
-        raise DamagedCommitError(f"it has {payload.nbytes} bytes and its parts {ends[-1]}")
+        raise DamagedFileError(f"it has {payload.nbytes} bytes and its parts {ends[-1]}")
     return [payload[start:end] for start, end in itertools.pairwise(ends)]

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors
-from tfdist.input import part as parts
+from tfdist.input import pipeline
 from tfdist.input.part import ElasticPart
 
 _FROM_ARRAYS = (
@@ -29,11 +29,11 @@ def part_of(dataset: Any, steps_per_epoch: int | None) -> tuple[ElasticPart | No
         ConfigError: If what is left of an epoch cannot be dealt out anew; says why, and what to do instead.
     """
     is_dataset = isinstance(dataset, tf.data.Dataset)
-    service = parts.service_of(dataset) if is_dataset else None
+    service = pipeline.service_of(dataset) if is_dataset else None
     if service is not None:
         _check_service(service, steps_per_epoch)
         return None, 1
-    part, unit = parts.find(dataset) if is_dataset else (None, 0)
+    part, unit = pipeline.elastic_part_of(dataset) if is_dataset else (None, 0)
     if part is not None and steps_per_epoch is None:
         return part, unit
     if is_dataset and steps_per_epoch is not None:
@@ -66,7 +66,7 @@ def _check_service(service: Any, steps_per_epoch: int | None) -> None:
 
 
 def _obstacle(dataset: tf.data.Dataset) -> str:
-    step = parts.step_behind(dataset)
+    step = pipeline.step_behind_elastic_part(dataset)
     if step == "repeat":
         return f".repeat stands behind tfdist.shard. {_BY_EPOCHS}"
     if step:

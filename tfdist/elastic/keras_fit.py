@@ -17,18 +17,23 @@ import tensorflow as tf
 
 from tfdist import elastic, errors
 from tfdist.elastic.fit_data import part_of
-from tfdist.input.part import find, order_of, put_in_order
+from tfdist.input import mark, pipeline
+from tfdist.input.part import order_of, put_in_order
 from tfdist.ops.graph import replica
 from tfdist.ops.object import broadcast_object
 from tfdist.protocol import member
 from tfdist.training.model_build import build_optimizers, make_weights
 from tfdist.world import runtime
+from tfdist.world.session import session
 
 _NO_EPOCH = -1
 
 
 def install() -> None:
-    """Wraps `keras.Model.fit`. Once in a process, before the script looks it up."""
+    """Wraps `keras.Model.fit`, before the script looks it up."""
+    if session.fit_is_elastic:
+        return
+    session.fit_is_elastic = True
     original = keras.Model.fit
     signature = inspect.signature(original)
 
@@ -39,6 +44,8 @@ def install() -> None:
         given = bound.arguments["callbacks"]
         callbacks = list(given) if isinstance(given, (list, tuple)) else [given]
         plugins = [callback for callback in callbacks if getattr(callback, "elastic", False)]
+        for plugin in plugins:
+            plugin.is_followed = True
         if not plugins or (runtime.size() == 1 and member.commits() is None):
             _tell_length(bound.arguments)
             return original(*bound.args, **bound.kwargs)
@@ -89,7 +96,8 @@ class _Fit:
             round_size = self._unit * runtime.size()
             if self._part is None:
                 steps = (training.epoch_elements - training.position) // round_size
-                length: dict[str, Any] = {"x": tf.data.Dataset.from_tensors(0).repeat(), "steps_per_epoch": steps}
+                stand_in = mark.put(tf.data.Dataset.from_tensors(0).repeat(), *mark.of(self._dataset))
+                length: dict[str, Any] = {"x": stand_in, "steps_per_epoch": steps}
             else:
                 steps = self._part.deal(training.position, self._unit)
                 length = {"x": self._dataset.apply(tf.data.experimental.assert_cardinality(steps))}
@@ -112,7 +120,7 @@ class _Fit:
 def _tell_length(arguments: dict[str, Any]) -> None:
     """A part that can be dealt out anew does not tell its length, which stays as it is in a fit that cannot go on."""
     dataset = arguments["x"]
-    part, unit = find(dataset) if isinstance(dataset, tf.data.Dataset) else (None, 0)
+    part, unit = pipeline.elastic_part_of(dataset) if isinstance(dataset, tf.data.Dataset) else (None, 0)
     if part is not None and arguments["steps_per_epoch"] is None:
         arguments["x"] = dataset.apply(tf.data.experimental.assert_cardinality(part.deal(0, unit)))
 

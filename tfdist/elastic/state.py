@@ -15,8 +15,8 @@ from tfdist.elastic import retirement
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.ops.object import allgather_object, broadcast_object
 from tfdist.protocol import member
-from tfdist.training import random_state
 from tfdist.world import runtime
+from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
 
@@ -86,7 +86,7 @@ class State(abc.ABC):
         commits = allgather_object(self._commits, name="commits")
         newest = max(commits)
         if newest and not self._synced:
-            random_state.begin_at(newest)
+            session.resumed_at = newest  # else its models would draw the masks again that were drawn before
         self._synced = True
         self._remove_damaged(anew=newest == 0)
         self._receive(commits.index(newest))

@@ -63,23 +63,6 @@ class ElasticPart:
         return (place >= 0) & (number < self._stop) & (place % self._size == self._rank)
 
 
-def service_of(dataset: tf.data.Dataset) -> Any:
-    """The data service that the elements come from; None where they come from none."""
-    return pipeline.service_of(dataset)
-
-
-def find(dataset: tf.data.Dataset) -> tuple[ElasticPart | None, int]:
-    """The part that a pipeline draws from, and how many of its elements make one of the pipeline; None and 0 where
-    what is left of an epoch cannot be told from the elements of the pipeline that were read.
-    """
-    return pipeline.elastic_part_of(dataset)
-
-
-def step_behind(dataset: tf.data.Dataset) -> str:
-    """The last step of a pipeline behind a part for which `find` gives up on it, such as "shuffle"; empty if none."""
-    return pipeline.step_behind_elastic_part(dataset)
-
-
 def deal_all() -> None:
     """Deals out all parts of this process anew, each from its beginning."""
     for part in list(_parts):

@@ -116,7 +116,7 @@ def _batching_of(node: Any, mapped: bool, shuffled: bool, partial: bool) -> Batc
 def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
     """The shuffles of a pipeline, the last applied first. Those inside the function of an interleave are not seen."""
     found = []
-    for node in _nodes(dataset):
+    for node in nodes(dataset):
         if _kind(node) == "ShuffleDataset":
             seeds = tuple(int(tf.get_static_value(seed)) for seed in (node._seed, node._seed2))
             found.append(Shuffle(int(tf.get_static_value(node._buffer_size)), (seeds[0], seeds[1])))
@@ -127,7 +127,7 @@ def is_ordered(dataset: tf.data.Dataset) -> bool:
     """Whether parallel calls hand out their results in order, as they do unless `deterministic=False` is set."""
     if dataset.options().deterministic is False:
         return False
-    return all(getattr(node, "_deterministic", None) != "false" for node in _nodes(dataset))
+    return all(getattr(node, "_deterministic", None) != "false" for node in nodes(dataset))
 
 
 def origins(dataset: tf.data.Dataset, through_files: bool = False) -> list[tf.data.Dataset]:
@@ -150,7 +150,7 @@ def origins(dataset: tf.data.Dataset, through_files: bool = False) -> list[tf.da
 
 def service_of(dataset: tf.data.Dataset) -> Any:
     """What `distribute` says of what the pipeline reads from a data service; None where it reads from none."""
-    marks = (getattr(node, SERVICE_MARK, None) for node in _nodes(dataset))
+    marks = (getattr(node, SERVICE_MARK, None) for node in nodes(dataset))
     return next((mark for mark in marks if mark is not None and mark.service), None)
 
 
@@ -170,12 +170,10 @@ def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
 
 def step_behind_elastic_part(dataset: tf.data.Dataset) -> str:
     """The last step of a pipeline for which `elastic_part_of` gives up on a part that is there; empty if none is."""
-    if not any(hasattr(node, ELASTIC_MARK) for node in _nodes(dataset)):
-        return ""
     node = dataset
     while not hasattr(node, ELASTIC_MARK) and _keeps_count(node):
         node = _inputs(node)[0]
-    if hasattr(node, ELASTIC_MARK):
+    if hasattr(node, ELASTIC_MARK) or not any(hasattr(each, ELASTIC_MARK) for each in nodes(node)):
         return ""
     name = _kind(node).removeprefix("Parallel").removesuffix("Dataset")
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
@@ -206,10 +204,11 @@ def shard_files(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Datas
     return distribute._AutoShardDataset(dataset.with_options(options), size, rank)
 
 
-def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
+def nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
+    """A dataset and all that it is made from. What a function of `.flat_map` and the like opens is not seen."""
     yield dataset
     for part in _inputs(dataset):
-        yield from _nodes(part)
+        yield from nodes(part)
 
 
 def _inputs(dataset: tf.data.Dataset) -> list[Any]:

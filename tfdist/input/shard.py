@@ -13,13 +13,13 @@ import tensorflow as tf
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.input import pipeline, shuffle_warning
+from tfdist.input import mark, pipeline, shuffle_warning
 from tfdist.input.part import ElasticPart
 from tfdist.ops import object as object_ops
 from tfdist.world import runtime
+from tfdist.world.session import session
 
 _POLICIES = ("auto", "file", "data", "off")
-_REMAINDERS = ("drop", "pad", "join")
 _logger = logging.getLogger("tfdist")
 _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
 
@@ -60,11 +60,12 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
             of the epoch, which then count twice; a short last batch stays as it is. "join" uses every sample once:
             some ranks get one element more than others, and the last batch may be short. `DataParallel` then weights
             the ranks by their samples in each step, so that the gradient is the mean over all samples of the global
-            batch, lets ranks that are through wait for the others, and gives them the state of the last. From then on
-            every `fit` in this process is run in that way, also if it was the validation data. In a loop of your own
-            end with `tfdist.broadcast_variables(variables, root_rank=tfdist.join())`; ranks count alike there. A
-            dataset that reads from a data service needs a `job_name` in `distribute`, and "join" unless it is endless:
-            the ranks share each pass, and each gets what it asks for.
+            batch, lets ranks that are through wait for the others, and gives them the state of the last: in each `fit`
+            that trains on what this returns, or on what tf.data makes of it. What a generator, a file or NumPy makes of
+            it does not show where it is from: ranks count alike there, and unequal numbers of batches are an error. In
+            a loop of your own end with `tfdist.broadcast_variables(variables, root_rank=tfdist.join())`; ranks count
+            alike there too. A dataset that reads from a data service needs a `job_name` in `distribute`, and "join"
+            unless it is endless: the ranks share each pass, and each gets what it asks for.
 
     Returns:
         What was passed in, with this rank's elements. Where the number of elements is known, so is that of the part.
@@ -93,22 +94,17 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
         return dataset
     if service is not None:
         _check_shared(service, policy, remainder)
-    _remember(remainder)
-    if service is not None:
-        return dataset  # the service deals out its elements
-    if policy == "file":
-        return _shard_files(dataset, rank, size, remainder)
-    described = _describe_dataset(dataset) if is_dataset else _describe_arrays(dataset)
-    _compare({"policy": policy, "remainder": remainder}, described)
-    if elastic:
-        return _elastic_part(dataset, rank, size)
-    return (shard_elements if is_dataset else shard_rows)(dataset, rank, size, remainder)
-
-
-def _remember(remainder: str) -> None:
-    runtime.remember(runtime.SHARDED)
-    if remainder == "join":
-        runtime.remember(runtime.JOINED)
+    session.data_sharded = True
+    if service is not None:  # which deals out its elements
+        part = dataset.with_options(tf.data.Options())
+    elif policy == "file":
+        part = _shard_files(dataset, rank, size, remainder)
+    else:
+        described = _describe_dataset(dataset) if is_dataset else _describe_arrays(dataset)
+        _compare({"policy": policy, "remainder": remainder}, described)
+        deal = shard_elements if is_dataset else shard_rows
+        part = _elastic_part(dataset, rank, size) if elastic else deal(dataset, rank, size, remainder)
+    return mark.put(part, remainder)
 
 
 def _is_dealt_anew(policy: str, remainder: str) -> bool:
@@ -119,7 +115,7 @@ def _is_dealt_anew(policy: str, remainder: str) -> bool:
 def _check_arguments(dataset: Any, policy: str, remainder: str) -> bool:
     """Refuses what no rank can honour; returns whether the data is a `tf.data.Dataset`."""
     _check_choice("policy", policy, _POLICIES)
-    _check_choice("remainder", remainder, _REMAINDERS)
+    _check_choice("remainder", remainder, mark.REMAINDERS)
     if policy == "off" and remainder != "drop":
         raise ConfigError(
             f'policy="off" leaves the dataset unchanged, so remainder={remainder!r} has no meaning with it.'

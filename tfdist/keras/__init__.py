@@ -56,7 +56,7 @@ if not TYPE_CHECKING:  # where it is seen, any name is one
     __getattr__ = _refuse
 
 
-def PartialDistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+def PartialDistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horovod's
     optimizer: keras.optimizers.Optimizer,
     name: str | None = None,
     device_dense: str = "",

@@ -7,7 +7,6 @@ import ctypes
 import os
 import re
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ _DRIVER = "libcuda.so.1"
 
 
 def has_driver() -> bool:
-    """Whether NVIDIA's driver is here; starts nothing of it."""
+    """Whether NVIDIA's driver is here, and there may be GPUs; starts nothing of it."""
     try:
         ctypes.CDLL(_DRIVER)
     except OSError:
@@ -31,19 +30,23 @@ def has_driver() -> bool:
     return True
 
 
-def take_early() -> None:
+def take_early(changes: list[str]) -> None:
     """Takes the GPU of a process that a launcher started, before the script makes its first tensor.
 
     Says nothing where it cannot: `init` tries again and tells.
+
+    Args:
+        changes: Gets a phrase if there was one to take.
     """
-    place = config.launcher_local_place(os.environ)  # also what a rank starts takes its GPU
-    if not config.started_by_launcher(os.environ) or place is None:
-        return
     with contextlib.suppress(ConfigError, ImportError):
+        place = config.launcher_local_place(os.environ)  # also what a rank starts takes its GPU
+        if place is None or not config.started_by_launcher(os.environ):
+            return
         if config.read().pin_gpus and has_driver():
             import tensorflow as tf
 
-            pin(tf.config, *place)
+            if chosen := pin(tf.config, *place):
+                changes.append(f"TensorFlow sees {chosen} alone")
 
 
 def nccl_libraries(settings: Config) -> list[str]:
@@ -77,6 +80,8 @@ def unseen_by_profiler(environment: Mapping[str, str] | None = None) -> str:
 
 def _installed(package: str, name: str) -> list[str]:
     """The file of an installed package, then whatever the loader finds under that name."""
+    from importlib import metadata  # not with `import tfdist`, which comes here: it takes 30 ms
+
     try:
         files = metadata.distribution(package).files or []
     except metadata.PackageNotFoundError:
@@ -128,7 +133,8 @@ def pin(devices: Any, local_rank: int, local_size: int, environment: Mapping[str
     except RuntimeError as error:
         raise ConfigError(
             f"rank {local_rank} of this host is to use {chosen.name} alone, but TensorFlow has taken {len(visible)} "
-            f"GPUs already: {error}. Import tfdist before the first tensor, tf.data.Dataset or Keras model is made."
+            f"GPUs already: {error}. Import tfdist (with TFDIST_EARLY=0: call tfdist.init()) before the first tensor, "
+            "tf.data.Dataset or Keras model is made."
         ) from error
     with contextlib.suppress(RuntimeError, ValueError):  # in use, or divided by the script: decided before
         devices.experimental.set_memory_growth(chosen, True)

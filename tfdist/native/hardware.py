@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
+from typing import Any
 
 from tfdist.native import library
 
@@ -18,11 +19,12 @@ def processor(description: Path = Path("/proc/cpuinfo")) -> str:
     return next(names, platform.machine())
 
 
+def gpus() -> list[Any]:
+    """The GPUs that TensorFlow uses in this process."""
+    return list(library.import_tensorflow().config.get_visible_devices("GPU"))
+
+
 def kind() -> str:
-    """What TensorFlow computes on here: the processor, and the GPUs that it sees."""
-    config = library.import_tensorflow().config
-    gpus = [
-        config.experimental.get_device_details(device).get("device_name", device.name)
-        for device in config.get_visible_devices("GPU")
-    ]
-    return ", ".join([processor(), *sorted(set(gpus))])
+    """What TensorFlow computes on here: the processor, and the GPUs that it uses."""
+    details = library.import_tensorflow().config.experimental.get_device_details
+    return ", ".join([processor(), *sorted({details(gpu).get("device_name", gpu.name) for gpu in gpus()})])

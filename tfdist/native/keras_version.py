@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import random
-import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
 from typing import Any
 
 import keras
@@ -119,7 +119,7 @@ def set_initial_epoch(model: Any, epoch: int) -> None:
 
 def callbacks_of_fit(callback: keras.callbacks.Callback) -> list[Any]:
     """The list that a callback is called from, in its order; empty where somebody else calls it."""
-    for frame in _callers():
+    for frame, _ in traceback.walk_stack(None):
         caller = frame.f_locals.get("self")
         if isinstance(caller, keras.callbacks.CallbackList) and callback in caller.callbacks:
             return list(caller.callbacks)
@@ -127,20 +127,16 @@ def callbacks_of_fit(callback: keras.callbacks.Callback) -> list[Any]:
 
 
 def arguments_of_fit(model: Any) -> Mapping[str, Any]:
-    """The arguments of the `fit` of Keras that is running, `initial_epoch` as restored; empty where none is."""
-    for frame in _callers():
-        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model and "initial_epoch" in frame.f_locals:
-            arguments = dict(frame.f_locals)
+    """What the `fit` of Keras that is running was given, `initial_epoch` as restored; empty where none is."""
+    for frame, _ in traceback.walk_stack(None):
+        # That of the decorator around `fit`: a `validation_split` has replaced the data inside.
+        names = frame.f_locals if frame.f_code.co_name == "error_handler" else {}
+        if getattr(names.get("fn"), "__name__", "") == "fit" and names["args"][0] is model:
+            given = inspect.signature(names["fn"]).bind(*names["args"], **names["kwargs"])
+            given.apply_defaults()
             restored = getattr(model, "_initial_epoch", None)
-            return {**arguments, "initial_epoch": restored or arguments["initial_epoch"]}
+            return {**given.arguments, "initial_epoch": restored or given.arguments["initial_epoch"]}
     return {}
-
-
-def _callers() -> Iterator[FrameType]:
-    frame = sys._getframe(2)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back  # type: ignore[assignment]
 
 
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:

@@ -6,6 +6,7 @@ One libmpi per process: the one mpi4py uses is loaded first and globally, and th
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import json
 import re
@@ -50,44 +51,6 @@ class _Once(Generic[_Loaded]):
         self._cached.cache_clear()
 
 
-class Settings(ctypes.Structure):
-    """`tfdist_settings` of the C interface."""
-
-    _fields_ = (
-        ("stall_warning_seconds", ctypes.c_double),
-        ("stall_shutdown_seconds", ctypes.c_double),
-        ("fusion_threshold_bytes", ctypes.c_int64),
-        ("window_bytes", ctypes.c_int64),
-        ("nccl_libraries", ctypes.c_char_p),
-        ("nvrtc_libraries", ctypes.c_char_p),
-        ("nvtx_libraries", ctypes.c_char_p),
-        ("kernel_cache", ctypes.c_char_p),
-        ("hierarchy", ctypes.c_int),
-        ("process", ctypes.c_int64),
-    )
-
-    @classmethod
-    def of(cls, settings: config.Config, process: int = 0) -> Settings:
-        """What the engine gets of the settings in force; for autotuning, room to change them.
-
-        `process` is this one's id, if SIGUSR1 prints its stacks.
-        """
-        tunes = settings.autotune != "0"
-        shared, hierarchy = settings.shared_memory, settings.hierarchical_allreduce
-        return cls(
-            settings.stall_warning_seconds,
-            settings.stall_shutdown_seconds,
-            settings.fusion_threshold,
-            max(shared, SHARED_BYTES) if tunes and shared else shared,
-            "\n".join(gpu.nccl_libraries(settings)).encode(),
-            "\n".join(gpu.nvrtc_libraries(settings)).encode(),
-            "\n".join(gpu.nvtx_libraries()).encode(),
-            settings.kernel_cache.encode(),
-            config.HIERARCHIES.index("nccl" if tunes and hierarchy == "off" else hierarchy),
-            process,
-        )
-
-
 class Pass(ctypes.Structure):
     """`tfdist_pass` of the C interface: one pass of an iterator over the data. `number` 0: there was none."""
 
@@ -126,6 +89,31 @@ class Serving(ctypes.Structure):
         ("waiting_iterators", ctypes.c_int64),
         ("draining", ctypes.c_int64),
     )
+
+
+def engine_settings(settings: config.Config, process: int = 0) -> bytes:
+    """What the engine gets of the settings in force, by its names; for autotuning, room to change them.
+
+    Args:
+        settings: The settings.
+        process: This one's id, if SIGUSR1 prints its stacks.
+    """
+    if settings.autotune != "0":
+        shared, hierarchy = settings.shared_memory, settings.hierarchical_allreduce
+        settings = dataclasses.replace(
+            settings,
+            shared_memory=max(shared, SHARED_BYTES) if shared else 0,
+            hierarchical_allreduce="nccl" if hierarchy == "off" else hierarchy,
+        )
+    given = [(setting.engine, getattr(settings, setting.field)) for setting in config.SETTINGS if setting.engine]
+    given.append(("process", process))
+    for name, paths in (
+        ("nccl_libraries", gpu.nccl_libraries(settings)),
+        ("nvrtc_libraries", gpu.nvrtc_libraries(settings)),
+        ("nvtx_libraries", gpu.nvtx_libraries()),
+    ):
+        given += [(name, path) for path in paths or [""]]
+    return "".join(f"{name}={value}\n" for name, value in given).encode()
 
 
 def library_path() -> Path:
@@ -303,7 +291,7 @@ def describe_gpus(settings: config.Config) -> dict[str, Any]:
         BuildError: As `ops`.
     """
     report = ctypes.create_string_buffer(_REPORT_BYTES)
-    call("tfdist_describe_gpus", Settings.of(settings), report, _REPORT_BYTES)
+    call("tfdist_describe_gpus", engine_settings(settings), report, _REPORT_BYTES)
     described: dict[str, Any] = json.loads(report.value.decode(errors="replace"))
     return described
 
@@ -459,16 +447,15 @@ def _mpi_version(library: ctypes.CDLL) -> str:
 def _declare(library: ctypes.CDLL) -> None:
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers = ctypes.POINTER(number)
-    settings = ctypes.POINTER(Settings)
-    library.tfdist_init.argtypes = [text, numbers, number, number, settings, text, number]
+    library.tfdist_init.argtypes = [text, numbers, number, number, text, text, number]
     library.tfdist_add_process_set.argtypes = [numbers, number, numbers, text, number]
     library.tfdist_remove_process_set.argtypes = [number, text, number]
     library.tfdist_plan_buckets.argtypes = [
         *(ctypes.POINTER(text), ctypes.POINTER(ctypes.c_int64), number, ctypes.c_int64),
         *(numbers, text, number),
     ]
-    library.tfdist_describe_gpus.argtypes = [settings, text, number, text, number]
-    library.tfdist_tune.argtypes = [ctypes.c_int64, ctypes.c_int64, number, text, number]
+    library.tfdist_describe_gpus.argtypes = [text, text, number, text, number]
+    library.tfdist_tune.argtypes = [ctypes.c_int64, ctypes.c_int64, text, text, number]
     library.tfdist_shutdown.argtypes = [number, text, number]
     library.tfdist_barrier.argtypes = [text, text, number]
     library.tfdist_gather.argtypes = [text, numbers, number, numbers, text, number]

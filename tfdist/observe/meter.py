@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdist.native import library
-from tfdist.system import prometheus
-from tfdist.system.prometheus import Family
+from tfdist.system.network import prometheus
+from tfdist.system.network.prometheus import Family
 
 _PREFIX = "tfdist_"
 # Of each operation; beside them "calls" and "bytes".

@@ -8,8 +8,8 @@ import socket
 
 from tfdist import errors
 from tfdist.observe import meter
-from tfdist.system import prometheus
-from tfdist.system.http_server import BoundedHandler, BoundedServer
+from tfdist.system.network import prometheus
+from tfdist.system.network.http_server import BoundedHandler, BoundedServer
 
 _LOG = logging.getLogger("tfdist")
 _LARGEST_PORT = 65535

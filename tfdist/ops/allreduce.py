@@ -16,13 +16,14 @@ from tfdist.ops.adasum import fold_by_adasum
 from tfdist.ops.compression import AnyCompression, Compression, pack
 from tfdist.ops.graph import call
 from tfdist.ops.reduction import Average, Product, ReduceOp, Sum
-from tfdist.world import process_sets, runtime
+from tfdist.world import process_sets
 from tfdist.world.process_sets import ProcessSet, global_process_set
+from tfdist.world.session import session
 
 _LARGEST_WEIGHT = 2**32 - 1
 
 
-def allreduce(
+def allreduce(  # noqa: PLR0913 -- the signature of Horovod
     tensor: Any,
     average: bool | None = None,
     device_dense: str = "",
@@ -85,7 +86,7 @@ def allreduce(
     )[0]
 
 
-def grouped_allreduce(
+def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
     tensors: Sequence[Any],
     average: bool | None = None,
     device_dense: str = "",
@@ -180,7 +181,7 @@ def reduce_figures(tensors: Sequence[Any], op: ReduceOp, name: str) -> list[tf.T
 def _remember(tensors: Sequence[Any]) -> None:
     """A script that reduces gradients by itself comes here too; a number alone is a loss, a metric or a count."""
     if not all(_is_number(tensor) for tensor in tensors):
-        runtime.remember(runtime.REDUCED)
+        session.gradients_reduced = True
 
 
 def _is_number(tensor: Any) -> bool:

@@ -18,6 +18,7 @@ from tfdist.ops.graph import call, order, replica
 from tfdist.ops.reduction import Sum
 from tfdist.world import process_sets, runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
+from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
 
@@ -124,10 +125,10 @@ def broadcast_variables(
 
 
 def _warn_of_seeds(variables: Sequence[Any]) -> None:
-    if runtime.rank() or runtime.size() == 1 or runtime.happened(runtime.SEEDS_SHARED):
+    if runtime.rank() or runtime.size() == 1 or session.warned_of_seeds:
         return
     if any(map(keras_version.is_seed_state, variables)):
-        runtime.remember(runtime.SEEDS_SHARED)
+        session.warned_of_seeds = True
         _logger.warning(
             "broadcast_variables got states of seed generators, so all ranks draw the same random numbers from "
             "here on, such as the units that Dropout drops. Pass model.weights instead of model.variables."

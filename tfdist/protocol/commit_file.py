@@ -1,13 +1,9 @@
-"""Files of commits: their names, whether one is whole, and keeping the newest on a disk. It knows no contents.
-
-A file is the line "tfdist commit 1 CRC32 BYTES" and so many bytes.
-"""
+"""Files of commits: keeping the newest on a disk, and the folders that they are in. It knows no contents."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import os
 import re
 import shutil
@@ -15,52 +11,23 @@ import stat
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.system.atomic_file import write_atomically
+from tfdist.system.whole_file import DamagedFileError, FileKind
 
-_HEADER = re.compile(rb"tfdist commit 1 ([0-9a-f]{8}) (\d{1,18})\n")
-_NAME = re.compile(r"(\d+)-(\d+)\.commit")
-# As `write_atomically` names it.
-_UNFINISHED = re.compile(rf"\..+\.\d+\.{_NAME.pattern}")
 _FOLDER = re.compile(r"tfdist-[0-9a-f]{16}")
 _FORGOTTEN_S = 86400.0
 
 
-class DamagedCommitError(ValueError):
-    """A file is not a whole commit."""
-
-
-@dataclass(frozen=True, order=True)
-class CommitFile:
-    """A commit of one of the trainings of a script; the numbers of a training count up."""
-
-    training: int
-    number: int
-    path: Path
-
-    def read(self) -> memoryview:
-        """What follows the first line. Raises DamagedCommitError or OSError."""
-        return _payload(self.path.read_bytes())
-
-
-def name_of(training: int, number: int) -> str:
-    return f"{training}-{number}.commit"
-
-
-def header(parts: Sequence[memoryview]) -> bytes:
-    """The first line of a file of these bytes."""
+def _crc32(parts: Sequence[memoryview]) -> str:
     checksum = 0
     for part in parts:
         checksum = zlib.crc32(part, checksum)
-    return b"tfdist commit 1 %08x %d\n" % (checksum, sum(part.nbytes for part in parts))
+    return f"{checksum:08x}"
 
 
-def newest_first(folder: Path) -> list[CommitFile]:
-    """The commits there, those of each training together."""
-    found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return sorted((CommitFile(int(match[1]), int(match[2]), path) for match, path in found), reverse=True)
+# By number of the training in its script, and of the commit.
+COMMIT = FileKind("commit 1", "%d-%d.commit", _crc32, mode=0o600)
 
 
 def make_folder(memory: Path, name: str) -> Path:
@@ -124,54 +91,36 @@ def keep_newest(folder: Path, backup: Path) -> list[str]:
         OSError: If one cannot be written. What was there before is unchanged.
     """
     kept: dict[int, str] = {}
-    for commit in newest_first(folder):
-        if commit.training in kept:
+    for commit in COMMIT.newest_first(folder):
+        training, _ = commit.numbers
+        if training in kept:
             continue
         try:
-            data = commit.read()
-        except (DamagedCommitError, OSError):
+            data = COMMIT.contents(commit.path.read_bytes())
+        except (DamagedFileError, OSError):
             continue  # the one before may be whole
         backup.mkdir(mode=0o700, parents=True, exist_ok=True)
-        there = [each for each in newest_first(backup) if each.training == commit.training]
-        kept[commit.training] = commit.path.name
-        if any(each.number >= commit.number and _is_whole(each) for each in there):
+        there = [each for each in COMMIT.newest_first(backup) if each.numbers[0] == training]
+        kept[training] = commit.path.name
+        if any(each.numbers >= commit.numbers and _is_whole(each.path) for each in there):
             continue
-        write_atomically(backup / commit.path.name, functools.partial(_fill, data))
+        COMMIT.write(backup, commit.numbers, [data])
         for old in there:
-            if old.number < commit.number:
+            if old.numbers < commit.numbers:
                 old.path.unlink(missing_ok=True)
     return list(kept.values())
 
 
-def _is_whole(commit: CommitFile) -> bool:
+def _is_whole(path: Path) -> bool:
     try:
-        commit.read()
-    except (DamagedCommitError, OSError):
+        COMMIT.contents(path.read_bytes())
+    except (DamagedFileError, OSError):
         return False
     return True
 
 
 def drop(backup: Path) -> None:
     """Removes the commits there, and what was left of writing some: the training has ended."""
-    if backup.is_dir():
-        for path in backup.glob("*.commit"):
-            if _NAME.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name):
-                path.unlink(missing_ok=True)
-
-
-def _fill(data: memoryview, path: Path) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(header([data]))
-        file.write(data)
-
-
-def _payload(data: bytes) -> memoryview:
-    match = _HEADER.match(data)
-    if match is None:
-        raise DamagedCommitError("it does not begin like a commit")
-    payload = memoryview(data)[match.end() :]
-    if payload.nbytes != int(match[2]):
-        raise DamagedCommitError(f"it has {payload.nbytes} bytes of {int(match[2])}")
-    if zlib.crc32(payload) != int(match[1], 16):
-        raise DamagedCommitError("its checksum does not fit its contents")
-    return payload
+    for commit in COMMIT.newest_first(backup):
+        commit.path.unlink(missing_ok=True)
+    COMMIT.remove_unfinished(backup)

@@ -145,10 +145,11 @@ def follow_variables(model: keras.layers.Layer) -> None:
             vars(layer)[_USED] = _constants(layer)
             changed |= used != vars(layer)[_USED]
     if changed and isinstance(model, keras.Model):
-        _drop_traces(model)
+        drop_traces(model)
 
 
-def _drop_traces(model: keras.Model) -> None:
+def drop_traces(model: keras.Model) -> None:
+    """Has the steps of a model be traced again, also in a `fit` that has begun."""
     model.test_function = model.predict_function = None
     outermost: Any = model.train_function
     if outermost is None:

@@ -107,7 +107,7 @@ class _DistributedTape(tf.GradientTape):
         return tf.nest.pack_sequence_as(sources, reduced)
 
 
-def DistributedGradientTape(  # noqa: N802  (the name is Horovod's)
+def DistributedGradientTape(  # noqa: N802, PLR0913 -- name and signature are Horovod's
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
@@ -174,7 +174,7 @@ def DistributedGradientTape(  # noqa: N802  (the name is Horovod's)
     return _DistributedTape(gradtape, reduction, LocalVariables())
 
 
-def PartialDistributedGradientTape(  # noqa: N802  (the name is Horovod's)
+def PartialDistributedGradientTape(  # noqa: N802, PLR0913 -- name and signature are Horovod's
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",

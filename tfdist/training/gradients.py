@@ -22,8 +22,9 @@ from tfdist.ops.graph import call, sequence
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training import gradient_record
 from tfdist.training.local_variable import LocalVariables, key_of
-from tfdist.world import runtime, tuning
+from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet, global_process_set
+from tfdist.world.session import session
 
 # What gradients may be reduced by.
 GRADIENT_OPS = (Average, Sum, Adasum)
@@ -201,7 +202,7 @@ class GradientReduction:
             if gradient is not None:
                 gradient_record.write(source, self.process_set if index in shared else None)
         if any(gradients[index] is not None for index in shared):
-            runtime.remember(runtime.REDUCED)
+            session.gradients_reduced = True
 
     def _local_share(self, local: LocalVariables | None) -> Any:
         """What a local gradient is multiplied by, so that it is of the mean that shared ones are averaged to."""

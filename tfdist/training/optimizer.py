@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,10 +29,12 @@ from tfdist.ops.graph import call
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training.gradients import GradientReduction, Grouping, name_of
 from tfdist.training.local_variable import LocalVariables, key_of
-from tfdist.training.noise_scale import GradientNorms
 from tfdist.training.schedule import ScaledSchedule
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
+
+# Takes the gradients of this rank, the same after the reduction, and what their mean over the ranks was multiplied by.
+Observer = Callable[[Sequence[Any], Sequence[Any], float], None]
 
 
 @dataclass
@@ -45,7 +47,7 @@ class _Distribution:
         factor: Multiplies the reduced gradient: Keras takes the mean of accumulated gradients, Horovod the sum.
         variables: The variables of the gradients that are on their way through the optimizer.
         traced: Whether a reduction is part of a `tf.function`, which settings made later do not reach.
-        norms: What is told of the gradients before and after each reduction.
+        observers: What is shown the gradients before and after each reduction, by the name of what it sees in them.
         label: What errors call the collective.
     """
 
@@ -54,17 +56,18 @@ class _Distribution:
     factor: float = 1.0
     variables: list[Any] = field(default_factory=list)
     traced: bool = False
-    norms: GradientNorms | None = None
+    observers: dict[str, Observer] = field(default_factory=dict)
     label: str = "gradients"
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         self.traced = self.traced or not tf.executing_eagerly()
         reduced = self.reduction.reduce(gradients, variables, self.label, self.local, self.factor)
-        if self.norms is not None:
+        if self.observers:
             local = self.local.keys()
             shared = [place for place, variable in enumerate(variables) if key_of(variable) not in local]
             factor = self.factor * (self.reduction.process_set.size() if self.reduction.op is Sum else 1)
-            self.norms.observe([gradients[place] for place in shared], [reduced[place] for place in shared], factor)
+            for observe in self.observers.values():
+                observe([gradients[place] for place in shared], [reduced[place] for place in shared], factor)
         return reduced
 
 
@@ -178,7 +181,7 @@ class _UnscaledRate:
             source.assign(source * factor)
 
 
-def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horovod's
     optimizer: keras.optimizers.Optimizer,
     name: str | None = None,
     device_dense: str = "",
@@ -256,7 +259,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     return copy
 
 
-def PartialDistributedOptimizer(  # noqa: N802  (the name is Horovod's)
+def PartialDistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horovod's
     optimizer: keras.optimizers.Optimizer,
     name: str | None = None,
     device_dense: str = "",
@@ -436,10 +439,9 @@ def set_label(optimizer: keras.optimizers.Optimizer, label: str) -> None:
     optimizer._tfdist.label = label
 
 
-def observe(optimizer: keras.optimizers.Optimizer | None, norms: GradientNorms) -> bool:
-    """Tells `norms` of the gradients of each update; returns whether it was not told before.
-
-    A `train_function` traced before must be made again if it was not.
+def observe(optimizer: keras.optimizers.Optimizer | None, what: str, observer: Observer) -> bool:
+    """Shows an observer the gradients of each update, in place of one that sees the same in them. Returns whether that
+    is new: a `train_function` traced before must be made again then.
 
     Raises:
         ConfigError: If the optimizer is not distributed over all ranks, or combines gradients by Adasum.
@@ -447,15 +449,15 @@ def observe(optimizer: keras.optimizers.Optimizer | None, norms: GradientNorms) 
     distribution = _distribution_of(optimizer)
     if distribution is None:
         raise errors.ConfigError(
-            "the gradient noise scale is that of a distributed optimizer. Put the callback behind DataParallel in the "
-            "list, or compile the model with DistributedOptimizer."
+            f"the {what} is that of a distributed optimizer. Put the callback behind DataParallel in the list, or "
+            "compile the model with DistributedOptimizer."
         )
     if distribution.reduction.op is Adasum:
-        raise errors.ConfigError("the gradient noise scale needs the mean of the gradients; received op=Adasum.")
+        raise errors.ConfigError(f"the {what} needs the mean of the gradients; received op=Adasum.")
     if distribution.reduction.process_set is not global_process_set:
-        raise errors.ConfigError("the gradient noise scale needs the gradients of all ranks; received a process set.")
-    changed = distribution.norms is not norms
-    distribution.norms = norms
+        raise errors.ConfigError(f"the {what} needs the gradients of all ranks; received a process set.")
+    changed = distribution.observers.get(what) != observer
+    distribution.observers[what] = observer
     return changed
 
 

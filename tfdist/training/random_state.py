@@ -15,6 +15,7 @@ import numpy as np
 
 from tfdist.native import keras_version
 from tfdist.world import runtime
+from tfdist.world.session import session
 
 _MODULUS = 2**31 - 1
 # A golden section of the modulus: multiples of it lie as far apart as can be, so that neither equal seeds nor seeds
@@ -22,7 +23,6 @@ _MODULUS = 2**31 - 1
 _STRIDE = 1_327_217_885
 _FOLDED = "_tfdist_folded"
 _GLOBAL = "global seed"
-_resumed_at = [0]
 
 
 def folded(state: np.ndarray[Any, Any], process: int, resumed_at: int = 0) -> np.ndarray[Any, Any]:
@@ -42,16 +42,9 @@ def folded(state: np.ndarray[Any, Any], process: int, resumed_at: int = 0) -> np
     return np.array([seed, count], state.dtype)
 
 
-def begin_at(number: int) -> None:
-    """Notes that this process goes on with a training from a commit of processes before it, whose masks it would
-    repeat.
-    """
-    _resumed_at[0] = number
-
-
 def fold(model: keras.Model) -> None:
     """Makes the random state of a model that of this process; what has been folded before, or restored, stays."""
-    process, resumed_at = runtime.first_rank(), _resumed_at[0]
+    process, resumed_at = runtime.first_rank(), session.resumed_at
     for generator in _generators(model, make=bool(process or resumed_at)):
         if _FOLDED not in vars(generator):
             vars(generator)[_FOLDED] = True

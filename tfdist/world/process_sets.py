@@ -13,9 +13,8 @@ from typing import Any
 
 from tfdist import errors
 from tfdist.native import library
+from tfdist.world.session import session
 
-_sets: dict[int, ProcessSet] = {}
-_state = {"dynamic": False}
 # In the place of a rank: a process of another job, and none.
 _STRANGER, _NOBODY = -1, -2
 
@@ -185,14 +184,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number is None:
         return False
     library.call("tfdist_remove_process_set", number)
-    del _sets[number]
+    del session.process_sets[number]
     process_set.process_set_id = None
     return True
 
 
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     """The ranks of all process sets, by number; 0 is the set of all ranks."""
-    return {number: process_set.ranks for number, process_set in sorted({0: global_process_set, **_sets}.items())}
+    return {number: process_set.ranks for number, process_set in sorted(_by_number().items())}
 
 
 def of_number(number: int) -> ProcessSet:
@@ -201,9 +200,9 @@ def of_number(number: int) -> ProcessSet:
     Raises:
         ConfigError: If there is none, or none any more.
     """
-    if number != 0 and number not in _sets:
+    if number not in _by_number():
         raise errors.ConfigError(f"there is no process set {number}; in use are {get_process_set_ids_and_ranks()}.")
-    return global_process_set if number == 0 else _sets[number]
+    return _by_number()[number]
 
 
 def start(process_sets: Sequence[ProcessSet] | str | None, comm: Any) -> None:
@@ -213,8 +212,7 @@ def start(process_sets: Sequence[ProcessSet] | str | None, comm: Any) -> None:
         process_sets: As `tfdist.init` received it.
         comm: As `tfdist.init` received it: what ranks are counted in.
     """
-    _sets.clear()
-    _state["dynamic"] = process_sets == "dynamic"
+    session.dynamic = process_sets == "dynamic"
     if process_sets is None or isinstance(process_sets, str):
         return
     for process_set in process_sets:
@@ -239,14 +237,18 @@ def check(process_sets: Any) -> None:
 
 def forget() -> None:
     """After shutdown no set is in use."""
-    for process_set in _sets.values():
+    for process_set in session.process_sets.values():
         process_set.process_set_id = None
-    _sets.clear()
+    session.process_sets.clear()
+
+
+def _by_number() -> dict[int, ProcessSet]:
+    return {0: global_process_set, **session.process_sets}
 
 
 def _need_dynamic(function: str) -> None:
     library.ask("rank")
-    if not _state["dynamic"]:
+    if not session.dynamic:
         raise errors.ConfigError(
             f"{function} needs process sets that may change. Start with tfdist.init(process_sets='dynamic')."
         )
@@ -258,7 +260,7 @@ def _add(process_set: ProcessSet) -> None:
     ranks, number = process_set.ranks, ctypes.c_int()
     library.call("tfdist_add_process_set", (ctypes.c_int * len(ranks))(*ranks), len(ranks), ctypes.byref(number))
     process_set.process_set_id = number.value
-    _sets[number.value] = process_set
+    session.process_sets[number.value] = process_set
 
 
 def _add_communicators(process_set: ProcessSet, whole: Any) -> None:

@@ -21,6 +21,7 @@ from tfdist.system import ancestry, exit_hook, process_end
 from tfdist.world import log_prefix, tuning
 from tfdist.world import process_sets as process_set_module
 from tfdist.world.process_sets import ProcessSet
+from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
 _MPI_THREAD_MULTIPLE = 3
@@ -33,16 +34,6 @@ _STARTED_BEFORE = (
     "program can be run by a script that tfdistrun starts, and it cannot replace itself (os.exec) after tfdist.init(). "
     "Start a job for each, or what shall be no rank by subprocess after tfdist.init(): there tfdist is a world of one."
 )
-_events: set[str] = set()
-# What `remember` is told.
-SHARDED = "the data was sharded"
-JOINED = "the ranks may have unequal numbers of batches, so that they join at the end of an epoch"
-REDUCED = "gradients, or what may be gradients, were reduced over the ranks"
-SEEDS_SHARED = "rank 0 has warned of equal random states"
-TUNED = "settings were looked for, or could have been"
-_first_arguments: list[Any] = [None, None]
-_first_rank: list[int] = []
-_state: dict[str, bool] = {"hooked": False, "started": False, "mpi4py_ends_mpi": False}
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -52,7 +43,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     becomes one rank of the job; without a launcher the world has the one rank 0.
 
     Where there are GPUs, each rank takes the one with its number on the host: TensorFlow sees no other, and takes its
-    memory as it needs it. Importing tfdist has done that already, if no tensor was made before. A GPU that a cluster
+    memory as it needs it. Importing tfdist has done that already, if no tensor was made before and `TFDIST_EARLY` is
+    not 0. A GPU that a cluster
     manager or the script has chosen is kept, `TFDIST_PIN_GPUS=0` leaves the devices alone, and without a launcher they
     are left alone too.
 
@@ -91,7 +83,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     launched = _is_rank()
     _warn(settings)
     process = _print_stacks(settings.stack_dump_folder)
-    _state["started"] = True
+    session.started = True
     with _bounded(_STARTING, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
         library.call(
             "tfdist_init",
@@ -99,13 +91,15 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             (ctypes.c_int * len(ranks))(*ranks),
             len(ranks),
             handle,
-            library.Settings.of(settings, process),
+            library.engine_settings(settings, process),
         )
+    session.place = (rank(), size())
     if launched:
         ancestry.mark(str(rank()))
         _listen(ranks, handle, settings)
-    _first_arguments[:] = [comm, process_sets]
-    _first_rank[:] = _first_rank or [rank()]
+    session.arguments = (comm, process_sets)
+    if session.first_rank < 0:
+        session.first_rank = rank()
     if settings.autotune != "0":  # the engine has room for more than the settings say
         tuning.apply(tuning.of_settings(settings, tuning.most_chunk_bytes()))
     if settings.pin_gpus and config.started_by_launcher(os.environ):  # also what a rank starts: it takes its GPU
@@ -126,20 +120,19 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     if settings.metrics_port is not None:
         _serve_metrics(settings.metrics_host, settings.metrics_port)
     _logger.info("started, rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
+    if session.early and rank() == 0:
+        changes, name = "; ".join(session.early), config.variable("early")
+        _logger.info("importing tfdist has changed this process: %s. %s=0 leaves that for later", changes, name)
 
 
 def _take_level(level: str) -> None:
     """What the variable says, where it is set; a level that the script has set stays."""
     if config.is_set("log_level") and _logger.level == logging.NOTSET:
+        if not _logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.addFilter(lambda record: not logging.root.handlers)  # those that the script may yet make are enough
+            _logger.addHandler(handler)  # Python alone shows warnings and worse
         _logger.setLevel(level.upper())
-
-
-def _place() -> tuple[int, int] | None:
-    """This process's rank and the number of ranks, as far as they are known."""
-    return (rank(), size()) if _state["started"] and is_initialized() else config.launcher_place()
-
-
-log_prefix.ask(_place)
 
 
 def shutdown() -> None:
@@ -154,7 +147,7 @@ def shutdown() -> None:
         if server := sys.modules.get("tfdist.observe.metrics_server"):  # whoever serves has imported it
             server.stop()
         process_set_module.forget()
-        tuning.forget()
+        session.tuning = session.place = None  # the settings hold again
         try:
             library.call("tfdist_shutdown", 1)
         finally:
@@ -174,6 +167,7 @@ def shrink() -> None:
     )
     with _bounded(waiting, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
         library.call("tfdist_shrink")
+    session.place = (rank(), size())
 
 
 def is_initialized() -> bool:
@@ -189,7 +183,7 @@ def rank() -> int:
 def first_rank() -> int:
     """The rank that this process started with, which no other process of its start has, also where ranks were lost."""
     rank()
-    return _first_rank[0]
+    return session.first_rank
 
 
 def size() -> int:
@@ -292,16 +286,6 @@ def rocm_built() -> bool:
     return False
 
 
-def remember(event: str) -> None:
-    """Notes that something was done in this process."""
-    _events.add(event)
-
-
-def happened(event: str) -> bool:
-    """Whether that was done in this process."""
-    return event in _events
-
-
 @contextlib.contextmanager
 def _bounded(waiting: str, warning_seconds: float, limit_seconds: float) -> Iterator[None]:
     """MPI waits for all ranks without a deadline, and nothing can call it off: report, then end the process."""
@@ -377,13 +361,13 @@ def _pin_gpu() -> None:
 
 def _advise() -> None:
     """The mistakes that nothing else shows: data dealt out to ranks that then train alone, workers without work."""
-    if rank() == 0 and SHARDED in _events and REDUCED not in _events:
+    if rank() == 0 and session.data_sharded and not session.gradients_reduced:
         _logger.warning(
             "the data was sharded, but no gradient was ever reduced: every rank trained alone, on its part. "
             "Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
         )
     settings = config.read()
-    if rank() == 0 and settings.autotune != "0" and TUNED not in _events:
+    if rank() == 0 and settings.autotune != "0" and not session.settings_tuned:
         _logger.warning(
             "%s=%s was set, but nothing was tuned. Add the callback that does it: "
             "model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])",
@@ -401,7 +385,7 @@ def _advise() -> None:
 
 def _check_again(comm: Any, process_sets: Any) -> None:
     given = {"comm": comm, "process_sets": process_sets}
-    for (name, value), first in zip(given.items(), _first_arguments, strict=True):
+    for (name, value), first in zip(given.items(), session.arguments, strict=True):
         if value is not None and value is not first and value != first:
             raise errors.ConfigError(
                 f"tfdist.init() has been called already, with {name}={first!r}; {name}={value!r} comes too late. Call "
@@ -432,22 +416,22 @@ def _watch_exit() -> None:
 
     From the first line of `init` on: the other ranks may wait there for one whose arguments are refused.
     """
-    if _state["hooked"]:
+    if session.watches_exit:
         return
-    _state["hooked"] = True
-    _state["mpi4py_ends_mpi"] = config.started_by_launcher() and "mpi4py.MPI" in sys.modules
+    session.watches_exit = True
+    session.mpi4py_ends_mpi = config.started_by_launcher() and "mpi4py.MPI" in sys.modules
     process_end.watch()
     exit_hook.register(_end)
-    if _state["mpi4py_ends_mpi"]:
+    if session.mpi4py_ends_mpi:
         atexit.register(_leave_forked, os.getpid())
 
 
 def _end() -> None:
     status = process_end.status()
-    if status is None and _state["mpi4py_ends_mpi"]:
+    if status is None and session.mpi4py_ends_mpi:
         status = 0  # it will have ended MPI when the status is known
     well = True
-    if _state["started"] and is_initialized():
+    if session.started and is_initialized():
         if status is None:
             library.load().tfdist_shutdown_at_exit()
         elif status:
@@ -455,7 +439,7 @@ def _end() -> None:
         else:
             well = _end_in_order()
     member.report(member.PARTED)
-    if not well or (status and _state["mpi4py_ends_mpi"]):
+    if not well or (status and session.mpi4py_ends_mpi):
         # Whoever leaves early has not ended well, and only this changes the status. And mpi4py, where it started MPI,
         # would now wait in MPI_Finalize for ranks that may never come.
         _leave(status or 1)
@@ -518,7 +502,7 @@ def _is_rank() -> bool:
         ConfigError: Where another program was this rank before.
     """
     if config.started_by_launcher():
-        if not _state["started"] and (ancestry.is_again() or not member.is_first()):
+        if not session.started and (ancestry.is_again() or not member.is_first()):
             raise errors.ConfigError(_STARTED_BEFORE.format(config.launcher_rank()))
         return True
     if rank := ancestry.origin():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tfdist import config
 from tfdist.native import library
 from tfdist.native.knobs import SHARED_CHUNKS
+from tfdist.world.session import session
 
 _CACHE_LINE = 64
 
@@ -31,16 +32,13 @@ class Tuning:
     thread: bool
 
 
-_in_place: list[Tuning] = []
-
-
 def current() -> Tuning:
     """What is in force.
 
     Raises:
         ConfigError: If a setting has a value that cannot be used.
     """
-    return _in_place[0] if _in_place else of_settings(config.read())
+    return session.tuning or of_settings(config.read())
 
 
 def of_settings(settings: config.Config, most_chunk: int | None = None) -> Tuning:
@@ -68,14 +66,8 @@ def apply(tuning: Tuning) -> None:
         NotInitializedError: Before `tfdist.init()`.
     """
     library.ask("rank")
-    hierarchy = config.HIERARCHIES.index(tuning.hierarchy)
-    library.call("tfdist_tune", tuning.fusion_threshold, tuning.chunk, hierarchy)
-    _in_place[:] = [tuning]
-
-
-def forget() -> None:
-    """Goes by the settings again: the engine has ended."""
-    _in_place.clear()
+    library.call("tfdist_tune", tuning.fusion_threshold, tuning.chunk, tuning.hierarchy.encode())
+    session.tuning = tuning
 
 
 def most_chunk_bytes() -> int:

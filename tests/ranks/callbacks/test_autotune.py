@@ -18,7 +18,8 @@ from tfdist.callbacks import DataParallel, autotune
 from tfdist.errors import ConfigError
 from tfdist.ops.compression import Compression, Compressor
 from tfdist.testing import assert_close, assert_identical_on_ranks
-from tfdist.world import runtime, tuning
+from tfdist.world import tuning
+from tfdist.world.session import session
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)
 SAMPLES = 5
@@ -40,7 +41,7 @@ def log(monkeypatch, shared_tmp_path):
     monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", str(LEAST_BYTES))
     yield path
     tuning.apply(before)
-    tuning.forget()
+    session.tuning = None
 
 
 @pytest.fixture
@@ -373,9 +374,9 @@ def test_files_that_cannot_be_written_any_more_end_no_training(takes, monkeypatc
 
 @pytest.mark.ranks(2)
 def test_unequal_numbers_of_batches_are_refused():
-    runtime.remember(runtime.JOINED)
+    x, y = tfdist.shard(data(0), remainder="join")
     with pytest.raises(ConfigError, match="TFDIST_AUTOTUNE=1 needs equally many batches on every rank"):
-        fit(new_model())
+        new_model().fit(x, y, verbose=0, callbacks=[DataParallel()])
 
 
 @pytest.mark.ranks(1)

@@ -87,7 +87,7 @@ def test_training_does_not_wait_and_what_is_written_is_of_its_step(world, shared
     tfdist.barrier(name="trained")
     assert names(shared_tmp_path) == names_of(1, 2)
     for epoch, name in enumerate(names_of(1, 2), 1):
-        arrays = snapshot.read(shared_tmp_path / name)
+        arrays = snapshot.decode((shared_tmp_path / name).read_bytes())
         for index, expected in enumerate(weights.at[epoch]):
             np.testing.assert_array_equal(arrays[f"weight/{index}"], expected)
 

@@ -6,7 +6,7 @@ import pytest
 
 import tfdist
 from tfdist.callbacks import BackupAndRestore, BroadcastGlobalVariablesCallback, DataParallel
-from tfdist.callbacks.fit.model_hook import average_statistics
+from tfdist.training.model_state import average_statistics
 
 # A callback, and what the script does with its optimizer.
 CALLBACKS = {

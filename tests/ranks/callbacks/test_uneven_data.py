@@ -7,7 +7,9 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.callbacks import BackupAndRestore, DataParallel, LearningRateScheduleCallback, ModelCheckpoint
-from tfdist.errors import ConfigError
+from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.errors import ConfigError, MismatchError
+from tfdist.input import mark
 from tfdist.testing import assert_close, assert_identical_on_ranks
 from tfdist.training.gradients import GradientReduction, weighted_by
 
@@ -79,14 +81,109 @@ def test_fit_equals_one_process_on_all_samples(world, optimizer, setting):
 
 def test_the_last_rank_has_most_batches(world):
     """`tfdist.shard` by elements gives rank 0 as many as any; by files another may have more."""
-    tfdist.shard(dataset(), remainder="join")
     model = dense_model()
     model.compile(OPTIMIZERS["momentum"](), loss="mse")
     callback = DataParallel(scale_learning_rate=False)
-    mine = dataset().shard(world, world - 1 - tfdist.rank())
+    mine = mark.put(dataset().shard(world, world - 1 - tfdist.rank()), "join")
     model.fit(mine, epochs=EPOCHS, verbose=0, callbacks=[callback])
     assert_identical_on_ranks(model.get_weights())
     assert_close(model.get_weights(), reference(world, dense_model(), OPTIMIZERS["momentum"]()).get_weights())
+
+
+def test_steps_of_tf_data_behind_the_part(world):
+    """Samples are dealt out, and batches are made of them after: the mark is found below."""
+    samples_of_rank = tfdist.shard(tf.data.Dataset.from_tensor_slices(samples()), remainder="join")
+    part = tf.data.Dataset.zip((samples_of_rank.map(lambda x, y: x), samples_of_rank.map(lambda x, y: y)))
+    model = dense_model()
+    model.compile(OPTIMIZERS["momentum"](), loss="mse")
+    callback = DataParallel(scale_learning_rate=False)
+    model.fit(part.batch(BATCH).cache().prefetch(1), epochs=EPOCHS, verbose=0, callbacks=[callback])
+    assert_identical_on_ranks(model.get_weights())
+    assert_close(model.get_weights(), reference(world, dense_model(), OPTIMIZERS["momentum"]()).get_weights())
+
+
+def test_each_fit_goes_by_its_own_data(world, tmp_path, warnings_of_tfdist):
+    """One model and one callback, in one process. What only equal batches allow is allowed with those."""
+    model, expected = dense_model(), dense_model()
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss="mse")
+    expected.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss="mse")
+    callback, saving = DataParallel(scale_learning_rate=False), ModelCheckpoint(str(tmp_path / "m.keras"), save_freq=2)
+    even = SAMPLES // BATCH // world * world * BATCH
+    for remainder in ("join", "drop", "join", "drop"):
+        joins = remainder == "join"
+        part = tfdist.shard(dataset(), remainder=remainder)
+        model.fit(part, epochs=2, verbose=0, callbacks=[callback] if joins else [callback, saving])
+        assert ModelHook.of(model).joins == joins
+        x, y = samples() if joins else (array[:even] for array in samples())
+        for _ in range(2):
+            for batch in global_batches(world, x, y):
+                expected.train_on_batch(*batch)
+        assert_identical_on_ranks(model.get_weights())
+        assert_close(model.get_weights(), expected.get_weights())
+    assert not [line for line in warnings_of_tfdist if "count alike" in line]
+
+
+def test_validation_data_that_is_joined_changes_no_training(world, tmp_path):
+    """Neither that of the fit nor that of later ones; its metrics are those of all samples all the same."""
+    model = dense_model()
+    model.compile(keras.optimizers.SGD(0.01, gradient_accumulation_steps=2), loss="mse", metrics=["mae"])
+    saving = ModelCheckpoint(str(tmp_path / "m.keras"), save_freq=2)
+    for validation in (tfdist.shard(dataset().take(7), remainder="join"), None):
+        callbacks = [DataParallel(scale_learning_rate=False), saving]
+        part = tfdist.shard(dataset())
+        history = model.fit(part, validation_data=validation, epochs=2, verbose=0, callbacks=callbacks).history
+        assert_identical_on_ranks(model.get_weights())
+        if validation is not None:
+            x, y = samples()
+            error = np.abs(model.predict(x[:28], verbose=0) - y[:28]).mean()
+            assert np.isclose(history["val_mae"][-1], error, rtol=1e-4)
+    with pytest.raises(MismatchError, match="the number of steps of an epoch is "):
+        model.fit(dataset().shard(world, tfdist.rank()), verbose=0, callbacks=[DataParallel()])
+
+
+def from_generator(part, folder):
+    return tf.data.Dataset.from_generator(lambda: iter(part), output_signature=part.element_spec)
+
+
+def from_file(part, folder):
+    part.save(str(folder))
+    return tf.data.Dataset.load(str(folder))
+
+
+@pytest.mark.parametrize("remade", [from_generator, from_file])
+def test_a_part_that_does_not_show_where_it_is_from(world, remade, tmp_path):
+    """An error on every rank, and no rank that waits."""
+    part = remade(tfdist.shard(dataset(), remainder="join"), tmp_path)
+    model = dense_model()
+    model.compile("sgd", loss="mse")
+    with pytest.raises(MismatchError, match=r"equally many batches.*a generator, saved data or arrays") as caught:
+        model.fit(part, epochs=2, verbose=0, callbacks=[DataParallel()])
+    assert len(set(tfdist.allgather_object(str(caught.value)))) == 1
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_samples_that_weigh_more_are_told(world, shown, warnings_of_tfdist):
+    """Equally many batches, of which the last has not equally many samples, are no error: the ranks may count alike."""
+    rows = {2: 39, 3: 41}[world]
+    part = tfdist.shard(tuple(array[:rows] for array in samples()), remainder="join")
+    model = dense_model()
+    model.compile("sgd", loss="mse")
+    data = {"x": part[0], "y": part[1]} if shown else {"x": tf.data.Dataset.from_tensor_slices(part).batch(BATCH)}
+    arguments = {"batch_size": BATCH, "shuffle": False} if shown else {}
+    model.fit(**data, **arguments, epochs=2, verbose=0, callbacks=[DataParallel()])
+    told = [line for line in warnings_of_tfdist if "count alike in each step" in line]
+    assert len(told) == (not shown and tfdist.rank() == 0)
+    counts = ", ".join(str(-(-(rows - rank) // world)) for rank in range(world))
+    assert all(f"have trained on {counts} samples" in line for line in told)
+
+
+def test_ranks_that_fit_other_parts(world):
+    part = tfdist.shard(dataset(), remainder="join")
+    model = dense_model()
+    model.compile("sgd", loss="mse")
+    others = "rank 1" if world == 2 else "ranks 1-2"
+    with pytest.raises(MismatchError, match=f"with the remainder is join on rank 0; empty on {others}"):
+        model.fit(dataset() if tfdist.rank() else part, verbose=0, callbacks=[DataParallel()])
 
 
 @pytest.mark.parametrize("compression", ["fp16", "bf16"])
@@ -279,7 +376,7 @@ def test_what_needs_equal_batches_is_refused(world, tmp_path):
     part = tfdist.shard(dataset(), remainder="join")
     model = dense_model()
     model.compile(keras.optimizers.SGD(0.01, gradient_accumulation_steps=2), loss="mse")
-    with pytest.raises(ConfigError, match="gradient_accumulation_steps: a rank that is through"):
+    with pytest.raises(ConfigError, match="gradient_accumulation_steps needs equally many batches"):
         model.fit(part, verbose=0, callbacks=[DataParallel()])
     model.compile(keras.optimizers.SGD(0.01), loss="mse")
     for callback in (

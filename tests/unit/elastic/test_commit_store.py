@@ -184,8 +184,8 @@ def test_damaged_ones_are_removed_with_the_reason_but_not_from_the_disk(tmp_path
     assert store.newest(0) is None
     assert store.remove_damaged() == [
         f"{memory / '0-8.commit'}: it has 2 bytes of 9",
-        f"{memory / '0-7.commit'}: it does not begin like a commit",
-        f"{disk / '0-7.commit'}: it does not begin like a commit",
+        f"{memory / '0-7.commit'}: it does not begin like a commit 1",
+        f"{disk / '0-7.commit'}: it does not begin like a commit 1",
     ]
     assert store.remove_damaged() == []
     store.put(0, 1, content(1))

@@ -110,7 +110,7 @@ def test_more_ranks_than_gpus(count: int, environment: dict[str, str], text: str
 
 
 def test_too_late() -> None:
-    with pytest.raises(ConfigError, match=r"has taken 2 GPUs already.* Import tfdist before the first tensor"):
+    with pytest.raises(ConfigError, match=r"has taken 2 GPUs already.* .*Import tfdist .*before the first tensor"):
         gpu.pin(FakeDevices(2, used=True), 1, 2, {})
 
 
@@ -247,14 +247,17 @@ def test_a_rank_without_a_gpu_is_not_left_half_started(tmp_path: Path) -> None:
     assert "AssertionError" not in done.stderr
 
 
-def early(monkeypatch: pytest.MonkeyPatch, devices: FakeDevices, **variables: str) -> None:
+def early(monkeypatch: pytest.MonkeyPatch, devices: FakeDevices, **variables: str) -> list[str]:
+    """What the import of tfdist says that it has changed."""
     for name in ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_RANK"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(gpu, "has_driver", lambda: True)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=devices))
-    gpu.take_early()
+    changes: list[str] = []
+    gpu.take_early(changes)
+    return changes
 
 
 RANK_1_OF_3 = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
@@ -262,7 +265,7 @@ RANK_1_OF_3 = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "
 
 def test_a_rank_takes_its_gpu_when_tfdist_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = FakeDevices(3)
-    early(monkeypatch, devices, **RANK_1_OF_3)
+    assert early(monkeypatch, devices, **RANK_1_OF_3) == [f"TensorFlow sees {devices.gpus[1].name} alone"]
     assert devices.visible == devices.growing == [devices.gpus[1]]
 
 
@@ -271,24 +274,39 @@ def test_nothing_is_taken_without_a_launcher_or_against_the_setting(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
     devices = FakeDevices(3)
-    early(monkeypatch, devices, **variables)
+    assert early(monkeypatch, devices, **variables) == []
     assert devices.visible == devices.gpus
 
 
 @pytest.mark.parametrize(("count", "used"), [(2, False), (3, True)])
 def test_what_cannot_be_taken_is_left_for_init_to_tell(monkeypatch: pytest.MonkeyPatch, count: int, used: bool) -> None:
     devices = FakeDevices(count, used)
-    early(monkeypatch, devices, **RANK_1_OF_3)
+    assert early(monkeypatch, devices, **RANK_1_OF_3) == []
     assert devices.visible == devices.gpus
     with pytest.raises(ConfigError):
         gpu.pin(devices, 1, 3, {})
 
 
-@pytest.mark.parametrize("driver", [False, True])
-def test_importing_tfdist_looks_at_gpus_where_there_is_a_driver(driver: bool, tmp_path: Path) -> None:
-    code = (
-        f"import os, sys; os.path.exists = lambda path, real=os.path.exists: {driver} if path == '/dev/nvidiactl' "
-        "else real(path); import tfdist; print('tfdist.native.gpu' in sys.modules, 'tensorflow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(driver), "False"]
+IMPORTED = """
+import ctypes, sys
+def load(name, *_, load=ctypes.CDLL, **settings):
+    if name == "libcuda.so.1" and sys.argv[1] == "none":
+        raise OSError
+    return None if name == "libcuda.so.1" else load(name, *_, **settings)
+ctypes.CDLL = load
+import tfdist
+"""
+
+
+@pytest.mark.parametrize(
+    ("driver", "setting", "said"),
+    [("none", "", ""), ("there", "", "loads TensorFlow"), ("there", "1", "loads TensorFlow"), ("there", "0", "")],
+)
+def test_importing_tfdist_looks_at_gpus_where_there_is_a_driver(
+    driver: str, setting: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tensorflow.py").write_text("print('loads TensorFlow')\nraise ImportError\n")
+    words = [sys.executable, "-c", IMPORTED, driver]
+    environment = os.environ | RANK_1_OF_3 | {"TFDIST_EARLY": setting}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == said

@@ -1,5 +1,6 @@
 """The library fits what it is loaded into, or says what does not fit and how to mend it."""
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -8,8 +9,10 @@ import threading
 import pytest
 import tensorflow as tf
 
+from tfdist import config
 from tfdist.errors import BuildError, ConfigError
 from tfdist.native import library
+from tfdist.native.knobs import SHARED_BYTES
 
 BUILT = {"tensorflow": "2.21.0", "mpi": "Open MPI 5.0.11", "compiler": "GNU 12.2.0"}
 
@@ -112,6 +115,36 @@ def test_what_cannot_be_planned_is_refused():
         library.plan_buckets(["float32"], [4], -1)
     with pytest.raises(ValueError, match=r"zip\(\) argument 2 is longer"):
         library.plan_buckets(["float32"], [4, 8], 100)
+
+
+def given(environment: dict[str, str], process: int = 0) -> dict[str, str]:
+    lines = library.engine_settings(config.read(environment), process).decode().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_the_engine_gets_its_settings_by_name():
+    settings = given({"TFDIST_FUSION_THRESHOLD": "5", "TFDIST_NCCL_LIBRARY": "/a.so", "TFDIST_KERNEL_CACHE": "/k"}, 7)
+    named = ("fusion_threshold_bytes", "window_bytes", "hierarchy", "process", "kernel_cache", "nccl_libraries")
+    assert [settings[name] for name in named] == ["5", str(1 << 20), "off", "7", "/k", "/a.so"]
+    assert float(settings["stall_warning_seconds"]) == 60
+
+
+def test_autotuning_has_room_for_what_it_tries():
+    tuned = given({"TFDIST_AUTOTUNE": "1"})
+    assert (tuned["window_bytes"], tuned["hierarchy"]) == (str(SHARED_BYTES), "nccl")
+    tuned = given({"TFDIST_AUTOTUNE": "1", "TFDIST_SHARED_MEMORY": "0", "TFDIST_HIERARCHICAL_ALLREDUCE": "mpi"})
+    assert (tuned["window_bytes"], tuned["hierarchy"]) == ("0", "mpi")
+
+
+def test_a_setting_that_only_one_side_knows_is_named():
+    right = library.engine_settings(config.read({}))
+    report = ctypes.create_string_buffer(1 << 20)
+    for wrong, why in (
+        (right + b"speed=1\n", "no setting speed"),
+        (right.replace(b"process=0\n", b""), "setting process is missing"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            library.call("tfdist_describe_gpus", wrong, report, len(report))
 
 
 def test_names_are_loaded_on_first_use(tmp_path):

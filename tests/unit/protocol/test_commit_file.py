@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from tfdist.protocol import commit_file
-from tfdist.protocol.commit_file import DamagedCommitError
+from tfdist.protocol.commit_file import COMMIT
+from tfdist.system.whole_file import DamagedFileError
 
 _PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
 def _put(folder: Path, training: int, number: int, text: bytes) -> Path:
     folder.mkdir(exist_ok=True)
-    path = folder / commit_file.name_of(training, number)
-    path.write_bytes(commit_file.header([memoryview(text)]) + text)
+    path = folder / (COMMIT.template % (training, number))
+    path.write_bytes(COMMIT.header([memoryview(text)]) + text)
     return path
 
 
@@ -32,9 +33,9 @@ def test_newest_first(tmp_path: Path) -> None:
         _put(tmp_path, training, number, b"x")
     (tmp_path / "0.spare").touch()
     (tmp_path / "x0-1.commit").touch()
-    found = commit_file.newest_first(tmp_path)
-    assert [(each.training, each.number) for each in found] == [(12, 1), (1, 3), (0, 10), (0, 9)]
-    assert bytes(found[2].read()) == b"x"
+    found = COMMIT.newest_first(tmp_path)
+    assert [each.numbers for each in found] == [(12, 1), (1, 3), (0, 10), (0, 9)]
+    assert bytes(COMMIT.contents(found[2].path.read_bytes())) == b"x"
 
 
 @pytest.mark.parametrize(
@@ -46,10 +47,9 @@ def test_newest_first(tmp_path: Path) -> None:
         (b"tfdist commit 1 00000000 4\nabcd", "checksum"),
     ],
 )
-def test_damaged(tmp_path: Path, data: bytes, message: str) -> None:
-    (tmp_path / "0-1.commit").write_bytes(data)
-    with pytest.raises(DamagedCommitError, match=message):
-        commit_file.newest_first(tmp_path)[0].read()
+def test_damaged(data: bytes, message: str) -> None:
+    with pytest.raises(DamagedFileError, match=message):
+        COMMIT.contents(data)
 
 
 def test_the_newest_whole_one_of_each_training_is_kept(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_was_kept_before_stays_when_it_cannot_be_written(tmp_path: Path) ->
     with pytest.raises(IsADirectoryError):
         commit_file.keep_newest(memory, disk)
     assert _names(disk) == ["0-1.commit", "0-2.commit"]
-    assert bytes(commit_file.CommitFile(0, 1, disk / "0-1.commit").read()) == b"one"
+    assert bytes(COMMIT.contents((disk / "0-1.commit").read_bytes())) == b"one"
 
 
 def test_folders_that_nobody_holds_are_removed_after_a_day(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from tfdist.native import keras_version
 from tfdist.training import random_state
 from tfdist.training.random_state import folded
 from tfdist.world import runtime
+from tfdist.world.session import session
 
 PROCESSES = 4096
 
@@ -53,7 +54,7 @@ class Custom(keras.Model):
 @pytest.fixture
 def process(monkeypatch, request):
     """This process takes itself for another rank of its start."""
-    monkeypatch.setattr(random_state, "_resumed_at", [0])
+    monkeypatch.setattr(session, "resumed_at", 0)
     monkeypatch.setattr(keras_version.seed_generator, "GLOBAL_SEED_GENERATOR", request.node.name)
     return lambda number: monkeypatch.setattr(runtime, "first_rank", lambda: number)
 
@@ -82,7 +83,7 @@ def test_the_first_process_is_left_alone_until_it_resumes(process):
     assert keras_version.global_seed_generator(make=False) is None
     assert random.getstate() == before
     assert seeds_of(model) == [1, 2, 3, 4, 5, 6]
-    random_state.begin_at(8)
+    session.resumed_at = 8
     random_state.fold(model)
     assert seeds_of(model) == [1, 2, 3, 4, 5, 6]  # it was folded
     other = keras.layers.Dropout(0.5, seed=1)

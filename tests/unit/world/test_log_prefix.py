@@ -9,7 +9,8 @@ import pytest
 
 from tfdist import config
 from tfdist.input import shuffle_warning
-from tfdist.world import log_prefix, runtime
+from tfdist.world import runtime
+from tfdist.world.session import session
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[3]
     ],
 )
 def test_prefix(monkeypatch, caplog, place, expected):
-    monkeypatch.setattr(log_prefix, "_places", [lambda: place])
+    monkeypatch.setattr(session, "place", place)
     logging.getLogger("tfdist").warning("said %d", 3)
     assert caplog.messages == [expected]
 
 
 def test_prefix_before_init_is_the_launchers(monkeypatch, caplog):
-    monkeypatch.setattr(log_prefix, "_places", [config.launcher_place])
+    monkeypatch.setattr(session, "place", None)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     logging.getLogger("tfdist").warning("100% said")

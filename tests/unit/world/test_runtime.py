@@ -61,6 +61,14 @@ JOINED = """
 import tfdist
 tfdist.init()
 """
+SAID = """
+import logging, sys
+import tfdist
+tfdist.init()
+logging.getLogger("tfdist").info("before")
+logging.basicConfig(level="INFO")
+logging.getLogger("tfdist").info("after")
+"""
 BAD_SETTING = """
 import pytest, tfdist
 with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_FUSION_THRESHOLD='x'"):
@@ -87,6 +95,31 @@ def test_in_a_fresh_process(run_script, script, environment):
 )
 def test_rank_whose_supervisor_cannot_be_told_that_it_has_joined_says_so(run_script, environment, warned):
     assert ("cannot report to tfdistrun that it has joined" in run_script(JOINED, **environment)) == warned
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"TFDIST_ELASTIC": "1"}, True),
+        ({"TFDIST_ELASTIC": "1", "TFDIST_EARLY": "0"}, False),
+        ({"TFDIST_ELASTIC": "0"}, False),
+    ],
+)
+def test_what_the_import_has_changed_is_said_once_at_level_info(run_script, environment, said):
+    change = (
+        "importing tfdist has changed this process: keras.Model.fit goes on when a rank is lost. TFDIST_EARLY=0 leaves"
+    )
+    assert run_script(SAID, TFDIST_LOG_LEVEL="info", **environment).count(change) == said
+    assert "importing tfdist" not in run_script(SAID, **environment)
+
+
+def test_a_level_is_seen_where_the_script_sets_up_no_log_and_once_where_it_does(run_script):
+    lines = run_script(SAID, TFDIST_LOG_LEVEL="info").splitlines()
+    assert lines.count("tfdist: started, rank 0 of 1, local rank 0 of 1") == 1
+    assert [line for line in lines if "before" in line or "after" in line] == [
+        "tfdist: before",
+        "INFO:tfdist:tfdist: after",
+    ]
 
 
 @pytest.mark.parametrize(("service", "read", "warned"), [("node:1", "", 1), ("node:1", "node:1", 0), ("", "", 0)])

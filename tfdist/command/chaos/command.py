@@ -16,7 +16,7 @@ from tfdist.command.chaos.plan import KINDS, Fault, Plan, seconds
 from tfdist.command.chaos.victim import ranks_below
 from tfdist.errors import ConfigError
 from tfdist.system.process import heeded
-from tfdist.system.terminal.command_line import Parser
+from tfdist.system.terminal.command_line import Parser, whole
 
 _DESCRIPTION = """\
 Runs a job of tfdistrun and makes faults in it: ranks on this machine, chosen at random, are killed or hang.
@@ -44,27 +44,21 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(
             f"no job; write it behind --, as in: -- tfdistrun -np 4 --elastic python train.py\nusage: {_USAGE}"
         )
-    if known.most is not None and known.most < 1:
-        raise ConfigError(f"--most {known.most}: expected 1 or more")
     seed = random.SystemRandom().randrange(1 << 32) if known.seed is None else known.seed
     _say(f"--seed {seed}")
     return _run(command, Plan(every, known.most, seed))
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = Parser(
-        prog="tfdist chaos",
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = Parser(prog="tfdist chaos", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG)
     made.add_argument(
         "--kill-rank-every", dest="kill", metavar="TIME", help="SIGKILL, as when memory runs out: 30s, 2m"
     )
     made.add_argument("--stop-rank-every", dest="stop", metavar="TIME", help="SIGSTOP: the rank hangs")
     made.add_argument("--end-rank-every", dest="end", metavar="TIME", help="SIGTERM, as a scheduler sends it")
-    made.add_argument("--most", type=int, metavar="N", help="make N faults, then no more (default: any number)")
+    made.add_argument(
+        "--most", type=whole("a number of faults", 1), metavar="N", help="make N, then no more (default: any number)"
+    )
     made.add_argument("--seed", type=int, metavar="N", help="chooses the ranks (default: another one each time)")
     made.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made

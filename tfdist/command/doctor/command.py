@@ -96,8 +96,8 @@ def _writable(folder: str) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tfdist doctor",
-        description="Looks at TensorFlow, MPI, GPUs and the network, sums with two ranks, and says what does not work "
-        "and what to do.",
+        description="Looks at TensorFlow, MPI, GPUs and the network, sums with two ranks,\n"
+        "and says what does not work and what to do.",
         epilog="Exit status: 0 if what was found works (no GPU is no fault), 1 if something does not.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")

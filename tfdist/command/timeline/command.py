@@ -30,11 +30,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = Parser(
-        prog="tfdist timeline",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = Parser(prog="tfdist timeline", description=_DESCRIPTION)
     actions = made.add_subparsers(dest="action", required=True, metavar="merge|summary")
     merging = actions.add_parser("merge", help="one file of all, by the clock of rank 0")
     merging.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to write")

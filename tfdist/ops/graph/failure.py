@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfdist import errors
 from tfdist.native import library
-from tfdist.system import united_error
 from tfdist.world import runtime
 
 # What the collective at the end of a training epoch is called by; the number of the epoch comes next.
@@ -46,11 +45,13 @@ _DEED = re.compile(
     r"(ranks? [\d, -]*\d) (?:called ([\w ]+?)(?: '(.*?)')?|(ha(?:s|ve) finished)[^,.]*)(?=, rank|\. |\.$| and \d)"
 )
 _END = re.compile(re.escape(END_OF_EPOCH) + r" (\d+)(?: (after \d+ batch(?:es)?))?")
-_EQUAL_BATCHES = (
+EQUAL_BATCHES = (
     "Give all ranks equally many batches: dataset = tfdist.shard(dataset) deals out complete rounds, also of a "
     'generator\'s data (tf.data.Dataset.from_generator); tfdist.shard(dataset, remainder="join") lets ranks have one '
-    "more than others; or give fit steps_per_epoch. A callback that sets stop_training does so on every rank."
+    "more than others, in a fit of what it returns and tf.data makes of that (a generator, saved data or arrays made "
+    "from it do not show where they are from); or give fit steps_per_epoch."
 )
+_EQUAL_STOPS = "A callback that sets stop_training does so on every rank."
 _EQUAL_EPOCHS = (
     "Begin all ranks at the same epoch: give fit the same initial_epoch, and resume with "
     "tfdist.callbacks.BackupAndRestore, which every rank goes by."
@@ -63,8 +64,7 @@ def translated(error: tf.errors.OpError) -> Exception:
         if isinstance(error, kind):
             if "tfdist.init()" in error.message:
                 ours = errors.NotInitializedError
-            united: Any = united_error.united(ours)
-            return united(explained(_words(error.message)))
+            return errors.united(ours)(explained(_words(error.message)))
     return error
 
 
@@ -128,7 +128,7 @@ def explained(message: str) -> str:
             others.append(f"{ranks} {'train' if plural else 'trains'} on ({done} '{name}')")
         else:
             others.append(f"{ranks} called {done} '{name}'")
-    advice = _EQUAL_BATCHES if others else _EQUAL_EPOCHS
+    advice = f"{EQUAL_BATCHES} {_EQUAL_STOPS}" if others else _EQUAL_EPOCHS
     return f"{_STEP}{', '.join([*ended, *others])}. {advice}"
 
 

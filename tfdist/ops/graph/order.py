@@ -10,6 +10,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import control_flow_util, control_flow_util_v2
 
 from tfdist import config, errors
+from tfdist.native import hardware
 
 _BRANCH_OR_BODY = (
     control_flow_util_v2.CondBranchFuncGraph,
@@ -40,7 +41,7 @@ def here() -> tf.Tensor:
 def collective_device() -> str:
     """Where this process runs collectives: on its GPU by NCCL where it has one, unless the settings say otherwise."""
     by_nccl = config.read().gpu_operations == "nccl"
-    return "GPU:0" if by_nccl and tf.config.get_visible_devices("GPU") else "CPU:0"
+    return "GPU:0" if by_nccl and hardware.gpus() else "CPU:0"
 
 
 def _inside(graph: Any) -> tf.Tensor:

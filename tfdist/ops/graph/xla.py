@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
-from tfdist.native import library
+from tfdist.native import hardware, library
 from tfdist.ops.graph import order
 
 
@@ -22,6 +20,6 @@ def obstacle() -> str | None:
     built = library.build_info()
     if not built["xla"]:
         return f"with TensorFlow {built['tensorflow']} collectives have no form for XLA; install a newer TensorFlow."
-    if tf.config.get_visible_devices("GPU") and order.collective_device() == "CPU:0":
+    if hardware.gpus() and order.collective_device() == "CPU:0":
         return "collectives run on the CPU (TFDIST_GPU_OPERATIONS=mpi) and XLA compiles for the GPU."
     return None

@@ -2,6 +2,7 @@
 
 import itertools
 
+import keras
 import pytest
 
 from tfdist import errors
@@ -22,8 +23,11 @@ def test_no_warmup():
 
 
 def test_steps():
-    assert steps_of_epoch(5, {"steps": 7}) == 5
-    assert steps_of_epoch(None, {"steps": 7}) == 7
+    callback = keras.callbacks.Callback()
+    callback.set_params({"steps": 7})
+    assert steps_of_epoch(5, callback) == 5
+    assert steps_of_epoch(None, callback) == 7
     for params in ({"steps": None}, {}, None):
+        callback.set_params(params)
         with pytest.raises(errors.ConfigError, match="Pass steps_per_epoch"):
-            steps_of_epoch(None, params)
+            steps_of_epoch(None, callback)

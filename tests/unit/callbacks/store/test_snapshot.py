@@ -9,30 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist.callbacks.store import snapshot
-from tfdist.callbacks.store.snapshot import Position, SnapshotError
-from tfdist.system import atomic_file
+from tfdist.callbacks.store.snapshot import SNAPSHOT, Position
+from tfdist.system import atomic_file, whole_file
+from tfdist.system.whole_file import DamagedFileError
 
 ARRAYS = {"weight/0": np.arange(6, dtype="float32").reshape(2, 3), "own/0": np.array([1, 2], "int64"), "n": np.array(3)}
 
 
 def test_what_is_written_is_read(tmp_path):
     path = snapshot.write(tmp_path, Position(2, 7), ARRAYS, keep=2)
-    read = snapshot.read(path)
+    read = snapshot.decode(path.read_bytes())
     assert set(read) == set(ARRAYS)
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(read[name], array)
         assert read[name].dtype == array.dtype
-    assert snapshot.position_of(path) == Position(2, 7)
+    assert SNAPSHOT.newest_first(tmp_path) == [whole_file.NumberedFile(Position(2, 7), path)]
 
 
 def test_the_newest_are_kept(tmp_path):
     """By place in training, not by name: epoch 10 comes after epoch 9, batch 100 after batch 99."""
     for position in (Position(9, 0), Position(9, 99), Position(9, 100), Position(10, 0)):
         snapshot.write(tmp_path, position, ARRAYS, keep=2)
-    assert [snapshot.position_of(path) for path in snapshot.list_newest_first(tmp_path)] == [
-        Position(10, 0),
-        Position(9, 100),
-    ]
+    assert [file.numbers for file in SNAPSHOT.newest_first(tmp_path)] == [Position(10, 0), Position(9, 100)]
 
 
 def test_other_files_are_left_alone(tmp_path):
@@ -46,14 +44,14 @@ def test_other_files_are_left_alone(tmp_path):
 @pytest.fixture
 def damaged(tmp_path):
     """Asserts that a damaged newest file is skipped, that it is said which and why, and that the one before is used."""
-    older = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2)
+    snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2)
     newer = snapshot.write(tmp_path, Position(1, 0), ARRAYS, keep=2)
     data = newer.read_bytes()
 
     def check(change, reason=""):
         newer.write_bytes(change(bytearray(data)))
         position, arrays, (line,) = snapshot.newest_valid(tmp_path)
-        assert position == snapshot.position_of(older)
+        assert position == Position(0, 0)
         assert set(arrays) == set(ARRAYS)
         assert line.startswith(f"{newer} is skipped: it")
         assert reason in line
@@ -95,8 +93,8 @@ def test_a_write_that_is_killed_anywhere(killed_everywhere, tmp_path):
         position, arrays, skipped = snapshot.newest_valid(folder)
         assert position in (Position(1, 0), Position(2, 0))
         assert set(arrays) == set(ARRAYS) and skipped == []
-        snapshot.remove_unfinished(folder)
-        assert len(list(folder.iterdir())) == len(snapshot.list_newest_first(folder)) in (2, 3)
+        SNAPSHOT.remove_unfinished(folder)
+        assert len(list(folder.iterdir())) == len(SNAPSHOT.newest_first(folder)) in (2, 3)
         seen.add((position.epoch, len(list(folder.iterdir()))))
 
     seen = set()
@@ -105,7 +103,7 @@ def test_a_write_that_is_killed_anywhere(killed_everywhere, tmp_path):
         prepare,
         lambda folder: snapshot.write(folder, Position(2, 0), ARRAYS, keep=2),
         check,
-        (snapshot, atomic_file),
+        (snapshot, whole_file, atomic_file),
         range(0, size, 53),
     )
     assert kills > 25
@@ -120,25 +118,25 @@ def test_nothing_there(tmp_path):
 def test_nothing_whole(tmp_path):
     path = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=1)
     path.write_bytes(b"junk")
-    with pytest.raises(SnapshotError, match="does not begin like a snapshot"):
+    with pytest.raises(DamagedFileError, match="does not begin like a snapshot"):
         snapshot.newest_valid(tmp_path)
 
 
 def test_a_pickle_is_refused(tmp_path):
     """An archive of objects could run code when it is read."""
     path = snapshot.write(tmp_path, Position(0, 0), {"object": np.array([{"a": 1}], dtype=object)}, keep=1)
-    with pytest.raises(SnapshotError, match="cannot be decoded"):
-        snapshot.read(path)
+    with pytest.raises(DamagedFileError, match="cannot be decoded"):
+        snapshot.decode(path.read_bytes())
 
 
 def test_contents_that_cannot_be_decoded_are_skipped(tmp_path):
     """The checksum fits, as after a write by another version: the older file is used."""
-    older = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2)
+    snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2)
     newer = snapshot.write(tmp_path, Position(1, 0), ARRAYS, keep=2)
     junk = b"no archive"
     newer.write_bytes(signed(junk))
     position, _, skipped = snapshot.newest_valid(tmp_path)
-    assert position == snapshot.position_of(older)
+    assert position == Position(0, 0)
     assert "cannot be decoded" in skipped[0]
 
 
@@ -149,16 +147,16 @@ def test_contents_that_cannot_be_decoded_are_skipped(tmp_path):
 def test_contents_that_only_look_like_an_archive(tmp_path, payload):
     path = tmp_path / "epoch-000000-batch-000000000.snapshot"
     path.write_bytes(signed(payload))
-    with contextlib.suppress(SnapshotError):
-        assert snapshot.read(path) == {}
+    with contextlib.suppress(DamagedFileError):
+        assert snapshot.decode(path.read_bytes()) == {}
 
 
 @given(payload=st.binary(max_size=200), head=st.sampled_from([b"", b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY\x01\x00"]))
 def test_any_contents_are_arrays_or_an_error_that_says_so(tmp_path_factory, payload, head):
     path = tmp_path_factory.mktemp("any") / "epoch-000000-batch-000000000.snapshot"
     path.write_bytes(signed(head + payload))
-    with contextlib.suppress(SnapshotError):
-        assert isinstance(snapshot.read(path), dict)
+    with contextlib.suppress(DamagedFileError):
+        assert isinstance(snapshot.decode(path.read_bytes()), dict)
 
 
 def signed(payload):

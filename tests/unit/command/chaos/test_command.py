@@ -13,7 +13,7 @@ from tfdist.errors import ConfigError
         ("--kill-rank-every 1s", "no job; write it behind --"),
         ("--kill-rank-every 1s --", "no job; write it behind --"),
         ("--kill-rank-every soon -- true", "'soon' is not a time"),
-        ("--kill-rank-every 1s --most 0 -- true", "--most 0: expected 1 or more"),
+        ("--kill-rank-every 1s --most 0 -- true", "'0' is not a number of faults; expected 1 or more"),
         ("--kill-every 1s -- true", "unrecognized arguments|no fault is named"),
         ("--kill-rank-every 1s -- /nowhere/program", "/nowhere/program cannot be run: No such file"),
     ],
