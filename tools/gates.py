@@ -28,6 +28,7 @@ MAX_PARAMETERS = 7
 MAX_FILE_LINES = 600
 MAX_README_LINES = 60
 MAX_FOLDER_FILES = 14
+MAX_TEST_NAME = 60
 MIN_TEST_RATIO = 0.7
 CODE = frozenset({".py", ".cc", ".h", ".cu"})
 SIZED = CODE | {".sh"}
@@ -35,6 +36,7 @@ NOT_PRODUCT = ("tests/", "examples/", "benchmarks/", "docs/")
 PACKAGES = ("tfdist/", "callbacks/", "data_service/")
 ROOMS = (*PACKAGES, "tools/")
 FORBIDDEN_WORDS = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "base"})
+TEST_NAME = re.compile(r"(?:\s*def |TEST\()(?=test_|[A-Z])(\w+)")
 CPP_CONDITIONAL = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif)\b")
 CPP_SLEEP = re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep)\b")
 # What only one machine or one network has. Written so that this file does not contain what it looks for.
@@ -142,6 +144,14 @@ def cpp_conditional(source: Source) -> Iterator[Finding]:
                 yield Finding(source.path, number, function.name, "conditional", message)
 
 
+def test_name(source: Source) -> Iterator[Finding]:
+    for number, line in enumerate(source.text.splitlines(), 1) if source.is_test and source.suffix in CODE else ():
+        match = TEST_NAME.match(line)
+        if match and len(match[1]) > MAX_TEST_NAME:
+            message = f"{len(match[1])} characters, {MAX_TEST_NAME} are allowed. Name what is tested, as a coordinate."
+            yield Finding(source.path, number, match[1], "test-name", message)
+
+
 def cpp_sleep(source: Source) -> Iterator[Finding]:
     message = "a test sleeps. Wait for a condition with a deadline, never for a time."
     for number, line in enumerate(source.text.splitlines(), 1) if source.is_cpp and source.is_test else ():
@@ -189,6 +199,7 @@ def test_ratio(sources: list[Source]) -> Iterator[Finding]:
 FILE_GATES: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     file_length,
     file_name,
+    test_name,
     machine_facts,
     function_size,
     cpp_conditional,

@@ -24,7 +24,7 @@ def understood(docker):
 
 
 @pytest.mark.parametrize("file", ["train.yaml", "elastic.yaml"])
-def test_a_gpu_worker_gets_all_gpus_memory_to_pin_and_the_image_for_cuda(understood, file):
+def test_gpu_worker_gets_gpus_memlock_and_cuda_image(understood, file):
     services = understood(file, "gpu.yaml", WORKERS="1", SLOTS="4")["services"]
     worker, launcher = services["worker"], services["launcher"]
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
@@ -62,7 +62,7 @@ def test_every_variable_has_a_default_and_no_default_is_unused(file):
     assert defaults <= used | {"WORKER_TIMEOUT", "LAUNCH_OPTIONS", "SLOTS", "ELASTIC_OPTIONS"} | passed
 
 
-def test_an_elastic_job_is_that_of_train_with_its_own_command_and_workers_that_come_again(understood):
+def test_elastic_extends_train_with_command_and_restart(understood):
     services, others = (understood(file)["services"] for file in ("elastic.yaml", "train.yaml"))
     assert (
         services["launcher"].pop("command")

@@ -56,7 +56,7 @@ def doctor(docker, image):
     return told["state"], told["findings"]
 
 
-def test_tensorflow_is_built_for_the_cuda_that_is_there_and_sees_no_gpu(docker, image, packages, versions):
+def test_tensorflow_fits_the_cuda_there_and_sees_no_gpu(docker, image, packages, versions):
     version, cuda, cudnn, gpus = json.loads(docker.run(image, "python", "-c", TENSORFLOW, options=CONFINED))
     assert version == versions["TENSORFLOW_VERSION"]
     assert gpus == []

@@ -31,7 +31,7 @@ def test_preprocessors_leave_one_after_the_other(project, docker):
     assert "Traceback" not in logs
 
 
-def test_status_names_the_workers_and_the_health_check_is_that_of_the_control_port(project, docker):
+def test_status_names_workers_and_health_is_the_control_ports(project, docker):
     job = project("data-service.yaml", DATA_WORKERS="2")
     job("up", "--no-build", "--detach", "--wait", "preprocessor", check=True)
     told = job("exec", "-T", "dispatcher", "tfdist", "data-service", "status", "dispatcher:5050", "--json", check=True)

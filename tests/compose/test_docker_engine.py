@@ -25,7 +25,7 @@ COMMIT
 NAT = "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"
 
 
-def test_tables_that_were_not_there_are_emptied_and_the_others_are_restored():
+def test_iptables_are_restored_and_new_tables_emptied():
     assert docker_engine.emptied(AFTER, BEFORE) == NAT
     assert docker_engine.emptied(AFTER, AFTER) == ""
     assert docker_engine.emptied(AFTER, "") == "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\nCOMMIT\n" + NAT

@@ -54,7 +54,7 @@ def test_what_was_saved_loads_and_runs(docker, built):
     assert docker.run(NAME, "python", "-c", "import tfdist; print(tfdist.__version__)").strip()
 
 
-def test_a_base_with_another_python_is_refused_before_packages_come(image_build, begin):
+def test_base_with_another_python_is_refused_early(image_build, begin):
     done = image_build("--base-image", begin, "--python", "3.12", "--tag", "tfdist-test/never:cpu")
     assert done.returncode == 1
     assert "the base image has Python 3.11, not 3.12; give it as --python 3.11" in done.stderr

@@ -249,7 +249,7 @@ def test_keys_of_another_job_open_nothing(docker, images, train, stolen, message
     assert "here" not in log
 
 
-def test_the_pods_of_an_mpijob_run_with_keys_and_hostfile_of_the_operator(cluster, docker, images, wait_until, pods):
+def test_mpijob_pods_run_with_the_operators_keys_and_hostfile(cluster, docker, images, wait_until, pods):
     made = pods("mpijob.yaml")
     (cluster.folder / "train.py").write_text(PLACES)
     keys = yaml.safe_load(docker.run(images["cpu"], "bash", "-ec", OPERATOR_KEYS))

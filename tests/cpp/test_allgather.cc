@@ -183,7 +183,7 @@ TEST(AllgatherOfRowsThatMustBeEqualAndAre) {
   }
 }
 
-TEST(AllgatherOfUnequalRowsIsRefusedOnAllRanksWhereOneNeedsThemEqual) {
+TEST(AllgatherOfUnequalRowsIsRefusedIfOneRankNeedsThemEqual) {
   const std::string text = " needs equally many rows on every rank; received for tensor 'tensor1' ";
   for (bool all_ask : {true, false}) {
     const auto gather = [all_ask](const std::vector<int64_t>& rows) {

@@ -31,7 +31,7 @@ TEST(BucketPlanFillsUpToTheThresholdAndNoFurther) {
   EXPECT_EQ(Text(PlanBuckets({kF, kF, kF}, {40, 61, 39}, 100)), "( 0 )( 1 2 )");
 }
 
-TEST(BucketPlanLeavesALargeTensorAloneBeforeTheBucketThatStaysOpen) {
+TEST(BucketPlanLeavesALargeTensorAloneBeforeTheOpenBucket) {
   EXPECT_EQ(Text(PlanBuckets({kF, kF, kF}, {40, 101, 40}, 100)), "( 1 )( 0 2 )");
   EXPECT_EQ(Text(PlanBuckets({kF}, {100}, 100)), "( 0 )");
 }

@@ -154,7 +154,7 @@ TEST(HalfSpansOfEveryLengthTouchNothingElse) {
 }
 
 // From every place that a float may have within a vector.
-TEST(StreamedSpansOfEveryLengthAndPlaceAreAsTheOthersAndTouchNothingElse) {
+TEST(StreamedSpansOfEveryLengthAndPlaceEqualTheOthers) {
   std::vector<uint16_t> bits(40);
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(0x3c00 + 77 * i);
   for (int64_t place = 0; place < 8; ++place) {

@@ -208,14 +208,14 @@ def test_an_element_function_that_raises(cluster, dataset, texts):
 # An element that is too large.
 
 
-def test_an_element_too_large_by_its_type_is_refused_before_it_is_made(service):
+def test_element_too_large_by_type_is_refused_before_it_is_made(service):
     dataset = numbers().map(lambda x: (x, tf.zeros([500_000, 1000])))
     text = refusal(ConfigError, lambda: data_service.distribute(dataset, service))
     assert "elements of 2000000008 bytes" in text and "at most 2000000000" in text and "fewer rows" in text
 
 
 @pytest.mark.parametrize("compression", ["AUTO", None])
-def test_an_element_that_turns_out_too_large_is_refused_on_the_worker(monkeypatch, cluster, compression):
+def test_element_too_large_at_run_time_is_refused_on_the_worker(monkeypatch, cluster, compression):
     """At a smaller limit, which travels with the dataset; the real one is what a message of protobuf holds."""
     monkeypatch.setattr(watch, "LARGEST_ELEMENT_BYTES", 1000)
     dataset = numbers(30).map(lambda x: tf.zeros([x * 50], tf.uint8))
@@ -245,7 +245,7 @@ def fill(folder):
     assert shutil.disk_usage(folder).free == 0
 
 
-def test_a_full_disk_is_named_and_work_goes_on_when_there_is_room(small_disk):
+def test_full_disk_is_named_and_work_resumes_with_room(small_disk):
     work_dir = str(small_disk / "work")
     config = data_service.DispatcherConfig(work_dir=work_dir, fault_tolerant=True)
     with data_service.Dispatcher(config) as dispatcher:
@@ -300,7 +300,7 @@ def test_a_pass_does_not_begin_at_a_frozen_dispatcher(cluster, wait_until):
 
 
 @pytest.mark.slice("data-service")
-def test_a_pass_ends_when_its_dispatcher_freezes_and_so_does_its_iterator(cluster, wait_until):
+def test_frozen_dispatcher_ends_the_pass_and_its_iterator(cluster, wait_until):
     distributed = data_service.distribute(padded(100_000), cluster.address, wait_seconds=SHORT_S)
     held = [iter(distributed)]
     next(held[0])
@@ -319,7 +319,7 @@ def test_a_pass_ends_when_its_dispatcher_freezes_and_so_does_its_iterator(cluste
 
 
 @pytest.mark.parametrize("sharding", ["dynamic", "off"])
-def test_a_dispatcher_that_begins_anew_in_mid_pass_says_what_would_keep_its_place(sharding):
+def test_restarted_dispatcher_names_what_keeps_its_place(sharding):
     """It has no journal, so it knows nothing of the pass: the worker that asks for data hears so, or the trainer."""
     config = data_service.DispatcherConfig()
     with contextlib.ExitStack() as servers:

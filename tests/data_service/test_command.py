@@ -206,7 +206,7 @@ def test_a_dispatcher_that_tells_nothing_gives_no_advice(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words", [["status"], ["advise", "--seconds", "0.001"]])
-def test_a_dispatcher_that_is_asked_at_another_port_is_no_success(words, capsys):
+def test_dispatcher_asked_at_another_port_fails(words, capsys):
     with data_service.Dispatcher(data_service.DispatcherConfig(control_port=0)) as dispatcher:
         assert tfdist(["data-service", *words, dispatcher.address]) == 1
         said = capsys.readouterr()

@@ -39,7 +39,7 @@ def test_a_dispatcher_with_everything_comes_back(tmp_path):
     assert all(name in done.stdout for name in result)
 
 
-def test_workers_have_addresses_of_their_own_on_the_loopback_device(script):
+def test_workers_have_own_loopback_addresses(script):
     made = script.addresses(70_000)
     assert len(set(made)) == 70_000
     numbers = [[int(part) for part in address.removesuffix(":9").split(".")] for address in made]

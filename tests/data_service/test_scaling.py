@@ -52,7 +52,7 @@ def slow_until(flag):
     return tf.data.Dataset.range(ELEMENTS).flat_map(make)
 
 
-def test_workers_come_and_go_as_the_trainer_waits_and_nothing_is_lost(reports, tmp_path, capfd, wait_until):
+def test_workers_follow_the_wait_and_nothing_is_lost(reports, tmp_path, capfd, wait_until):
     flag = tmp_path / "fast"
     with data_service.Cluster(workers=1, autoscale=POLICY) as cluster:
         first = cluster.workers[0]

@@ -90,7 +90,7 @@ def test_nothing_is_left_out(dispatcher: Any, worker_of: Any, trainers: int) -> 
         assert got == [next(expected) for _ in got]
 
 
-def test_a_trainer_that_does_not_read_holds_up_the_others_for_a_bounded_time(dispatcher: Any, worker_of: Any) -> None:
+def test_idle_trainer_delays_the_others_for_a_bounded_time(dispatcher: Any, worker_of: Any) -> None:
     worker_of(dispatcher)
     reader = data_service.distribute(
         batches(2), dispatcher.address, job_name="alone", consumer_index=0, num_consumers=2, wait_seconds=1
@@ -112,9 +112,7 @@ def read_all(dataset: Any, address: str, name: str | None, max_outstanding_reque
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
-def test_a_cache_gives_two_trainers_the_same_elements_that_were_made_once(
-    dispatcher: Any, worker_of: Any, at_once: bool
-) -> None:
+def test_cache_gives_two_trainers_elements_made_once(dispatcher: Any, worker_of: Any, at_once: bool) -> None:
     worker_of(dispatcher)
     numbers = tf.data.Dataset.random().map(lambda number: number)  # another sequence whenever it is made again
     before = library.read_serving().elements

@@ -28,7 +28,7 @@ def test_the_next_job_goes_on_where_the_first_was_told_to_end(tmp_path):
 
 
 @pytest.mark.slice("elastic")
-def test_a_job_whose_launcher_is_killed_leaves_its_newest_commit_too(tmp_path, wait_until):
+def test_job_with_a_killed_launcher_leaves_its_newest_commit(tmp_path, wait_until):
     done = train(tmp_path, 2, "--elastic", "--backup-dir", "backup", victims="1:5:launcher")
     assert done.returncode == -signal.SIGKILL
     memory = Path((tmp_path / "commits").read_text())

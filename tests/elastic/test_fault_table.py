@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-FIT = "elastic/test_fit.py::test_survivors_reach_the_weights_of_a_training_without_a_loss"
+FIT = "elastic/test_fit.py::test_survivors_reach_the_weights_of_a_lossless_training"
 THREE = f"{FIT}[the first, one after the last step of an epoch, one in a validation]"
 WAYS = f"{FIT}[at the end of an epoch, in a commit that it writes, by an error]"
 ANEW, PLANNED = "elastic/test_generations.py::test_", "elastic/test_planned_start.py::test_"
@@ -60,9 +60,7 @@ TESTS = {
     ),
     "the script prints no host at": ("unit/launch/test_command.py::test_empty_list_of_hosts_at_the_start",),
     "the newest commit is damaged": (f"{ANEW}the_newest_commit_is_damaged",),
-    "every commit that is found": (
-        "ranks/test_elastic_state.py::test_training_that_starts_anew_says_which_commits_were_damaged",
-    ),
+    "every commit that is found": ("ranks/test_elastic_state.py::test_restarted_training_names_damaged_commits",),
     "`/dev/shm` is full": (
         f"{STORE}without_room_the_last_two_stay",
         "ranks/test_elastic_state.py::test_a_commit_that_cannot_be_written_is_told_and_passed_over",
@@ -80,7 +78,7 @@ TESTS = {
     "`tfdistrun` is killed": (
         f"{HOSTS}the_launcher_is_killed",
         "launch/test_interrupt.py::test_launcher_killed_leaves_nothing",
-        "elastic/test_backup.py::test_a_job_whose_launcher_is_killed_leaves_its_newest_commit_too",
+        "elastic/test_backup.py::test_job_with_a_killed_launcher_leaves_its_newest_commit",
     ),
     "Ctrl-C or SIGTERM": (
         f"{ELASTIC}interrupt_ends_the_ranks_that_went_on",

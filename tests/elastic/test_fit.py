@@ -22,7 +22,7 @@ OF_MAKE_TEST = "where a step of Keras is several"
 @pytest.mark.parametrize(
     "case", [pytest.param(name, marks=[pytest.mark.slice("elastic")] * (name != OF_MAKE_TEST)) for name in CASES]
 )
-def test_survivors_reach_the_weights_of_a_training_without_a_loss(tmp_path, case):
+def test_survivors_reach_the_weights_of_a_lossless_training(tmp_path, case):
     size, victims, *at_once = CASES[case]
     killed = {int(victim.split(":")[0]) for victim in victims.split(",") if victim}
     done = train(tmp_path, size, "--elastic", victims=victims, steps_at_once=at_once[0] if at_once else 1)

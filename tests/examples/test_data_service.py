@@ -73,7 +73,7 @@ def runs(pid):
         return False
 
 
-def test_learns_from_a_cluster_of_commands_that_ends_when_it_is_told(start, tmp_path, wait_until):
+def test_learns_from_a_cluster_of_commands_that_ends(start, tmp_path, wait_until):
     dispatcher, service = start("dispatcher")
     workers = [start("worker", "--dispatcher", service)[0] for _ in range(2)]
     accuracy, _ = train(tmp_path, (), "--data-service", service)

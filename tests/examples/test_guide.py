@@ -79,7 +79,7 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
             subprocess.run([sys.executable, file], check=True, cwd=tmp_path, timeout=SECONDS)
 
 
-def test_the_first_run_trains_half_as_many_steps_and_saves_both_models(tmp_path: Path) -> None:
+def test_first_run_halves_the_steps_and_saves_both_models(tmp_path: Path) -> None:
     """What the page says of its own output."""
     write_files("first-run.md", tmp_path)
     steps = []

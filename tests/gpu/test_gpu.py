@@ -72,7 +72,7 @@ def seen_of(ranges: dict[str, Path], **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_profiler_is_told_of_ranges_in_the_layout_of_nvidias_headers(ranges: dict[str, Path]) -> None:
+def test_profiler_ranges_have_the_layout_of_nvidias_headers(ranges: dict[str, Path]) -> None:
     assert seen_of(ranges, NVTX_INJECTION64_PATH=str(ranges["listener"])) == [
         "domain tfdist",
         "start 1 allreduce 'a'",

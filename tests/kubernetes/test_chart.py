@@ -45,7 +45,7 @@ def test_its_version_is_the_products(helm):
 
 
 @pytest.mark.parametrize("file", ["docker/kubernetes/README.md", "docs/containers.md"])
-def test_the_documented_command_is_one_that_helm_and_kubernetes_take(helm, problems, file):
+def test_documented_command_is_taken_by_helm_and_kubernetes(helm, problems, file):
     (command,) = re.findall(r"^helm install ((?:.*\\\n)*.*)$", (ROOT / file).read_text(), re.MULTILINE)
     done = subprocess.run(
         ["bash", "-c", f"helm template {command}"], cwd=ROOT, capture_output=True, text=True, timeout=60

@@ -100,7 +100,7 @@ def known_hosts(folder):
     return subprocess.run(shlex.split(asked), capture_output=True, text=True, check=True).stdout
 
 
-def test_waits_for_all_workers_and_calls_them_by_names_that_lead_to_them(launch, tmp_path):
+def test_waits_for_all_workers_and_uses_names_that_resolve(launch, tmp_path):
     done, words, _ = launch("python", "train.py", WORKER_SERVICE=SERVICE, WORKERS="2", SLOTS="3")
     assert done.returncode == 0, done.stderr
     hosts = f"train-worker-0.{SERVICE}:3,train-worker-1.{SERVICE}:3"
@@ -110,7 +110,7 @@ def test_waits_for_all_workers_and_calls_them_by_names_that_lead_to_them(launch,
     assert {path.name for path in (tmp_path / "trace").glob("*-worker-*")} == {host[:-2] for host in hosts.split(",")}
 
 
-def test_knows_the_workers_by_the_key_that_is_given_and_no_others(launch):
+def test_knows_workers_by_the_given_key_only(launch):
     done, _, folder = launch("python", WORKER_SERVICE=SERVICE, WORKERS="2")
     assert done.returncode == 0, done.stderr
     assert (folder / "id_ed25519").read_text() == "the private key\n"
@@ -192,7 +192,7 @@ def test_says_what_it_lacks(launch, variables, message):
     assert message in done.stderr
 
 
-def test_a_worker_that_is_reached_at_no_name_is_called_by_its_address(launch, tmp_path):
+def test_worker_without_a_name_is_called_by_its_address(launch, tmp_path):
     """Where the network's names lead elsewhere, or nowhere."""
     names = tmp_path / "trace" / "names"
     names.write_text(names.read_text().replace("10.0.0.12 STREAM", "10.0.0.1 STREAM"))
@@ -222,7 +222,7 @@ def test_an_elastic_job_asks_for_the_workers_again_and_again(launch, answers):
 
 
 @pytest.mark.parametrize("key", ["", "ssh-ed25519 BBBB"], ids=["silent", "another-key"])
-def test_a_worker_that_does_not_answer_with_a_key_that_was_told_is_not_there(launch, answers, key):
+def test_worker_with_an_unknown_key_is_not_there(launch, answers, key):
     answers(**{ONE: KEY} | ({TWO: key} if key else {}))
     done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE)
     assert (done.returncode, done.stdout) == (0, f"{NAMES[ONE]}:1\n")
@@ -268,7 +268,7 @@ def test_a_resolver_that_fails_for_a_moment_takes_no_worker_away(launch, answers
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "they have gone"
 
 
-def test_where_no_host_key_can_be_read_no_worker_is_said_to_be_gone(launch, answers, tmp_path):
+def test_unreadable_host_key_is_no_lost_worker(launch, answers, tmp_path):
     answers(**{ONE: KEY})
     done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE, HOST_KEY=str(tmp_path / "nowhere"))
     assert (done.returncode, done.stdout) == (1, "")

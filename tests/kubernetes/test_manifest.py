@@ -73,7 +73,7 @@ def test_no_two_objects_have_one_name(manifest):
     assert all("namespace" not in document["metadata"] for document in manifest)
 
 
-def test_every_pod_is_covered_by_a_policy_that_lets_in_its_release_alone(manifest, templates):
+def test_every_pod_has_a_policy_for_its_release_alone(manifest, templates):
     policies = [document["spec"] for document in manifest if document["kind"] == "NetworkPolicy"]
     for role, template in templates(manifest):
         labels = template["metadata"]["labels"]
@@ -87,7 +87,7 @@ def test_every_pod_is_covered_by_a_policy_that_lets_in_its_release_alone(manifes
         assert set(peer) == {"podSelector"}  # no other namespace
 
 
-def test_the_jobs_pods_reach_the_data_service_and_not_the_other_way_round(objects, templates):
+def test_job_pods_reach_the_data_service_not_vice_versa(objects, templates):
     (service,) = (each["spec"] for each in objects("data-service.yaml") if each["kind"] == "NetworkPolicy")
     (job,) = (each["spec"] for each in objects("train.yaml") if each["kind"] == "NetworkPolicy")
     worker = pod(templates, objects("train.yaml"), "worker")["metadata"]["labels"]
@@ -108,7 +108,7 @@ def test_mounts_have_volumes_and_volumes_are_mounted(manifest, templates):
                 assert mount["readOnly"], role
 
 
-def test_a_container_is_as_the_restricted_pod_security_standard_wants_it(manifest, templates):
+def test_container_meets_the_restricted_pod_security_standard(manifest, templates):
     for role, template in templates(manifest):
         spec, settings = template["spec"], container(template)["securityContext"]
         assert spec["securityContext"]["runAsNonRoot"], role
@@ -159,7 +159,7 @@ def test_user_image_and_program_are_those_of_the_dockerfile(manifest, templates)
 
 
 @pytest.mark.parametrize("file", ["train.yaml", "mpijob.yaml"])
-def test_the_scripts_get_variables_they_read_and_files_that_are_mounted(objects, templates, file):
+def test_scripts_get_their_variables_and_mounted_files(objects, templates, file):
     for role in ("worker", "launcher"):
         template = pod(templates, objects(file), role)
         given = environment(template)
@@ -172,7 +172,7 @@ def test_the_scripts_get_variables_they_read_and_files_that_are_mounted(objects,
             assert str(Path(given[name]).parent) in mounted, name
 
 
-def test_each_side_gets_its_own_private_key_and_the_public_one_of_the_other(objects, templates):
+def test_each_side_gets_its_private_and_the_others_public_key(objects, templates):
     documents = objects("train.yaml")
     expected = {"worker": ["host_key", "launcher_key.pub"], "launcher": ["launcher_key", "host_key.pub"]}
     for role, keys in expected.items():

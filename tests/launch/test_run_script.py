@@ -91,7 +91,7 @@ def test_functions_and_classes_of_main(launch: Any) -> None:
     assert (done.code, done.stdout) == (0, "caught\n"), done.stderr
 
 
-def test_standard_modules_are_not_those_of_the_folder_of_the_caller(launch: Any) -> None:
+def test_standard_modules_are_not_those_of_the_callers_folder(launch: Any) -> None:
     """Launcher, supervisors and ranks start in the caller's working folder, and must not import what lies there."""
     for name in ("queue", "base64", "hashlib", "pickle", "cloudpickle"):
         (launch.folder / f"{name}.py").write_text("raise SystemExit('imported from the working folder')\n")

@@ -126,7 +126,7 @@ def test_files_are_dealt_out(world, file_pattern, warnings_of_tfdist):
 
 
 @pytest.mark.ranks(2, 3)
-def test_files_that_cannot_be_dealt_out_are_refused_on_every_rank(world, file_pattern):
+def test_files_that_cannot_be_sharded_are_refused_everywhere(world, file_pattern):
     names = sorted(tf.io.gfile.glob(file_pattern))
     refused = {
         r"must end in \.repeat\(\)": tf.data.TFRecordDataset(names).batch(2),

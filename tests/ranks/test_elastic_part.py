@@ -49,7 +49,7 @@ def test_what_is_left_of_a_shuffled_epoch_is_read_in_its_order(world):
 
 
 @pytest.mark.ranks(2)
-def test_how_many_elements_make_a_batch_is_seen_through_what_keeps_their_order(world, monkeypatch):
+def test_batch_size_is_seen_through_order_keeping_steps(world, monkeypatch):
     monkeypatch.setenv("TFDIST_ELASTIC", "1")
     part = tfdist.shard(tf.data.Dataset.range(48))
     made, unit = pipeline.elastic_part_of(part)

@@ -286,7 +286,7 @@ def test_ranks_with_other_variables_are_told_which_is_the_first(world):
 
 
 @pytest.mark.ranks(1, 2)
-def test_training_that_starts_anew_says_which_commits_were_damaged(world, store, shared_tmp_path, warnings_of_tfdist):
+def test_restarted_training_names_damaged_commits(world, store, shared_tmp_path, warnings_of_tfdist):
     if tfdist.rank() == 0:
         for number in (4, 5):
             store.put(0, number, number)

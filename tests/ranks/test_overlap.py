@@ -99,7 +99,7 @@ def test_rows_of_sparse_gradients_travel_between():
 
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
-def test_a_mismatch_is_the_error_of_every_rank_and_the_next_step_runs(wrap):
+def test_mismatch_fails_on_every_rank_and_next_step_runs(wrap):
     size = 3 + (tfdist.rank() == tfdist.size() - 1)
     how = GradientReduction(op=tfdist.Sum)
     variable = tf.Variable(tf.zeros([size]), name="kernel")

@@ -165,7 +165,7 @@ def test_a_start_on_some_ranks_only_is_a_mismatch_on_all(shared_tmp_path):
 
 
 @pytest.mark.ranks(1, 2)
-def test_a_second_start_and_a_file_that_cannot_be_made_are_refused_on_all(shared_tmp_path):
+def test_second_start_and_bad_path_are_refused_on_all_ranks(shared_tmp_path):
     name = "/proc/no/such/run.json" if tfdist.rank() == 0 else shared_tmp_path / "run.json"
     alone = tfdist.size() == 1
     begin = "" if alone else "start_timeline failed on some ranks: rank 0: "

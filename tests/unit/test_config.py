@@ -65,7 +65,7 @@ def test_variable_sets_its_field(variable, text, field, value):
 
 
 @pytest.mark.parametrize("field", ["timeline", "autotune_log", "autotune_result"])
-def test_files_stay_where_they_are_when_the_script_goes_elsewhere(field, tmp_path, monkeypatch):
+def test_file_paths_survive_a_change_of_directory(field, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert getattr(config.read({config.variable(field): "run"}), field) == str(tmp_path / "run")
 

@@ -71,7 +71,7 @@ def test_each_fits_its_file_and_has_a_test(each: tool.Defect) -> None:
             assert re.search(rf"^\s*(def|class) {name}\b", text, re.MULTILINE), f"{file} has no {name}"
 
 
-def test_forty_with_names_of_their_own_and_nearly_all_for_make_test() -> None:
+def test_forty_distinct_names_nearly_all_for_make_test() -> None:
     assert len(DEFECTS) == len({each.name for each in DEFECTS}) == 40
     assert len({(each.file, each.old) for each in DEFECTS}) == 40
     assert sum(not each.slice for each in DEFECTS) >= 34

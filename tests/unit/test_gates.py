@@ -24,7 +24,7 @@ def python_function(lines: int) -> str:
     return "\n".join(["def f():", '    """One.', "", "    Two.", '    """', *["    pass"] * (lines - 1)]) + "\n"
 
 
-def test_function_of_sixty_lines_is_allowed_and_its_docstring_is_not_counted() -> None:
+def test_sixty_lines_without_docstring_are_allowed() -> None:
     assert found("tfdist/a.py", python_function(60)) == []
 
 
@@ -58,7 +58,7 @@ def test_long_cpp_function_is_found_after_another() -> None:
     assert found("tfdist/csrc/core/a.cc", text.replace("  Call();\n", "", 1)) == []
 
 
-def test_cpp_conditional_in_a_body_is_found_and_outside_it_is_not() -> None:
+def test_cpp_conditional_is_found_in_bodies_only() -> None:
     text = "#ifdef A\nvoid F() {\n#if B\n  G();\n#endif\n}\n#endif\n"
     assert found("tfdist/csrc/core/a.cc", text) == [(3, "F", "conditional")]
 
@@ -77,6 +77,15 @@ def test_name_that_says_nothing(path: str) -> None:
 @pytest.mark.parametrize("path", ["tfdist/database.py", "tfdist/baseline.py", "docs/common.md"])
 def test_name_that_only_looks_like_it(path: str) -> None:
     assert found(path, "") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line"), [("tests/test_a.py", "    def {}(x):"), ("tests/cpp/test_a.cc", "TEST({}) {{")]
+)
+def test_length_of_test_names(path: str, line: str) -> None:
+    name = "test_" + "a" * 55 if path.endswith(".py") else "A" * 60
+    assert found(path, "\n" + line.format(name) + "\n") == []
+    assert found(path, "\n" + line.format(name + "b") + "\n") == [(2, name + "b", "test-name")]
 
 
 @pytest.mark.parametrize(
@@ -172,4 +181,4 @@ def test_page_for_contributors_has_the_limits() -> None:
     (paragraph,) = re.findall(r"^\*\*Gates\*\*.*?\n\n", page, re.MULTILINE | re.DOTALL)
     named = [int(number) for number in re.findall(r"\d+", paragraph)]
     limits = [gates.MAX_FUNCTION_LINES, gates.MAX_COMPLEXITY, gates.MAX_PARAMETERS, gates.MAX_FILE_LINES]
-    assert named == [*limits, gates.MAX_FOLDER_FILES, gates.MAX_README_LINES]
+    assert named == [*limits, gates.MAX_FOLDER_FILES, gates.MAX_README_LINES, gates.MAX_TEST_NAME]

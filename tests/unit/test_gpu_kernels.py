@@ -39,7 +39,7 @@ def test_every_op_has_a_kernel_for_gpus(op):
 @pytest.mark.parametrize(
     ("gpus", "operations", "device"), [(1, "nccl", "GPU:0"), (1, "mpi", "CPU:0"), (0, "nccl", "CPU:0")]
 )
-def test_collectives_run_on_the_gpu_that_the_process_sees_unless_told_otherwise(monkeypatch, gpus, operations, device):
+def test_collectives_run_on_the_visible_gpu_by_default(monkeypatch, gpus, operations, device):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind] * gpus)
     monkeypatch.setenv("TFDIST_GPU_OPERATIONS", operations)
     assert order.collective_device() == device

@@ -101,7 +101,7 @@ def test_fast_tests_run_first_and_outside_the_checkout(folder: Path) -> None:
     ]
 
 
-def test_side_by_side_a_world_size_is_one_job_and_a_file_is_one_part(folder: Path) -> None:
+def test_xdist_groups_world_sizes_and_files(folder: Path) -> None:
     text = """
 import pytest
 @pytest.mark.parametrize("world", ["np1", "np2", "np3"])
@@ -125,9 +125,7 @@ def test_a(other, world): pass
     assert len(set().union(*places.values())) == 2
 
 
-def test_wait_until_returns_on_the_condition_and_fails_after_its_deadline(
-    wait_until: Callable[..., None], tmp_path: Path
-) -> None:
+def test_wait_until_has_a_condition_and_a_deadline(wait_until: Callable[..., None], tmp_path: Path) -> None:
     answers = iter([False, False, True])
     wait_until(lambda: next(answers))
     with pytest.raises(pytest.fail.Exception, match=r"waited 0.05 seconds for the file"):

@@ -37,7 +37,7 @@ def test_what_a_path_calls_for(path: str, names: list[str]) -> None:
     assert slices.touched([path]) == names
 
 
-def test_every_product_file_calls_for_a_slice_and_every_slice_has_a_target() -> None:
+def test_every_file_has_a_slice_and_every_slice_a_target() -> None:
     targets = [f"test-{name}" for name in slices.NAMES]
     known = subprocess.run(["make", "-n", *targets], cwd=slices.ROOT, capture_output=True, text=True)
     assert known.returncode == 0, known.stderr

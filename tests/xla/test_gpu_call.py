@@ -55,7 +55,7 @@ def calls(case: dict[str, str]) -> list[Instruction]:
     return [instruction for instruction in instructions(case) if instruction.target]
 
 
-def test_each_kind_of_collective_takes_and_returns_the_token_in_place(compiled):
+def test_each_collective_passes_the_token_in_place(compiled):
     found = calls(compiled["each kind"])
     assert [call.target for call in found] == ["allreduce", "reducescatter", "allgather", "broadcast", "broadcast"]
     for call in found:
@@ -91,7 +91,7 @@ def test_constant_factors_and_weight_are_attributes(compiled):
     assert "weight" not in scattered.attributes
 
 
-def test_a_factor_that_is_not_finite_reaches_the_engine_which_refuses_it(compiled):
+def test_infinite_factor_reaches_the_engine_and_is_refused(compiled):
     (call,) = calls(compiled["factor that is not finite"])
     assert call.attributes["prescale"] == "0x7FF0000000000000"
 

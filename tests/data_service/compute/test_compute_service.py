@@ -188,7 +188,7 @@ def test_one_dispatcher_is_for_all_ranks(job: Job) -> None:
         assert first == second
 
 
-def test_a_dispatcher_of_the_training_side_lives_as_long_as_its_context(start: Start) -> None:
+def test_training_side_dispatcher_lives_as_long_as_its_context(start: Start) -> None:
     job = start(side="training")
     addresses = []
 
@@ -240,7 +240,7 @@ def test_in_turns_each_rank_gets_every_other_element(job: Job, monkeypatch: pyte
     assert parts == [list(range(0, ELEMENTS, 2)), list(range(1, ELEMENTS, 2))]
 
 
-def test_names_of_shared_passes_differ_by_dataset_and_training_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_pass_names_differ_by_dataset_and_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_service, "broadcast_object", lambda own, name: f"{own[:0]}of rank 0")
     monkeypatch.setattr(compute_service.runtime, "is_initialized", lambda: True)
     monkeypatch.setattr(compute_service, "_shared_datasets", iter(range(2)))

@@ -55,7 +55,7 @@ def test_verdict(shares, busy, verdict, wanted, at_least):
 
 
 @given(st.floats(0, 1), st.lists(st.floats(0, 1), min_size=1, max_size=9))
-def test_more_only_for_those_who_wait_and_less_only_for_those_who_do_not(share, busy):
+def test_more_for_trainers_that_wait_less_for_others(share, busy):
     found = advise(waits(share), working(*busy))
     if found.wanted is not None:
         assert 1 <= found.wanted <= 4 * len(busy)
@@ -100,7 +100,7 @@ def test_workers_that_do_nothing_at_all_mean_that_nobody_reads():
     assert advise(waits(0.5), working(0.0, 0.01)).verdict == "slow elsewhere"
 
 
-def test_workers_that_are_not_ready_do_not_count_and_dead_ones_are_named():
+def test_unready_workers_do_not_count_dead_ones_are_named():
     found = advise(waits(0.5), [*working(1.0), Load("gone:1", "dead", None), Load("left:1", "drained", None)])
     assert (found.workers, found.wanted) == (1, 2)
     assert "dead" in found.text[-1] and "gone:1" in found.text[-1] and "left:1" not in found.text[-1]

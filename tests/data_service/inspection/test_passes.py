@@ -92,7 +92,7 @@ def test_what_two_workers_run(dispatcher, worker_of, wait_until):
         next(reader)
 
 
-def test_a_worker_that_does_not_answer_is_named_and_a_dead_one_is_not_asked(dispatcher):
+def test_silent_worker_is_named_and_a_dead_one_not_asked(dispatcher):
     # Nothing listens at port 9.
     found = Survey("", Server("", READY, None), (Server("127.0.0.1:9", READY, None), Server("127.0.0.1:7", DEAD, None)))
     reading = read(found, dispatcher.service, 2)

@@ -32,7 +32,7 @@ def test_a_service_with_its_workers(dispatcher, worker_of):
     assert (told.role, told.counters) == ("worker", {"tasks": 0})
 
 
-def test_a_dispatcher_of_another_control_port_is_unknown_and_the_remedy_is_told():
+def test_dispatcher_at_another_control_port_has_a_remedy():
     with data_service.Dispatcher(data_service.DispatcherConfig(host="127.0.0.1", control_port=0)) as dispatcher:
         found = survey(dispatcher.address, 5).dispatcher
         assert found.state == "unknown" and found.detail.endswith(f", write {dispatcher.address}/CONTROL")
@@ -87,7 +87,7 @@ def test_another_program_behind_the_control_port(answer, text):
     assert text in server.detail
 
 
-def test_a_control_port_that_is_silent_costs_no_more_than_the_timeout():
+def test_silent_control_port_costs_at_most_the_timeout():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with pytest.raises(OSError, match="does not answer: timed out"):
             request(ServiceAddress("127.0.0.1", 1, listener.getsockname()[1]), "GET", "/status", 0.2)
@@ -113,7 +113,7 @@ def dripping(pause_s):
         thread.join(10)
 
 
-def test_a_control_port_that_drips_costs_no_more_than_the_timeout():
+def test_dripping_control_port_costs_at_most_the_timeout():
     with dripping(0.05) as port:
         start = time.monotonic()
         with pytest.raises(OSError, match="timed out"):

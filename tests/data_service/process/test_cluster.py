@@ -139,7 +139,7 @@ def test_nothing_is_left_when_the_owner_is_killed(wait_until):
     wait_until(lambda: gone(pids), seconds=10, what="the end of the manager and its servers")
 
 
-def test_nothing_is_left_when_the_manager_is_killed_and_the_owner_is_told(cluster, wait_until):
+def test_killed_manager_leaves_nothing_and_is_reported(cluster, wait_until):
     """The last of this file: it ends the cluster of the others."""
     pids = [status.pid for status in statuses(cluster).values()]
     assert len(pids) == 1 + len(cluster.workers)

@@ -152,7 +152,7 @@ def test_an_added_worker_is_among_the_workers_when_it_is_told(managed):
 
 
 @pytest.mark.parametrize(("tasks", "reuses"), [(0, True), (1, False)])
-def test_the_address_of_a_drained_worker_is_used_again_between_passes(managed, monkeypatch, tasks, reuses):
+def test_drained_workers_address_is_reused_between_passes(managed, monkeypatch, tasks, reuses):
     managed.tasks = tasks
     taken = []
     monkeypatch.setattr(manager.port, "take", lambda number, *_: taken.append(number) or FREE)
@@ -194,7 +194,7 @@ def test_trainers_that_wait_get_a_worker_and_the_log_says_why(scaled, capfd):
     assert scaled.told() == [workers(7010, 7020, 7030)]
 
 
-def test_trainers_that_do_not_wait_lose_the_newest_worker_and_keep_the_last(scaled, capfd):
+def test_idle_workers_are_removed_newest_first_but_one(scaled, capfd):
     scaled.share = 0.0
     scaled.scale(6)
     assert scaled.team.terminated == [scaled.workers[1]]

@@ -71,7 +71,7 @@ def test_nobody_knows_where_the_dispatcher_does_not_answer():
     assert decision.action == KEEP and "no route" in decision.reason
 
 
-def test_a_drain_that_had_to_be_taken_back_makes_the_next_one_wait():
+def test_drain_taken_back_delays_the_next_one():
     scaler, two = Scaler(POLICY, 0), [worker(), worker()]
     waited = []
     now = 0.0

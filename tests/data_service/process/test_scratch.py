@@ -33,7 +33,7 @@ def test_it_is_there_and_then_not():
     assert not Path(folder).exists()
 
 
-def test_what_a_killed_owner_left_is_cleared_and_what_others_have_is_not(tmp_path):
+def test_only_what_a_killed_owner_left_is_cleared(tmp_path):
     owners = [subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     folders = [Path(owner.stdout.readline().strip()) for owner in owners]
     assert all(folder.parent == tmp_path for folder in folders)

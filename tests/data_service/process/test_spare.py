@@ -35,7 +35,7 @@ def test_in_mid_pass_a_new_one_is_taken_as_long_as_few_are_spare():
 
 
 @pytest.mark.parametrize("in_pass", [True, False])
-def test_their_number_stays_bounded_however_often_workers_come_and_go(in_pass):
+def test_number_of_spares_stays_bounded(in_pass):
     made, known = SparePorts(4), set()
     for number in range(1, 200):
         port = next(made.take(in_pass)) or number

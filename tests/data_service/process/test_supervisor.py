@@ -108,7 +108,7 @@ def test_one_that_drains_is_not_started_again(made, status):
 
 
 @pytest.mark.parametrize(("end_key", "end"), [("", ""), ("Ctrl-C", "; Ctrl-C again")])
-def test_the_line_of_a_drain_says_how_long_it_may_take_and_what_ends_it(end_key, end):
+def test_drain_line_says_how_long_and_what_ends_it(end_key, end):
     lines = []
     supervisor = Supervisor(POLICY, 5.0, lines.append, PLAYED, end_key)
     supervisor.lines = lines

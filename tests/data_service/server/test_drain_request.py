@@ -23,7 +23,7 @@ def test_a_genuine_request_is_accepted_once():
     assert gate.refusal(*compose(KEY, "node:1", NOW), NOW) == ""
 
 
-def test_each_nonce_is_remembered_as_long_as_its_time_is_accepted():
+def test_nonce_is_remembered_while_its_time_is_accepted():
     gate = Gatekeeper(KEY, "node:1", STARTED)
     early = compose(KEY, "node:1", NOW + WINDOW_S)
     assert gate.refusal(*early, NOW) == ""

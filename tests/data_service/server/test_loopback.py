@@ -70,7 +70,7 @@ def test_others_reach_an_open_port_and_not_a_closed_one(elsewhere):
         socket.create_connection(("127.0.0.1", port), 5).close()
 
 
-def test_a_dispatcher_on_the_loopback_device_is_closed_and_another_is_not(elsewhere):
+def test_only_a_dispatcher_on_loopback_is_closed(elsewhere):
     with data_service.Dispatcher(data_service.DispatcherConfig(host="127.0.0.1")) as closed:
         assert elsewhere(closed.service.port) == "TimeoutError"
         assert elsewhere(closed.service.control_port) == "ConnectionRefusedError"

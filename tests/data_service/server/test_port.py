@@ -41,7 +41,7 @@ def let_go(made):
     return made.port
 
 
-def test_a_port_that_an_ended_server_has_left_is_taken_by_name_only(monkeypatch):
+def test_port_left_by_an_ended_server_is_taken_by_name_only(monkeypatch):
     """Another socket that does not mind either could be bound to it beside ours."""
     left, free = (let_go(take(0, None, "127.0.0.1")) for _ in range(2))
     with socket.create_server(("127.0.0.1", left)) as server, socket.create_connection(("127.0.0.1", left)) as client:
@@ -67,7 +67,7 @@ def test_a_taken_control_port_is_named_and_the_other_let_go(pair):
     bind(free.port)
 
 
-def test_grpc_would_share_a_taken_port_in_silence_and_ours_does_not():
+def test_taken_port_is_refused_where_grpc_would_share_it():
     service = tf.data.experimental.service
     first = service.DispatchServer(service.DispatcherConfig(port=0, protocol="grpc"))
     port = int(first.target.rpartition(":")[2])

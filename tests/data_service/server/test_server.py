@@ -68,7 +68,7 @@ def test_no_dispatcher_is_an_error_in_time(dispatcher, worker_of):
         worker_of(dispatcher, dispatcher_timeout_s=1)
 
 
-def test_a_dispatcher_that_cannot_remember_who_left_leaves_no_port(tmp_path):
+def test_dispatcher_without_a_ledger_leaves_no_port(tmp_path):
     (tmp_path / LEAVING_FILE).write_text("[")
     pair = take(0, None, "")
     pair.release()
@@ -132,7 +132,7 @@ def test_a_dispatcher_without_work_dir_is_named(dispatcher, worker_of, tmp_path)
         worker_of(dispatcher, work_dir=str(tmp_path))
 
 
-def test_a_dispatcher_with_another_control_port_is_written_with_it(tmp_path):
+def test_dispatcher_is_written_with_its_control_port(tmp_path):
     config = data_service.DispatcherConfig(control_port=0, work_dir=str(tmp_path))
     with data_service.Dispatcher(config) as made:
         remedy = f"tells nothing: .*does not answer.*; if its --metrics-port .* write {made.address}/CONTROL"

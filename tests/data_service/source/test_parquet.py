@@ -62,7 +62,7 @@ def test_only_the_named_columns_are_read(files):
     assert ids(dataset) == list(range(ROWS, ROWS + 96))
 
 
-def test_shuffling_with_a_seed_is_the_same_in_another_process_and_differs_from_pass_to_pass(files):
+def test_seeded_shuffle_is_the_same_in_every_process(files):
     passes = [ids(dataset) for dataset in [from_parquet(files, batch_size=7, shuffle=3, seed=5)] for _ in range(2)]
     again = from_parquet(files, batch_size=7, shuffle=3, seed=5)
     assert [ids(again), ids(again)] == passes
@@ -138,7 +138,7 @@ def test_nulls_are_filled(tmp_path):
     assert row["s"].numpy().tolist() == [b"a", b"?", b"c"]
 
 
-def test_empty_row_groups_and_strings_without_bytes_are_no_trouble(tmp_path):
+def test_empty_row_groups_and_empty_strings(tmp_path):
     written(tmp_path, {"s": pa.array([], pa.string())}, "a.parquet")
     path = written(tmp_path, {"s": pa.array(["", ""])}, "b.parquet")
     assert first(path.parent)["s"].numpy().tolist() == [b"", b""]

@@ -47,7 +47,7 @@ def test_examples_come_from_the_files_in_turn(folder):
     assert [[text for text in row if text] for row in texts] == [[b"t%d" % i] * (i % 3) for i in in_turn[4:8]]
 
 
-def test_shuffling_with_a_seed_repeats_and_differs_from_pass_to_pass(folder):
+def test_seeded_shuffle_repeats_and_differs_by_pass(folder):
     options = {"batch_size": 4, "shuffle": 8, "seed": 3}
     dataset = from_tfrecord(folder, FEATURES, **options)
     passes = [ids(dataset), ids(dataset)]

@@ -109,7 +109,7 @@ def test_fixed_parts_want_a_dispatcher_that_knows_its_workers(sharding, texts, d
     assert sorted(int(element) for element in everywhere) == sorted([*range(ELEMENTS)] * 2)
 
 
-def test_a_dispatcher_that_does_not_tell_its_workers_gets_no_fixed_parts(texts):
+def test_dispatcher_without_worker_list_gets_no_static_shards(texts):
     """One of tf.data's own, which has no control port, and may know its workers or not."""
     service = tf.data.experimental.service
     plain = service.DispatchServer(service.DispatcherConfig())

@@ -78,7 +78,7 @@ def test_parts_by_files_want_files(paths, tmp_path):
         check_fit(dataset, "file")
 
 
-def test_what_is_refused_for_want_of_files_tensorflow_refuses_too(paths):
+def test_refused_without_files_by_tensorflow_too(paths):
     """Its own words for a dataset that reads names by a map; and it takes the one that we take."""
     names = tf.data.Dataset.list_files(paths)
     with pytest.raises(tf.errors.NotFoundError, match="unshardable source dataset"):

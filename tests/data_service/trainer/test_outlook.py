@@ -59,7 +59,7 @@ def test_a_trainer_tells_how_long_it_waits(service, wait_until):
     wait_until(lambda: next(measured) is not None and told().measured_at == "input", seconds=20, what="its own end")
 
 
-def test_it_goes_on_when_nobody_listens_and_says_once_that_it_is_refused(dispatcher, caplog, monkeypatch):
+def test_continues_without_a_listener_and_warns_once(dispatcher, caplog, monkeypatch):
     address = dispatcher.service
     nobody = ServiceAddress("127.0.0.1", 1, 2)
     monkeypatch.setattr(outlook.wait, "sample", lambda service, now: None)

@@ -44,7 +44,7 @@ def test_bad_setting_says_what_is_expected(settings, text):
         ({"sharding": "off", "expected": 20}, 20),
     ],
 )
-def test_a_pass_has_as_many_elements_as_the_dataset_where_that_holds(settings, expected):
+def test_cardinality_is_the_datasets_where_that_holds(settings, expected):
     assert Reading(**settings).expected_elements(10) == expected
 
 
@@ -54,6 +54,6 @@ def test_a_named_job_is_shared_off_repeats_and_parts_are_fixed():
     assert [Reading(sharding).fixed for sharding in ("off", "dynamic", "file", "hint")] == [False, False, True, True]
 
 
-def test_only_under_some_shardings_a_worker_runs_all_steps_on_a_part():
+def test_shardings_under_which_a_worker_runs_all_steps():
     parted = {sharding for sharding in POLICIES if Reading(sharding).parts_the_source}
     assert parted == {"dynamic", "file", "file_or_data", "hint"}

@@ -102,7 +102,7 @@ def test_short_batches_of_each_worker_are_not_doubled(service_of_two, caplog):
         assert log_since(before) == []
 
 
-def test_a_batch_that_does_not_come_is_lost_and_the_report_says_what_else_it_may_be():
+def test_missing_batch_is_reported_lost_with_other_causes():
     few = report(Watch("w", "s:1", expected=10, gathered=True), read(9))
     assert few.lost == 1 and not few.is_clean
     assert str(few).endswith(f"10 expected, 9 seen, 1 lost, 0 doubled (counted without ids; {SHORT})")

@@ -45,7 +45,7 @@ def test_nothing_was_read():
     assert wait_for_data() == Waited(0.0, 0, 0.0)
 
 
-def test_time_spent_in_the_data_counts_and_time_behind_it_does_not():
+def test_time_in_the_data_counts_and_time_after_it_does_not():
     dataset = measure_wait(slow(5))
     assert dataset.element_spec == tf.TensorSpec([], tf.int64)
     start = time.perf_counter()
@@ -70,7 +70,7 @@ def test_no_thread_waits_in_place_of_the_trainer():
     assert wait_for_data().elements == 3
 
 
-def test_what_goes_into_training_counts_in_place_of_what_stands_before():
+def test_what_enters_training_replaces_what_came_before():
     inner = watch.watch(slow(3), watch.Watch(watch.new_name("inner"), "host:1"))
     assert wait.wait_for_data().elements == 0
     list(inner)

@@ -159,7 +159,7 @@ def test_an_error_of_the_users_function_keeps_its_text(service):
         list(distributed)
 
 
-def test_what_a_function_has_captured_lives_as_long_as_the_dataset():
+def test_captured_objects_live_as_long_as_the_dataset():
     def with_table():
         keys, values = tf.range(3, dtype=tf.int64), tf.constant([5, 6, 7], tf.int64)
         table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), -1)

@@ -233,7 +233,7 @@ def rows_on_rank_0(path, phase):
 
 @pytest.mark.slice("ranks")
 @pytest.mark.ranks(2, 3)
-def test_a_fit_that_is_too_short_keeps_the_default_and_the_next_goes_on(log, takes, capfd):
+def test_short_fit_keeps_the_default_and_the_next_continues(log, takes, capfd):
     takes(with_thread)
     before = tuning.current()
     callback, model = DataParallel(scale_learning_rate=False), new_model()

@@ -80,7 +80,7 @@ def names_of(*epochs):
     return [f"epoch-{epoch:06d}-batch-000000000.snapshot" for epoch in epochs]
 
 
-def test_training_does_not_wait_and_what_is_written_is_of_its_step(world, shared_tmp_path, slow_disk):
+def test_training_does_not_wait_and_backup_is_of_its_step(world, shared_tmp_path, slow_disk):
     """The file of the first epoch is written while the second trains, with the state of the first."""
     weights = Weights()
     fit(new_model(), weights, BackupAndRestore(shared_tmp_path, delete_checkpoint=False), Free(slow_disk, 1), epochs=2)

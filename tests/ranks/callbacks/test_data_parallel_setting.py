@@ -117,7 +117,7 @@ def test_arguments_of_a_second_fit_replace_those_of_the_first(world):
 
 
 @pytest.mark.ranks(2)
-def test_an_optimizer_wrapped_by_the_script_keeps_its_compression(world):
+def test_optimizer_wrapped_by_script_keeps_its_compression(world):
     model = new_model(tfdist.DistributedOptimizer(keras.optimizers.SGD(0.01), compression="bf16"))
     fit(model, DataParallel())
     assert model.optimizer._tfdist.reduction.compression is tfdist.Compression.bf16
@@ -134,7 +134,7 @@ def test_commits_without_elastic_are_refused(world):
 
 
 @pytest.mark.ranks(1, 2)
-def test_elastic_callback_in_a_job_that_is_not_is_warned_about_once(world, warnings_of_tfdist):
+def test_elastic_callback_in_other_jobs_warns_once(world, warnings_of_tfdist):
     for _ in range(2):
         fit(new_model("sgd"), DataParallel(elastic=True))
     expected = rf"script uses DataParallel\(elastic=True\), but the job is not elastic: .* -np {world} --elastic "

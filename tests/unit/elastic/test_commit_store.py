@@ -107,7 +107,7 @@ def test_every_length_of_a_torn_file(whole, tmp_path, caplog):
         assert ("it does not begin like a commit" if length < header else torn) in told
 
 
-def test_every_flipped_bit_of_the_header_and_a_sample_of_the_rest(whole, tmp_path, caplog):
+def test_flipped_bits_of_the_header_and_a_sample_of_the_rest(whole, tmp_path, caplog):
     header = whole.index(b"\n") + 1
     for place in [*range(header), *range(header, len(whole), 7)]:
         for bit in range(8):
@@ -173,7 +173,7 @@ def test_all_are_damaged(store, tmp_path, caplog):
     assert len(caplog.messages) == 1
 
 
-def test_damaged_ones_are_removed_with_the_reason_but_not_from_the_disk(tmp_path):
+def test_damaged_commits_are_removed_from_memory_only(tmp_path):
     """Else they would pass for the last two, and those that come be removed at once."""
     memory, disk = tmp_path / "memory", tmp_path / "disk"
     for folder in (memory, disk):

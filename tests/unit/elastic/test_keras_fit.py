@@ -33,7 +33,7 @@ def test_where_the_import_changes_nothing(run_script, script):
     run_script(PRELUDE + script, TFDIST_ELASTIC="1", TFDIST_EARLY="0")
 
 
-def test_where_it_changes_fit_a_callback_made_in_the_call_is_in_time(run_script):
+def test_callback_made_in_the_call_of_fit_is_in_time(run_script):
     call = (
         "model.fit(tfdist.shard(data).batch(4), verbose=0, callbacks=[tfdist.callbacks.DataParallel(elastic=True)])\n"
     )

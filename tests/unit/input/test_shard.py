@@ -60,7 +60,7 @@ class TestDrop:
         for part in parts(tf.data.Dataset.range(rows).batch(4), size):
             assert int(part.cardinality()) == rows // 4 // size == len(listed(part))
 
-    def test_unknown_length_stays_unknown_and_incomplete_round_is_dropped(self):
+    def test_unknown_length_stays_and_incomplete_round_is_dropped(self):
         dataset = of_unknown_length(tf.data.Dataset.range(11))
         found = parts(dataset, 3)
         assert [listed(part) for part in found] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
@@ -84,7 +84,7 @@ class TestDrop:
             assert int(part.cardinality()) == 3
             assert [len(batch) for batch in listed(part)] == [4, 4, 4]
 
-    def test_batches_that_a_map_made_larger_are_compared_with_the_first(self):
+    def test_batches_enlarged_by_map_are_compared_with_the_first(self):
         dataset = tf.data.Dataset.range(11).batch(3).map(lambda x: tf.concat([x, x], 0)).prefetch(1)
         for rank, part in enumerate(parts(dataset, 3)):
             assert listed(part) == [[3 * rank, 3 * rank + 1, 3 * rank + 2] * 2]
@@ -138,7 +138,7 @@ class TestDrop:
                 assert part.element_spec == source.element_spec
                 assert [int(tf.size(y)) for _, y in part] == [2, 2]
 
-    def test_second_epoch_is_shuffled_again_and_the_ranks_stay_disjoint(self):
+    def test_second_epoch_reshuffles_and_ranks_stay_disjoint(self):
         epochs = []
         ranks = [
             shard.shard_elements(tf.data.Dataset.range(12).shuffle(12, seed=7).batch(2), rank, 3) for rank in range(3)
@@ -283,7 +283,7 @@ class TestOrder:
         dataset = tf.data.Dataset.range(9).shuffle(9, seed=1).batch(2)
         assert shard._order_problem([described(dataset), described(dataset)]) == ""
 
-    def test_shuffle_without_seed_is_named_even_if_the_first_elements_agree(self):
+    def test_unseeded_shuffle_is_named_if_first_elements_agree(self):
         dataset = tf.data.Dataset.range(9).shuffle(9).batch(2).prefetch(1)
         text = shard._order_problem([described(dataset), described(dataset)])
         assert ".shuffle(9, seed=1)" in text
@@ -383,7 +383,7 @@ class TestFiles:
         return {record.decode()[0] for batch in part.take(20) for record in batch.numpy()}
 
     @pytest.mark.parametrize("size", [2, 3, 4])
-    def test_every_file_goes_to_one_rank_though_the_names_are_shuffled(self, names, tmp_path, size):
+    def test_every_file_goes_to_one_rank_after_a_shuffle(self, names, tmp_path, size):
         def dataset():
             found = tf.data.Dataset.list_files(str(tmp_path / "*.tfrecord"))
             return found.interleave(tf.data.TFRecordDataset).shuffle(8).repeat().batch(2, drop_remainder=True)

@@ -270,7 +270,7 @@ def test_a_rank_takes_its_gpu_when_tfdist_is_imported(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("variables", [{}, RANK_1_OF_3 | {"TFDIST_PIN_GPUS": "0"}])
-def test_nothing_is_taken_without_a_launcher_or_against_the_setting(
+def test_no_gpu_is_pinned_without_launcher_or_against_setting(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
     devices = FakeDevices(3)

@@ -24,7 +24,7 @@ def test_library_records_what_it_was_built_for():
     assert record["compiler"]
 
 
-def test_another_tensorflow_is_refused_with_both_versions_and_the_command():
+def test_other_tensorflow_is_refused_with_versions_and_command():
     with pytest.raises(BuildError) as caught:
         library.check_build(BUILT, "2.16.2", "Open MPI v5.0.11")
     assert isinstance(caught.value, ImportError)
@@ -33,7 +33,7 @@ def test_another_tensorflow_is_refused_with_both_versions_and_the_command():
 
 
 @pytest.mark.parametrize("mpi", ["Open MPI v4.1.4", "MPICH 4.2"])
-def test_another_mpi_is_refused_with_both_versions_and_the_command(mpi):
+def test_other_mpi_is_refused_with_versions_and_command(mpi):
     with pytest.raises(BuildError) as caught:
         library.check_build(BUILT, "2.21.0", mpi)
     for text in ("Open MPI 5.0.11", mpi, "pip install --force-reinstall", "TFDIST_MPI_HOME"):

@@ -34,7 +34,7 @@ def split(grouping, sources):
         (3, 0, []),
     ],
 )
-def test_parts_are_as_long_as_each_other_and_start_with_the_last_layers(parts, total, expected):
+def test_parts_are_equally_long_last_layers_first(parts, total, expected):
     for grouping in (Grouping.of(num_groups=parts), Grouping.of(groups=parts)):
         assert split(grouping, variables(total)) == expected
 

@@ -56,7 +56,7 @@ def test_factors_are_taken_out():
     assert norms.read() == pytest.approx((9.0, 4.0))
 
 
-def test_steps_that_are_not_finite_and_sparse_gradients_do_not_count():
+def test_infinite_steps_and_sparse_gradients_do_not_count():
     norms = GradientNorms()
     norms.observe([tf.constant([float("nan")])], [tf.constant([float("inf")])])
     assert norms.read() is None

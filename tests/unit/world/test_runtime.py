@@ -93,7 +93,7 @@ def test_in_a_fresh_process(run_script, script, environment):
         ({"TFDIST_MEMBER_PIPE": "987654:1"}, False),
     ],
 )
-def test_rank_whose_supervisor_cannot_be_told_that_it_has_joined_says_so(run_script, environment, warned):
+def test_failure_to_report_joining_is_an_error(run_script, environment, warned):
     assert ("cannot report to tfdistrun that it has joined" in run_script(JOINED, **environment)) == warned
 
 
@@ -113,7 +113,7 @@ def test_what_the_import_has_changed_is_said_once_at_level_info(run_script, envi
     assert "importing tfdist" not in run_script(SAID, **environment)
 
 
-def test_a_level_is_seen_where_the_script_sets_up_no_log_and_once_where_it_does(run_script):
+def test_log_level_shows_once_with_or_without_script_logging(run_script):
     lines = run_script(SAID, TFDIST_LOG_LEVEL="info").splitlines()
     assert lines.count("tfdist: started, rank 0 of 1, local rank 0 of 1") == 1
     assert [line for line in lines if "before" in line or "after" in line] == [
@@ -123,6 +123,6 @@ def test_a_level_is_seen_where_the_script_sets_up_no_log_and_once_where_it_does(
 
 
 @pytest.mark.parametrize(("service", "read", "warned"), [("node:1", "", 1), ("node:1", "node:1", 0), ("", "", 0)])
-def test_a_data_service_that_nobody_reads_from_is_told_at_the_end(run_script, service, read, warned):
+def test_unread_data_service_is_reported_at_the_end(run_script, service, read, warned):
     told = run_script(UNUSED_SERVICE.format(read=read), TFDIST_DATA_SERVICE=service)
     assert told.count("data service at node:1, and this process read nothing from it") == warned

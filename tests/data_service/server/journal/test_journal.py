@@ -125,7 +125,7 @@ def test_tensorflow_refuses_what_is_cut(written, tmp_path):
         tf.data.experimental.service.DispatchServer(config)
 
 
-def test_a_dispatcher_starts_whatever_byte_its_journal_breaks_off_at(written, tmp_path, caplog):
+def test_dispatcher_starts_from_a_journal_cut_at_any_byte(written, tmp_path, caplog):
     folder, at, end = written
     for stop in range(at, end + 1):
         here = tmp_path / str(stop)

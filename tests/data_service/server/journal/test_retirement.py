@@ -85,7 +85,7 @@ def test_a_worker_that_comes_back_is_no_longer_leaving(dispatcher, worker_of, wa
 
 
 @pytest.mark.parametrize(("state", "answers"), [("starting", False), ("unknown", False), ("drained", True)])
-def test_a_worker_that_starts_where_one_has_drained_keeps_its_tasks(dispatcher, monkeypatch, state, answers):
+def test_worker_at_a_drained_address_keeps_its_tasks(dispatcher, monkeypatch, state, answers):
     """It began while the others were asked."""
     finished = []
     caretaker = Caretaker(dispatcher.address, None)

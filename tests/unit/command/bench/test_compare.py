@@ -63,7 +63,7 @@ def test_training_beside_horovod(compare: Any) -> None:
     assert theirs == ["digits, 8 px, batch 2", "fp16", "1", "Horovod", "2.0", "1.5", "4.0", "2.0", "0.50", "0.75"]
 
 
-def test_without_horovod_its_cells_are_empty_and_the_section_says_why(compare: Any) -> None:
+def test_cells_without_horovod_are_empty_with_the_reason(compare: Any) -> None:
     case, results = compare.Reduction.parse("4KB/160"), compare.Results()
     results.add_reduction(case, recorded("allreduce"))
     row = cells(compare.reduction_table(results, [case], ["none"]).splitlines()[2])
@@ -157,7 +157,7 @@ def test_runs_alternate_and_every_command_is_told_once(
     )
 
 
-def test_a_run_that_fails_ends_the_comparison_with_its_last_lines(compare: Any) -> None:
+def test_failed_run_ends_the_comparison_with_its_last_lines(compare: Any) -> None:
     script = "import sys; print('hello'); sys.exit('the reason')"
     with pytest.raises(SystemExit) as caught:
         compare._output([sys.executable, "-c", script], {})

@@ -66,7 +66,7 @@ def test_an_image_for_gpus_is_looked_at_where_there_is_none(report: dict[str, An
     ]
 
 
-def test_what_such_an_image_lacks_is_no_fault_until_there_is_a_gpu(bare: Host) -> None:
+def test_gpu_image_without_a_gpu_is_no_fault(bare: Host) -> None:
     libraries = accelerator.findings(NO_DRIVER, CUDA, bare, None)[1:]
     assert [(one.text, one.state) for one in libraries] == [("no NCCL was found.", NOTE), ("no NVRTC was found.", NOTE)]
     assert all("pip install -U nvidia-" in one.remedy for one in libraries)

@@ -19,7 +19,7 @@ def test_what_a_checkout_says(source: Path, commit: Callable[[], str]) -> None:
     assert found.pinned["BASE_IMAGE"] == "debian:bookworm-slim"
 
 
-def test_a_change_makes_the_revision_dirty_and_a_new_file_does_not(source: Path, commit: Callable[[], str]) -> None:
+def test_revision_is_dirty_by_a_change_not_by_a_new_file(source: Path, commit: Callable[[], str]) -> None:
     (source / "new").touch()
     assert checkout.read(source).revision == commit()
     with (source / "docker" / "versions.env").open("a") as file:

@@ -100,7 +100,7 @@ def test_overlap_is_what_nobody_waited_for(tmp_path: Path) -> None:
     assert share.overlap == 1 - 2 / 8
 
 
-def test_calls_of_process_sets_at_the_same_time_count_once_in_the_wall(tmp_path: Path) -> None:
+def test_concurrent_process_sets_count_once_in_wall_time(tmp_path: Path) -> None:
     (share,) = shares_of(tmp_path, [*source(0), call(0, 4e6), call(2e6, 6e6, tid=2), call(8e6, 10e6)])
     assert (share.outside, share.communication) == (2.0, 0.8)
 

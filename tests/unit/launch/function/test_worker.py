@@ -71,7 +71,7 @@ def test_other_version_of_python_is_not_tried() -> None:
         worker.load(sent)
 
 
-def test_folders_of_the_caller_come_first_under_the_same_interpreter() -> None:
+def test_callers_folders_come_first_with_same_interpreter() -> None:
     folder = str(Path(worker.__file__).parent)
     sent = parcel.Function("3", sys.executable, ("/a", "/b"), b"")
     assert worker.search_path(sent, [folder, "/b", "/c"]) == ["/a", "/b", "/c"]

@@ -146,9 +146,7 @@ def test_script_is_ended_by_ctrl_c(script: Any, tmp_path: Path, wait_until: Any)
     wait_until(lambda: _has_ended(int((tmp_path / "pid").read_text())), what="its end")
 
 
-def test_child_in_a_session_of_its_own_does_not_hold_the_answer_up(
-    script: Any, tmp_path: Path, wait_until: Any
-) -> None:
+def test_child_in_its_own_session_does_not_delay_the_answer(script: Any, tmp_path: Path, wait_until: Any) -> None:
     """It keeps the script's output open, also when the script has ended."""
     begin = time.monotonic()
     with pytest.raises(DiscoveryError, match="has not ended within 2 s"):

@@ -73,7 +73,7 @@ def test_the_others_hear_of_a_rank_that_ends_well_without_a_word(least: int | No
     assert (job.silent, job.status, job.present, len(job.visited)) == ({0}, 0, there, 4)
 
 
-def test_rank_that_was_told_to_end_or_fails_does_not_end_without_a_word() -> None:
+def test_terminated_or_failed_rank_does_not_end_silently() -> None:
     job = _job()
     for rank in range(3):
         job.join(rank)
@@ -140,7 +140,7 @@ def test_cause_is_who_aborted_not_who_was_told() -> None:
     assert later.status == 9
 
 
-def test_failure_counts_from_when_it_was_told_not_from_the_end_of_the_process() -> None:
+def test_failure_counts_from_its_report_not_the_exit() -> None:
     job = _job()
     assert job.fail(2, 100) == []
     assert job.fail(0, 100.5) == []
@@ -237,7 +237,7 @@ def test_second_ctrl_c() -> None:
     assert job.status == 143
 
 
-def test_interrupt_leaves_little_time_after_the_first_rank_has_gone() -> None:
+def test_interrupt_leaves_little_time_after_the_first_exit() -> None:
     """The others may sit in a collective with it, where they do not hear of the interrupt."""
     job = _job()
     job.interrupted(signal.SIGINT, 10)
@@ -287,7 +287,7 @@ def test_job_that_is_told_to_end_when_it_is_being_killed() -> None:
     assert (job.interrupt, job.told_to_end) == (None, True)
 
 
-def test_rank_that_does_not_answer_the_end_is_told_from_one_that_never_started() -> None:
+def test_unresponsive_rank_differs_from_one_never_started() -> None:
     job = _job(3, connected=2)
     job.finish(_ended(0, 5), 10)
     while job.deadline is not None:
@@ -347,7 +347,7 @@ def test_the_launchers_own_machine_is_never_lost() -> None:
     assert [lost.name for lost in job.lost_hosts] == ["b"]
 
 
-def test_hosts_that_closed_their_connections_behind_another_are_doubtful() -> None:
+def test_hosts_that_close_after_another_are_doubtful() -> None:
     """mpirun may have ended what ran there."""
     job = _hosts("a", "b", "c", "c", elsewhere="abc")
     _lost(job, 1, CLOSED)
@@ -574,7 +574,7 @@ def test_rank_that_was_told_to_end_is_survived() -> None:
     assert job.retired == {1}
 
 
-def test_ranks_that_leave_when_the_job_is_told_to_end_do_not_wait_long_for_others() -> None:
+def test_ranks_leaving_on_interrupt_wait_briefly_for_others() -> None:
     job = _elastic(3, 1)
     job.interrupted(signal.SIGTERM, 10)
     job.retire(1, 11)

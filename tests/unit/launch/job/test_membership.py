@@ -67,7 +67,7 @@ def test_program_that_commits_nothing_is_not_started_again() -> None:
     assert isinstance(action, Finish) and "had not committed anything" in action.reason
 
 
-def test_ranks_that_are_started_anew_may_fail_twice_before_they_commit() -> None:
+def test_restarted_ranks_may_fail_twice_before_a_commit() -> None:
     """As when a rank is killed just then, or a host is lost and answers again when it is asked."""
     again, lost = Ended(137), _lost("a", committed=False)
     assert isinstance(_after(RULES, FAILED, again, again)[1], Launch)
@@ -228,7 +228,7 @@ def test_lost_rank_is_replaced_after_its_cooldown() -> None:
     assert _after(rules, Survived("a"), begin=state, times=(20,))[1] == Wait(40.0), "twice as long the second time"
 
 
-def test_lost_rank_is_replaced_also_where_its_host_calls_itself_otherwise() -> None:
+def test_lost_rank_is_replaced_on_a_host_with_another_name() -> None:
     """As this machine does that the user calls localhost."""
     rules = replace(RULES, cooldown_s=(10, 35))
     state, action = _after(rules, Survived("node-a"))

@@ -39,7 +39,7 @@ def test_rank_that_is_not_watched_may_be_silent() -> None:
     assert _steps(pulse, 1) == [1]
 
 
-def test_time_in_which_nobody_listened_is_not_the_silence_of_others() -> None:
+def test_time_without_listening_is_not_silence_of_others() -> None:
     pulse = Pulse(10.0)
     pulse.watch(0)
     assert pulse.advance(3600.0) == []

@@ -24,7 +24,7 @@ def test_nothing_to_say_of_success() -> None:
     assert summary.render(_job(Outcome(0, "h0", 0), ranks=1)) == ""
 
 
-def test_rank_that_ended_without_a_word_is_named_beside_the_one_that_waited() -> None:
+def test_silent_rank_is_named_beside_the_one_that_waited() -> None:
     job = Job(("h0", "h1"), 30.0, 0.0)
     for rank in range(2):
         job.connect(rank, f"h{rank}")
@@ -311,7 +311,7 @@ def test_all_hosts_lost_is_rather_the_launchers_own_loss() -> None:
     assert "check whether hosts a, b are up" in summary.render(_lost("ab", 0, 1, how=CLOSED))
 
 
-def test_error_of_a_rank_that_missed_the_lost_host_first_is_shown_too() -> None:
+def test_error_of_the_first_to_miss_a_lost_host_is_shown() -> None:
     job = Job(("a", "b"), 30.0, 0.0, {"a", "b"})
     for rank, host in enumerate("ab"):
         job.connect(rank, host)

@@ -132,14 +132,14 @@ def test_commits_are_removed_from_a_host_that_was_left_out(
     assert course.started == [(A, B, C), (A,), *[(Host("host-c", 1),)] * comes_back]
 
 
-def test_ranks_that_have_left_and_are_not_followed_have_not_ended_well(run: Callable[..., tuple[int, str]]) -> None:
+def test_ranks_left_without_successors_did_not_succeed(run: Callable[..., tuple[int, str]]) -> None:
     """Their status is 0."""
     status, explanation = run(Course(LEFT, WELL), Rules(least=1, most=6, reset_limit=0))
     assert status == 1
     assert explanation.endswith("--reset-limit 0 is reached")
 
 
-def test_host_that_goes_at_the_last_moment_ends_the_job_with_a_reason(
+def test_host_gone_at_the_last_moment_ends_the_job(
     run: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course = Course(LEFT)
@@ -164,7 +164,7 @@ def test_wait_tells_what_has_led_to_it(run: Callable[..., tuple[int, str]]) -> N
     assert course.started == [(A, B, C), (A, B, C)]
 
 
-def test_script_that_fails_once_is_not_told_and_one_that_goes_on_so_is_told_once(
+def test_discovery_that_keeps_failing_is_reported_once(
     run: Callable[..., tuple[int, str]], wait_until: Callable[..., None]
 ) -> None:
     answers: list[tuple[Host, ...] | str] = ["killed", (A, B, C), "broken", "broken", "broken", (A, B, C)]
@@ -244,7 +244,7 @@ def test_look_that_does_not_end_does_not_hold_the_job_up(
     assert course.said == [], "what it has found is of no use"
 
 
-def test_script_that_names_an_unknown_host_is_believed_about_the_others(
+def test_discovery_with_an_unknown_host_keeps_the_others(
     run: Callable[..., tuple[int, str]], wait_until: Callable[..., None]
 ) -> None:
     course = Course(LEFT, WELL)

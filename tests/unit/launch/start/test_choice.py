@@ -121,7 +121,7 @@ def test_only_one_starter() -> None:
         option.parse(["-np", "1", "--mpi", "--srun", "x"])
 
 
-def test_starter_of_the_command_line_stands_in_place_of_that_in_a_file(tmp_path: Path) -> None:
+def test_starter_of_the_command_line_replaces_the_files(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("srun: true\nnum-proc: 1\n")
     assert option.parse(["--config-file", str(tmp_path / "f"), "x"])[0].starter == "srun"
     assert option.parse(["--config-file", str(tmp_path / "f"), "--mpi", "x"])[0].starter == "mpirun"

@@ -151,9 +151,7 @@ def test_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         mpirun.find(str(tmp_path), {"PATH": str(tmp_path)})
 
 
-def test_find_of_a_system_mpi_never_takes_the_one_of_this_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_system_mpi_is_never_that_of_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian has no mpirun in the folder with headers and libraries, but one on PATH."""
     _, on_path = (_executable(tmp_path / name) for name in ("env", "path"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env/python"))

@@ -34,7 +34,7 @@ except tf.errors.OpError as error:
 """
 
 
-def test_a_process_that_compiled_something_before_it_loads_tfdist(tmp_path):
+def test_process_that_compiled_before_loading_tfdist(tmp_path):
     """TensorFlow makes its kernels for XLA once, at the first compilation."""
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(

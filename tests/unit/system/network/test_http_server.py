@@ -53,7 +53,7 @@ def test_it_answers(server: BoundedServer) -> None:
     assert asked(server).endswith(b"\r\n\r\nhello\n")
 
 
-def test_one_connection_too_many_is_closed_and_the_others_are_served(server: BoundedServer) -> None:
+def test_one_connection_too_many_is_closed(server: BoundedServer) -> None:
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(connect(server)) for _ in range(http_server._CONNECTIONS)]
         with connect(server) as further:

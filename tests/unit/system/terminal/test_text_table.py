@@ -7,7 +7,7 @@ import pytest
 from tfdist.system.terminal.text_table import aligned
 
 
-def test_columns_are_as_wide_as_their_widest_cell_and_lines_end_with_their_text() -> None:
+def test_column_width_and_no_trailing_space() -> None:
     assert aligned([("a", "long head"), ("wide cell", "b")]) == "a          long head\nwide cell  b"
 
 

@@ -58,7 +58,7 @@ assert "tensor 0" in message("sum")
     )
 
 
-def test_an_average_over_three_may_be_rounded_once_on_the_wire_but_not_more(run_script: Callable[..., None]) -> None:
+def test_average_over_three_is_rounded_at_most_once(run_script: Callable[..., None]) -> None:
     run_script(
         head(ranks=3, divisor=3, compression="fp16")
         + """

@@ -8,7 +8,7 @@ from tfdist.command.bench.allreduce.case import ELEMENT_BYTES, Case, check_opera
 from tfdist.errors import ConfigError
 
 
-def test_groups_are_sizes_and_tensors_rows_are_dtypes_and_compressions() -> None:
+def test_groups_and_rows_of_the_table() -> None:
     groups = grouped([4096, 8192], [1, 2], ["float32", "float16"], ["none", "fp16"])
     assert [(group[0].size_bytes, group[0].tensors) for group in groups] == [(4096, 1), (4096, 2), (8192, 1), (8192, 2)]
     for group in groups:
@@ -19,7 +19,7 @@ def test_groups_are_sizes_and_tensors_rows_are_dtypes_and_compressions() -> None
 
 @pytest.mark.parametrize("tensors", [1, 7, 160])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8"])
-def test_tensors_hold_all_bytes_and_differ_by_one_element_at_most(tensors: int, dtype: str) -> None:
+def test_tensors_hold_all_bytes_in_nearly_equal_parts(tensors: int, dtype: str) -> None:
     counts = Case(1 << 20, tensors, dtype, "none").counts
     assert len(counts) == tensors
     assert sum(counts) * ELEMENT_BYTES[dtype] == 1 << 20

@@ -146,7 +146,7 @@ def test_processes_run_side_by_side_on_their_cores(tmp_path: Path) -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_a_failure_has_the_end_of_the_output_and_leaves_no_process(tmp_path: Path) -> None:
+def test_failure_shows_output_and_leaves_no_process(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     waits = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).symlink_to(str(os.getpid())); time.sleep(600)"
     fails = f"import os, sys, time\nwhile not os.path.lexists({str(pid)!r}): time.sleep(0.01)\nsys.exit('no memory')"

@@ -62,7 +62,7 @@ def test_efficiency_is_time_alone_by_time_together() -> None:
     assert train._efficiency([together, alone]) == {"of_medians": 0.9, "of_minima": 0.75}
 
 
-def test_a_step_that_was_not_compiled_is_an_error_where_it_was_asked_for() -> None:
+def test_uncompiled_step_is_an_error_with_jit_compile() -> None:
     plain: Any = SimpleNamespace(model=SimpleNamespace(jit_compile=False))
     compiled: Any = SimpleNamespace(model=SimpleNamespace(jit_compile=True))
     train._check_compiled(options(), plain)
