@@ -1,5 +1,5 @@
 // Ranks as threads of one process, each with an engine of its own, for tests of collectives.
-// Not a launcher: real processes are tested by mpi_smoke.cc.
+// Not a launcher: real processes are tested by mpi/mpi_smoke.cc.
 #ifndef TESTS_CPP_RANK_TEAM_H_
 #define TESTS_CPP_RANK_TEAM_H_
 

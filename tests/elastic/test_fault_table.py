@@ -27,7 +27,7 @@ TESTS = {
     "a rank gets SIGTERM": ("elastic/test_told_to_end.py::test_a_rank_leaves_at_its_next_commit",),
     "fewer ranks are left": (f"{ANEW}too_few_are_left", f"{ANEW}one_rank_alone"),
     "a rank hangs": (f"{ANEW}a_rank_that_hangs",),
-    "a rank is slow": ("cpp/test_failure.cc::FailureToArriveInTimeIsReportedOnceAndThenForgiven",),
+    "a rank is slow": ("cpp/core/engine/test_failure.cc::FailureToArriveInTimeIsReportedOnceAndThenForgiven",),
     "a rank ends too early": (
         f"{ANEW}a_rank_that_ends_too_early",
         "launch/test_training_failure.py::test_a_rank_that_has_finished_is_named",
