@@ -158,7 +158,7 @@ def _break_package(defect: Defect, folder: Path) -> None:
 def _cpp_source(defect: Defect) -> Path:
     """A copy of all C++ with the defect in it. A file that is there as it shall be is not written, for the builds."""
     source = SCRATCH / "source"
-    files = [ROOT / "CMakeLists.txt", *(ROOT / CPP).rglob("*"), *(ROOT / CPP_TESTS).iterdir()]
+    files = [ROOT / "CMakeLists.txt", *(ROOT / CPP).rglob("*"), *(ROOT / CPP_TESTS).rglob("*")]
     wanted = {source / file.relative_to(ROOT): file.read_bytes() for file in files if file.is_file()}
     wanted[source / defect.file] = defect.broken(wanted[source / defect.file])
     for file in source.rglob("*"):

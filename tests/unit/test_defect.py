@@ -62,7 +62,7 @@ def test_each_fits_its_file_and_has_a_test(each: tool.Defect) -> None:
     assert each.room in ROOMS
     if each.test == "tests/cpp":
         assert each.file.startswith("tfdist/csrc/")
-        texts = [file.read_text() for file in (ROOT / "tests" / "cpp").glob("test_*.cc")]
+        texts = [file.read_text() for file in (ROOT / "tests" / "cpp").rglob("test_*.cc")]
         assert sum(text.count(f"TEST({each.select})") for text in texts) == 1
     else:
         file, *names = each.test.split("::")
