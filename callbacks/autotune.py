@@ -24,7 +24,7 @@ from tfdist.ops.compression import Compression
 from tfdist.ops.graph import call, order
 from tfdist.training import model_optimizer, optimizer
 from tfdist.training.gradients import in_buckets
-from tfdist.training.local_variable import key_of
+from tfdist.training.local_variable import without
 from tfdist.world import tuning
 from tfdist.world.session import session
 
@@ -200,8 +200,8 @@ class Autotune(keras.callbacks.Callback):
         return self._tuner.order
 
     def _variables(self) -> list[tf.Variable]:
-        local = {key_of(variable) for variable in model_optimizer.local_variables(self.model)}
-        return [variable.value for variable in self.model.trainable_variables if key_of(variable) not in local]
+        reduced = without(self.model.trainable_variables, model_optimizer.local_variables(self.model))
+        return [variable.value for variable in reduced]
 
     def _job(self) -> record.Job:
         variables = self._variables()

@@ -23,7 +23,7 @@ from tfdist.callbacks.store.writer import Writer
 from tfdist.native import keras_version
 from tfdist.system.atomic_file import need_folder
 from tfdist.system.local_path import local_path
-from tfdist.training import adapted_state, model_optimizer, model_state, optimizer, random_state
+from tfdist.training import model_optimizer, model_state, random_state
 
 _logger = logging.getLogger("tfdist")
 
@@ -110,12 +110,15 @@ class BackupAndRestore(keras.callbacks.Callback):
             return
         position, local = loaded
         keras_version.set_initial_epoch(self.model, position.epoch)
-        self._set_rate(local)
-        rates = self._rates()
+        model_state.set_rates(self.model, local)
+        rates = model_state.rates_of(self.model)
         self._hook.resume_batch = self._saved_at = position.batch
         if position.batch:
             self.model.train_function = _Resumption(
-                self.model, position.batch, lambda: self._set_local_state(local), lambda: self._add_metrics(local)
+                self.model,
+                position.batch,
+                lambda: model_state.restore_of_rank(self.model, local),
+                lambda: self._add_metrics(local),
             )
         self._hook.when_built(lambda: self._restore(position, local, rates), alone=True)
 
@@ -152,13 +155,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if tfdist.rank() != 0:
             return
         arrays = {f"local/{rank}/{name}": v for rank, state in enumerate(by_rank) for name, v in state.items()}
-        arrays |= {f"weight/{index}": value for index, value in enumerate(self.model.get_weights())}
-        for prefix, each, places in self._optimizers():
-            store: dict[str, Any] = {}
-            each.save_own_variables(store)
-            arrays |= {f"{prefix}/{name}": value for name, value in store.items()}
-            if places is not None:
-                arrays[f"{prefix} updates"] = np.array(places, np.int64)
+        arrays |= model_state.capture(self.model)
         arrays["ranks"] = np.array(tfdist.size())
         if self._writer.put(lambda: self._write(position, arrays)) and not self._leaves_out:
             self._leaves_out = True
@@ -225,11 +222,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         _logger.warning("resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._folder)
         if ranks != tfdist.size():
             return position, [], None
-        return position, [_part(arrays, f"local/{rank}/") for rank in range(ranks)], None
+        return position, [model_state.below(arrays, f"local/{rank}/") for rank in range(ranks)], None
 
     def _restore(self, position: Position, local: dict[str, Any], rates: dict[str, Any]) -> None:
         """Takes over the file that was read, once the model has its weights, which may be in the first step only."""
-        in_force = self._rates()
+        in_force = model_state.rates_of(self.model)
         failure = tfdist.broadcast_object(self._take_over(), 0, name="backup is taken over")
         if failure:
             keras_version.set_initial_epoch(self.model, 0)
@@ -237,9 +234,9 @@ class BackupAndRestore(keras.callbacks.Callback):
             raise errors.TfdistError(failure)
         model_state.broadcast(self.model, root_rank=0)
         if local or in_force != rates:  # other callbacks may have set the rate since
-            self._set_rate(in_force)
+            model_state.set_rates(self.model, in_force)
         if not position.batch:
-            self._set_local_state(local)
+            model_state.restore_of_rank(self.model, local)
         if not local:  # another number of ranks
             random_state.fold_again(self.model, position.epoch)
 
@@ -249,92 +246,23 @@ class BackupAndRestore(keras.callbacks.Callback):
         if tfdist.rank() != 0:
             return None
         try:
-            self._build_optimizers(arrays)
-            self._refuse_another_model(arrays)
-            self.model.set_weights([arrays[f"weight/{index}"] for index in range(len(self.model.weights))])
-            for prefix, each, _ in self._optimizers():
-                each.load_own_variables(_part(arrays, f"{prefix}/"))
+            model_state.restore(self.model, arrays)
         except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
             return f"rank 0 could not resume from {self._folder}: {error}"
         return None
 
-    def _optimizers(self) -> Iterator[tuple[str, Any, list[int] | None]]:
-        """What the names of an optimizer's arrays begin with, the optimizer, and the weights it updates once built."""
-        layout = model_optimizer.layout_of(self.model)
-        for number, (each, places) in enumerate(zip(model_optimizer.optimizers_of(self.model), layout, strict=True)):
-            yield (f"optimizer {number}" if number else "optimizer"), each, places
-
-    def _build_optimizers(self, arrays: dict[str, Any]) -> None:
-        """As they were when the file was written: Keras builds one in the first step that uses it."""
-        layout: model_optimizer.Layout = []
-        for prefix, _, _ in self._optimizers():
-            places = arrays.get(f"{prefix} updates")
-            layout.append(None if places is None else [int(place) for place in places])
-        model_optimizer.build_as(self.model, layout)
-
-    def _refuse_another_model(self, arrays: dict[str, Any]) -> None:
-        """Keras would take the variables that fit and leave the others as they are."""
-        parts = [("weight", self.model.weights), *((prefix, each.variables) for prefix, each, _ in self._optimizers())]
-        for part, variables in parts:
-            found = {name: tuple(array.shape) for name, array in _part(arrays, f"{part}/").items()}
-            expected = {str(index): tuple(variable.shape) for index, variable in enumerate(variables)}
-            if found != expected:
-                raise ValueError(
-                    f"it is of another model or optimizer: it holds {part} variables of shapes {list(found.values())}, "
-                    f"and these have {list(expected.values())}. Use the same model, or remove the folder."
-                )
-
     def _local_state(self, position: Position) -> dict[str, Any]:
-        """What differs by rank: random state, gradients being accumulated, and in the middle of an epoch also moving
-        statistics and metrics. Every rank must ask.
-        """
-        state = {f"own/{index}": variable.numpy() for index, variable in enumerate(self._own_variables())}
-        state |= random_state.state_of_process()
-        for prefix, each, _ in self._optimizers():
-            state[f"{prefix} rate factor"] = np.array(optimizer.learning_rate_scale(each))
-            rate = keras_version.learning_rate_of(each)
-            if isinstance(rate, keras.Variable):
-                state[f"{prefix} rate"] = rate.numpy()
+        """What differs by rank, in the middle of an epoch the metrics too. Every rank must ask."""
+        state = model_state.capture_of_rank(self.model, in_epoch=position.batch > 0)
         if position.batch:
-            places = {id(variable): index for index, variable in enumerate(self.model.weights)}
-            statistics = model_state.statistics_of_rank(self.model)
-            state |= {f"weight/{places[id(variable)]}": variable.numpy() for variable in statistics}
             state |= {f"metric/{index}": variable.numpy() for index, variable in enumerate(self._metric_states())}
         return state
-
-    def _set_local_state(self, state: dict[str, Any]) -> None:
-        for prefix, variables in (("own", self._own_variables()), ("weight", self.model.weights)):
-            for index, variable in enumerate(variables):
-                if f"{prefix}/{index}" in state:
-                    variable.assign(state[f"{prefix}/{index}"])
-        adapted_state.follow_variables(self.model)
-        if state:  # of this process; what was saved has its number already
-            random_state.restored(self.model, state)
-
-    def _set_rate(self, state: dict[str, Any]) -> None:
-        """The rate in force, to the bit. The optimizer's part of the file holds that of one process."""
-        for prefix, each, _ in self._optimizers():
-            if f"{prefix} rate factor" in state:
-                factor = float(state[f"{prefix} rate factor"])
-                if factor != optimizer.learning_rate_scale(each):
-                    optimizer.scale_learning_rate(each, factor)
-            if f"{prefix} rate" in state:
-                keras_version.learning_rate_of(each).assign(state[f"{prefix} rate"])
-
-    def _rates(self) -> dict[str, Any]:
-        state = self._local_state(Position(0, 0))
-        return {name: value for name, value in state.items() if name.endswith((" rate", " rate factor"))}
 
     def _add_metrics(self, state: dict[str, Any]) -> None:
         """Adds what was counted before the interruption. Keras makes metrics in the first step, so not earlier."""
         for index, variable in enumerate(self._metric_states()):
             if f"metric/{index}" in state:
                 variable.assign_add(state[f"metric/{index}"])
-
-    def _own_variables(self) -> list[Any]:
-        shared = {id(variable) for variable in [*self.model.weights, *self.model.metrics_variables]}
-        seeds = [variable for variable in self.model.variables if id(variable) not in shared]
-        return [*seeds, *model_optimizer.state_of_rank(self.model)]
 
     def _metric_states(self) -> list[Any]:
         metrics = metric_reduction.leaves(self.model.metrics)
@@ -381,7 +309,3 @@ class _Resumption:
         if not self._left:
             self._drawn()
         return {}
-
-
-def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

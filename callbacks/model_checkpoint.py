@@ -16,7 +16,7 @@ from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
 from tfdist.callbacks.store.failure_series import FailureSeries, disk_error
 from tfdist.system.atomic_file import need_folder, need_room, write_atomically
 from tfdist.system.local_path import local_path
-from tfdist.training import model_optimizer
+from tfdist.training import model_state
 
 _DESCRIPTION_BYTES = 1 << 20
 _BY_KERAS = "let Keras write to the store: RankZero(lambda: keras.callbacks.ModelCheckpoint(...))"
@@ -121,8 +121,8 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     def _size_bytes(self) -> int:
         """Of the variables; with what describes them, about."""
-        saved = [] if self.save_weights_only else model_optimizer.variables_of(self.model)
-        size = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in [*self.model.weights, *saved])
+        saved = self.model.weights if self.save_weights_only else model_state.variables_of(self.model)
+        size = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in saved)
         return size + size // 20 + _DESCRIPTION_BYTES
 
     def _write(self, path: Path) -> None:

@@ -17,7 +17,7 @@ from tfdist import errors
 from tfdist.callbacks.fit import training_data
 from tfdist.native import keras_version
 from tfdist.training import equality, gradient_record, model_optimizer, optimizer
-from tfdist.training.local_variable import key_of
+from tfdist.training.local_variable import key_of, without
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 _logger = logging.getLogger("tfdist")
@@ -130,12 +130,12 @@ class Drift:
 
     def _groups(self) -> list[tuple[ProcessSet, list[Any]]]:
         """The trainable weights that ranks of a process set must have equal, for the sets that this rank is in."""
-        local = {key_of(variable) for variable in (*self._keep, *model_optimizer.local_variables(self._model))}
+        local = (*self._keep, *model_optimizer.local_variables(self._model))
         groups: dict[int, tuple[ProcessSet, list[Any]]] = {0: (global_process_set, [])}
-        for variable in self._model.trainable_weights:
+        for variable in without(self._model.trainable_weights, local):
             record = gradient_record.read(variable)
             process_set = global_process_set if record is None else record.process_set
-            if key_of(variable) in local or process_set is None or process_set.process_set_id is None:
+            if process_set is None or process_set.process_set_id is None:
                 continue
             groups.setdefault(process_set.process_set_id, (process_set, []))[1].append(variable)
         return [groups[number] for number in sorted(groups) if groups[number][0].included()]

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from tfdist.data_service.inspection.survey import Survey, survey
 from tfdist.data_service.process.autoscale import ScalePolicy
 from tfdist.data_service.server.config import DRAIN_TIMEOUT_S
 from tfdist.errors import ConfigError, PeerLostError
+from tfdist.system.process import kill
 from tfdist.system.terminal import descriptor
 
 START_TIMEOUT_S = 120.0
@@ -252,5 +252,4 @@ def _end(manager: subprocess.Popen[bytes], owner: int) -> None:
     try:
         manager.wait(_STOP_S)
     except subprocess.TimeoutExpired:
-        os.killpg(manager.pid, signal.SIGKILL)  # its servers die with it
-        manager.wait()
+        kill(manager)  # its servers die with it

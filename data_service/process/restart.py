@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tfdist.system.backoff import pause_s
+
 
 @dataclass(frozen=True)
 class RestartPolicy:
@@ -44,5 +46,5 @@ def decide(policy: RestartPolicy, failures: Sequence[float], now: float) -> Deci
         if policy.limit == 0:
             return Decision(None, "it is not to be started again")
         return Decision(None, f"it failed {recent} times within {policy.window_s:g} s; {policy.limit} are allowed")
-    delay = min(policy.longest_s, policy.first_s * 2.0 ** max(0, recent - 1))
+    delay = pause_s(policy.first_s, policy.longest_s, recent)
     return Decision(now + delay, f"starts again in {delay:g} s, restart {recent} of {policy.limit}")

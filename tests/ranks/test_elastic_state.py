@@ -242,6 +242,23 @@ def test_new_processes_begin_with_the_newest_commit(world, store):
     assert untouched.epoch == 0
 
 
+@pytest.mark.ranks(1, 2, 3)
+def test_new_processes_take_no_other_ranks_random_state(world, store):
+    """One rank of a host writes for all of them. What was drawn before the commit is not drawn again either."""
+    generators = [keras.random.SeedGenerator(tfdist.rank()) for _ in range(2)]
+    first, second = (TensorFlowState([tf.Variable(2.0), generator.state], step=0) for generator in generators)
+    first.keep_in(store, 0)
+    first.sync()
+    keras.random.uniform((), seed=generators[0])
+    first.step = 7
+    first.commit()
+    tfdist.barrier()
+    second.keep_in(store, 0)
+    assert second.step == 7
+    seeds = tfdist.allgather_object([int(generator.state.numpy()[0]) for generator in generators])
+    assert len({seed for of_rank in seeds for seed in of_rank}) == 2 * world
+
+
 @pytest.mark.ranks(1, 2)
 def test_a_commit_of_another_script_is_refused(world, store):
     model = make_model()

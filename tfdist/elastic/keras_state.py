@@ -14,7 +14,7 @@ from tfdist.elastic.state import ObjectState
 from tfdist.native import keras_version
 from tfdist.ops.broadcast import broadcast_variables
 from tfdist.ops.object import allgather_object, broadcast_object
-from tfdist.training import adapted_state, model_optimizer, optimizer
+from tfdist.training import adapted_state, model_optimizer, model_state, optimizer, random_state
 
 
 class TensorFlowState(ObjectState):
@@ -23,7 +23,8 @@ class TensorFlowState(ObjectState):
     Args:
         variables: `tf.Variable` or `keras.Variable`, in the same order and of the same shapes on every rank: those of
             the model and of its optimizer, which must be built. States of seed generators, which are among
-            `model.variables`, are kept and put back, and stay each rank's own.
+            `model.variables`, are kept and put back, and stay each rank's own; a new process begins with its own too,
+            moved on by the commit.
         **values: As for `ObjectState`.
 
     Attributes:
@@ -60,9 +61,7 @@ class TensorFlowState(ObjectState):
 
     def _receive(self, root: int) -> None:
         self._compare_layouts(root)
-        # The random state is each rank's own, or all would drop the same units from here on.
-        shared = [variable for variable in self.variables if not keras_version.is_seed_state(variable)]
-        broadcast_variables(shared, root, name="variables of the state")
+        broadcast_variables(model_state.shared(self.variables), root, name="variables of the state")
         super()._receive(root)
 
     def _compare_layouts(self, root: int) -> None:
@@ -96,6 +95,9 @@ class TensorFlowState(ObjectState):
         super()._adopt(content)
         # What was read from a file may not be written to, as the next commit but one will.
         self._kept_variables = [np.array(variable) for variable in content["variables"]]
+        for place, variable in enumerate(self.variables):
+            if keras_version.is_seed_state(variable):  # another rank may have written it, and have drawn from it
+                self._kept_variables[place] = random_state.folded(variable.numpy(), 0, self._commits)
 
 
 def _layout(arrays: Sequence[Any]) -> list[str]:
@@ -144,8 +146,7 @@ class KerasState(TensorFlowState):
         return found if self._given is None or any(each is self._given for each in found) else [self._given, *found]
 
     def _state_variables(self) -> list[Any]:
-        variables = [*self.model.weights, *(variable for each in self._optimizers() for variable in each.variables)]
-        return list({id(variable): variable for variable in variables}.values())
+        return model_state.variables_of(self.model, self._optimizers())
 
     def _check(self, model: keras.Model) -> None:
         if not model.weights:
@@ -201,8 +202,7 @@ class KerasState(TensorFlowState):
 
     def _scale(self, factors: list[float]) -> None:
         for each, factor in zip(self._optimizers(), factors, strict=True):
-            if factor != optimizer.learning_rate_scale(each):
-                optimizer.scale_learning_rate(each, factor)
+            model_state.set_rate_factor(each, factor)
 
 
 TensorFlowKerasState = KerasState

@@ -108,9 +108,8 @@ class State(abc.ABC):
         self._store, self._training = store, training
         found = store.newest(training)
         if found is not None:
-            number, content = found
+            self._commits, content = found
             self._adopt(content)
-            self._commits = number
             self._put_back()
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:

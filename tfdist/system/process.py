@@ -8,10 +8,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# How long a killed child may take to be gone.
+_KILLED_S = 2.0
 # Loaded at import, not after fork, where taking the loader's lock could deadlock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -52,6 +55,20 @@ def signal_pipe(signals: Iterable[int]) -> int:
     for signum in signals:
         signal.signal(signum, lambda *_: None)  # only a signal with a Python handler has its number written
     return reader
+
+
+@contextlib.contextmanager
+def caught(signals: Iterable[int], handle: Callable[[int], object]) -> Iterator[None]:
+    """Has `handle` called with each of these signals, inside the handler; those before get them again afterwards.
+
+    What is ignored, stays ignored.
+    """
+    before = {signum: signal.signal(signum, lambda number, _: handle(number)) for signum in heeded(signals)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
 
 def adopt_orphans() -> None:
@@ -127,31 +144,30 @@ def reap_orphans(child: subprocess.Popen[bytes] | None) -> None:
                 child.poll()
 
 
-def end_launcher(launcher: subprocess.Popen[bytes], signum: int, patience_s: float) -> None:
-    """Ends a launcher that leads a session of its own, and with it its job; by force after `patience_s`.
+def end_child(child: subprocess.Popen[Any], patience_s: float, signum: int = signal.SIGTERM) -> None:
+    """Ends a child by `signum`, and by force after `patience_s`.
 
-    Ctrl-C while it ends is passed on: the launcher then no longer waits for its ranks.
+    Ctrl-C while it ends is passed on: a launcher then no longer waits for its ranks.
     """
-    launcher.send_signal(signum)
-    while launcher.poll() is None:
+    child.send_signal(signum)
+    while child.poll() is None:
         try:
-            launcher.wait(patience_s)
+            child.wait(patience_s)
         except subprocess.TimeoutExpired:
-            # Its guard is in another session, and ends what is left.
-            os.killpg(launcher.pid, signal.SIGKILL)
-            launcher.wait()
+            kill(child)
+            return
         except KeyboardInterrupt:
-            launcher.send_signal(signal.SIGINT)
+            child.send_signal(signal.SIGINT)
 
 
-def end_child(child: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Ends a child by SIGTERM, and by SIGKILL after `patience_s`."""
-    child.terminate()
+def kill(child: subprocess.Popen[Any]) -> None:
+    """Ends a child by force, with the group that it leads, if any. One that hangs in the kernel is reaped later."""
     try:
-        child.wait(patience_s)
-    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:  # it leads none
         child.kill()
-        child.wait(patience_s)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_KILLED_S)
 
 
 def end_descendants(root: int, patience_s: float, kill_s: float = 2.0) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 
 from tfdist import config
 from tfdist.errors import ConfigError, RankError
-from tfdist.system.process import end_launcher
+from tfdist.system.process import end_child
 
 # The launcher ends its job within 10 s of being told to; ranks that it could not reach end themselves after that.
 _SECONDS_TO_END = 15.0
@@ -112,7 +111,7 @@ def _run_job(n: int, folder: Path, timeout_seconds: float) -> int | None:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            end_launcher(process, signal.SIGTERM, _SECONDS_TO_END)
+            end_child(process, _SECONDS_TO_END)
 
 
 def _read(path: Path) -> dict[str, Any]:

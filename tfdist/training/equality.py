@@ -26,7 +26,7 @@ from tfdist.ops.graph import call
 from tfdist.ops.object import allgather_object, broadcast_object
 from tfdist.training import adapted_state, model_optimizer
 from tfdist.training import optimizer as optimizer_module
-from tfdist.training.local_variable import key_of
+from tfdist.training.local_variable import without
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
@@ -186,8 +186,7 @@ def _variables_of(target: Any) -> list[Any]:
     if isinstance(target, keras.layers.Layer):
         return list(target.weights)
     if isinstance(target, keras.optimizers.Optimizer):
-        own = {id(variable) for variable in optimizer_module.state_of_rank(target)}
-        return [variable for variable in target.variables if id(variable) not in own]
+        return without(target.variables, optimizer_module.state_of_rank(target))
     return list(target) if isinstance(target, (list, tuple)) else [target]
 
 
@@ -287,11 +286,10 @@ def describe_rounding(differences: Sequence[Difference], label: str, ranks_of: M
 
 
 def _variables_of_model(model: keras.Model) -> list[Any]:
-    local = {key_of(variable) for variable in model_optimizer.state_of_rank(model)}
     equal = {id(variable) for variable in model.trainable_weights}
     for layer in keras_version.layers_of(model):
         equal |= {id(v) for v in (layer.weights if hasattr(layer, "adapt") else keras_version.gradient_weights(layer))}
-    return [variable for variable in model.weights if id(variable) in equal and key_of(variable) not in local]
+    return [v for v in without(model.weights, model_optimizer.state_of_rank(model)) if id(v) in equal]
 
 
 def _need_equal_lists(

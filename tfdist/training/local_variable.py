@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 import keras
@@ -15,6 +15,12 @@ def key_of(source: Any) -> Hashable:
     """What identifies a variable or tensor: a `keras.Variable` and the `tf.Variable` inside are one and the same."""
     inner = source.value if isinstance(source, keras.Variable) else source
     return inner.ref() if hasattr(inner, "ref") else id(source)
+
+
+def without(variables: Iterable[Any], left_out: Iterable[Any]) -> list[Any]:
+    """Those of some variables that are none of `left_out`."""
+    keys = {key_of(source) for source in left_out}
+    return [variable for variable in variables if key_of(variable) not in keys]
 
 
 class LocalVariables:

@@ -79,11 +79,6 @@ def state_of_rank(model: keras.Model, local: Collection[Any] = ()) -> list[Any]:
     return list({id(part): part for part in parts}.values())
 
 
-def variables_of(model: keras.Model) -> list[Any]:
-    """The variables of all optimizers of a model, each once."""
-    return list({id(v): v for each in optimizers_of(model) for v in each.variables}.values())
-
-
 def iterations_of(model: keras.Model) -> list[Any]:
     """How many updates each optimizer of a model has made."""
     return [each.iterations for each in optimizers_of(model)]

@@ -1,9 +1,13 @@
-"""The state of a training on several ranks: what all have alike, and what each has for itself. Not files."""
+"""The state of a training: which variables it is, which of them all ranks have alike and which each has for itself.
+
+Broadcasts, backups and elastic commits ask here. Backups take it as arrays by name, which another process can put back.
+Not files, and not the position in the data.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -11,14 +15,27 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import errors
+from tfdist.native import keras_version
 from tfdist.ops.allgather import allgather
 from tfdist.ops.allreduce import grouped_allreduce
 from tfdist.ops.broadcast import broadcast_variables
 from tfdist.ops.object import broadcast_object
 from tfdist.ops.reduction import Average
-from tfdist.training import adapted_state, model_optimizer
-from tfdist.training.local_variable import key_of
+from tfdist.training import adapted_state, model_optimizer, optimizer, random_state
+from tfdist.training.local_variable import without
 from tfdist.world import runtime
+
+
+def variables_of(model: keras.Model, optimizers: Iterable[Any] | None = None) -> list[Any]:
+    """The weights of a model and the variables of its optimizers, or of others, each once."""
+    found = model_optimizer.optimizers_of(model) if optimizers is None else optimizers
+    variables = [*model.weights, *(variable for each in found for variable in each.variables)]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def shared(variables: Iterable[Any], own: Iterable[Any] = ()) -> list[Any]:
+    """Those that all ranks have alike: without `own` and the random state, by which all would drop the same units."""
+    return [variable for variable in without(variables, own) if not keras_version.is_seed_state(variable)]
 
 
 def statistics_of_rank(model: keras.Model, keep: Sequence[Any] = ()) -> list[Any]:
@@ -27,9 +44,8 @@ def statistics_of_rank(model: keras.Model, keep: Sequence[Any] = ()) -> list[Any
     Frozen weights do not differ. They are left out for their size, and because the mean of three equal numbers need
     not be that number. Those of local layers are their rank's own.
     """
-    local = {key_of(variable) for variable in (*model_optimizer.local_variables(model), *keep)}
     floating = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
-    candidates = [v for v in floating if key_of(v) not in local]
+    candidates = without(floating, (*model_optimizer.local_variables(model), *keep))
     if not candidates or runtime.size() == 1:
         return []
     checksums = np.array([[zlib.crc32(np.asarray(v.value).tobytes()) for v in candidates]], np.int64)
@@ -81,9 +97,121 @@ def broadcast(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> N
         # Keras builds the others in the first step that uses them, which not every rank may have taken.
         layout = broadcast_object(model_optimizer.layout_of(model), root_rank, name="what optimizers update")
         model_optimizer.build_as(model, layout)
-    variables = [*model.weights, *model_optimizer.variables_of(model)]
-    local = model_optimizer.state_of_rank(model, keep)
-    kept = {id(part) for variable in local for part in (variable, getattr(variable, "value", variable))}
-    shared = [v for v in variables if id(v) not in kept and id(v.value) not in kept]
-    broadcast_variables(shared, root_rank, name="weights and optimizer state")
+    variables = shared(variables_of(model), model_optimizer.state_of_rank(model, keep))
+    broadcast_variables(variables, root_rank, name="weights and optimizer state")
     adapted_state.follow_variables(model)
+
+
+def set_rate_factor(target: keras.optimizers.Optimizer, factor: float) -> None:
+    """Scales a rate that has another factor; to scale it by the same again would round it."""
+    if factor != optimizer.learning_rate_scale(target):
+        optimizer.scale_learning_rate(target, factor)
+
+
+def rates_of(model: keras.Model) -> dict[str, Any]:
+    """The rates in force, to the bit, with their factors."""
+    rates: dict[str, Any] = {}
+    for prefix, each, _ in _optimizers(model):
+        rates[f"{prefix} rate factor"] = np.array(optimizer.learning_rate_scale(each))
+        rate = keras_version.learning_rate_of(each)
+        if isinstance(rate, keras.Variable):
+            rates[f"{prefix} rate"] = rate.numpy()
+    return rates
+
+
+def set_rates(model: keras.Model, state: dict[str, Any]) -> None:
+    """Puts back what `rates_of` gave, as far as it is in `state`."""
+    for prefix, each, _ in _optimizers(model):
+        if f"{prefix} rate factor" in state:
+            set_rate_factor(each, float(state[f"{prefix} rate factor"]))
+        if f"{prefix} rate" in state:
+            keras_version.learning_rate_of(each).assign(state[f"{prefix} rate"])
+
+
+def capture(model: keras.Model) -> dict[str, Any]:
+    """What all ranks have alike, for another process: weights, and optimizers with the rate of one process."""
+    arrays = {f"weight/{index}": value for index, value in enumerate(model.get_weights())}
+    for prefix, each, places in _optimizers(model):
+        store: dict[str, Any] = {}
+        each.save_own_variables(store)
+        arrays |= {f"{prefix}/{name}": value for name, value in store.items()}
+        if places is not None:
+            arrays[f"{prefix} updates"] = np.array(places, np.int64)
+    return arrays
+
+
+def restore(model: keras.Model, arrays: dict[str, Any]) -> None:
+    """Puts back what `capture` gave; the rate is scaled by the factor in force.
+
+    Raises:
+        ConfigError: As `model_optimizer.build_as` does.
+        ValueError: If it is of another model or optimizer.
+    """
+    _build_optimizers(model, arrays)
+    _refuse_another_model(model, arrays)
+    model.set_weights([arrays[f"weight/{index}"] for index in range(len(model.weights))])
+    for prefix, each, _ in _optimizers(model):
+        each.load_own_variables(below(arrays, f"{prefix}/"))
+
+
+def capture_of_rank(model: keras.Model, in_epoch: bool) -> dict[str, Any]:
+    """What a rank has for itself: random state, gradients being accumulated, local variables with their slots, and in
+    the middle of an epoch moving statistics too; and the rates, of which `capture` has those of one process. Every rank
+    must ask.
+    """
+    state = {f"own/{index}": variable.numpy() for index, variable in enumerate(_own_variables(model))}
+    state |= random_state.state_of_process() | rates_of(model)
+    if in_epoch:
+        places = {id(variable): index for index, variable in enumerate(model.weights)}
+        state |= {f"weight/{places[id(variable)]}": variable.numpy() for variable in statistics_of_rank(model)}
+    return state
+
+
+def restore_of_rank(model: keras.Model, state: dict[str, Any]) -> None:
+    """Puts back what `capture_of_rank` gave, but the rates; nothing if `state` is empty."""
+    for prefix, variables in (("own", _own_variables(model)), ("weight", model.weights)):
+        for index, variable in enumerate(variables):
+            if f"{prefix}/{index}" in state:
+                variable.assign(state[f"{prefix}/{index}"])
+    adapted_state.follow_variables(model)
+    if state:  # of this process; what was saved has its number already
+        random_state.restored(model, state)
+
+
+def below(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The arrays whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def _own_variables(model: keras.Model) -> list[Any]:
+    seeds = [variable for variable in model.variables if keras_version.is_seed_state(variable)]
+    return [*seeds, *model_optimizer.state_of_rank(model)]
+
+
+def _optimizers(model: keras.Model) -> Iterator[tuple[str, Any, list[int] | None]]:
+    """What the names of an optimizer's arrays begin with, the optimizer, and the weights it updates once built."""
+    layout = model_optimizer.layout_of(model)
+    for number, (each, places) in enumerate(zip(model_optimizer.optimizers_of(model), layout, strict=True)):
+        yield (f"optimizer {number}" if number else "optimizer"), each, places
+
+
+def _build_optimizers(model: keras.Model, arrays: dict[str, Any]) -> None:
+    """As they were when the state was captured: Keras builds one in the first step that uses it."""
+    layout: model_optimizer.Layout = []
+    for prefix, _, _ in _optimizers(model):
+        places = arrays.get(f"{prefix} updates")
+        layout.append(None if places is None else [int(place) for place in places])
+    model_optimizer.build_as(model, layout)
+
+
+def _refuse_another_model(model: keras.Model, arrays: dict[str, Any]) -> None:
+    """Keras would take the variables that fit and leave the others as they are."""
+    parts = [("weight", model.weights), *((prefix, each.variables) for prefix, each, _ in _optimizers(model))]
+    for part, variables in parts:
+        found = {name: tuple(array.shape) for name, array in below(arrays, f"{part}/").items()}
+        expected = {str(index): tuple(variable.shape) for index, variable in enumerate(variables)}
+        if found != expected:
+            raise ValueError(
+                f"it is of another model or optimizer: it holds {part} variables of shapes {list(found.values())}, "
+                f"and these have {list(expected.values())}. Use the same model, or remove the folder."
+            )

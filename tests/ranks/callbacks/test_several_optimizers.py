@@ -17,7 +17,7 @@ from tfdist.callbacks import (
 from tfdist.errors import ConfigError
 from tfdist.native import keras_version
 from tfdist.testing.parity import assert_close, assert_identical_on_ranks
-from tfdist.training import model_optimizer
+from tfdist.training import model_optimizer, model_state
 
 FEATURES, BATCH, STEPS = 4, 4, 6
 RATE = 0.02
@@ -92,7 +92,7 @@ def one_process(world, rate, epochs=1):
 
 
 def state_of(model):
-    return [*model.get_weights(), *(np.asarray(variable) for variable in model_optimizer.variables_of(model))]
+    return [np.asarray(variable) for variable in model_state.variables_of(model)]
 
 
 @pytest.mark.ranks(1, 2, 3)

@@ -118,6 +118,33 @@ def test_a_child_that_does_not_heed_is_killed() -> None:
     assert codes == [-signal.SIGTERM, -signal.SIGKILL]
 
 
+def test_a_leader_is_killed_with_its_group(wait_until: Callable[..., None]) -> None:
+    code = FAMILY.replace("start_new_session=True", "").replace("'up'", "'up ' + str(__import__('os').getpid())")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as leader:
+        assert leader.stdout is not None
+        member = int(leader.stdout.readline().split()[1])
+        process.end_child(leader, 0.1)
+        wait_until(lambda: _gone(member), seconds=5)
+    assert leader.returncode == -signal.SIGKILL
+
+
+CAUGHT = """
+import os, signal
+from tfdist.system.process import caught
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+before, seen = signal.getsignal(signal.SIGTERM), []
+with caught((signal.SIGTERM, signal.SIGHUP), seen.append):
+    for signum in (signal.SIGHUP, signal.SIGTERM):
+        os.kill(os.getpid(), signum)
+assert seen == [signal.SIGTERM]
+assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == (before, signal.SIG_IGN)
+"""
+
+
+def test_signals_are_caught_for_a_while(run_script: Callable[..., str]) -> None:
+    run_script(CAUGHT)
+
+
 SIGNALLED = """
 import os, signal
 from tfdist.system.process import signal_pipe

@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tfdist.command.chaos.plan import KINDS, Fault, Plan, seconds
 from tfdist.command.chaos.victim import ranks_below
 from tfdist.errors import ConfigError
-from tfdist.system.process import heeded
+from tfdist.system.process import caught
 from tfdist.system.terminal.command_line import Parser, whole
 
 _DESCRIPTION = """\
@@ -70,7 +70,8 @@ def _run(command: Sequence[str], plan: Plan) -> int:
     except OSError as error:
         raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from None
     begin = time.monotonic()
-    with _signals_passed_on(job):
+    # Ctrl-C reaches the job by itself, and we stay to tell its status.
+    with caught((signal.SIGTERM,), job.send_signal), caught((signal.SIGINT,), lambda _: None):
         while job.poll() is None:
             fault = plan.next
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -89,22 +90,6 @@ def _make(fault: Fault, plan: Plan, root: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(processes[rank], KINDS[fault.kind])
     _say(f"after {fault.at:g} s: {KINDS[fault.kind].name} to rank {rank} (process {processes[rank]})")
-
-
-@contextlib.contextmanager
-def _signals_passed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
-    """SIGTERM is for the job. Ctrl-C reaches it by itself, and we stay to tell its status."""
-
-    def handle(signum: int, _: object) -> None:
-        if signum == signal.SIGTERM:
-            job.send_signal(signum)
-
-    before = {signum: signal.signal(signum, handle) for signum in heeded((signal.SIGTERM, signal.SIGINT))}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def _say(text: str) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 
 from tfdist.command.image import build, checkout, combination, engine, option, table
-from tfdist.system.process import heeded
+from tfdist.system.process import caught
 
 FAILURE = 1
 
@@ -28,7 +26,8 @@ def main(words: Sequence[str]) -> int:
     if options.part == "versions":
         print(table.text()) if options.markdown is None else table.write(options.markdown)
         return 0
-    with _terminable():
+    # They leave as an exception does, so that docker is ended too.
+    with caught((signal.SIGTERM, signal.SIGINT), lambda number: sys.exit(128 + number)):
         try:
             _make(options)
         except build.ImageError as error:
@@ -59,18 +58,3 @@ def _make(options: argparse.Namespace) -> None:
             build.run([docker, "push", name], f"See that docker login was done, and try again: docker push {name}")
         size = size_of(names[0])
     print(f"{', '.join(names)}: {size / (1 << 20):,.0f} MiB, {chosen.summary()}")
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM and Ctrl-C leave as an exception does, so that docker is ended too."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in heeded((signal.SIGTERM, signal.SIGINT))}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

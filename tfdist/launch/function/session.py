@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from tfdist.errors import ConfigError
 from tfdist.launch.function import runner
 from tfdist.launch.wire.call import anonymous_file, write_all
-from tfdist.system.process import end_launcher
+from tfdist.system.process import end_child
 
 # In isolated mode, so that no file of the user shadows its modules.
 PROGRAM = (sys.executable, "-I", "-S", str(Path(runner.__file__).resolve()))
@@ -83,10 +83,10 @@ def _run(order: int, given: Sequence[int]) -> int:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            end_launcher(process, signal.SIGINT, END_PATIENCE_S)
+            end_child(process, END_PATIENCE_S, signal.SIGINT)
             raise
         finally:
-            end_launcher(process, signal.SIGTERM, END_PATIENCE_S)
+            end_child(process, END_PATIENCE_S)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,12 +11,11 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host import host
 from tfdist.launch.host.host import Host
 from tfdist.system import program
+from tfdist.system.process import kill
 
 TIMEOUT_S = 20.0
 # As often as horovodrun.
 LOOK_S = 1.0
-# How long a killed script may take to be gone.
-_KILLED_S = 2.0
 _MOST_BYTES = 1 << 20
 _SHOWN = 200
 
@@ -82,12 +78,10 @@ def find_hosts(command: str, slots_per_host: int = 1, timeout_s: float = TIMEOUT
 
 def _end(script: subprocess.Popen[bytes]) -> None:
     """With whatever it has started."""
-    os.killpg(script.pid, signal.SIGKILL)
+    kill(script)
     # What has left the session lives on, and may hold the pipes open.
     for pipe in filter(None, (script.stdout, script.stderr)):
         pipe.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, and is reaped later
-        script.wait(_KILLED_S)
 
 
 def wait_for_hosts(

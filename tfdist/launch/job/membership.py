@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tfdist.launch.host.host import Host, used
+from tfdist.system.backoff import pause_s
 
 # How many generations in a row, but the first, may end without a reason to go on: starting ranks may be lost by chance.
 _FRUITLESS = 2
@@ -287,5 +288,5 @@ def _later(rules: Rules, rests: Mapping[str, Rest], names: tuple[str, ...], now:
             after[name] = Rest(math.inf, times)
         else:
             first, most = rules.cooldown_s
-            after[name] = Rest(now + min(most, first * 2.0 ** min(times - 1, 60)), times)
+            after[name] = Rest(now + pause_s(first, most, times), times)
     return after

@@ -32,9 +32,10 @@ from tfdist.launch.job.membership import (
 )
 from tfdist.launch.job.summary import kept, relaunch
 from tfdist.launch.run.console import Console
-from tfdist.launch.run.launcher import Launcher, Plan, Prospect, signals_to
+from tfdist.launch.run.launcher import SIGNALS, Launcher, Plan, Prospect
 from tfdist.launch.start.job_folder import MEMORY
 from tfdist.protocol import commit_file
+from tfdist.system.process import caught
 
 # For hosts of which nothing is wanted but that they forget.
 _TIDY_S = 10.0
@@ -77,7 +78,7 @@ class Generations:
     def run(self) -> int:
         """Returns the job's exit status; none of its processes on this machine and of its commits is left."""
         watcher = threading.Thread(target=self._watch, name="tfdistrun-hosts", daemon=True)
-        with signals_to(self._on_signal):
+        with caught(SIGNALS, self._on_signal):
             try:
                 watcher.start()
                 self._run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import os
 import queue
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from tfdist.launch.wire.channel import Broken, Channel, Lost, Received
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import member
 from tfdist.system.network import interface
-from tfdist.system.process import adopt_orphans, before_exec, end_descendants, heeded
+from tfdist.system.process import adopt_orphans, before_exec, caught, end_descendants
 
 _END_PATIENCE_S = 0.6
 # How long a reader that takes nothing is waited for where the ranks are killed already.
@@ -44,7 +43,8 @@ _OWN_PROGRAMS = (task.__file__, guard.__file__)
 # What a message says that means the same to the job.
 _NOTES = {"joined": Job.join, "parted": Job.part, "committed": Job.commit}
 _EVENTS = {"left": Job.leave, "retired": Job.retire, "stalled": Job.stall, "failing": Job.fail}
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# What asks a job to end.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -127,24 +127,6 @@ def _address_towards(name: str) -> str:
         return str(probe.getsockname()[0])
 
 
-@contextlib.contextmanager
-def signals_to(put: Callable[[int], object]) -> Iterator[None]:
-    """Has `put` get the signals that ask a job to end, inside the handler; those before get them again afterwards.
-
-    What is ignored, stays ignored.
-    """
-
-    def handle(signum: int, _: object) -> None:
-        put(signum)  # of a SimpleQueue, which is safe inside a handler
-
-    before = {signum: signal.signal(signum, handle) for signum in heeded(_SIGNALS)}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
-
-
 class Launcher:
     """Carries out a plan. Use once.
 
@@ -190,7 +172,7 @@ class Launcher:
     def run(self) -> int:
         """Returns the job's exit status; none of its processes on this machine is left. `explanation` tells why."""
         adopt_orphans()
-        with signals_to(self.interrupt):
+        with caught(SIGNALS, self.interrupt):
             try:
                 if self._plan.data_workers:
                     status = self._start_data_service()
