@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# The launcher of a job over several containers: finds the workers, checks that each can be reached, and runs a job over
+# The launcher of a job on several containers: finds the workers, checks that each can be reached, and runs a job on
 # them. Usage: launcher.sh COMMAND [ARGUMENTS...]
-#              launcher.sh --workers, beside a job that runs: prints the workers that answer now, as name:slots
+#              launcher.sh --workers, while a job runs: prints the workers that answer now, as name:slots
 #
-#   WORKER_SERVICE    name whose addresses are those of the workers (worker)
-#   WORKERS           how many of them to wait for, at least (1)
+#   WORKER_SERVICE    name that resolves to the addresses of the workers (worker)
+#   WORKERS           minimum number of workers to wait for (1)
 #   SLOTS             ranks on each worker (1)
-#   HOSTFILE          file with a line `name slots=2` for each worker, in place of these three; wants the two keys
-#   WORKER_TIMEOUT    seconds in which the workers must be ready (60)
-#   ELASTIC_OPTIONS   options of tfdistrun for an elastic job, as --min-np 1: workers may come and go while it runs
+#   HOSTFILE          file with a line `name slots=2` per worker, instead of these three; requires the two keys
+#   WORKER_TIMEOUT    seconds within which the workers must be ready (60)
+#   ELASTIC_OPTIONS   tfdistrun options for an elastic job, such as --min-np 1: workers may join and leave while it runs
 #   LAUNCH_OPTIONS    more options for tfdistrun
-#   LAUNCHER_KEY      file with the private key that the workers let in
+#   LAUNCHER_KEY      file with the private key that the workers accept
 #   HOST_KEY          file with the public host key of all workers
 #
-# Without the two keys a new pair is made for every start. The private one stays in this container's memory; the public
-# host keys of the workers come by a volume that only they and this container share, and are read anew for each
-# connection. In both cases no host key is taken on trust from the network.
+# Without the two keys, a new pair is generated at every start. The private key stays in this container's memory; the
+# public host keys of the workers come through a volume that only they and this container share, and are read again for
+# each connection. In both cases no host key from the network is trusted.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -26,9 +26,9 @@ limit=${WORKER_TIMEOUT:-60}
 own=$HOME/.ssh
 # The public host keys of the workers: a folder, or one file.
 told=${HOST_KEY:-/run/tfdist/workers}
-# When each address was last heard, a file each.
+# When each address last answered, one file per address.
 heard=${TMPDIR:-/tmp}/tfdist-workers
-# For how long a worker that was heard is not asked again, and how long one may take to answer.
+# How long a worker that answered is not asked again, and how long one may take to answer.
 ASK_SECONDS=4
 ANSWER_SECONDS=3
 self=$(readlink -f "${BASH_SOURCE[0]}")
@@ -39,18 +39,18 @@ fail() {
   exit 1
 }
 
-# number NAME VALUE WHAT: ends where a variable is not a number of 1 or more.
+# number NAME VALUE WHAT: fails if a variable is not a number, 1 or more.
 number() {
   [[ $2 =~ ^[1-9][0-9]*$ ]] || fail "$1 is '$2'; expected $3, 1 or more"
 }
 
-# until_ready WHAT COMMAND...: repeats the command until it succeeds or the time is over.
+# until_ready WHAT COMMAND...: repeats the command until it succeeds or the time is up.
 until_ready() {
   local what=$1
   shift
   until "$@"; do
     if ((SECONDS >= limit)); then
-      fail "$what within $limit s (WORKER_TIMEOUT); see what the workers say"
+      fail "$what within $limit s (WORKER_TIMEOUT); check the logs of the workers"
     fi
     sleep 0.5
   done
@@ -59,7 +59,7 @@ until_ready() {
 take_keys() {
   local name
   for name in LAUNCHER_KEY HOST_KEY; do
-    [[ -s ${!name:-} ]] || fail "$name is '${!name:-}', which is no file with a key; LAUNCHER_KEY and HOST_KEY go together"
+    [[ -s ${!name:-} ]] || fail "$name is '${!name:-}', which is not a key file; set both LAUNCHER_KEY and HOST_KEY"
   done
   install -m 0400 "$LAUNCHER_KEY" "$own/id_ed25519"
 }
@@ -75,8 +75,8 @@ look_up() {
   ((${#addresses[@]} >= count))
 }
 
-# The shortest form of the container's name that leads to it: it says more in a summary than an address. In Kubernetes that
-# has the name of the Service in it. Fails if none leads to it.
+# The shortest form of the container's name that resolves to it: more helpful in a summary than an address. In
+# Kubernetes it includes the name of the Service. Fails if none resolves to it.
 name_of() {
   local labels name="" label
   IFS=. read -ra labels < <(getent hosts "$1" | awk '{ print $2; exit }')
@@ -93,17 +93,17 @@ name_of() {
 find_workers() {
   local lacking="no worker has" address name
   ((count == 1)) || lacking="fewer than $count workers have"
-  until_ready "$lacking an address as '$service'" look_up
+  until_ready "$lacking an address under the name '$service'" look_up
   for address in "${addresses[@]}"; do
     name=$(name_of "$address") || name=$address
     hosts+=("$name:$slots")
   done
 }
 
-# ask ADDRESS...: notes the time for each at which a worker answers whose host key was told.
+# ask ADDRESS...: records the time for each address where a worker answers with a known host key.
 ask() {
   local keys address kind key
-  # A link in the folder may lead anywhere: any worker may have made it.
+  # A link in the folder may point anywhere: any worker may have created it.
   keys=$(find -H "$told" -maxdepth 1 -type f -exec cat {} +)
   while read -r address kind key; do
     address=${address#[}
@@ -111,7 +111,7 @@ ask() {
   done < <(ssh-keyscan -T "$ANSWER_SECONDS" -t ed25519 -p 2222 "$@" 2> /dev/null)
 }
 
-# Prints the workers that there are. As long as the job bears the silence of a worker, and a little longer, it is there.
+# Prints the current workers. A worker counts as long as the job tolerates its silence, and a little longer.
 list_workers() {
   local address name unsure=()
   mkdir -p "$heard"
@@ -122,19 +122,19 @@ list_workers() {
   done
   ((${#unsure[@]} == 0)) || ask "${unsure[@]}"
   for address in "${addresses[@]}"; do
-    # Whose name goes, goes.
+    # A worker whose name no longer resolves is gone.
     if heard_within "$lasts" "$address" && name=$(name_of "$address"); then
       printf '%s:%s\n' "$name" "$slots"
     fi
   done | sort -V
 }
 
-# Ends where a worker was heard that must still be there: a resolver that fails for a moment is no reason to leave.
+# Fails if a worker answered recently and must still be up: a resolver may fail for a moment.
 refuse_silence() {
   local at
   for at in "$heard"/*; do
     ! heard_within "$lasts" "${at##*/}" ||
-      fail "no worker has an address as '$service' and a name that leads to it, though ${at##*/} has answered within $lasts s"
+      fail "'$service' resolves to no worker with a name of its own, though ${at##*/} answered within the last $lasts s"
   done
 }
 
@@ -152,17 +152,17 @@ enough_answer() {
 
 read_hostfile() {
   local name ranks rest
-  [[ -z ${ELASTIC_OPTIONS:-} ]] || fail "HOSTFILE has a number of workers that stays; ELASTIC_OPTIONS wants WORKER_SERVICE"
+  [[ -z ${ELASTIC_OPTIONS:-} ]] || fail "HOSTFILE has a fixed set of workers; ELASTIC_OPTIONS requires WORKER_SERVICE"
   [[ -r $HOSTFILE ]] || fail "HOSTFILE is '$HOSTFILE', which cannot be read"
-  [[ -n ${HOST_KEY:-} ]] || fail "HOSTFILE wants LAUNCHER_KEY and HOST_KEY, too"
+  [[ -n ${HOST_KEY:-} ]] || fail "HOSTFILE requires LAUNCHER_KEY and HOST_KEY"
   while read -r name ranks rest; do
     [[ -n $name && $name != \#* ]] || continue
     ranks=${ranks:-slots=1}
     [[ $ranks =~ ^slots=[1-9][0-9]*$ && -z $rest ]] ||
-      fail "$HOSTFILE: '$name $ranks${rest:+ $rest}' is not understood; expected lines like 'name slots=2'"
+      fail "$HOSTFILE: cannot parse '$name $ranks${rest:+ $rest}'; expected lines like 'name slots=2'"
     hosts+=("$name:${ranks#slots=}")
   done < "$HOSTFILE"
-  ((${#hosts[@]})) || fail "$HOSTFILE: no worker in it; expected lines like 'name slots=2'"
+  ((${#hosts[@]})) || fail "$HOSTFILE: no workers found; expected lines like 'name slots=2'"
 }
 
 # Fractions of a second do not matter here.
@@ -177,7 +177,7 @@ fi
 
 [[ $# -gt 0 ]] || fail "no command; write it after the name, as in: tfdist-launcher python train.py"
 [[ -r . && -x . ]] ||
-  fail "user $(id -u) cannot read the folder of the script, $PWD (CODE in compose); open it: chmod -R a+rX FOLDER"
+  fail "user $(id -u) cannot read the folder of the script, $PWD (CODE in compose); make it readable: chmod -R a+rX FOLDER"
 number WORKERS "$count" "the number of workers to wait for"
 number WORKER_TIMEOUT "$limit" "a number of seconds"
 
@@ -198,7 +198,7 @@ CONFIG
 if [[ -n ${HOSTFILE:-} ]]; then
   read_hostfile
 elif [[ -n ${ELASTIC_OPTIONS:-} ]]; then
-  until_ready "fewer than $count workers answer as '$service'" enough_answer
+  until_ready "fewer than $count workers answer under the name '$service'" enough_answer
 else
   find_workers
 fi

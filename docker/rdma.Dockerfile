@@ -1,5 +1,5 @@
-# An image of tfdist that reaches InfiniBand and RoCE: the user's side of the kernel's verbs, which NCCL, UCX and
-# libfabric open where they find it. docs/containers.md says what else a container needs.
+# A tfdist image for InfiniBand and RoCE: adds the user-space verbs libraries, which NCCL, UCX and libfabric use if
+# installed. docs/containers.md explains what else a container needs.
 #
 #   docker build -f docker/rdma.Dockerfile --build-arg IMAGE=tfdist:cuda -t tfdist:cuda-rdma .
 ARG IMAGE=tfdist:cuda

@@ -2,13 +2,13 @@
 # Builds, tests and publishes the images of a release, from the tag that is checked out.
 # Usage: docker/release.sh [--dry-run] REGISTRY/NAME, as in: docker/release.sh ghcr.io/example/tfdist
 #
-# The tag must be v and the version in pyproject.toml; the images are called NAME:VERSION-cpu, -cuda and -data-service.
-# A version that is published stays as it is. Nothing is published before all images are built and all tests have passed.
-# With --dry-run all is checked, and what would be done is only printed.
+# The tag must be v plus the version in pyproject.toml; the images are NAME:VERSION-cpu, -cuda and -data-service.
+# A published version never changes. Nothing is published before all images are built and all tests have passed.
+# With --dry-run everything is checked, but the commands are only printed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The command of the product that is released: `make` installs it there.
+# The released product's own command: `make` installs it there.
 export PATH="$PWD/.venv/bin:$PATH"
 targets=(cpu cuda data-service)
 dry=""
@@ -23,7 +23,7 @@ step() {
   if [[ -z $dry ]]; then "$@"; fi
 }
 
-# registry NAME: the host in it, by the rule of Docker, under the name by which Docker keeps its login.
+# registry NAME: its registry host, by Docker's rules, as Docker names it in its login file.
 registry() {
   local host=${1%%/*}
   if [[ $1 == */* && ($host == *[.:]* || $host == localhost) ]]; then
@@ -33,7 +33,7 @@ registry() {
   fi
 }
 
-# logged_in HOST: whether `docker login` has left something for it.
+# logged_in HOST: whether `docker login` has stored credentials for it.
 logged_in() {
   python3 - "$1" "${DOCKER_CONFIG:-$HOME/.docker}/config.json" << 'END'
 import json
@@ -51,20 +51,20 @@ if [[ ${1:-} == --dry-run ]]; then
   shift
 fi
 [[ $# -eq 1 && $1 =~ ^[a-z0-9][a-z0-9._:-]*(/[a-z0-9._-]+)*$ ]] ||
-  fail "got '$*', expected where the images go, as in: docker/release.sh ghcr.io/example/tfdist"
+  fail "received '$*', expected the target of the images, as in: docker/release.sh ghcr.io/example/tfdist"
 name=$1
 
 changed=$(git status --porcelain)
-[[ -z $changed ]] || fail "the working tree is not what the tag says; commit or remove: $(tr -s '\n ' ' ' <<< "$changed")"
+[[ -z $changed ]] || fail "the working tree differs from the tag; commit or remove: $(tr -s '\n ' ' ' <<< "$changed")"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 tags=$(git tag --points-at HEAD)
 grep -qxF "v$version" <<< "$tags" ||
-  fail "the version in pyproject.toml is $version, and HEAD has the tags '${tags//$'\n'/ }'; expected v$version among them"
+  fail "the version in pyproject.toml is $version, but HEAD has the tags '${tags//$'\n'/ }'; expected v$version among them"
 host=$(registry "$name")
 logged_in "$host" || fail "no login for $host; log in first: docker login ${host#https://index.docker.io/v1/}"
 for target in "${targets[@]}"; do
   if docker manifest inspect "$name:$version-$target" > /dev/null 2>&1; then
-    fail "$name:$version-$target is published already; a version stays as it is: raise it in pyproject.toml"
+    fail "$name:$version-$target is already published, and a published version never changes; raise the version in pyproject.toml"
   fi
 done
 

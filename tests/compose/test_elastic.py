@@ -83,14 +83,14 @@ def test_a_training_goes_on_whatever_becomes_of_its_workers(training, docker, wa
 
     # One is killed: the other goes on.
     faults.kill("worker-2")
-    said.until(rf"{two} with rank 1 was lost: it closed its connection .*; 1 rank starts anew on {one}:1")
+    said.until(rf"{two} with rank 1 was lost: it closed its connection .*; restarting with 1 rank on {one}:1")
     said.until("an epoch ends with 1 ranks")
 
     # It comes back, with one that was not there before; the one that trains stays as it is.
     before = docker("inspect", "--format", "{{.State.Pid}}", one).stdout
     job("up", "--detach", "--no-build", "--scale", "worker=3", "worker", check=True)
     assert docker("inspect", "--format", "{{.State.Pid}}", one).stdout == before
-    said.until(f"all ranks have left; 3 ranks start anew on {one}:1, {two}:1, {three}:1")
+    said.until(f"all ranks have left; restarting with 3 ranks on {one}:1, {two}:1, {three}:1")
     said.until("an epoch ends with 3 ranks")
 
     # Two are silent for too long. When they can be heard again, what ran there ends, and they are used again.
@@ -105,12 +105,12 @@ def test_a_training_goes_on_whatever_becomes_of_its_workers(training, docker, wa
         wait_until(
             lambda name=name, ranks=ranks: not ranks.keys() & faults.ranks(name), seconds=BOUND_S, what=f"no {ranks}"
         )
-    said.until(f"3 ranks start anew on {one}:1, {two}:1, {three}:1")
+    said.until(f"restarting with 3 ranks on {one}:1, {two}:1, {three}:1")
     said.until("an epoch ends with 3 ranks")
 
     # One is stopped in order: its rank is told, and it is no lost host.
     faults.stop("worker-3")
-    assert f"host {three} with" not in said.until(f"2 ranks start anew on {one}:1, {two}:1")
+    assert f"host {three} with" not in said.until(f"restarting with 2 ranks on {one}:1, {two}:1")
 
     job("exec", "-T", "--index", "1", "worker", "touch", "/checkpoints/enough", check=True)
     said.until(r"epochs: ")

@@ -272,7 +272,7 @@ def test_mpijob_pods_run_with_the_operators_keys_and_hostfile(cluster, docker, i
 def test_a_worker_with_half_of_the_keys_says_so(docker, images):
     done = docker("run", "--rm", "--env", "HOST_KEY=/etc/hostname", images["cpu"], "tfdist-worker", check=False)
     assert done.returncode == 1
-    assert "LAUNCHER_KEY is '', which is no file with a key; HOST_KEY and LAUNCHER_KEY go together" in done.stderr
+    assert "LAUNCHER_KEY is '', which is not a key file; set both HOST_KEY and LAUNCHER_KEY" in done.stderr
 
 
 def test_the_pods_of_the_data_service_find_each_other(cluster, docker, images, wait_until, pods):

@@ -62,7 +62,7 @@ def is_told(job, worker, how, told):
     rows = {" ".join(line.split()) for line in summary.splitlines()}
     outcomes = {
         f"{worker - 1} {name} lost with its host",
-        f"{2 - worker} {other} ended by tfdistrun after host {name} was lost",
+        f"{2 - worker} {other} terminated by tfdistrun after host {name} was lost",
     }
     return outcomes <= rows and f"\nnext: check whether host {name} is up" in summary
 
@@ -101,7 +101,7 @@ def test_the_launcher_tells_that_it_has_lost_its_own_network(faulty, docker, wai
     for number in (1, 2):
         assert f"host {job.name}-worker-{number} with rank {number - 1} was lost: it {SILENT}" in told
         wait_until(lambda name=f"worker-{number}": not faults.ranks(name), seconds=BOUND_S, what=f"no rank on {number}")
-    assert "next: all other hosts were lost together: check the network of this machine" in told
+    assert "next: all other hosts were lost at the same time: check the network of this machine" in told
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, faul
     getattr(faults, fault)("worker-2")
     status = ended(docker, job)
     last = said(docker, job).rpartition("\ntfdistrun: ")[2]
-    unknown = f"host '{job.name}-worker-2' is not known here" in last
+    unknown = f"host '{job.name}-worker-2' cannot be resolved" in last
     assert unknown or f"host {job.name}-worker-2 " in last
     assert status == (2 if unknown else 1)
     assert not (unknown and daemons)

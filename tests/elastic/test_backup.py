@@ -13,9 +13,9 @@ def test_the_next_job_goes_on_where_the_first_was_told_to_end(tmp_path):
     first = train(tmp_path, 3, *options, victims="1:5:job")
     assert first.returncode == 128 + 15, first.stdout + first.stderr
     assert "tfdistrun: interrupted by SIGTERM\n" in first.stderr
-    assert "left at a commit, told to end" in first.stderr
+    assert "left at a commit after a signal" in first.stderr
     (kept,) = (tmp_path / "backup").iterdir()
-    assert f"{kept.name} is in {tmp_path / 'backup'}; the same command goes on from there" in first.stderr
+    assert f"{kept.name} in {tmp_path / 'backup'}; run the same command again to continue from there" in first.stderr
     assert not Path((tmp_path / "commits").read_text()).exists()
 
     second = train(tmp_path, 2, *options, victims="")

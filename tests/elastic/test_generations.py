@@ -14,7 +14,7 @@ def test_too_few_are_left(tmp_path):
     done = train(tmp_path, 2, "--min-np", "2", "--reset-limit", "2", victims="1:17:step,0:60:step")
     # Rank 0 counts anew in the second generation.
     assert check_weights(tmp_path, done, [0, 1]) == [[0, 2, 0], [0, 2, 17], [1, 2, 60], [1, 2, 77], [2, 2, 120]]
-    assert done.stderr.count("only 1 rank was left (--min-np 2); 2 ranks start anew on localhost:2\n") == 2
+    assert done.stderr.count("only 1 rank was left (--min-np 2); restarting with 2 ranks on localhost:2\n") == 2
 
 
 def test_a_loss_in_place_and_then_all_anew(tmp_path):
@@ -33,7 +33,7 @@ def test_a_rank_that_hangs(tmp_path):
     done = train(tmp_path, 2, "--elastic", "--stall-check-shutdown-time-seconds", "10", victims="1:17:stop")
     assert check_weights(tmp_path, done, [0, 1]) == [[0, 2, 0], [0, 2, 17], [1, 2, 60], [2, 2, 120]]
     assert (
-        f"rank 0 on {os.uname().nodename} waited for another in vain; 2 ranks start anew on localhost:2\n"
+        f"rank 0 on {os.uname().nodename} timed out waiting for another rank; restarting with 2 ranks on localhost:2\n"
         in done.stderr
     )
 
@@ -43,7 +43,7 @@ def test_the_limit(tmp_path):
     """One time fewer than in the test above that succeeds."""
     done = train(tmp_path, 2, "--min-np", "2", "--reset-limit", "1", victims="1:17:step,0:60:step")
     assert done.returncode == 137
-    assert done.stderr.endswith("\nthe ranks are not started anew: --reset-limit 1 is reached\n")
+    assert done.stderr.endswith("\nnot restarting the ranks: --reset-limit 1 is reached\n")
 
 
 @pytest.mark.slice("elastic")
@@ -56,7 +56,7 @@ def test_one_rank_alone(tmp_path):
 def test_the_newest_commit_is_damaged(tmp_path):
     done = train(tmp_path, 1, "--elastic", victims="0:50:damage")
     assert check_weights(tmp_path, done, [0]) == [[0, 1, 0], [0, 1, 49], [1, 1, 120], [2, 1, 240]]
-    assert done.stderr.count(".commit is passed over: its checksum does not fit its contents") == 1
+    assert done.stderr.count(".commit is passed over: its checksum does not match its contents") == 1
 
 
 @pytest.mark.slice("elastic")
@@ -64,8 +64,8 @@ def test_killed_in_a_commit_and_again_when_started_anew(tmp_path):
     """The commit before is whole. A start that comes to nothing is no reason to give up."""
     done = train(tmp_path, 2, "--min-np", "2", victims="0:17:commit,1:0:again")
     assert check_weights(tmp_path, done, [0, 1]) == [[0, 2, 0], [0, 2, 17], [1, 2, 60], [2, 2, 120]]
-    assert done.stderr.count("; 2 ranks start anew on localhost:2\n") == 2
-    assert "killed by SIGXFSZ; the job could not go on without it" in done.stderr
+    assert done.stderr.count("; restarting with 2 ranks on localhost:2\n") == 2
+    assert "killed by SIGXFSZ; the job could not continue without it" in done.stderr
     assert "passed over" not in done.stderr
 
 
@@ -74,7 +74,7 @@ def test_a_rank_that_ends_too_early(tmp_path):
     """With status 0, as it says; the training must not be taken for one that has ended well."""
     done = train(tmp_path, 2, "--elastic", victims="1:17:exit=0")
     assert check_weights(tmp_path, done, [0, 1]) == [[0, 2, 0], [0, 2, 17], [1, 2, 60], [2, 2, 120]]
-    assert "since no rank was left; 2 ranks start anew on localhost:2\n" in done.stderr
+    assert "since no rank was left; restarting with 2 ranks on localhost:2\n" in done.stderr
     assert "rank 1 has finished" in done.stderr
 
 
@@ -91,5 +91,5 @@ def test_a_program_that_fails_before_its_first_commit(tmp_path):
     (tmp_path / "fails.py").write_text(f"import os, tfdist\ntfdist.init()\n{note}\nraise SystemExit(7)\n")
     done = run(tmp_path, "-m", "tfdist.launch", "-np", "2", "--min-np", "2", sys.executable, "fails.py")
     assert done.returncode == 7
-    assert "the ranks are not started anew, since they had not committed anything" in done.stderr
+    assert "not restarting the ranks: they committed nothing" in done.stderr
     assert not Path((tmp_path / "commits").read_text()).exists()

@@ -14,7 +14,7 @@ def test_a_loss_in_place_and_then_all_anew(tmp_path):
     words = ("--min-np", "2", sys.executable, masks.__file__, "1:10,2:20")
     done = run(tmp_path, "-m", "tfdist.launch", "-np", "3", *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr.count("ranks start anew") == 1
+    assert done.stderr.count("restarting with 3 ranks") == 1
     found = re.findall(r"^\[(\d)\] mask (\w+)$", done.stdout, re.MULTILINE)
     # 10 steps of three ranks, 10 of two, and the rest of 120 batches by three again.
     assert len(found) >= 30 + 20 + 69

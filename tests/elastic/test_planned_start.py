@@ -1,4 +1,4 @@
-"""Ranks leave at a commit, and others start in their place: hosts come and go, a lost rank is replaced."""
+"""Ranks leave at a commit, and others start in their place: hosts come and go, a lost rank can be replaced."""
 
 import pytest
 from elastic_job import check_weights, train
@@ -17,8 +17,8 @@ def test_a_host_gets_more_slots_and_then_fewer(tmp_path):
     assert check_weights(tmp_path, done, [0]) == [[0, 2, 0], [0, 3, 18], [1, 3, 46], [1, 1, 59], [2, 1, 140]]
     assert "there are slots for 3 ranks: all ranks leave at their next commit" in done.stderr
     assert "localhost has fewer slots or none: all ranks leave at their next commit" in done.stderr
-    assert "all ranks have left; 3 ranks start anew on localhost:3\n" in done.stderr
-    assert "all ranks have left; 1 rank starts anew on localhost:1\n" in done.stderr
+    assert "all ranks have left; restarting with 3 ranks on localhost:3\n" in done.stderr
+    assert "all ranks have left; restarting with 1 rank on localhost:1\n" in done.stderr
 
 
 def test_a_lost_rank_is_replaced(tmp_path):
@@ -31,7 +31,7 @@ def test_a_lost_rank_is_replaced(tmp_path):
         [1, 3, 43],
         [2, 3, 83],
     ]
-    assert "1 lost rank is replaced: all ranks leave at their next commit" in done.stderr
+    assert "1 lost rank can be replaced: all ranks leave at their next commit" in done.stderr
 
 
 def test_no_more_ranks_than_asked_for_and_a_script_that_fails(tmp_path):
@@ -41,4 +41,4 @@ def test_no_more_ranks_than_asked_for_and_a_script_that_fails(tmp_path):
     (tmp_path / "hosts").unlink()
     done = train(tmp_path, 2, "--elastic", *SCRIPT, victims="")
     assert done.returncode == 2
-    assert "--host-discovery-script cat hosts: it ended with status 1: cat: hosts: No such file" in done.stderr
+    assert "--host-discovery-script cat hosts: it exited with status 1: cat: hosts: No such file" in done.stderr

@@ -84,7 +84,7 @@ def test_goes_on_without_a_process_that_is_lost(tmp_path):
             said += line
         deadline.cancel()
     assert job.returncode == 0, said
-    assert re.search(r"rank 1 \(\S+\) was killed by signal 9 \(SIGKILL\); 1 rank goes on", said)
+    assert re.search(r"rank 1 \(\S+\) was killed by signal 9 \(SIGKILL\); 1 rank continues", said)
     assert float(re.findall(r"validation accuracy: ([\d.]+)", said)[0]) >= 0.97
     assert "images per second" not in said
 

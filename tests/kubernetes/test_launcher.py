@@ -154,10 +154,10 @@ def test_takes_a_hostfile_as_kubeflows_operator_writes_it(launch, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no worker in it; expected lines like 'name slots=2'"),
-        ("one slots=0\n", "'one slots=0' is not understood"),
-        ("one:2\ntwo 3\n", "'two 3' is not understood"),
-        ("one slots=2 max=3\n", "'one slots=2 max=3' is not understood"),
+        ("", "no workers found; expected lines like 'name slots=2'"),
+        ("one slots=0\n", "cannot parse 'one slots=0'"),
+        ("one:2\ntwo 3\n", "cannot parse 'two 3'"),
+        ("one slots=2 max=3\n", "cannot parse 'one slots=2 max=3'"),
     ],
 )
 def test_a_hostfile_that_is_none_is_refused(launch, tmp_path, text, message):
@@ -170,19 +170,19 @@ def test_a_hostfile_that_is_none_is_refused(launch, tmp_path, text, message):
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"HOST_KEY": None}, "HOST_KEY is '', which is no file with a key; LAUNCHER_KEY and HOST_KEY go together"),
-        ({"LAUNCHER_KEY": "/nowhere"}, "LAUNCHER_KEY is '/nowhere', which is no file with a key"),
+        ({"HOST_KEY": None}, "HOST_KEY is '', which is not a key file; set both LAUNCHER_KEY and HOST_KEY"),
+        ({"LAUNCHER_KEY": "/nowhere"}, "LAUNCHER_KEY is '/nowhere', which is not a key file"),
         ({"WORKERS": "none"}, "WORKERS is 'none'; expected the number of workers to wait for, 1 or more"),
         ({"SLOTS": "two"}, "SLOTS is 'two'; expected the number of ranks on each worker"),
         ({"WORKER_TIMEOUT": "soon"}, "WORKER_TIMEOUT is 'soon'; expected a number of seconds"),
         ({"HOSTFILE": "/nowhere"}, "HOSTFILE is '/nowhere', which cannot be read"),
         (
             {"WORKERS": "3", "WORKER_SERVICE": SERVICE, "WORKER_TIMEOUT": "1"},
-            "fewer than 3 workers have an address as 'train-worker' within 1 s (WORKER_TIMEOUT)",
+            "fewer than 3 workers have an address under the name 'train-worker' within 1 s (WORKER_TIMEOUT)",
         ),
         (
             {"WORKER_SERVICE": "nobody", "WORKER_TIMEOUT": "1"},
-            "no worker has an address as 'nobody' within 1 s (WORKER_TIMEOUT)",
+            "no worker has an address under the name 'nobody' within 1 s (WORKER_TIMEOUT)",
         ),
     ],
 )
@@ -230,7 +230,7 @@ def test_worker_with_an_unknown_key_is_not_there(launch, answers, key):
         "python", WORKER_SERVICE=SERVICE, WORKERS="2", ELASTIC_OPTIONS="--elastic", WORKER_TIMEOUT="1"
     )
     assert (done.returncode, words) == (1, None)
-    assert f"fewer than 2 workers answer as '{SERVICE}' within 1 s (WORKER_TIMEOUT)" in done.stderr
+    assert f"fewer than 2 workers answer under the name '{SERVICE}' within 1 s (WORKER_TIMEOUT)" in done.stderr
 
 
 @pytest.mark.parametrize(("silence", "there"), [(1, True), (10, True), (30, False)])
@@ -259,7 +259,7 @@ def test_a_resolver_that_fails_for_a_moment_takes_no_worker_away(launch, answers
     write(getent, f"[[ $1 != {question} ]] || exit 2\n{working}")
     done, _, _ = launch("--workers", WORKER_SERVICE=SERVICE, TFDIST_HOST_TIMEOUT="6.5")
     assert (done.returncode, done.stdout) == (1, "")
-    told = f"no worker has an address as '{SERVICE}' and a name that leads to it, though {ONE} has answered within 11 s"
+    told = f"'{SERVICE}' resolves to no worker with a name of its own, though {ONE} answered within the last 11 s"
     assert told in done.stderr or told.replace(ONE, TWO) in done.stderr
     answers()
     for address in (ONE, TWO):
@@ -278,7 +278,7 @@ def test_unreadable_host_key_is_no_lost_worker(launch, answers, tmp_path):
 def test_a_list_of_workers_that_stays_is_not_for_an_elastic_job(launch, tmp_path):
     done, words, _ = launch("python", HOSTFILE=str(tmp_path / "hostfile"), ELASTIC_OPTIONS="--min-np 1")
     assert (done.returncode, words) == (1, None)
-    assert "HOSTFILE has a number of workers that stays; ELASTIC_OPTIONS wants WORKER_SERVICE" in done.stderr
+    assert "HOSTFILE has a fixed set of workers; ELASTIC_OPTIONS requires WORKER_SERVICE" in done.stderr
 
 
 def test_without_a_command_it_says_so(launch):

@@ -45,7 +45,7 @@ def test_allreduce(launch: Any, ranks: int) -> None:
     done = run(launch, ranks, *ALLREDUCE, *FILES)
     assert done.code == 0, done.stderr
     assert ("tfdistrun -np 2 tfdist bench allreduce" in done.stdout) == (ranks == 1)
-    assert "bfloat16 travels as it is" in done.stdout
+    assert "bfloat16 is sent uncompressed" in done.stdout
     rows, document = results(launch)
     kinds = [(int(row["bytes"]), row["dtype"], row["compression"]) for row in rows]
     row_of_size = [("float32", "none"), ("float32", "fp16"), ("bfloat16", "none")]
@@ -124,5 +124,5 @@ def test_scale_of_a_step_that_was_recorded_here(launch: Any) -> None:
 def test_bad_options_are_told(launch: Any) -> None:
     done = run(launch, 2, "train", "--model", "InceptionV3", "--image-size", "64")
     assert done.code == 2
-    assert "too small for InceptionV3, which takes images of 75 pixels or more" in done.stderr
+    assert "too small for InceptionV3, which needs images of 75 pixels or more" in done.stderr
     assert "Traceback" not in done.stderr

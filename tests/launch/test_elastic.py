@@ -77,10 +77,10 @@ def test_survivors_go_on(launch: Any, ranks: int, victim: int) -> None:
     done = launch.run("-np", str(ranks), "--elastic", "python", "rank.py", f"{victim}=be_killed")
     assert done.code == 0, done.stderr
     assert _went_on(launch, *(rank for rank in range(ranks) if rank != victim))
-    on = f"{ranks - 1} ranks go on" if ranks > 2 else "1 rank goes on"
+    on = f"{ranks - 1} ranks continue" if ranks > 2 else "1 rank continues"
     lost = f"rank {victim} ({_host()})"
     assert f"tfdistrun: {lost} was killed by signal 9 (SIGKILL); {on} (--min-np 1)\n" in done.stderr
-    assert f"tfdistrun: ended well on {ranks - 1} of {ranks} ranks; lost: {lost}: killed by signal 9" in done.stderr
+    assert f"tfdistrun: succeeded on {ranks - 1} of {ranks} ranks; lost: {lost}: killed by signal 9" in done.stderr
     assert "[mpirun]" not in done.stderr
 
 
@@ -99,10 +99,10 @@ def test_one_after_another(launch: Any) -> None:
     assert _went_on(launch, 0, 2)
     said = [line for line in done.stderr.splitlines() if "--min-np" in line]
     assert said == [
-        f"tfdistrun: rank 1 ({_host()}) was killed by signal 9 (SIGKILL); 3 ranks go on (--min-np 2)",
-        f"tfdistrun: rank 3 ({_host()}) ended with exit code 3; 2 ranks go on (--min-np 2)",
+        f"tfdistrun: rank 1 ({_host()}) was killed by signal 9 (SIGKILL); 3 ranks continue (--min-np 2)",
+        f"tfdistrun: rank 3 ({_host()}) ended with exit code 3; 2 ranks continue (--min-np 2)",
     ]
-    assert "ended well on 2 of 4 ranks; lost: rank 1 " in done.stderr
+    assert "succeeded on 2 of 4 ranks; lost: rank 1 " in done.stderr
 
 
 def test_what_the_lost_rank_has_started_is_ended(launch: Any, wait_until: Any) -> None:
@@ -130,8 +130,8 @@ def test_too_few_are_left(launch: Any) -> None:
     done = launch.run("-np", "3", "--min-np", "2", "python", "rank.py", "0=be_killed", "2=exit_with_a_code")
     assert done.code == 3
     assert (
-        f"tfdistrun: rank 2 on {_host()} failed: exit code 3; the job could not go on without it, since only 1 rank "
-        f"was left (--min-np 2)\nrank 0 ({_host()}): killed by signal 9 (SIGKILL), survived by 2 ranks\n"
+        f"tfdistrun: rank 2 on {_host()} failed: exit code 3; the job could not continue without it, since only 1 rank "
+        f"was left (--min-np 2)\nrank 0 ({_host()}): killed by signal 9 (SIGKILL), 2 ranks continued\n"
     ) in done.stderr
 
 
@@ -145,8 +145,8 @@ def test_ranks_that_do_not_go_on_end_the_job(launch: Any) -> None:
     )
     done = launch.run("-np", "3", "--elastic", "python", "rank.py")
     first, second, *_ = done.stderr[done.stderr.index(" failed: exit code 5; ") :].splitlines()
-    assert first.endswith("the job could not go on without it, since no rank was left")
-    assert second == f"rank 1 ({_host()}): killed by signal 9 (SIGKILL), survived by 2 ranks"
+    assert first.endswith("the job could not continue without it, since no rank was left")
+    assert second == f"rank 1 ({_host()}): killed by signal 9 (SIGKILL), 2 ranks continued"
     assert done.code == 5
 
 
@@ -160,8 +160,8 @@ def test_failure_after_a_rank_has_ended_well(launch: Any) -> None:
     )
     done = launch.run("-np", "3", "--elastic", "python", "rank.py")
     assert done.code == 6
-    assert "since others had ended well before" in done.stderr
-    assert "go on (--min-np" not in done.stderr
+    assert "since other ranks had already finished" in done.stderr
+    assert "continue (--min-np" not in done.stderr
 
 
 @pytest.mark.parametrize("victim", [0, 2])
@@ -190,7 +190,7 @@ def test_ranks_of_tfdist_join_by_init(launch: Any) -> None:
     )
     done = launch.run("-np", "2", "--elastic", "python", "rank.py")
     assert done.code == 0, done.stderr
-    assert f"tfdistrun: rank 1 ({_host()}) was killed by signal 9 (SIGKILL); 1 rank goes on" in done.stderr
+    assert f"tfdistrun: rank 1 ({_host()}) was killed by signal 9 (SIGKILL); 1 rank continues" in done.stderr
 
 
 def test_failure_before_all_have_started(launch: Any) -> None:
@@ -238,7 +238,7 @@ def test_ranks_on_several_hosts(launch: Any, agent: Any) -> None:
     )
     assert done.code == 0, done.stderr
     assert _went_on(launch, 0, 1, 3)
-    assert "rank 2 (nodeb) was killed by signal 9 (SIGKILL); 3 ranks go on" in done.stderr
+    assert "rank 2 (nodeb) was killed by signal 9 (SIGKILL); 3 ranks continue" in done.stderr
 
 
 def test_mpi_without_ulfm(launch: Any, tmp_path: Path) -> None:

@@ -43,5 +43,5 @@ def test_host_that_refuses(launch: Any, agent: Any) -> None:
     launch.script("pass")
     done = launch.end(agent.start(launch, "-np", "3", "-H", "nodea:2,refused:1", "python", "rank.py"))
     assert done.code == 1
-    assert "tfdistrun: mpirun ended before all ranks did: host refused cannot be reached by ssh\n" in done.stderr
+    assert "tfdistrun: mpirun exited before all ranks did: host refused cannot be reached by ssh\n" in done.stderr
     assert done.stderr.endswith("ends with: ssh: connect to host refused port 22: Connection refused\n")

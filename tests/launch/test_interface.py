@@ -19,7 +19,9 @@ def test_network_that_all_hosts_share(machines: Machines, launch: Any) -> None:
     done = launch.end(machines.start(launch, "--verbose", network=()))
     assert done.code == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 4 10.77.0.0/24" for rank in range(2)]
-    assert "tfdistrun: network between the hosts: 10.77.0.0/24; --network-interfaces names another\n" in done.stderr
+    assert (
+        "tfdistrun: network between the hosts: 10.77.0.0/24; choose another with --network-interfaces\n" in done.stderr
+    )
 
 
 def test_interface_that_is_named(machines: Machines, launch: Any) -> None:

@@ -33,7 +33,7 @@ def test_host_without_network(machines: Machines, launch: Any, running: Any, wai
     assert (
         f"host {SECOND} with rank 1 was lost: it has not answered for {HOST_TIMEOUT_S} s (TFDIST_HOST_TIMEOUT)\n"
         "  rank  host       outcome\n"
-        f"  0     {FIRST}  ended by tfdistrun after host {SECOND} was lost\n"
+        f"  0     {FIRST}  terminated by tfdistrun after host {SECOND} was lost\n"
         f"  1     {SECOND}  lost with its host\n"
         f"next: check whether host {SECOND} is up and on the network"
     ) in done.stderr
@@ -62,7 +62,7 @@ def test_killed_host(machines: Machines, launch: Any, running: Any, wait_until: 
     assert done.code == 1, done.stderr
     assert done.seconds < BOUND_S
     assert f"host {SECOND} with rank 1 was lost: it closed its connection without a record\n" in done.stderr
-    assert f"{FIRST}  ended by tfdistrun after host {SECOND} was lost\n" in done.stderr
+    assert f"{FIRST}  terminated by tfdistrun after host {SECOND} was lost\n" in done.stderr
     assert "[mpirun]" not in done.stderr, "the summary says it all"
     machines.wait_for_end(wait_until, FIRST, SECOND)
 
@@ -77,7 +77,7 @@ def test_launcher_without_network(machines: Machines, launch: Any, running: Any,
     assert done.seconds < BOUND_S
     for rank, address in enumerate((FIRST, SECOND)):
         assert f"host {address} with rank {rank} was lost: it has not answered for {HOST_TIMEOUT_S} s" in done.stderr
-    assert "next: all other hosts were lost together: check the network of this machine" in done.stderr
+    assert "next: all other hosts were lost at the same time: check the network of this machine" in done.stderr
     machines.wait_for_end(wait_until, FIRST, SECOND)
 
 
@@ -108,7 +108,7 @@ def test_rank_fails_and_another_host_does_not_answer(machines: Machines, launch:
     done = launch.end(job)
     assert done.code == 6, done.stderr
     assert f"rank 0 on {FIRST} failed first: exit code 6" in done.stderr
-    assert f"{SECOND}  did not answer any more after rank 0 failed" in done.stderr
+    assert f"{SECOND}  no longer answered after rank 0 failed" in done.stderr
     machines.signal(SECOND, signal.SIGCONT)
     machines.wait_for_end(wait_until, FIRST, SECOND)
 
@@ -161,7 +161,7 @@ def test_elastic_job_goes_on_from_its_commits_without_the_host(
     assert done.code == 0, done.stderr
     left = FIRST if lost == SECOND else SECOND
     assert f"host {lost} with rank {0 if lost == FIRST else 1} was lost: " in done.stderr
-    assert f"; 1 rank starts anew on {left}:1\n" in done.stderr
+    assert f"; restarting with 1 rank on {left}:1\n" in done.stderr
     assert "[0] counts from 20 with 1" in done.stdout
     assert machines.memory(left) == []
     if how == "freeze":

@@ -17,7 +17,7 @@ from tfdist.launch.run.console import READER_S
 
 # Each rank writes more than its window and the pipes hold, and less than its supervisor keeps.
 FLOOD = "for number in range(250): sys.stdout.write(str(rank) * 9999 + '\\n')\nsys.stdout.flush()\n"
-LOST = r"the reader of stdout took nothing for 2 s after the end of the job: \d{7} bytes are lost; --output-filename"
+LOST = r"the reader of stdout read nothing for 2 s after the end of the job: \d{7} bytes are lost; --output-filename"
 
 
 def _start(launch: Any, redirections: str, *words: str) -> subprocess.Popen[str]:
@@ -94,7 +94,7 @@ def test_job_hears_signals_though_nobody_reads(launch: Any, wait_until: Any) -> 
     unread.job.send_signal(signal.SIGTERM)
     done = launch.end(unread.job)
     assert (done.code, done.seconds < 10) == (143, True), done.stderr
-    assert "ended by tfdistrun after SIGTERM" in done.stderr
+    assert "terminated by tfdistrun after SIGTERM" in done.stderr
     assert "did not answer" not in done.stderr
     unread.read()
 
@@ -128,7 +128,7 @@ def test_reader_that_goes_away_ends_no_job(launch: Any) -> None:
     done = launch.end(unread.job)
     assert done.code == 1
     assert len(launch.files("end*")) == 2
-    assert done.stderr.count("nobody reads stdout any more: the job continues") == 1
+    assert done.stderr.count("stdout was closed by its reader: the job continues") == 1
 
 
 def test_bytes_that_are_no_text(launch: Any) -> None:

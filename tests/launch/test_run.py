@@ -184,9 +184,7 @@ class TestFailures:
                 os.kill(os.getpid(), signal.SIGKILL)
             tfdist.barrier()
 
-        with pytest.raises(
-            RankError, match=r"rank 1 of 3 on [\s\S]* before the function had returned.*\n.*SIGKILL"
-        ) as e:
+        with pytest.raises(RankError, match=r"rank 1 of 3 on [\s\S]* before the function returned.*\n.*SIGKILL") as e:
             tfdist.run(die, num_proc=3)
         assert e.value.rank == 1
 
@@ -197,7 +195,7 @@ class TestFailures:
         assert caught.value.rank == 1
 
     def test_process_ended_by_the_function(self) -> None:
-        with pytest.raises(RankError, match=r"rank 0 of 2 on .* ended with exit code 0 before the function returned"):
+        with pytest.raises(RankError, match=r"rank 0 of 2 on .* exited with code 0 before the function returned"):
             tfdist.run(lambda: os._exit(0) if rank() == 0 else stay(), num_proc=2)
 
     def test_process_that_fails_after_the_result(self) -> None:
@@ -205,7 +203,7 @@ class TestFailures:
             atexit.register(os._exit, 5)
             return 0
 
-        with pytest.raises(RankError, match=r"rank 0 of 1 on .* after the function had returned\.\n.*exit code 5"):
+        with pytest.raises(RankError, match=r"rank 0 of 1 on .* after the function returned\.\n.*exit code 5"):
             tfdist.run(late)
 
     def test_result_that_cannot_be_pickled(self) -> None:
@@ -224,7 +222,7 @@ class TestFailures:
             tfdist.run(only_here.function)
 
     def test_rank_starts_no_job(self) -> None:
-        with pytest.raises(ConfigError, match="cannot be called on a rank of another one") as caught:
+        with pytest.raises(ConfigError, match="cannot be called on a rank of a running job") as caught:
             tfdist.run(lambda: tfdist.run(rank))
         assert isinstance(caught.value.__cause__, RankError)
 
@@ -242,8 +240,8 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("given", "text"),
         [
-            ({"hosts": "localhost:2", "num_proc": 3}, "num_proc=3 asks for more than the 2 slots of localhost:2"),
-            ({"hosts": "localhost", "hostfile": "x"}, "hosts and hostfile exclude each other"),
+            ({"hosts": "localhost:2", "num_proc": 3}, "num_proc=3 exceeds the 2 slots of localhost:2"),
+            ({"hosts": "localhost", "hostfile": "x"}, "hosts and hostfile cannot be combined"),
             ({"hosts": "a:0"}, "hosts=a:0: '0' is not a number of slots"),
             ({"hostfile": "no-such"}, "hostfile no-such cannot be read"),
             ({"start_timeout": 0}, "argument start_timeout: '0' is not a number of seconds"),
@@ -280,5 +278,5 @@ class TestOutput:
         tfdist.run(lambda: print("out"), output_filename=tmp_path / "logs", use_gloo=True, verbose=True)
         assert (tmp_path / "logs/rank.0/stdout").read_text() == "out\n"
         said = capfd.readouterr().err
-        assert "tfdistrun: use_gloo does nothing here" in said
+        assert "tfdistrun: use_gloo has no effect" in said
         assert "mpirun -np 1 " in said

@@ -214,6 +214,6 @@ def test_host_that_does_not_answer(launch: Any, agent: Any) -> None:
     text = "tfdist.run(rank, num_proc=2, hosts='nodea:1,lost:1', start_timeout=2, **where)"
     done = launch.end(_start_on_hosts(launch, agent, text))
     assert done.code == 1
-    assert "RankError: rank was ended:" in done.stderr
+    assert "RankError: rank did not finish:" in done.stderr
     assert "not all ranks started in time: host lost cannot be reached by ssh" in done.stderr
     assert "ends with: ssh: connect to host lost port 22: No route to host" in done.stderr

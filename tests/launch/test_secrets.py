@@ -77,7 +77,7 @@ def test_secrets_stay_secret(
     (launch.folder / "go").touch()
     done = launch.end(job)
     assert done.code == 0, done.stderr
-    assert "tfdistrun: runs " in done.stderr
+    assert "tfdistrun: running " in done.stderr
     assert ("-x TFDIST_USER_TOKEN" in done.stderr) is (hosts == "two hosts")
     assert shown == []
     assert written == []

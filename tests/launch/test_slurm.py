@@ -30,7 +30,7 @@ print("rank", tfdist.rank(), "of", tfdist.size(), "on", os.environ["SLURM_JOB_NO
 """
 # As the machine is: whether Slurm's plugin for PMIx fits the MPI is found by a trial.
 CHOICE = re.compile(
-    r"tfdistrun: (?:(mpirun) starts the ranks: not by srun: \S.*|(srun) starts the ranks: a trial went well)\n"
+    r"tfdistrun: (?:(mpirun) starts the ranks: not srun: \S.*|(srun) starts the ranks: a trial succeeded)\n"
 )
 
 
@@ -59,7 +59,7 @@ def _check_choice(said: str, slurm: Slurm) -> None:
     found = CHOICE.search(said)
     assert found is not None, said
     starter = found[1] or found[2]
-    assert re.search(rf"tfdistrun: runs .*/{starter} ", said), said
+    assert re.search(rf"tfdistrun: running .*/{starter} ", said), said
     assert f"tfdistrun: 2 ranks on hosts of the allocation {slurm.name}:2, from Slurm's SLURM_JOB_NODELIST" in said
 
 
@@ -102,4 +102,4 @@ def test_failure_ends_the_job_with_its_status(launch: Any, slurm: Slurm, wait_un
 def test_more_ranks_than_were_given(launch: Any, slurm: Slurm) -> None:
     done = _run(launch, slurm, "salloc", "-n1", *TFDISTRUN, "-np", "2", "true")
     assert done.code == 2
-    assert f"-np 2 asks for more than the 1 slots of {slurm.name}:1, from Slurm's" in done.stderr
+    assert f"-np 2 exceeds the 1 slots of {slurm.name}:1, from Slurm's" in done.stderr

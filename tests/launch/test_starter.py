@@ -64,7 +64,7 @@ def test_ranks_are_told_their_place(launch: Any, name: str) -> None:
     assert done.code == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
     assert [json.loads(line[4:]) for line in lines] == [[str(rank), "2", str(rank), "2"] for rank in range(2)]
-    assert f"tfdistrun: {name} starts the ranks: an option says so\n" in done.stderr
+    assert f"tfdistrun: {name} starts the ranks: chosen by an option\n" in done.stderr
     assert "tfdistrun: 2 ranks on hosts of the allocation localhost:2, from " in done.stderr
     assert (launch.folder / "words").read_text() in done.stderr
 
@@ -83,6 +83,6 @@ def test_starter_that_fails(launch: Any) -> None:
     variables = JOBS["jsrun"] | {"PATH": f"{launch.folder}:{launch.environment()['PATH']}"}
     done = launch.run("--jsrun", "true", variables=variables)
     assert done.code == 1
-    assert "[jsrun] jsrun: no resources\ntfdistrun: jsrun ended before all ranks did\n" in done.stderr
+    assert "[jsrun] jsrun: no resources\ntfdistrun: jsrun exited before all ranks did\n" in done.stderr
     assert "jsrun's exit status was 4" in done.stderr
     assert "ssh" not in done.stderr

@@ -88,7 +88,7 @@ def test_strangers_change_nothing(launch: Any, wait_until: Any) -> None:
     assert answers == {b""}
     assert done.code == 0, done.stderr
     assert done.stdout == ""
-    assert "rank 1 (" in done.stderr and "was killed by signal 9 (SIGKILL); 2 ranks go on" in done.stderr
+    assert "rank 1 (" in done.stderr and "was killed by signal 9 (SIGKILL); 2 ranks continue" in done.stderr
     assert done.stderr.count("refused a connection") == 1
     assert "lie" not in done.stderr
     assert "anew" not in done.stderr

@@ -137,7 +137,7 @@ def test_key_is_on_no_command_line_and_in_no_child(launch: Any, wait_until: Any)
 def test_verbose_says_what_it_runs(launch: Any, wait_until: Any) -> None:
     """To the word, with the variables that are set for it."""
     done, running, environments = _looked_at(launch, wait_until)
-    words = shlex.split(done.stderr.partition("tfdistrun: runs ")[2].partition("\n")[0])
+    words = shlex.split(done.stderr.partition("tfdistrun: running ")[2].partition("\n")[0])
     settings = dict(word.split("=", 1) for word in words if re.match(r"[A-Z]\w*=", word))
     (pid,) = (pid for pid, command in running.items() if command.split(" ") == [*words[len(settings) :], ""])
     assert settings

@@ -116,9 +116,9 @@ def test_misspelled_variables_are_told_with_what_was_meant():
         "FUSION_TRESHOLD": "5",
     }
     assert config.misspelled(given) == [
-        "TFDIST_FUSION_TRESHOLD is no variable of tfdist and is ignored; did you mean TFDIST_FUSION_THRESHOLD?",
-        "TFDIST_TIMELINE_FILENAME is no variable of tfdist and is ignored; did you mean TFDIST_TIMELINE?",
-        "TFDIST_TIMELNE is no variable of tfdist and is ignored; did you mean TFDIST_TIMELINE?",
+        "TFDIST_FUSION_TRESHOLD is not a tfdist variable and is ignored; did you mean TFDIST_FUSION_THRESHOLD?",
+        "TFDIST_TIMELINE_FILENAME is not a tfdist variable and is ignored; did you mean TFDIST_TIMELINE?",
+        "TFDIST_TIMELNE is not a tfdist variable and is ignored; did you mean TFDIST_TIMELINE?",
     ]
 
 

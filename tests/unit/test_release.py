@@ -108,7 +108,7 @@ def test_a_tree_with_changes_is_refused(release):
     (release.root / "forgotten.py").write_text("")
     done, calls = release(NAME)
     assert (done.returncode, calls) == (1, [])
-    assert "the working tree is not what the tag says; commit or remove: ?? forgotten.py" in done.stderr
+    assert "the working tree differs from the tag; commit or remove: ?? forgotten.py" in done.stderr
 
 
 def test_a_tag_that_is_not_the_version_is_refused(release):
@@ -116,7 +116,7 @@ def test_a_tag_that_is_not_the_version_is_refused(release):
     release.commit("a version")
     done, calls = release(NAME)
     assert (done.returncode, calls) == (1, [])
-    assert "the version in pyproject.toml is 1.3.0, and HEAD has the tags ''; expected v1.3.0" in done.stderr
+    assert "the version in pyproject.toml is 1.3.0, but HEAD has the tags ''; expected v1.3.0" in done.stderr
     release.git("tag", "v1.3.1")
     assert "HEAD has the tags 'v1.3.1'" in release("--dry-run", NAME)[0].stderr
     release.git("tag", "v1.3.0")  # beside the other
@@ -153,11 +153,11 @@ def test_a_version_that_is_published_stays_as_it_is(release):
     (release.trace / "published").write_text(f"{NAME}:1.2.3-cuda\n")
     done, calls = release(NAME)
     assert (done.returncode, calls) == (1, [])
-    assert f"{NAME}:1.2.3-cuda is published already" in done.stderr
+    assert f"{NAME}:1.2.3-cuda is already published" in done.stderr
 
 
 @pytest.mark.parametrize("words", [(), (NAME, "more"), ("--push", NAME), ("Team/tfdist",), ("a b",), ("",)])
 def test_other_words_are_refused(release, words):
     done, calls = release(*words)
     assert (done.returncode, calls) == (1, [])
-    assert "expected where the images go" in done.stderr
+    assert "expected the target of the images" in done.stderr

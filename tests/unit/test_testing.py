@@ -202,7 +202,7 @@ class TestNames:
 
     def test_rank_of_another_job_is_refused(self, monkeypatch):
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-        with pytest.raises(ConfigError, match="rank of another one"):
+        with pytest.raises(ConfigError, match="rank of a running job"):
             run_ranks(2, add_one, 1)
 
 

@@ -1,4 +1,4 @@
-"""`python -m tfdist.command`: the tfdist command where its console script is not on PATH."""
+"""`python -m tfdist.command`: the tfdist command, if its console script is not on PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door of the `tfdist` command: the table of its subcommands and the way to one of them. It knows no options."""
+"""Entry point of the `tfdist` command: the table of subcommands, and the dispatch to one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdist.system.terminal import descriptor
 
 USAGE_ERROR = 2
 BUILD_ERROR = 1
-# As of a program that the signal has ended: whoever read the output, as `head` does, has had enough.
+# As if killed by the signal: the reader of the output, such as `head`, has closed it.
 UNREAD = 128 + signal.SIGPIPE
 
 
@@ -31,17 +31,21 @@ class Command:
 
 
 COMMANDS = {
-    "doctor": Command("tfdist.command.doctor.command", "say what works here, what does not, and what to do about it"),
-    "data-service": Command("tfdist.data_service.command", "run preprocessing on other processes and machines"),
-    "bench": Command("tfdist.command.bench.command", "time collectives and training steps, predict them on clusters"),
-    "timeline": Command("tfdist.command.timeline.command", "merge and sum up what the ranks of a job recorded"),
-    "chaos": Command("tfdist.command.chaos.command", "run a job and kill its ranks, to see whether it survives"),
-    "image": Command("tfdist.command.image.command", "build container images, of releases that go together"),
+    "doctor": Command(
+        "tfdist.command.doctor.command", "check what works on this machine, what does not, and how to fix it"
+    ),
+    "data-service": Command(
+        "tfdist.data_service.command", "run preprocessing in other processes and on other machines"
+    ),
+    "bench": Command("tfdist.command.bench.command", "time collectives and training steps, predict scaling"),
+    "timeline": Command("tfdist.command.timeline.command", "merge and summarize the recordings of a job's ranks"),
+    "chaos": Command("tfdist.command.chaos.command", "run a job and kill its ranks, to test its fault tolerance"),
+    "image": Command("tfdist.command.image.command", "build container images from compatible releases"),
 }
 
 
 def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
-    """Entry point of the console script `tfdist`. Only the module of the subcommand that is asked for is imported."""
+    """Entry point of the console script `tfdist`. Imports only the module of the requested subcommand."""
     descriptor.open_streams()
     home.fill()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -65,7 +69,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
     except BrokenPipeError:
         if not _is_unread():
             raise
-        # What is left would be tried again at the end of the process.
+        # Otherwise Python would try to flush the rest again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except ConfigError as error:
@@ -77,7 +81,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
 
 
 def _is_unread() -> bool:
-    """Whether it is the output that nobody reads, and no connection of the subcommand."""
+    """Whether our output was closed by its reader, as opposed to a connection of the subcommand."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     return any(events & select.POLLERR for _, events in output.poll(0))

@@ -1,1 +1,1 @@
-"""The tfdistrun command: starts, supervises and ends the ranks of a job. It never imports TensorFlow."""
+"""The tfdistrun command: starts, supervises and terminates the ranks of a job. It never imports TensorFlow."""

@@ -1,4 +1,4 @@
-"""`python -m tfdist.launch`: the tfdistrun command where its console script is not on PATH."""
+"""`python -m tfdist.launch`: the tfdistrun command, if its console script is not on PATH."""
 
 from __future__ import annotations
 

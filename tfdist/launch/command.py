@@ -1,4 +1,4 @@
-"""The `tfdistrun` command from its arguments to its exit status. What happens in between is planned here, not done."""
+"""The `tfdistrun` command: parses arguments, plans the job and returns its exit status. The launcher runs the job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tfdist.system.terminal import descriptor
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
-# By its name, not imported: it belongs to the command `tfdist`, which sees the launcher.
+# By name, not imported: it belongs to the command `tfdist`, which may import the launcher but not vice versa.
 _BUILD_CHECK = (sys.executable, "-m", "tfdist.command.doctor.build_check")
 
 
@@ -71,10 +71,13 @@ def _allocation(wanted: str | None) -> Allocation | None:
 def prepare(
     argv: Sequence[str], call: Call | None = None, spell: Callable[[str], str] = str
 ) -> tuple[Launcher, Console]:
-    """All that comes before the first process: a launcher that is ready to run, and its console. Raises ConfigError.
+    """Does everything up to the first process: returns a launcher that is ready to run, and its console.
 
-    Without hosts among its words it runs on this machine, whatever job of a cluster that is in. `spell` puts what the
-    launcher says in the words of whoever calls.
+    If no option names hosts, the job runs on this machine, even inside a cluster job. `spell` translates the launcher's
+    messages into the caller's terms.
+
+    Raises:
+        ConfigError: If an option cannot be used.
     """
     home.fill()
     plan, console = _prepare(*option.parse(argv), spell)
@@ -123,7 +126,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         The plan, and lines to show.
 
     Raises:
-        ConfigError: For whatever would make the job fail to start.
+        ConfigError: If the job could not start.
     """
     environment = _without_job(environment)
     environment |= _variables(known, environment)
@@ -136,8 +139,8 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     everywhere = program.resolve(command, check_files=len(elsewhere) < len(hosts))
     if known.data_workers and elsewhere:
         raise ConfigError(
-            "--data-workers serves ranks of this machine, and others are to run elsewhere. Start a service of its own "
-            "(tfdist data-service --help) and name it by TFDIST_DATA_SERVICE=HOST:PORT"
+            "--data-workers serves only ranks on this machine, but some ranks run on other hosts. Start a separate "
+            "data service (tfdist data-service --help) and set TFDIST_DATA_SERVICE=HOST:PORT"
         )
     notes = interface.check(known.network_interfaces, local=not elsewhere)
     cores = core.available()
@@ -185,34 +188,34 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
 
 
 def _without_job(environment: dict[str, str]) -> dict[str, str]:
-    """Without what says that this process belongs to a job: one that a rank starts is a job of its own, not elastic."""
+    """Without the variables that mark this process as part of a job: a job started by a rank is a separate one."""
     inherited = ("TFDIST_ELASTIC", member.BACKUP_VARIABLE)
     environment = {name: value for name, value in environment.items() if name not in inherited}
     return ancestry.without_rank(environment) if ancestry.origin(environment) else environment
 
 
 def _choices(known: Namespace, call: Starter, why: str) -> list[str]:
-    """What was chosen for the user, a line each."""
+    """What was chosen on the user's behalf, one line each."""
     chosen = [f"{call.name} starts the ranks: {why}"] if why else []
     if known.allocation is not None:
         chosen.append(f"{call.processes} ranks on hosts of the allocation {known.allocation}")
     if not call.local and not call.interfaces:
-        between = "as MPI's own settings say" if call.network is None else call.network or "all but bridges"
-        chosen.append(f"network between the hosts: {between}; --network-interfaces names another")
+        between = "as configured in MPI" if call.network is None else call.network or "all except bridges"
+        chosen.append(f"network between the hosts: {between}; choose another with --network-interfaces")
     return chosen
 
 
 def _shortage(known: Namespace, hosts: tuple[host.Host, ...]) -> str:
     ranks = sum(each.slots for each in hosts)
     return (
-        f"note: {ranks} rank{' starts' if ranks == 1 else 's start'} instead of -np {known.num_proc}: "
-        f"--host-discovery-script has found no more slots ({', '.join(map(str, hosts))}), and --min-np "
-        f"{option.least(known)} is enough; more start when it finds some"
+        f"note: starting {ranks} rank{'s' * (ranks != 1)} instead of -np {known.num_proc}: "
+        f"--host-discovery-script found no more slots ({', '.join(map(str, hosts))}). --min-np "
+        f"{option.least(known)} allows this; more ranks start when it finds more slots"
     )
 
 
 def _variables(known: Namespace, environment: dict[str, str]) -> dict[str, str]:
-    """What options set in an environment. --autotune says that something is tuned; the environment may allow more."""
+    """The environment variables that options set. --autotune enables tuning; the environment may allow more."""
     quiet = not known.verbose or config.is_set("log_level", environment)
     values = {} if quiet else {config.variable("log_level"): "info"}
     values |= option.variables(known)
@@ -224,28 +227,26 @@ def _variables(known: Namespace, environment: dict[str, str]) -> dict[str, str]:
 
 def _check_timeline(known: Namespace, settings: config.Config) -> None:
     if known.timeline_mark_cycles and not settings.timeline:
-        raise ConfigError(
-            "--timeline-mark-cycles is about a timeline, and there is none; give --timeline-filename FILE"
-        )
+        raise ConfigError("--timeline-mark-cycles needs a timeline; add --timeline-filename FILE")
 
 
 def _check_autotune(known: Namespace, settings: config.Config, least: int | None) -> None:
     if known.autotune_log_file is not None and settings.autotune == "0":
-        raise ConfigError("--autotune-log-file is about autotuning, and nothing is tuned; give --autotune as well")
+        raise ConfigError("--autotune-log-file needs autotuning; add --autotune")
     if least is not None and settings.autotune != "0":
         raise ConfigError(
-            "--autotune needs the same ranks from begin to end, and an elastic job may lose some. Tune a job without "
-            "--elastic, and set what it finds; or set TFDIST_AUTOTUNE=0"
+            "--autotune needs the same ranks from start to finish, but an elastic job may lose some. Tune a job "
+            "without --elastic and use the settings it finds, or set TFDIST_AUTOTUNE=0"
         )
 
 
 def _backup(given: str, here: bool) -> str:
-    """The path of the folder, which is made where ranks run on this machine."""
+    """The path of the folder, which is created if ranks run on this machine."""
     folder = local_path(given, "--backup-dir").absolute()
     try:
-        reason = _why_no_backup(folder, here) if given else "it is no folder"
+        reason = _why_no_backup(folder, here) if given else "not a folder"
     except OSError as error:
-        reason = f"nothing can be written there: {error}. Take a folder of your own, on a disk that all hosts share"
+        reason = f"cannot be written: {error}. Use a folder of your own, on a disk that all hosts share"
     if reason:
         raise ConfigError(f"--backup-dir {given}: {reason}")
     return str(folder)
@@ -253,9 +254,9 @@ def _backup(given: str, here: bool) -> str:
 
 def _why_no_backup(folder: Path, here: bool) -> str:
     if folder.exists() and not folder.is_dir():
-        return "it is no folder"
+        return "not a folder"
     if folder.exists() and not commit_file.is_private(folder, 0o022):
-        return "what is there can run code, so only you may write to it: chmod go-w, or take a folder of your own"
+        return "commits can run code, so only you may have write access: chmod go-w, or use a folder of your own"
     if here:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -263,7 +264,7 @@ def _why_no_backup(folder: Path, here: bool) -> str:
 
 
 def _hosts(known: Namespace) -> tuple[host.Host, ...]:
-    """The hosts that are used at first, with the slots that are."""
+    """The hosts used at the start, with the slots used on each."""
     offered = _offered(known)
     slots = sum(item.slots for item in offered)
     fewest = option.least(known)
@@ -272,8 +273,8 @@ def _hosts(known: Namespace) -> tuple[host.Host, ...]:
     )
     if known.allocation is not None and wanted > slots:
         raise ConfigError(
-            f"-np {wanted} asks for more than the {slots} slots of {known.allocation}. Ask {known.allocation.manager} "
-            "for more tasks, leave -np out to take all, or name hosts by -H host:slots"
+            f"-np {wanted} exceeds the {slots} slots of {known.allocation}. Request more tasks from "
+            f"{known.allocation.manager}, omit -np to use all slots, or name hosts with -H host:slots"
         )
     return host.used(offered, wanted)
 
@@ -295,7 +296,7 @@ def _discovered(known: Namespace) -> tuple[host.Host, ...]:
 
 
 def _say(text: str) -> None:
-    """Before there is a console."""
+    """Prints a message before the console exists."""
     print(f"tfdistrun: {text}", file=sys.stderr)
 
 
@@ -313,5 +314,5 @@ def _offered(known: Namespace) -> tuple[host.Host, ...]:
     if known.allocation is not None:
         hosts: tuple[host.Host, ...] = known.allocation.hosts
         return hosts
-    # Without a list of hosts there are no slots to exceed: this machine takes as many ranks as are asked for.
+    # Without a list of hosts there is no slot limit: this machine runs as many ranks as -np asks for.
     return (host.Host("localhost", known.num_proc),)

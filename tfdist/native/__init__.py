@@ -1,1 +1,1 @@
-"""What tfdist stands on: the shared library, GPUs, knobs of the engine, Keras. It runs no collective."""
+"""The foundations of tfdist: the shared library, GPUs, tuning knobs, private names of Keras."""

@@ -1,4 +1,4 @@
-"""GPUs as far as Python deals with them: which one a rank takes, and where the libraries are that the engine loads."""
+"""Pins each rank to a GPU, and finds the GPU libraries that the engine loads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdist import config
 from tfdist.config import Config
 from tfdist.errors import ConfigError
 
-# Packages of the CUDA that TensorFlow uses, and the file of each that is wanted.
+# The package of each library for TensorFlow's CUDA version, and its file.
 NCCL = ("nvidia-nccl-cu12", "libnccl.so.2")
 NVRTC = ("nvidia-cuda-nvrtc-cu12", "libnvrtc.so.12")
 NVTX = ("nvidia-nvtx-cu12", "libnvtx3interop.so.1")
@@ -22,7 +22,7 @@ _DRIVER = "libcuda.so.1"
 
 
 def has_driver() -> bool:
-    """Whether NVIDIA's driver is here, and there may be GPUs; starts nothing of it."""
+    """Whether the NVIDIA driver is installed, so there may be GPUs; does not initialise it."""
     try:
         ctypes.CDLL(_DRIVER)
     except OSError:
@@ -31,26 +31,26 @@ def has_driver() -> bool:
 
 
 def take_early(changes: list[str]) -> None:
-    """Takes the GPU of a process that a launcher started, before the script makes its first tensor.
+    """Pins the GPU of a process that a launcher started, before the script creates its first tensor.
 
-    Says nothing where it cannot: `init` tries again and tells.
+    Fails silently: `init` tries again, and reports the error.
 
     Args:
-        changes: Gets a phrase if there was one to take.
+        changes: A phrase is appended if a GPU was pinned.
     """
     with contextlib.suppress(ConfigError, ImportError):
-        place = config.launcher_local_place(os.environ)  # also what a rank starts takes its GPU
+        place = config.launcher_local_place(os.environ)  # child processes of a rank use its GPU too
         if place is None or not config.started_by_launcher(os.environ):
             return
         if config.read().pin_gpus and has_driver():
             import tensorflow as tf
 
             if chosen := pin(tf.config, *place):
-                changes.append(f"TensorFlow sees {chosen} alone")
+                changes.append(f"TensorFlow sees only {chosen}")
 
 
 def nccl_libraries(settings: Config) -> list[str]:
-    """Where to look for NCCL, best first: what is set is looked for nowhere else."""
+    """Where to look for NCCL, best first. If a path is set, only that path."""
     return [settings.nccl_library] if settings.nccl_library else _installed(*NCCL)
 
 
@@ -60,12 +60,12 @@ def nvrtc_libraries(settings: Config) -> list[str]:
 
 
 def nvtx_libraries() -> list[str]:
-    """Where to look for NVTX, which tells NVIDIA's profilers of collectives, as `nccl_libraries`."""
+    """Where to look for NVTX, which shows collectives in NVIDIA's profilers, as `nccl_libraries`."""
     return _installed(*NVTX)
 
 
 def unseen_by_profiler(environment: Mapping[str, str] | None = None) -> str:
-    """Why the profiler that is attached will see nothing of tfdist; empty where it will, or none is attached."""
+    """Why an attached profiler will not show tfdist's collectives; empty if it will, or none is attached."""
     if "NVTX_INJECTION64_PATH" not in (os.environ if environment is None else environment):
         return ""
     for library in nvtx_libraries():
@@ -79,8 +79,8 @@ def unseen_by_profiler(environment: Mapping[str, str] | None = None) -> str:
 
 
 def _installed(package: str, name: str) -> list[str]:
-    """The file of an installed package, then whatever the loader finds under that name."""
-    from importlib import metadata  # not with `import tfdist`, which comes here: it takes 30 ms
+    """The file in an installed package, then the name itself, for the loader to find."""
+    from importlib import metadata  # takes 30 ms, so not at `import tfdist`
 
     try:
         files = metadata.distribution(package).files or []
@@ -90,22 +90,22 @@ def _installed(package: str, name: str) -> list[str]:
 
 
 def pin(devices: Any, local_rank: int, local_size: int, environment: Mapping[str, str] | None = None) -> str | None:
-    """Leaves one GPU visible to TensorFlow in this process, that of its rank, and lets its memory grow as needed.
+    """Leaves only its rank's GPU visible to TensorFlow in this process, and lets its memory grow as needed.
 
-    Where this process was shown one GPU only, by a cluster manager or by the script, that one is kept; where it was
-    shown none, nothing happens.
+    If this process sees only one GPU, because of a cluster manager or the script, that one is kept; if it sees none,
+    nothing happens.
 
     Args:
         devices: The module `tf.config`.
-        local_rank: This process's number on its host.
-        local_size: How many processes of the job are there.
+        local_rank: This process's local rank.
+        local_size: Number of processes of the job on this host.
         environment: Mapping to read CUDA_VISIBLE_DEVICES from; default `os.environ`.
 
     Returns:
-        The name of the GPU, such as "/physical_device:GPU:1"; None where there is none.
+        The name of the GPU, such as "/physical_device:GPU:1"; None if there is none.
 
     Raises:
-        ConfigError: If there are fewer GPUs than processes, or TensorFlow uses its devices already.
+        ConfigError: If there are fewer GPUs than processes, or TensorFlow already uses its devices.
 
     Example:
 
@@ -122,9 +122,9 @@ def pin(devices: Any, local_rank: int, local_size: int, environment: Mapping[str
     if not restricted and local_size > len(visible):
         raise ConfigError(
             f"{local_size} ranks run on this host, but it has {len(visible)} visible "
-            f"{'GPU' if len(visible) == 1 else 'GPUs'}, and each rank takes one. Start at most {len(visible)} ranks on "
-            "this host (-np, or -H host:slots); or set TFDIST_PIN_GPUS=0 and choose the devices in the script, where "
-            "ranks are to share a GPU or to stay on the CPU."
+            f"{'GPU' if len(visible) == 1 else 'GPUs'}, and each rank needs one. Start at most {len(visible)} ranks on "
+            "this host (-np, or -H host:slots). To let ranks share a GPU or stay on the CPU, set TFDIST_PIN_GPUS=0 "
+            "and choose the devices in the script."
         )
     chosen = visible[0] if restricted else visible[local_rank]
     try:
@@ -132,10 +132,10 @@ def pin(devices: Any, local_rank: int, local_size: int, environment: Mapping[str
             devices.set_visible_devices([chosen], "GPU")
     except RuntimeError as error:
         raise ConfigError(
-            f"rank {local_rank} of this host is to use {chosen.name} alone, but TensorFlow has taken {len(visible)} "
-            f"GPUs already: {error}. Import tfdist (with TFDIST_EARLY=0: call tfdist.init()) before the first tensor, "
-            "tf.data.Dataset or Keras model is made."
+            f"rank {local_rank} of this host must use only {chosen.name}, but TensorFlow already uses {len(visible)} "
+            f"GPUs: {error}. Import tfdist (with TFDIST_EARLY=0: call tfdist.init()) before creating the first tensor, "
+            "tf.data.Dataset or Keras model."
         ) from error
-    with contextlib.suppress(RuntimeError, ValueError):  # in use, or divided by the script: decided before
+    with contextlib.suppress(RuntimeError, ValueError):  # in use, or split by the script: already decided
         devices.experimental.set_memory_growth(chosen, True)
     return str(chosen.name)

@@ -1,4 +1,4 @@
-"""What the processor and the GPU of this process are called."""
+"""The names of the processor and the GPUs of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfdist.native import library
 
 
 def processor(description: Path = Path("/proc/cpuinfo")) -> str:
-    """The model of the processor; its architecture where the system does not tell."""
+    """The model of the processor; its architecture if the model is unknown."""
     try:
         lines = description.read_text().splitlines()
     except OSError:
@@ -25,6 +25,6 @@ def gpus() -> list[Any]:
 
 
 def kind() -> str:
-    """What TensorFlow computes on here: the processor, and the GPUs that it uses."""
+    """The devices TensorFlow computes on: the processor, and the GPUs it uses."""
     details = library.import_tensorflow().config.experimental.get_device_details
     return ", ".join([processor(), *sorted({details(gpu).get("device_name", gpu.name) for gpu in gpus()})])

@@ -1,4 +1,4 @@
-"""Everything that depends on private names of Keras, so that a new release is met in one place."""
+"""Everything that depends on private names of Keras, so that a new release affects only this file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from keras.src.utils import io_utils, python_utils
 
 
 def publish_as(subclass: type, base: type) -> None:
-    """Makes Keras write objects of `subclass` to a file as objects of `base`.
+    """Makes Keras save objects of `subclass` as objects of `base`.
 
-    A model saved during distributed training must load where tfdist is not installed. Keras looks up the public or
+    A model saved during distributed training must load without tfdist installed. Keras looks up the public or
     registered name of a class in these two tables, and finds the weights of a layer in a file by its class's name.
     """
     subclass.__name__ = base.__name__
@@ -34,25 +34,25 @@ def publish_as(subclass: type, base: type) -> None:
 
 
 def learning_rate_of(optimizer: Any) -> Any:
-    """What holds the rate: a `keras.Variable`, a `LearningRateSchedule` or a callable."""
+    """What provides the rate: a `keras.Variable`, a `LearningRateSchedule` or a callable."""
     return inner_optimizer(optimizer)._learning_rate
 
 
 def set_learning_rate_source(optimizer: Any, source: Any) -> None:
-    """Replaces a schedule by another without touching the optimizer's variables."""
+    """Replaces a schedule without touching the optimizer's variables."""
     inner_optimizer(optimizer)._learning_rate = source
 
 
 def inner_optimizer(optimizer: Any) -> Any:
-    """The optimizer that holds rate and slots: the one inside a `LossScaleOptimizer`, else itself."""
+    """The optimizer with the learning rate and the slots: the inner one of a `LossScaleOptimizer`, else itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:
-    """Has every `LossScaleOptimizer` apply what `prepare(optimizer, gradients, variables)` makes of its gradients.
+    """Makes every `LossScaleOptimizer` apply the gradients returned by `prepare(optimizer, gradients, variables)`.
 
-    Keras' `compile` puts one around whatever optimizer it is given, and it does not show itself to the one inside
-    before it has decided by the gradients whether to update.
+    Keras' `compile` may wrap any optimizer in one, which calls the inner optimizer only after it has decided, from the
+    gradients, whether to update.
     """
     kind = keras.optimizers.LossScaleOptimizer
     original = kind.apply
@@ -65,15 +65,15 @@ def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:
 
 
 def accumulators(optimizer: Any) -> list[Any]:
-    """The sums of gradients since the last update; of a rank's own gradients, so they differ by rank."""
+    """The accumulated gradients since the last update. They are a rank's own, so they differ by rank."""
     slots = getattr(inner_optimizer(optimizer), "_accumulated_gradients", [])
     return [slot for slot in slots if slot is not None]
 
 
 def slots(optimizer: Any) -> list[tuple[Any, Any]]:
-    """Pairs of a trainable variable and an optimizer variable that belongs to it, such as its momentum.
+    """Pairs of a trainable variable and one of its optimizer variables, such as its momentum.
 
-    Keras keeps slots in lists in the order of the trainable variables, with None where a variable has none.
+    Keras keeps slots in lists in the order of the trainable variables, with None for a variable without a slot.
     """
     inner = inner_optimizer(optimizer)
     own = {id(variable) for variable in inner.variables}
@@ -93,17 +93,17 @@ def slots(optimizer: Any) -> list[tuple[Any, Any]]:
 
 
 def gradient_weights(layer: Any) -> list[Any]:
-    """A layer's own weights that training changes by gradients only, those that are frozen among them."""
+    """A layer's own weights that only gradients change, including frozen ones."""
     return list(layer._trainable_variables)
 
 
 def variables_in(optimizer: Any) -> list[Any]:
-    """The variables that a built optimizer updates; none before it is built."""
+    """The variables that a built optimizer updates; empty before it is built."""
     return list(getattr(inner_optimizer(optimizer), "_trainable_variables", []))
 
 
 def metrics_reader(model: Any) -> Any:
-    """The method through which `fit` and `evaluate` read metrics at the end of an epoch."""
+    """The method with which `fit` and `evaluate` read metrics at the end of an epoch."""
     return model._get_metrics_result_or_logs
 
 
@@ -113,12 +113,12 @@ def set_metrics_reader(model: Any, reader: Any) -> None:
 
 
 def set_initial_epoch(model: Any, epoch: int) -> None:
-    """The epoch a `fit` that is about to begin starts from."""
+    """The epoch from which a `fit` that is about to begin starts."""
     model._initial_epoch = epoch
 
 
 def callbacks_of_fit(callback: keras.callbacks.Callback) -> list[Any]:
-    """The list that a callback is called from, in its order; empty where somebody else calls it."""
+    """The list of callbacks that contains this callback, in order; empty if something else calls it."""
     for frame, _ in traceback.walk_stack(None):
         caller = frame.f_locals.get("self")
         if isinstance(caller, keras.callbacks.CallbackList) and callback in caller.callbacks:
@@ -127,9 +127,9 @@ def callbacks_of_fit(callback: keras.callbacks.Callback) -> list[Any]:
 
 
 def arguments_of_fit(model: Any) -> Mapping[str, Any]:
-    """What the `fit` of Keras that is running was given, `initial_epoch` as restored; empty where none is."""
+    """The arguments of the running Keras `fit`, with `initial_epoch` as restored; empty if none is running."""
     for frame, _ in traceback.walk_stack(None):
-        # That of the decorator around `fit`: a `validation_split` has replaced the data inside.
+        # The frame of the decorator around `fit`: inside, a `validation_split` has replaced the data.
         names = frame.f_locals if frame.f_code.co_name == "error_handler" else {}
         if getattr(names.get("fn"), "__name__", "") == "fit" and names["args"][0] is model:
             given = inspect.signature(names["fn"]).bind(*names["args"], **names["kwargs"])
@@ -140,13 +140,13 @@ def arguments_of_fit(model: Any) -> Mapping[str, Any]:
 
 
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
-    """The dimensions that a built layer takes its moments over: all but its axis."""
+    """The dimensions over which a built layer computes its moments: all except its axis."""
     axes: list[int] = layer._reduction_axes
     return axes
 
 
 def moments_of_process(layer: keras.layers.BatchNormalization, inputs: Any, mask: Any) -> tuple[Any, Any]:
-    """Mean and variance of a batch as Keras takes them where `synchronized` is False."""
+    """Mean and variance of a batch, as Keras computes them if `synchronized` is False."""
     if mask is None:
         mean, variance = keras.ops.moments(inputs, axes=reduction_axes(layer))
     else:
@@ -155,23 +155,23 @@ def moments_of_process(layer: keras.layers.BatchNormalization, inputs: Any, mask
 
 
 def layers_of(model: keras.Model) -> Iterator[keras.layers.Layer]:
-    """The layers of a model, and of models in it."""
+    """The layers of a model, including those of nested models."""
     yield from model._flatten_layers()
 
 
 def parts_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """The layers that a layer or model holds itself, also in lists and dicts."""
+    """The direct sublayers of a layer or model, including those in lists and dicts."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """The weights of a layer, without those of layers in it."""
+    """The weights of a layer, without those of its sublayers."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def lookup_of(layer: keras.layers.Layer) -> Iterator[tuple[str, Any]]:
-    """What a `StringLookup` or `IntegerLookup` looks up: its terms in their order, without those for masks and for
-    what is unknown, and their weights where it has any.
+    """The vocabulary of a `StringLookup` or `IntegerLookup`: its terms in order, without the mask and OOV tokens, and
+    their weights if it has any.
     """
     keys, values = layer.lookup_table.export() if layer.lookup_table.size() else ((), ())
     terms, places = (values, keys) if layer.invert else (keys, values)
@@ -183,7 +183,7 @@ def lookup_of(layer: keras.layers.Layer) -> Iterator[tuple[str, Any]]:
 
 
 def seed_generators_of(model: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
-    """Those of the layers of a model, and of models in it, each once."""
+    """The seed generators of a model's layers, including nested models, each once."""
     found = (generator for layer in layers_of(model) for generator in layer._seed_generators)
     return list({id(generator): generator for generator in found}.values())
 
@@ -194,10 +194,10 @@ def is_seed_state(variable: Any) -> bool:
 
 
 def global_seed_generator(make: bool) -> keras.random.SeedGenerator | None:
-    """The one that Keras' random functions take without a seed; None if there is none yet and none is to be made."""
+    """The seed generator Keras uses without a seed; None if it does not exist yet and must not be created."""
     found: keras.random.SeedGenerator | None = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
     if found is None and make:
-        # Its seed is drawn from Python's generator, of which scripts may need the same numbers on all ranks.
+        # Its seed is drawn from Python's random generator, whose state scripts may need to be equal on all ranks.
         state = random.getstate()
         found = seed_generator.global_seed_generator()
         random.setstate(state)
@@ -205,9 +205,9 @@ def global_seed_generator(make: bool) -> keras.random.SeedGenerator | None:
 
 
 def layers_with_keras_moments(model: keras.Model) -> Iterator[keras.layers.BatchNormalization]:
-    """The batch normalisations of a model, and of models in it, whose moments nobody has replaced.
+    """The batch normalisations of a model, including nested models, whose moments have not been replaced.
 
-    Keras takes the moments of a training batch by the method `_moments(inputs, mask)`, and by it only.
+    Keras computes the moments of a training batch only with the method `_moments(inputs, mask)`.
     `SyncBatchNormalization` overrides it.
     """
     kind = keras.layers.BatchNormalization
@@ -217,7 +217,7 @@ def layers_with_keras_moments(model: keras.Model) -> Iterator[keras.layers.Batch
 
 
 def set_moments(layer: keras.layers.BatchNormalization, moments: Callable[[Any, Any], Any]) -> None:
-    """Replaces that method on this instance, unseen by what Keras tracks."""
+    """Replaces that method on this instance, without Keras tracking the attribute."""
     vars(layer)["_moments"] = moments
 
 
@@ -227,7 +227,7 @@ def reset_moments(layer: keras.layers.BatchNormalization) -> None:
 
 
 def print_message(message: str) -> None:
-    """Prints as Keras does, and so is silent where Keras is."""
+    """Prints like Keras, and is silent if Keras is."""
     io_utils.print_msg(message)
 
 
@@ -237,10 +237,10 @@ def has_call(model: keras.Model) -> bool:
 
 
 def has_own_train_step(model: keras.Model) -> bool:
-    """Whether the model's class has another training step than Keras'."""
+    """Whether the model's class overrides Keras' training step."""
     return type(model).train_step is not keras.Model.train_step
 
 
 def has_own_build(layer: keras.layers.Layer) -> bool:
-    """Whether building the layer may make weights of its own, and not just those of layers in it."""
+    """Whether building the layer may create weights of its own, and not only those of its sublayers."""
     return not python_utils.is_default(layer.build) and type(layer).build is not keras.Sequential.build

@@ -1,4 +1,4 @@
-"""What can be tuned, and in which worlds. Knows no measurement and changes nothing."""
+"""The settings that can be tuned, and in which worlds each of them matters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 FUSION_THRESHOLDS = tuple(256 * KIB << power for power in range(10))  # 256 KiB to 128 MiB
 CHUNKS = tuple(32 * KIB << power for power in range(5))  # 32 KiB to 512 KiB
-# What a rank shares with its host while it is tuned, in bytes: room for the largest chunk, of which there are eight.
+# Shared memory per rank while tuning, in bytes: room for eight of the largest chunks.
 SHARED_CHUNKS = 8
 SHARED_BYTES = SHARED_CHUNKS * CHUNKS[-1]
 
@@ -22,10 +22,10 @@ class Setting:
     """One way to run the collectives of a step.
 
     Attributes:
-        fusion_threshold: Bytes of gradients that are reduced in one piece.
-        chunk: Bytes that a rank shows its host at a time; 0 where ranks share no memory.
-        compression: One of `config.COMPRESSIONS`; "own" for a compression of the user's own.
-        thread: Whether gradients are reduced in a thread beside the rest of the step, on the CPU.
+        fusion_threshold: Bytes of gradients fused into one all-reduce.
+        chunk: Bytes that a rank shares with its host at a time; 0 if ranks share no memory.
+        compression: One of `config.COMPRESSIONS`, or "own" for a user-defined compression.
+        thread: Whether a separate thread reduces gradients during the step, on the CPU.
         hierarchy: How GPUs of several hosts reduce: "off", "nccl" or "mpi".
     """
 
@@ -38,12 +38,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Knob:
-    """A field of `Setting`, and two or more values that make a difference, in ascending order.
+    """A field of `Setting`, and two or more values that differ in effect, in ascending order.
 
     Attributes:
         field: The field.
         values: Its values.
-        needs: A field that must be true for this one to matter; None where it always matters.
+        needs: A field that must be true for this one to matter; None if it always matters.
     """
 
     field: str
@@ -53,16 +53,16 @@ class Knob:
 
 @dataclass(frozen=True)
 class World:
-    """What decides which knobs there are.
+    """The properties of a world that determine its knobs.
 
     Attributes:
         size: Number of ranks.
         hosts: Number of hosts.
         on_gpu: Whether collectives run on GPUs.
         compiled: Whether XLA compiles the step.
-        most_chunk: The largest chunk in bytes; 0 where ranks share no memory.
+        most_chunk: The largest chunk in bytes; 0 if ranks share no memory.
         lossy: Whether gradients may be rounded to 16 bits.
-        plan: The buckets that a fusion threshold makes of the gradients; None where something else groups them.
+        plan: The buckets of gradients for a fusion threshold; None if something else groups them.
     """
 
     size: int
@@ -75,7 +75,7 @@ class World:
 
 
 def offered(world: World, default: Setting) -> tuple[Knob, ...]:
-    """The knobs of a world. Values that make no difference there are left out, and the default's are always in."""
+    """The knobs of a world, without values that make no difference there, but always with the default's values."""
     if world.size == 1:
         return ()
     knobs = []
@@ -87,7 +87,7 @@ def offered(world: World, default: Setting) -> tuple[Knob, ...]:
 
 
 def settings(default: Setting, knobs: tuple[Knob, ...]) -> Iterator[Setting]:
-    """All that the knobs can be set to, each once."""
+    """All distinct settings of the knobs."""
     seen = set()
     for values in itertools.product(*(knob.values for knob in knobs)):
         fields = {knob.field: value for knob, value in zip(knobs, values, strict=True)}
@@ -98,23 +98,23 @@ def settings(default: Setting, knobs: tuple[Knob, ...]) -> Iterator[Setting]:
 
 
 def effective(setting: Setting, default: Setting, knobs: tuple[Knob, ...]) -> Setting:
-    """The same setting, with the default's value in each field that does not matter in it."""
+    """The same setting, with the default's value in each field that does not matter."""
     idle = [knob.field for knob in knobs if knob.needs is not None and not getattr(setting, knob.needs)]
     return replace(setting, **{field: getattr(default, field) for field in idle})
 
 
 def _packs(world: World) -> bool:
-    """Whether the engine makes pieces of what is reduced in one call: where not all goes through shared memory."""
+    """Whether the engine splits what is reduced in one call: unless everything goes through shared memory."""
     return world.hosts > 1 or not world.most_chunk
 
 
 def _need(world: World, field: str) -> str | None:
-    """On one host of CPUs only the reductions of a thread are in pieces that a threshold bounds."""
+    """On a single CPU host, the threshold only matters for reductions in a separate thread."""
     return "thread" if field == "fusion_threshold" and not (world.on_gpu or _packs(world)) else None
 
 
 def _choices(world: World, default: Setting) -> dict[str, list[Any]]:
-    """What each field may be, beside what it is."""
+    """The candidate values of each field."""
     lossy = world.lossy and default.compression == "none"
     by_hosts = world.on_gpu and 1 < world.hosts < world.size
     threads = not (world.on_gpu or world.compiled)
@@ -124,7 +124,7 @@ def _choices(world: World, default: Setting) -> dict[str, list[Any]]:
         "chunk": [] if world.on_gpu else [chunk for chunk in CHUNKS if chunk <= world.most_chunk],
         "compression": ["fp16"] if lossy else [],
         "thread": [False, True] if threads else [],
-        # The engine was started with one of the two kinds.
+        # The engine was started for one of the two kinds.
         "hierarchy": ["off", "mpi" if default.hierarchy == "mpi" else "nccl"] if by_hosts else [],
     }
 
@@ -134,7 +134,7 @@ def _thresholds(world: World, default: Setting) -> list[int]:
 
 
 def _distinct(plan: Callable[[int], Hashable], default: int) -> list[int]:
-    """The default, and one threshold for each other plan that there is."""
+    """The default, and one threshold for each different plan."""
     thresholds = {plan(default): default}
     for threshold in FUSION_THRESHOLDS:
         thresholds.setdefault(plan(threshold), threshold)

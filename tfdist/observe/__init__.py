@@ -1,1 +1,1 @@
-"""What a process of a job tells of itself while it runs, and what is read from it afterwards."""
+"""What a running process reports: metrics, stack dumps, the timeline."""

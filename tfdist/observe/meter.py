@@ -1,4 +1,4 @@
-"""What this process has spent in collectives, as numbers and as text for Prometheus."""
+"""The cost of collectives in this process, as numbers and as text for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfdist.system.network import prometheus
 from tfdist.system.network.prometheus import Family
 
 _PREFIX = "tfdist_"
-# Of each operation; beside them "calls" and "bytes".
+# Per operation, in addition to "calls" and "bytes".
 SECONDS = {
     "seconds": "Time inside calls",
-    "wait_seconds": "Time inside calls until all ranks had come",
-    "exchange_seconds": "Time inside calls waiting for data of other ranks, once all had come",
+    "wait_seconds": "Time inside calls until all ranks had joined",
+    "exchange_seconds": "Time inside calls waiting for data from other ranks, once all had joined",
     "pack_seconds": "Time inside calls spent copying, scaling and casting inputs",
     "reduce_seconds": "Time inside calls spent adding up",
     "unpack_seconds": "Time inside calls spent copying, scaling and casting results",
@@ -23,10 +23,10 @@ _NANOSECONDS = {"seconds": "total_ns"}
 
 
 def metrics() -> dict[str, Any]:
-    """What the collectives of this process have cost since `tfdist.init()`. Asks no other rank.
+    """Returns what the collectives of this process have cost since `tfdist.init()`, without communication.
 
-    You need it to see where a step loses time: a rank whose `wait_seconds` are low is the one that the others wait for.
-    Process sets count too. Counting is always on and costs about a microsecond a call.
+    You need it to see where a step loses time: a rank with low `wait_seconds` is the straggler the others wait for.
+    Collectives of process sets are included. Counting is always on and costs about a microsecond per call.
 
     Returns:
         `rank`, `size`, `local_rank`: ints.
@@ -34,12 +34,12 @@ def metrics() -> dict[str, Any]:
         "join" a dict of
 
         - `calls`: int; a grouped collective is one call.
-        - `bytes`: int, of this rank's tensors, before compression.
-        - `seconds`: float, inside calls. On a GPU calls return before their work is done.
-        - `wait_seconds`: of these, until all ranks had come.
-        - `exchange_seconds`: of these, waiting for the data of other ranks once all had come.
-        - `pack_seconds`, `reduce_seconds`, `unpack_seconds`: of these, the processor's work on tensors in the host's
-          memory. Between hosts packing in place counts as none.
+        - `bytes`: int, bytes of this rank's tensors, before compression.
+        - `seconds`: float, time inside calls. On a GPU, calls return before their work is done.
+        - `wait_seconds`: of these, until all ranks had joined the call.
+        - `exchange_seconds`: of these, waiting for data from other ranks once all had joined.
+        - `pack_seconds`, `reduce_seconds`, `unpack_seconds`: of these, CPU work on tensors in host memory. Packing
+          in place between hosts is not counted.
 
     Raises:
         NotInitializedError: Before `tfdist.init()`.

@@ -1,4 +1,4 @@
-"""Starts and stops the recording of collectives in this process. The engine records, and writes the file."""
+"""Starts and stops the recording of collectives in this process. The engine records and writes the file."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tfdist.system.local_path import local_path
 
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Records from now on what each collective does and when, in a file of its own for each rank.
+    """Starts recording what each collective does and when, in one file per rank.
 
-    You need it to see where the time of a job goes: open the file in chrome://tracing or ui.perfetto.dev, or hand all
-    of them to `tfdist timeline merge` and `tfdist timeline summary`. `tfdistrun --timeline-filename FILE` records from
-    `init` on. Every rank calls it, as a collective; the clocks of the ranks are compared then.
+    You need it to see where the time of a job goes: open a file in chrome://tracing or ui.perfetto.dev, or pass all of
+    them to `tfdist timeline merge` and `tfdist timeline summary`. `tfdistrun --timeline-filename FILE` records from
+    `init` on. It is a collective, so every rank must call it; it compares the clocks of the ranks.
 
     Args:
-        path: The file, with the rank put before the suffix: "run.json" is "run.0.json" on rank 0. Missing folders are
-            made. A file that is there is replaced; in an elastic job, where all ranks may have been started anew, it is
-            kept, and "run.0.2.json" is the next.
-        mark_cycles: Whether an instant marks the moments when all ranks have come to a collective.
+        path: The file; the rank is put before the suffix: "run.json" becomes "run.0.json" on rank 0. Missing folders
+            are created. An existing file is replaced; but in an elastic job, where all ranks may have been restarted,
+            it is kept, and "run.0.2.json" is the next.
+        mark_cycles: Whether to mark the moments when all ranks have reached a collective.
 
     Raises:
-        ConfigError: If a timeline is recorded already, or this is the only rank and cannot make the file.
-        MismatchError: On every rank, if some cannot make their files, or call another collective.
+        ConfigError: If a timeline is already being recorded, or this is the only rank and cannot create the file.
+        MismatchError: On every rank, if some cannot create their files, or call another collective.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:
@@ -38,18 +38,18 @@ def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> N
     """
     text = os.fspath(path)
     if not text or text.endswith(os.sep):
-        raise errors.ConfigError(f"a timeline is written to a file; received {text!r}. Name one, such as 'run.json'.")
+        raise errors.ConfigError(f"start_timeline needs the name of a file, such as 'run.json'; received {text!r}.")
     rank = library.ask("rank", "start_timeline")
-    place = config.launcher_place()  # unique in the job, also where init(comm=...) divides it
+    place = config.launcher_place()  # unique in the job, even if init(comm=...) splits it
     whole = local_path(path, "the file of a timeline").absolute()
     file = file_of(whole, rank if place is None else place[0], keep=config.is_elastic())
     library.call("tfdist_timeline_start", os.fsencode(file), int(mark_cycles))
 
 
 def stop_timeline() -> None:
-    """Ends the recording of this rank; its file is complete then. Does nothing where none is recorded.
+    """Stops the recording of this rank and completes its file. Does nothing if none is running.
 
-    `tfdist.shutdown()`, and the end of the script, do so too.
+    `tfdist.shutdown()` and the end of the script do so too.
 
     Raises:
         NotInitializedError: Before `tfdist.init()`.
@@ -62,9 +62,9 @@ def file_of(path: Path, rank: int, keep: bool = False) -> Path:
     """The file of a rank.
 
     Args:
-        path: As `start_timeline` gets it.
+        path: As passed to `start_timeline`.
         rank: The rank in the job.
-        keep: Whether a file that is there stays, and the next free name is taken.
+        keep: Whether to keep existing files and use the next free name.
     """
     suffix = path.suffix or ".json"
     file = path.with_name(f"{path.stem}.{rank}{suffix}")

@@ -1,1 +1,1 @@
-"""What a rank and its supervisor share: the messages between them, and the files of commits."""
+"""What a rank and its supervisor share: the messages between them, and the commit files."""

@@ -1,4 +1,4 @@
-"""Files of commits: keeping the newest on a disk, and the folders that they are in. It knows no contents."""
+"""Commit files: their folders, and saving the newest one to a disk."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def _crc32(parts: Sequence[memoryview]) -> str:
     return f"{checksum:08x}"
 
 
-# By number of the training in its script, and of the commit.
+# Named by the number of the training in its script, and the number of the commit.
 COMMIT = FileKind("commit 1", "%d-%d.commit", _crc32, mode=0o600)
 
 
 def make_folder(memory: Path, name: str) -> Path:
-    """A folder for commits, which this process holds until it ends; other ranks of this host may have made it.
+    """Opens a folder for commits and locks it until this process exits; other ranks of this host may have created it.
 
-    Those of other jobs that nobody holds and nobody has written to for a day are removed: their host was given up while
-    all processes there had been killed.
+    Also removes folders of other jobs that nobody has locked or written to for a day: all processes of those jobs here
+    were killed, and their launcher gave up on this host.
 
     Raises:
-        OSError: If it cannot be made, or is there already and not this user's alone.
+        OSError: If it cannot be created, or exists and is not private to this user.
     """
     for old in memory.glob("tfdist-*"):
         if _FOLDER.fullmatch(old.name) and old.name != name and _is_forgotten(old):
@@ -48,7 +48,7 @@ def make_folder(memory: Path, name: str) -> Path:
     about = os.fstat(held)
     if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
         os.close(held)
-        raise PermissionError(errno.EPERM, "it is another user's, or others may use it", str(folder))
+        raise PermissionError(errno.EPERM, "it belongs to another user, or others have access", str(folder))
     fcntl.flock(held, fcntl.LOCK_SH)
     return folder
 
@@ -63,7 +63,7 @@ def _is_forgotten(folder: Path) -> bool:
         if about.st_uid != os.geteuid() or time.time() - about.st_mtime < _FORGOTTEN_S:
             return False
         fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody holds it
+    except OSError:  # locked by a process
         return False
     finally:
         os.close(found)
@@ -71,24 +71,24 @@ def _is_forgotten(folder: Path) -> bool:
 
 
 def is_private(folder: Path, forbidden: int) -> bool:
-    """Whether it is this user's, and others lack these rights: a commit is a pickle, which can run code."""
+    """Whether it belongs to this user and others lack these rights: a commit is a pickle, which can run code."""
     found = folder.stat()
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden
 
 
 def keep_newest(folder: Path, backup: Path) -> list[str]:
-    """Copies the newest whole commit of each training from memory to a disk.
+    """Copies the newest complete commit of each training from memory to a disk.
 
     Args:
-        folder: Where they are.
-        backup: A folder, made if need be. One of a training that is there already goes when a newer one has come, and
-            stays where it is newer itself.
+        folder: Where the commits are.
+        backup: The target folder, created if needed. An existing commit of a training is replaced by a newer one, and
+            kept if it is newer itself.
 
     Returns:
-        The names of those that are there now, and were here.
+        The names of the commits that are now in `backup`.
 
     Raises:
-        OSError: If one cannot be written. What was there before is unchanged.
+        OSError: If one cannot be written. Existing files are unchanged then.
     """
     kept: dict[int, str] = {}
     for commit in COMMIT.newest_first(folder):
@@ -98,7 +98,7 @@ def keep_newest(folder: Path, backup: Path) -> list[str]:
         try:
             data = COMMIT.contents(commit.path.read_bytes())
         except (DamagedFileError, OSError):
-            continue  # the one before may be whole
+            continue  # the previous one may be complete
         backup.mkdir(mode=0o700, parents=True, exist_ok=True)
         there = [each for each in COMMIT.newest_first(backup) if each.numbers[0] == training]
         kept[training] = commit.path.name
@@ -120,7 +120,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def drop(backup: Path) -> None:
-    """Removes the commits there, and what was left of writing some: the training has ended."""
+    """Removes all commits and partly written files: the training has ended."""
     for commit in COMMIT.newest_first(backup):
         commit.path.unlink(missing_ok=True)
     COMMIT.remove_unfinished(backup)

@@ -1,6 +1,6 @@
-"""What a rank tells its supervisor, and is told by it. What follows is not decided here.
+"""The messages between a rank and its supervisor.
 
-MPI_Init waits for all ranks, also for one that has died before: nobody can go on without a rank until all have joined.
+MPI_Init waits for all ranks, even for one that has died: no rank can continue without another until all have joined.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ FOLDER_VARIABLE = "TFDIST_COMMITS"
 LEAVE_VARIABLE = "TFDIST_LEAVE"
 BACKUP_VARIABLE = "TFDIST_COMMITS_BACKUP"
 
-# It has joined the others, has made its first commit, has waited for others in vain, leaves as all were asked to, or
-# leaves the others alone because a signal told it to end. And: it ends in order, with tfdist shut down or given up.
+# The rank has joined the others, made its first commit, timed out waiting for others, leaves because all were asked to,
+# or leaves alone because of a signal. And: it exits normally, with tfdist shut down or abandoned.
 JOINED, COMMITTED, STALLED, LEFT, RETIRED, PARTED = b"j", b"c", b"s", b"l", b"r", b"p"
-# What the first process in the place of a rank finds in the pipe from the supervisor, and takes.
+# The first process of a rank takes this from the pipe of the supervisor.
 TOKEN = b"*"
-# The exit status of a rank that leaves: EX_TEMPFAIL of sysexits.h, "try again later".
+# Exit status of a rank that leaves: EX_TEMPFAIL of sysexits.h, "try again later".
 LEFT_STATUS = 75
 
 
 def variables(descriptor: int, news: int, folder: Path | None, leave: Path | None) -> dict[str, str]:
-    """What leads a rank to the writing end of the supervisor's pipe, to the reading end of another, to the files for
-    commits, and to the one that appears when it is to leave.
+    """The variables by which a rank finds the pipes to and from its supervisor, the folder for commits, and the file
+    that appears when it must leave.
     """
     found = {FOLDER_VARIABLE: folder, LEAVE_VARIABLE: leave}
     named = {name: str(path) for name, path in found.items() if path is not None}
@@ -39,29 +39,29 @@ def variables(descriptor: int, news: int, folder: Path | None, leave: Path | Non
 
 
 def must_leave(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether all ranks are to leave at a commit, because others start in their place."""
+    """Whether all ranks must leave at a commit, because they are being restarted."""
     path = _own(environment).get(LEAVE_VARIABLE)
     return path is not None and os.path.exists(path)
 
 
 def commits(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The folder on this host in which the commits of the job are kept; None without one."""
+    """The folder for the job's commits on this host; None if there is none."""
     folder = _own(environment).get(FOLDER_VARIABLE)
     return Path(folder) if folder else None
 
 
 def backup(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The folder on a disk for the newest commit of a job that has ended before its training has; None without one."""
+    """The folder on a disk for the newest commit of a job that ended before its training; None if there is none."""
     folder = _own(environment).get(BACKUP_VARIABLE)
     return Path(folder) if folder else None
 
 
 def report(event: bytes, environment: Mapping[str, str] | None = None) -> bool:
-    """Tells the supervisor, if there is one. False if its pipe has not come this far.
+    """Reports an event to the supervisor, if there is one. False if its pipe is not available.
 
     Args:
-        event: One of the above.
-        environment: The variables of this process; default `os.environ`, of a rank alone.
+        event: One of the constants above.
+        environment: The variables of this process; default `os.environ`, if this process is a rank.
     """
     number, inode = _pipe(PIPE_VARIABLE, environment)
     if not number:
@@ -73,7 +73,7 @@ def report(event: bytes, environment: Mapping[str, str] | None = None) -> bool:
 
 
 def is_first() -> bool:
-    """Whether no process has been this rank before; asked once, by one that is about to be."""
+    """Whether no process has been this rank before; called once, by the process about to become it."""
     number, inode = _pipe(NEWS_VARIABLE, None)
     if not number or not _is_there(int(number), inode):
         return True
@@ -81,9 +81,9 @@ def is_first() -> bool:
 
 
 def ended_ranks() -> Iterator[int]:
-    """The ranks of the job whose processes have ended without a word, as the launcher says it.
+    """Yields the ranks whose processes have exited without shutdown, as reported by the launcher.
 
-    Waits for the next one; ends at once where no launcher says so, or when it does not any more.
+    Waits for the next one; ends if there is no launcher, or it is gone.
     """
     number, inode = _pipe(NEWS_VARIABLE, None)
     if number and _is_there(int(number), inode):
@@ -96,13 +96,13 @@ def _own(environment: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _pipe(name: str, environment: Mapping[str, str] | None) -> tuple[str, str]:
-    """The number and the inode of a pipe; both empty where there is none."""
+    """The descriptor number and the inode of a pipe; both empty if there is none."""
     number, _, inode = _own(environment).get(name, "").partition(":")
     return (number, inode) if number.isdecimal() and inode.isdecimal() else ("", "")
 
 
 def _is_there(descriptor: int, inode: str) -> bool:
-    """Whoever stands between may have closed it, and something else may have its number now."""
+    """A program in between may have closed it, and its number may now belong to something else."""
     try:
         found = os.fstat(descriptor)
     except OSError:

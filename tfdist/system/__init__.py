@@ -1,1 +1,1 @@
-"""What every room may use: processes, files, streams, text. It knows no rank, no setting and no TensorFlow."""
+"""What every room may use: processes, files, streams, text. Independent of ranks, settings and TensorFlow."""

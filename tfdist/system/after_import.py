@@ -1,4 +1,4 @@
-"""Something to do when a package has been imported, without importing it."""
+"""Runs code when a package has been imported, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:
-    """Calls `action` when the package is imported, or now if it has been."""
+    """Calls `action` when the package is imported, or now if it already has been."""
     if name in sys.modules:
         action()
     else:

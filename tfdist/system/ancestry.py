@@ -1,8 +1,8 @@
-"""Whether this process is the rank that a launcher started, or was started by a rank. Reads no setting.
+"""Tells whether this process is the rank that a launcher started, or was started by a rank.
 
-What a rank starts inherits the variables of its launcher, and would take itself for the rank. So a rank leaves a mark
-in the environment when `init` has returned: a process that finds the mark of another one is none. Whatever was started
-before, such as a script by a wrapper, finds no mark and is the rank.
+Child processes of a rank inherit the variables of its launcher, and would mistake themselves for the rank. So a rank
+leaves a mark in the environment when `init` has returned: a process that finds another process's mark is not a rank. A
+process that was started earlier, such as a script by a wrapper, finds no mark and is the rank.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 MARK_VARIABLE = "TFDIST_RANK_PROCESS"
-# What launchers leave in the environment of the processes that they start.
+# What launchers set in the environment of the processes they start.
 _LAUNCHER_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL")
-# What is for the rank alone: its place in an elastic job, and files and ports that two processes cannot share.
+# Only for the rank itself: its place in an elastic job, and files and ports that two processes cannot share.
 _OF_THE_RANK = (
     *("TFDIST_LAUNCHED", "TFDIST_ELASTIC", "TFDIST_MEMBER_PIPE", "TFDIST_MEMBER_NEWS"),
     *("TFDIST_COMMITS", "TFDIST_LEAVE", "TFDIST_COMMITS_BACKUP"),
     *("TFDIST_TIMELINE", "HOROVOD_TIMELINE", "TFDIST_METRICS_PORT"),
     *("TFDIST_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG", "TFDIST_AUTOTUNE_RESULT"),
 )
-# Which start of which launcher it was: a launcher that a rank starts begins a job of its own.
+# Identifies the start by the launcher: a launcher that a rank starts begins a new job.
 _STARTS = ("PMIX_NAMESPACE", "PMIX_RANK", "PMI_JOBID", "PMI_RANK", "PMI_FD", "PMI_PORT")
 
 
 def mark(rank: str) -> None:
-    """Leaves the mark of this process, a rank, for all that it will start."""
+    """Leaves the mark of this process, a rank, for all its future child processes."""
     os.environ[MARK_VARIABLE] = ":".join((*_identity(), rank, _start(os.environ)))
 
 
 def origin(environment: Mapping[str, str] | None = None) -> str:
-    """The rank that has started this process, directly or not; empty where none has.
+    """The rank that started this process, directly or indirectly; empty if none did.
 
     Args:
         environment: Mapping to read; default `os.environ`.
@@ -42,18 +42,18 @@ def origin(environment: Mapping[str, str] | None = None) -> str:
 
 
 def is_again() -> bool:
-    """Whether this process has been the rank, and has replaced its program (`os.exec`) since."""
+    """Whether this process was the rank, and has since replaced its program (`os.exec`)."""
     process, began, _, start = _read(os.environ)
     return bool(start) and (process, began) == _identity()
 
 
 def own_environment() -> Mapping[str, str]:
-    """The environment without what is meant for the rank, where a rank has started this process."""
+    """The environment, without what is meant for the rank only if a rank started this process."""
     return without_rank(os.environ) if MARK_VARIABLE in os.environ and origin() else os.environ
 
 
 def without_rank(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what makes a process a rank of a job."""
+    """The environment without the variables that make a process a rank of a job."""
     gone = (MARK_VARIABLE, *_OF_THE_RANK)
     return {
         name: value
@@ -63,7 +63,7 @@ def without_rank(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read(environment: Mapping[str, str]) -> tuple[str, str, str, str]:
-    """The parts of the mark, all empty where there is none of this job."""
+    """The parts of the mark; all empty if there is none from this job."""
     process, began, rank, start = (environment.get(MARK_VARIABLE, "").split(":", 3) + [""] * 4)[:4]
     return (process, began, rank, start) if start and start == _start(environment) else ("", "", "", "")
 
@@ -73,7 +73,7 @@ def _start(environment: Mapping[str, str]) -> str:
 
 
 def _identity() -> tuple[str, str]:
-    """The number of this process, and when it began, since numbers come again."""
+    """The id of this process and its start time, since ids are reused."""
     process = os.getpid()
     return str(process), _beginning(process)
 
@@ -81,5 +81,5 @@ def _identity() -> tuple[str, str]:
 @functools.cache
 def _beginning(process: int) -> str:
     stat = Path(f"/proc/{process}/stat").read_text()
-    # The name in parentheses may hold blanks and parentheses: the fields begin after the last one.
+    # The name in parentheses may contain spaces and parentheses: the fields begin after the last one.
     return stat[stat.rindex(")") + 2 :].split()[19]

@@ -1,4 +1,4 @@
-"""Writes a file so that a reader sees the old one or the whole new one. Knows nothing of its contents."""
+"""Writes a file so that a reader sees either the old version or the complete new one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PROBE_BYTES = 1 << 16
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
-    """Has `write` fill a temporary file, then puts it in place of `path`.
+    """Lets `write` fill a temporary file, then moves it to `path`.
 
-    The temporary name ends like `path`, because writers choose a format by the ending. Missing folders are made. File
-    and folder are flushed to the disk, so that a machine that loses power has one of the two versions.
+    The temporary name ends like `path`, because writers choose a format by the extension. Missing folders are created.
+    File and folder are flushed to the disk, so that one of the two versions survives a loss of power.
 
     Args:
-        path: The file to make or replace.
-        write: Fills the file it is given.
+        path: The file to create or replace.
+        write: Fills the file whose path it is given.
 
     Raises:
         ConfigError: If `path` is an address, such as `gs://bucket/file`.
@@ -31,7 +31,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
     """
     target = local_path(path, "a file to write")
     if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder; a file is to be written there.")
+        raise IsADirectoryError(f"{target} is a folder; expected the name of a file to write.")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{os.uname().nodename}.{os.getpid()}.{target.name}")
     try:
@@ -44,10 +44,10 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
 
 
 def need_folder(folder: Path) -> None:
-    """Makes a folder, and makes sure that files can be made in it. A disk without room is none of its concern.
+    """Creates a folder, and checks that files can be created in it. Ignores a full disk.
 
     Raises:
-        OSError: If it cannot be made or written, for another reason than that.
+        OSError: If it cannot be created or written for any other reason.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,12 +59,12 @@ def need_folder(folder: Path) -> None:
 
 
 def need_room(path: Path, size_bytes: int) -> None:
-    """Makes sure that a file can have this size, for a writer that does not live through it where it cannot.
+    """Checks that a file can have this size, for a writer that would crash otherwise.
 
-    It writes the first bytes of the file, which the writer replaces. Another process may take the room in between.
+    It writes the first bytes of the file, which the writer replaces. Another process may use up the space in between.
 
     Raises:
-        OSError: If it cannot be written, the disk has less room, or files may not be as large.
+        OSError: If it cannot be written, the disk is too full, or files may not be that large.
     """
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if limit != resource.RLIM_INFINITY and limit < size_bytes:
@@ -74,7 +74,7 @@ def need_room(path: Path, size_bytes: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     disk = shutil.disk_usage(path.parent)
-    if disk.total and disk.free < size_bytes:  # some file systems say nothing of their size
+    if disk.total and disk.free < size_bytes:  # some file systems do not report their size
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 

@@ -1,4 +1,4 @@
-"""Functions that are called when this process exits, and not when one exits that it has forked."""
+"""Functions to call when this process exits, but not when a forked child does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def register(function: Callable[..., Any], *args: Any) -> None:
-    """Has `function` called when the interpreter of this process exits."""
+    """Registers `function` to be called when the interpreter of this process exits."""
     atexit.register(_call, os.getpid(), function, args)
 
 

@@ -1,4 +1,4 @@
-"""The home folder where the environment names none, as in `env -i` and services of systemd: Open MPI ends without."""
+"""Provides HOME if it is not set, as under `env -i` and systemd, because Open MPI exits without it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 
 def fill() -> None:
-    """Sets HOME for this process and all that it starts, if it is missing."""
+    """Sets HOME for this process and its children, if it is missing."""
     os.environ.update(variables(os.environ))
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What is missing in `environment`: HOME as the list of users has it, or / for a user who is not there."""
+    """What is missing in `environment`: HOME from the user database, or / for an unknown user."""
     if "HOME" in environment:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Any Python object as bytes, functions and classes that cannot be imported elsewhere too. It sends nothing."""
+"""Pickles Python objects, including functions and classes that cannot be imported elsewhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import cloudpickle
 
 
 def dumps(value: Any) -> bytes:
-    """The value, with the code of what its reader may be unable to import: of the script, lambdas, local classes."""
+    """The pickled value, with the code of what its reader may be unable to import: from the script, lambdas, ..."""
     file = io.BytesIO()
     _Pickler(file).dump(value)
     return file.getvalue()
 
 
 def dumps_by_name(value: Any) -> bytes:
-    """The value for a process of the same script, which gets its own classes by name; with code where that fails."""
+    """The pickled value for a process of the same script, with classes by name; with their code if that fails."""
     try:
         return pickle.dumps(value)
     except Exception:  # noqa: BLE001  (a lambda, a local class; what cannot be pickled at all fails again)
@@ -37,10 +37,10 @@ def _code_of_file(file: str, make: Callable[..., types.CodeType], arguments: Seq
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle's, and code knows the file that it is from.
+    """cloudpickle's pickler, but code objects keep their file name.
 
-    Since 3.1.3 it does not by itself: tracebacks then have no lines of the source, and TensorFlow's AutoGraph, which
-    reads it, leaves a function's `if` and `while` as they are.
+    Since cloudpickle 3.1.3 they do not by default: tracebacks then lack source lines, and TensorFlow's AutoGraph, which
+    reads the source, does not convert a function's `if` and `while`.
     """
 
     dispatch_table: ClassVar = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)

@@ -1,4 +1,4 @@
-"""Linux process control that Python lacks: parent-death signals, subreaping, ending trees. No job is known."""
+"""Linux process control that Python lacks: parent-death signals, subreapers, killing process trees."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# How long a killed child may take to be gone.
+# How long to wait for a killed child to exit.
 _KILLED_S = 2.0
-# Loaded at import, not after fork, where taking the loader's lock could deadlock.
+# Loaded at import and not after fork, where taking the loader's lock could deadlock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -25,30 +25,30 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(signum: int, parent: int) -> None:
-    """Has the kernel send this process `signum` when its parent (the thread that forked it) ends."""
+    """Makes the kernel send this process `signum` when its parent (the thread that forked it) exits."""
     _prctl(_PR_SET_PDEATHSIG, signum)
-    # The parent may have ended before the line above; then no signal would ever come.
+    # The parent may have exited before the line above; then no signal would ever arrive.
     if os.getppid() != parent:
         os.kill(os.getpid(), signum)
 
 
 def call_this_process(name: str) -> None:
-    """What `top` and `ps -o comm` show instead of the interpreter; 15 bytes count."""
+    """Sets the name that `top` and `ps -o comm` show instead of the interpreter; at most 15 bytes."""
     with contextlib.suppress(OSError):  # without /proc it keeps its name
         with open("/proc/self/comm", "w") as file:
             file.write(name)
 
 
 def heeded(signals: Iterable[int]) -> list[int]:
-    """Those of `signals` to be caught: what the caller ignores on purpose, as nohup and a shell's `&` do, stays so.
+    """The subset of `signals` to catch: signals ignored on purpose, as by nohup and a shell's `&`, stay ignored.
 
-    SIGTERM is what our own processes end each other by.
+    SIGTERM is always caught, because our own processes terminate each other with it.
     """
     return [each for each in signals if each == signal.SIGTERM or signal.getsignal(each) is not signal.SIG_IGN]
 
 
 def signal_pipe(signals: Iterable[int]) -> int:
-    """A descriptor on which the number of each of these signals appears as a byte; they do nothing else any more."""
+    """A descriptor that receives the number of each of these signals as a byte; they have no other effect then."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -59,9 +59,9 @@ def signal_pipe(signals: Iterable[int]) -> int:
 
 @contextlib.contextmanager
 def caught(signals: Iterable[int], handle: Callable[[int], object]) -> Iterator[None]:
-    """Has `handle` called with each of these signals, inside the handler; those before get them again afterwards.
+    """Calls `handle` with each of these signals, from the handler; restores the previous handlers afterwards.
 
-    What is ignored, stays ignored.
+    Ignored signals stay ignored.
     """
     before = {signum: signal.signal(signum, lambda number, _: handle(number)) for signum in heeded(signals)}
     try:
@@ -72,12 +72,12 @@ def caught(signals: Iterable[int], handle: Callable[[int], object]) -> Iterator[
 
 
 def adopt_orphans() -> None:
-    """Makes descendants whose parent ends children of this process, so that no daemonised one is lost from sight."""
+    """Makes orphaned descendants children of this process, so that it does not lose track of daemons."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def before_exec(signum: int, *, own_session: bool) -> Callable[[], None]:
-    """A `preexec_fn`: the child gets `signum` when we die, and is out of reach of the terminal's signals."""
+    """A `preexec_fn`: the child gets `signum` when we die, and does not receive the terminal's signals."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -99,8 +99,8 @@ def _parents() -> dict[int, int]:
             with open(f"/proc/{entry}/stat", "rb") as file:
                 stat = file.read()
         except OSError:
-            continue  # ended between listing and reading
-        # The name in parentheses may hold blanks and parentheses: the fields begin after the last one.
+            continue  # exited between listing and reading
+        # The name in parentheses may contain spaces and parentheses: the fields begin after the last one.
         state, parent = stat[stat.rindex(b")") + 2 :].split()[:2]
         if state not in (b"Z", b"X"):
             parents[int(entry)] = int(parent)
@@ -128,14 +128,14 @@ def send(pids: Iterable[int], signum: int) -> None:
 
 
 def reap() -> None:
-    """Collects the adopted zombies; only for callers that no longer wait for a child of their own."""
+    """Reaps adopted zombies; only for callers that no longer wait for children of their own."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def reap_orphans(child: subprocess.Popen[bytes] | None) -> None:
-    """Collects the adopted zombies beside `child`, whose status stays for `poll`."""
+    """Reaps adopted zombies, but not `child`, whose status is left for `poll`."""
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if child is None or ended.si_pid != child.pid:
@@ -145,9 +145,9 @@ def reap_orphans(child: subprocess.Popen[bytes] | None) -> None:
 
 
 def end_child(child: subprocess.Popen[Any], patience_s: float, signum: int = signal.SIGTERM) -> None:
-    """Ends a child by `signum`, and by force after `patience_s`.
+    """Ends a child with `signum`, and with SIGKILL after `patience_s`.
 
-    Ctrl-C while it ends is passed on: a launcher then no longer waits for its ranks.
+    Ctrl-C in the meantime is passed on: a launcher then no longer waits for its ranks.
     """
     child.send_signal(signum)
     while child.poll() is None:
@@ -161,7 +161,7 @@ def end_child(child: subprocess.Popen[Any], patience_s: float, signum: int = sig
 
 
 def kill(child: subprocess.Popen[Any]) -> None:
-    """Ends a child by force, with the group that it leads, if any. One that hangs in the kernel is reaped later."""
+    """Kills a child and the process group it leads, if any. One that is stuck in the kernel is reaped later."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:  # it leads none
@@ -171,7 +171,7 @@ def kill(child: subprocess.Popen[Any]) -> None:
 
 
 def end_descendants(root: int, patience_s: float, kill_s: float = 2.0) -> bool:
-    """Ends all below `root`: `patience_s` to go by themselves or by SIGTERM, then SIGKILL. True if none is left."""
+    """Terminates all below `root`: SIGTERM, and after `patience_s` SIGKILL. True if none is left."""
     for signum, seconds in ((0, patience_s / 2), (signal.SIGTERM, patience_s / 2), (signal.SIGKILL, kill_s)):
         deadline = time.monotonic() + seconds
         while pids := descendants(root):

@@ -1,8 +1,8 @@
-"""How this process ends, found out before its exit status is known to others. Ends nothing.
+"""Finds out how this process is exiting, before its exit status is visible to others.
 
-Python shows `SystemExit` to no hook. Whether the script has come to its end shows at the frame that it began with: its
-last instruction is a return, unless an exception has left it. With which status it was left is known of `sys.exit`: the
-exception that it raises is let go of while the script still runs where it was caught, and after it where not.
+Python passes `SystemExit` to no hook. Whether the script has finished shows in its outermost frame: its last
+instruction is a return, unless an exception has left it. The status is known for `sys.exit`: the exception it raises is
+released while the script still runs if it was caught, and after the script if not.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 _hooked: list[bool] = []
-_beginning: list[FrameType] = []  # where the main thread began
-_statuses: list[int] = []  # of exits that nothing has caught
-_alive: set[Any] = set()  # references to exits that may be caught yet
+_beginning: list[FrameType] = []  # the outermost frame of the main thread
+_statuses: list[int] = []  # of exits that nothing caught
+_alive: set[Any] = set()  # references to exits that may still be caught
 
 
 class _Exit(SystemExit):
-    """A `SystemExit` that one can hold a weak reference to. To others it is what it stands for."""
+    """A `SystemExit` that supports weak references, and is otherwise indistinguishable from it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SystemExit, self.args
 
 
 def watch() -> None:
-    """Looks from now on; a second call does nothing."""
+    """Starts observing; a second call does nothing."""
     if _hooked:
         return
     _hooked.append(True)
@@ -40,7 +40,7 @@ def watch() -> None:
     excepthook, exit_ = sys.excepthook, sys.exit
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-        if _has_left():  # else the script itself calls the hook, to show what it has caught
+        if _has_left():  # otherwise the script itself calls the hook, to show what it has caught
             _statuses.append(1)
         return excepthook(kind, error, trace)
 
@@ -56,9 +56,9 @@ def watch() -> None:
 
 
 def status() -> int | None:
-    """The exit status of this process, asked when it exits; None where only the exit itself will show it.
+    """The exit status of this process, called while it exits; None if it is not known yet.
 
-    That is so of a `SystemExit` that was not raised by `sys.exit`.
+    That is the case for a `SystemExit` that was not raised by `sys.exit`.
     """
     if not _beginning or _returned(_beginning[0]):
         return 0
@@ -66,7 +66,7 @@ def status() -> int | None:
 
 
 def _noted(error: _Exit) -> _Exit:
-    if threading.current_thread() is threading.main_thread():  # elsewhere it ends the thread alone
+    if threading.current_thread() is threading.main_thread():  # in other threads it only ends the thread
         code = error.code
         number = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
 
@@ -80,7 +80,7 @@ def _noted(error: _Exit) -> _Exit:
 
 
 def _has_left() -> bool:
-    """Whether the script, called from its beginning on, does not run any more in this thread, the main one."""
+    """Whether the script, called from its outermost frame, is no longer running in this thread, the main one."""
     if threading.current_thread() is not threading.main_thread():
         return False
     frame: FrameType | None = sys._getframe()

@@ -1,4 +1,4 @@
-"""The user's command made fit to be started on every host: full paths, and errors before anything runs."""
+"""Prepares the user's command to be started on every host: full paths, and errors before anything runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from tfdist.errors import ConfigError
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
-# Options of python that are followed by a value of their own.
+# Options of python that take a value as the next argument.
 _VALUED = {"-W", "-X", "--check-hash-based-pycs"}
-# As much of a first line as the kernel reads.
+# How much of a first line the kernel reads.
 _MOST_BYTES = 256
 _FIRST_LINE = "#!/bin/sh"
 
@@ -24,11 +24,11 @@ def resolve(command: Sequence[str], *, check_files: bool = True) -> tuple[str, .
     """Returns `command` with the full path of its program, since PATH does not travel to other hosts.
 
     Args:
-        command: The user's words.
-        check_files: Whether this host runs a rank, so that what is missing here is missing for the job.
+        command: The user's command and its arguments.
+        check_files: Whether this host runs a rank, so that a file missing here is an error.
 
     Raises:
-        ConfigError: If the program, its interpreter or its Python script is not there.
+        ConfigError: If the program, its interpreter or its Python script does not exist.
     """
     if not command:
         raise ConfigError("no command to run; write it after the options, as in: tfdistrun -np 2 python train.py")
@@ -55,18 +55,18 @@ def obstacle(name: str, error: OSError) -> str:
 
     Args:
         name: The program, by path or as it was looked up on PATH.
-        error: What the kernel said.
+        error: The error from the kernel.
     """
     found = shutil.which(name)
     if found is None:
         return _missing(name)
     if error.errno == errno.ENOEXEC:
-        return f"it is no program, and its first line names no interpreter; begin it with a line such as {_FIRST_LINE}"
+        return f"it is not a program and its first line names no interpreter; add a first line such as {_FIRST_LINE}"
     return _lack_of_interpreter(found) or str(error)
 
 
 def python_script(arguments: Sequence[str]) -> str | None:
-    """The script file among python's arguments; None for `-m`, `-c`, standard input and no script at all."""
+    """The script file among python's arguments; None for `-m`, `-c`, standard input and no script."""
     words = iter(arguments)
     for word in words:
         if word in _VALUED:
@@ -79,17 +79,17 @@ def python_script(arguments: Sequence[str]) -> str | None:
 
 
 def foreign_interpreter(command: Sequence[str]) -> str | None:
-    """A line of warning if `command` runs another Python environment than the one tfdistrun belongs to."""
+    """A warning if `command` runs another Python environment than the one tfdistrun belongs to."""
     program = command[0]
     if not _PYTHON.fullmatch(os.path.basename(program)):
         return None
     if os.path.dirname(program) == os.path.dirname(sys.executable):
         return None
-    return f"note: PATH gives {program}, while tfdistrun belongs to {sys.executable}"
+    return f"note: PATH finds {program}, but tfdistrun belongs to {sys.executable}"
 
 
 def _own_interpreter(found: str) -> str:
-    # The same folder, not only the same file: every environment's python is a link to one and the same binary.
+    # The same folder, not only the same file: the python of every environment may link to the same binary.
     same_folder = os.path.dirname(found) == os.path.dirname(sys.executable)
     if same_folder and Path(found).resolve() == Path(sys.executable).resolve():
         return sys.executable
@@ -97,31 +97,31 @@ def _own_interpreter(found: str) -> str:
 
 
 def _lack_of_interpreter(path: str) -> str:
-    """What is wrong with the interpreter that the first line of a script names; empty if nothing is."""
+    """What is wrong with the interpreter in the first line of a script; empty if nothing is."""
     try:
         with open(path, "rb") as file:
             first = file.readline(_MOST_BYTES).rstrip(b"\n")
-    except OSError:  # a program that may be run and not read
+    except OSError:  # a program that may be executed but not read
         return ""
     words = first.removeprefix(b"#!").strip(b" \t").replace(b"\t", b" ").split(b" ")
     if not first.startswith(b"#!") or os.path.isfile(words[0]):
         return ""
-    advice = "its lines end as on Windows: " if first.endswith(b"\r") else ""
-    advice += f"sed -i 's/\\r$//' {path}" if advice else f"write one that is there, such as {_FIRST_LINE}"
-    return f"its first line names the interpreter {os.fsdecode(words[0])!r}, which is not there; {advice}"
+    advice = "it has Windows line endings: " if first.endswith(b"\r") else ""
+    advice += f"sed -i 's/\\r$//' {path}" if advice else f"use one that exists, such as {_FIRST_LINE}"
+    return f"its first line names the interpreter {os.fsdecode(words[0])!r}, which does not exist; {advice}"
 
 
 def _missing(name: str) -> str:
-    """Why nothing is found that could be run, and what to do about it."""
+    """Why no executable was found, and what to do about it."""
     path = os.path.abspath(name)
     if os.path.isdir(name) and os.sep in name:
-        return f"{name} is a folder; give the full path of a program"
+        return f"{name} is a folder; use the full path of a program"
     if os.path.isfile(name) and name.endswith(".py"):
         return f"{name} is not executable or not on PATH; write: python {name}"
     if os.path.isfile(name) and os.access(name, os.X_OK):
-        return f"{name} is not on PATH; give its full path: {path}"
+        return f"{name} is not on PATH; use its full path: {path}"
     if os.path.isfile(name):
-        return f"{name} is not executable; make it so with chmod +x {path}, and give its full path"
+        return f"{name} is not executable; run chmod +x {path}, and use its full path"
     if os.sep in name or name.endswith(".py"):
         return f"{name}: no such file; cwd is {os.getcwd()}"
-    return f"{name}: no such command on PATH; give its full path"
+    return f"{name}: no such command on PATH; use its full path"

@@ -1,4 +1,4 @@
-"""What tests of distributed code need: ranks on this machine, inputs with exact sums, assertions on weights."""
+"""Tools for testing distributed code: ranks on this machine, inputs with exact sums, assertions on weights."""
 
 from tfdist.errors import RankError
 from tfdist.testing.parity import assert_close, assert_equal, assert_identical_on_ranks

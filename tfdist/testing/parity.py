@@ -11,7 +11,7 @@ import tfdist
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
-    # np.asarray of a bfloat16 tensor without dimensions fails in TensorFlow.
+    # np.asarray of a bfloat16 scalar tensor fails in TensorFlow.
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 
 
@@ -20,7 +20,7 @@ def assert_identical_on_ranks(arrays: Sequence[Any], name: str = "weights") -> N
 
     Args:
         arrays: Arrays or variables, the same number on every rank.
-        name: What the message calls them.
+        name: Name of the arrays in the message.
 
     Raises:
         AssertionError: Names the first array that differs, the ranks and the largest difference.
@@ -42,9 +42,9 @@ def assert_identical_on_ranks(arrays: Sequence[Any], name: str = "weights") -> N
 
 
 def assert_equal(tensor: Any, expected: Any) -> None:
-    """Fails unless dtype, shape and every element are those of `expected`.
+    """Fails unless dtype, shape and every element equal those of `expected`.
 
-    You need it for collectives of inputs that add up exactly, where no tolerance is due.
+    You need it for collectives on inputs with exact sums, which need no tolerance.
 
     Args:
         tensor: Tensor or array.
@@ -66,13 +66,13 @@ def assert_equal(tensor: Any, expected: Any) -> None:
 
 
 def assert_close(arrays: Sequence[Any], expected: Sequence[Any], relative: float = 1e-4, floor: float = 1e-3) -> None:
-    """Fails unless each element is within `relative` of the expected one, whose magnitude counts as `floor` or more.
+    """Fails unless each element is within `relative` of the expected one, whose magnitude counts as at least `floor`.
 
     Args:
         arrays: Arrays or variables.
         expected: Arrays or variables of the same shapes.
         relative: Largest relative difference.
-        floor: Smallest magnitude a difference is compared with, so that elements near zero do not decide.
+        floor: Smallest magnitude a difference is compared with, so that elements near zero do not dominate.
 
     Raises:
         AssertionError: Names the array and the largest relative difference.
@@ -82,4 +82,4 @@ def assert_close(arrays: Sequence[Any], expected: Sequence[Any], relative: float
         actual, wanted = _array(array), _array(reference)
         difference = np.abs(actual - wanted) / np.maximum(np.abs(wanted), floor)
         worst = float(difference.max()) if difference.size else 0.0
-        assert worst <= relative, f"array {index} differs by {worst:.2e} (relative), allowed are {relative:.0e}"
+        assert worst <= relative, f"array {index} differs by {worst:.2e} (relative), expected at most {relative:.0e}"

@@ -1,7 +1,7 @@
-"""Runs one function on several ranks of this machine and returns what each rank got. For tests, not for training.
+"""Runs a function on several ranks on this machine and returns each rank's result. For tests, not for training.
 
-The ranks are processes that the launcher starts. Function and arguments travel as names and JSON in a private folder,
-results come back the same way: nothing is pickled and no port of ours is opened.
+The launcher starts the ranks as processes. Function and arguments are passed by name and as JSON in a private folder,
+and results are returned the same way: nothing is pickled, and no port is opened here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfdist import config
 from tfdist.errors import ConfigError, RankError
 from tfdist.system.process import end_child
 
-# The launcher ends its job within 10 s of being told to; ranks that it could not reach end themselves after that.
+# The launcher terminates its job within 10 s of a signal; ranks that it cannot reach exit by themselves after that.
 _SECONDS_TO_END = 15.0
 _OUTPUT_TAIL_CHARACTERS = 4000
 
@@ -28,22 +28,22 @@ _OUTPUT_TAIL_CHARACTERS = 4000
 def run_ranks(n: int, fn: Callable[..., Any], *args: Any, timeout_seconds: float = 60.0) -> list[Any]:
     """Calls `fn(*args)` on `n` ranks at the same time and returns the results by rank.
 
-    You need it to test distributed code from an ordinary test: each rank is a process on this machine in which
-    `tfdist.init()` has been called. What the ranks print is shown only if something fails.
+    You need it to test distributed code in an ordinary test: each rank is a process on this machine in which
+    `tfdist.init()` has been called. The ranks' output is shown only if something fails.
 
     Args:
         n: Number of ranks.
         fn: A function at the top level of a module or script. The ranks import that file, so a script must do its work
             under `if __name__ == "__main__":`.
-        *args: Arguments, the same on every rank, of types that JSON has; a tuple arrives as a list.
-        timeout_seconds: After this time the job is ended and an error raised.
+        *args: Arguments, the same on every rank, of JSON types; a tuple arrives as a list.
+        timeout_seconds: After this time the job is terminated and an error raised.
 
     Returns:
-        What `fn` returned on each rank, as JSON carries it: arrays and tensors as lists, tuples as lists.
+        What `fn` returned on each rank, in JSON types: arrays, tensors and tuples become lists.
 
     Raises:
-        ConfigError: If `fn` cannot be found by its name, an argument is no JSON, or this process is itself a rank.
-        RankError: If a rank raises an exception, with its rank and traceback, or is ended by the timeout.
+        ConfigError: If `fn` cannot be found by name, an argument is not JSON, or this process is itself a rank.
+        RankError: If a rank raises an exception, with its rank and traceback, or exceeds the timeout.
 
     Example:
 
@@ -56,9 +56,9 @@ def run_ranks(n: int, fn: Callable[..., Any], *args: Any, timeout_seconds: float
     ```
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ConfigError(f"n must be a number of ranks, 1 or more; received {n!r}.")
+        raise ConfigError(f"n must be a whole number of ranks, 1 or more; received {n!r}.")
     if config.started_by_launcher():
-        raise ConfigError("run_ranks starts a job of its own and cannot be called on a rank of another one.")
+        raise ConfigError("run_ranks starts a new job and cannot be called on a rank of a running job.")
     call = _describe(fn, args) | {"seconds": timeout_seconds + _SECONDS_TO_END}
     with tempfile.TemporaryDirectory(prefix="tfdist-ranks-") as name:
         folder = Path(name)
@@ -70,16 +70,16 @@ def run_ranks(n: int, fn: Callable[..., Any], *args: Any, timeout_seconds: float
     missing = [rank for rank, record in enumerate(records) if "result" not in record]
     if code is None:
         raise RankError(
-            f"{call['qualname']} did not finish on ranks {missing} of {n} within {timeout_seconds} s and was ended. "
-            f"Raise timeout_seconds if it is only slow. Last output:\n{output}"
+            f"{call['qualname']} did not finish on ranks {missing} of {n} within {timeout_seconds} s and was "
+            f"terminated. Raise timeout_seconds if it is just slow. Last output:\n{output}"
         )
     if code != 0 or missing:
-        raise RankError(f"{call['qualname']}: the job of {n} ranks ended with code {code}. Last output:\n{output}")
+        raise RankError(f"{call['qualname']}: the job of {n} ranks exited with code {code}. Last output:\n{output}")
     return [record["result"] for record in records]
 
 
 def _describe(fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
-    """What another process needs to find the function: its module, the file that holds it, and its name there."""
+    """What another process needs to find the function: its module, its file, and its name there."""
     qualname = getattr(fn, "__qualname__", "")
     path = inspect.getsourcefile(fn) if inspect.isfunction(fn) else None
     if path is None or "<" in qualname or not os.path.isfile(path):
@@ -98,10 +98,10 @@ def _describe(fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _run_job(n: int, folder: Path, timeout_seconds: float) -> int | None:
-    """The launcher's exit code; None if the job was ended by the timeout."""
+    """The launcher's exit code; None if the job exceeded the timeout."""
     command = [sys.executable, "-m", "tfdist.launch", "-np", str(n)]
     command += [sys.executable, "-m", "tfdist.testing.worker", str(folder)]
-    # A file, because a process that is left behind could hold a pipe open.
+    # A file, because a leftover process could keep a pipe open.
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

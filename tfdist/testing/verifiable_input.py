@@ -1,4 +1,4 @@
-"""Inputs whose sums over ranks are exactly known, so that a test of a collective needs no tolerance.
+"""Inputs whose sums over ranks are known exactly, so that a test of a collective needs no tolerance.
 
 The idea is that of nccl-tests' `verifiable.h`: small integers, which add up exactly in every dtype and every order.
 """
@@ -15,8 +15,8 @@ from tfdist.errors import ConfigError
 
 MAX_SIZE = 256
 
-# dtype -> largest magnitude of a value, and one rank in how many has a value other than zero at a position, such that
-# the sum over 256 ranks, and every partial sum of a floating dtype, is an integer that the dtype represents.
+# dtype -> (largest magnitude, n): at each position one rank in n has a nonzero value, so that the sum over 256 ranks,
+# and every partial sum of a floating dtype, is an integer that the dtype can represent.
 _LIMITS = {
     "bool": (1, 4),
     "int8": (1, 4),  # 64 of 256 ranks: 64 of 127
@@ -35,8 +35,8 @@ _LIMITS = {
 def summable(shape: Sequence[int], dtype: Any, rank: int, seed: int = 0) -> np.ndarray[Any, Any]:
     """Returns this rank's input, whose sum over the first n <= 256 ranks is exact in `dtype`.
 
-    The values look random and differ by rank, so a contribution that is lost, doubled or put elsewhere shows. A float32
-    tensor that travels in 16 bits stays exact when its values come from `summable(shape, "bfloat16", ...)`.
+    The values look random and differ by rank, so a lost, duplicated or misplaced contribution shows. A float32
+    tensor that is sent in 16 bits stays exact if its values come from `summable(shape, "bfloat16", ...)`.
 
     Args:
         shape: Shape of the array.
@@ -46,7 +46,7 @@ def summable(shape: Sequence[int], dtype: Any, rank: int, seed: int = 0) -> np.n
         seed: Another seed gives other values.
 
     Raises:
-        ConfigError: If the dtype or the rank is none of these.
+        ConfigError: If the dtype or the rank is not supported.
 
     Example:
 
@@ -70,7 +70,7 @@ def expected_sum(shape: Sequence[int], dtype: Any, size: int, seed: int = 0) -> 
         seed: As for `summable`.
 
     Raises:
-        ConfigError: If the dtype or the size cannot be honoured.
+        ConfigError: If the dtype or the size is not supported.
     """
     return _total(shape, dtype, size, seed).astype(_dtype(dtype))
 
@@ -85,7 +85,7 @@ def expected_average(shape: Sequence[int], dtype: Any, size: int, seed: int = 0)
         seed: As for `summable`.
 
     Raises:
-        ConfigError: If the dtype is not floating, or the size cannot be honoured.
+        ConfigError: If the dtype is not floating, or the size is not supported.
     """
     kind = _dtype(dtype)
     if kind.kind in "biu":
@@ -103,7 +103,7 @@ def expected_min(shape: Sequence[int], dtype: Any, size: int, seed: int = 0) -> 
         seed: As for `summable`.
 
     Raises:
-        ConfigError: If the dtype or the size cannot be honoured.
+        ConfigError: If the dtype or the size is not supported.
     """
     return _stack(shape, dtype, size, seed).min(axis=0).astype(_dtype(dtype))
 
@@ -118,7 +118,7 @@ def expected_max(shape: Sequence[int], dtype: Any, size: int, seed: int = 0) -> 
         seed: As for `summable`.
 
     Raises:
-        ConfigError: If the dtype or the size cannot be honoured.
+        ConfigError: If the dtype or the size is not supported.
     """
     return _stack(shape, dtype, size, seed).max(axis=0).astype(_dtype(dtype))
 
@@ -153,7 +153,7 @@ def _scramble(index: np.ndarray[Any, Any], rank: int, seed: int) -> np.ndarray[A
     mixed = index * np.uint64(0x9E3779B97F4A7C15) + np.uint64(start)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    # The start of each rank is a whole number of steps of the index away, so mix rank in once more.
+    # The starts of the ranks are whole steps of the index apart, so mix in the rank once more.
     mixed ^= np.uint64((rank * 0xA24BAED4963EE407) % 2**64)
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0x9FB21C651E98DF25)
     return mixed ^ (mixed >> np.uint64(32))

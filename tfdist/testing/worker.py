@@ -1,4 +1,4 @@
-"""The program of one rank of `run_ranks`: `python -m tfdist.testing.worker FOLDER`. Not for other use."""
+"""The program that each rank of `run_ranks` runs: `python -m tfdist.testing.worker FOLDER`. Internal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tfdist.world import runtime
 
 
 def main(folder: Path) -> int:
-    """Runs the function that `call.json` in the folder names, and writes the result or the failure beside it."""
+    """Runs the function named in `call.json` in the folder, and writes the result or failure next to it."""
     call = json.loads((folder / "call.json").read_text())
-    # Ends this process whatever it waits for, should launcher and caller both be gone.
+    # Terminates this process, whatever it waits for, if both launcher and caller are gone.
     signal.setitimer(signal.ITIMER_REAL, call["seconds"])
     sys.path += [entry for entry in call["path"] if entry not in sys.path]
     runtime.init()
@@ -35,14 +35,14 @@ def main(folder: Path) -> int:
 
 
 def write(folder: Path, record: str) -> None:
-    """Leaves this rank's record, whole or not at all."""
+    """Writes this rank's record, completely or not at all."""
     path = folder / f"rank{runtime.rank()}.json"
     path.with_suffix(".part").write_text(record)
     os.replace(path.with_suffix(".part"), path)
 
 
 def find(module: str, file: str, qualname: str) -> Callable[..., Any]:
-    """The function of that name, from the module if it is importable here and is that file, else from the file."""
+    """The function of that name, from the module if it can be imported and is that file, else from the file."""
     found: Any = _import(module, file)
     for name in qualname.split("."):
         found = getattr(found, name)
@@ -55,7 +55,7 @@ def as_json(value: Any) -> Any:
         value = value.numpy()
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"run_ranks returns what JSON can carry, and arrays and tensors; received {type(value).__name__}.")
+    raise TypeError(f"run_ranks can return JSON types, arrays and tensors; received {type(value).__name__}.")
 
 
 def _import(name: str, file: str) -> ModuleType:

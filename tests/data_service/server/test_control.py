@@ -183,7 +183,7 @@ def test_a_server_of_this_machine_is_not_asked_by_a_foreign_name(serve, host, co
     for name, expected in (("node", code), ("", 200)):
         got, text = serve(name=name).ask("GET", "/healthz", headers={"Host": host})
         assert got == expected
-        assert ("for this machine alone" in text) == (expected == 421)
+        assert ("for this machine only" in text) == (expected == 421)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 100, b"GET\r\n\r\n", b"BREW /status HTTP/1.0\r\n\r\n", b"\r\n" * 50])

@@ -89,5 +89,5 @@ def test_waiting_of_each_trainer():
 
 @pytest.mark.parametrize("name", ["Tasks", "a-b", "1a", "", "a b"])
 def test_a_bad_name_is_refused(name):
-    with pytest.raises(ValueError, match="small letters"):
+    with pytest.raises(ValueError, match="lowercase letters"):
         render(dataclasses.replace(STATUS, counters={name: 1}))

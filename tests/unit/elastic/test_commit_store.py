@@ -114,7 +114,7 @@ def test_flipped_bits_of_the_header_and_a_sample_of_the_rest(whole, tmp_path, ca
             data = bytearray(whole)
             data[place] ^= 1 << bit
             told = passed_over(tmp_path, data, caplog)
-            assert place < header or "its checksum does not fit its contents" in told
+            assert place < header or "its checksum does not match its contents" in told
 
 
 def test_a_write_that_is_killed_anywhere(whole, killed_everywhere, caplog):

@@ -55,18 +55,18 @@ def test_autotuning_is_checked_before_the_start(monkeypatch: pytest.MonkeyPatch)
     _plan("-np", "2", "--autotune-log-file", "a.csv", "sh", TFDIST_AUTOTUNE="lossy")
     plan, _ = _plan("-np", "2", "--autotune", "sh", TFDIST_AUTOTUNE="Lossy")
     assert plan.environment["TFDIST_AUTOTUNE"] == "Lossy"
-    with pytest.raises(ConfigError, match=r"--autotune-log-file is about autotuning.* give --autotune"):
+    with pytest.raises(ConfigError, match=r"--autotune-log-file needs autotuning; add --autotune"):
         _plan("-np", "2", "--autotune-log-file", "a.csv", "sh")
     with pytest.raises(ConfigError, match="TFDIST_AUTOTUNE='2' cannot be used: must be one of 0, 1, lossy"):
         _plan("-np", "2", "sh", TFDIST_AUTOTUNE="2")
     monkeypatch.setattr(ulfm, "check", lambda _: None)
     for words, variables in ((["--autotune"], {}), ([], {"TFDIST_AUTOTUNE": "lossy"})):
-        with pytest.raises(ConfigError, match=r"same ranks from begin to end.* without --elastic"):
+        with pytest.raises(ConfigError, match=r"same ranks from start to finish.* without --elastic"):
             _plan("-np", "2", "--elastic", *words, "sh", **variables)
 
 
 def test_marks_need_a_timeline() -> None:
-    with pytest.raises(ConfigError, match=r"about a timeline, and there is none; give --timeline-filename"):
+    with pytest.raises(ConfigError, match=r"needs a timeline; add --timeline-filename"):
         _plan("-np", "2", "--timeline-mark-cycles", "sh", HOROVOD_TIMELINE="DYNAMIC")
     plan, _ = _plan("-np", "2", "--timeline-mark-cycles", "sh", TFDIST_TIMELINE="run.json")
     assert plan.environment["TFDIST_TIMELINE_MARK_CYCLES"] == "1"
@@ -97,11 +97,11 @@ def test_folder_for_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("file", "it is no folder"),
-        ("", "it is no folder"),
-        ("open", "only you may write to it"),
-        ("file/new", "nothing can be written there: .* Take a folder of your own, on a disk that all hosts share"),
-        ("/proc/self/fd", "nothing can be written there: "),
+        ("file", "not a folder"),
+        ("", "not a folder"),
+        ("open", "only you may have write access"),
+        ("file/new", "cannot be written: .* Use a folder of your own, on a disk that all hosts share"),
+        ("/proc/self/fd", "cannot be written: "),
     ],
 )
 def test_folder_that_no_commit_may_go_to(
@@ -139,17 +139,15 @@ def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
     return make
 
 
-@pytest.mark.parametrize(
-    ("slots", "start"), [(1, "1 rank starts"), (2, "2 ranks start"), (3, "3 ranks start"), (4, ""), (5, "")]
-)
+@pytest.mark.parametrize(("slots", "start"), [(1, "1 rank"), (2, "2 ranks"), (3, "3 ranks"), (4, ""), (5, "")])
 def test_fewer_ranks_than_asked_for_are_told(finder: Callable[[str], str], slots: int, start: str) -> None:
     script = finder(f"echo localhost:{slots}")
     words = ("--elastic",) if slots == 1 else ("--min-np", "2")
     plan, remarks = _plan("-np", "4", *words, "--host-discovery-script", script, "sh")
     assert plan.starter.processes == min(slots, 4)
     expected = (
-        f"note: {start} instead of -np 4: --host-discovery-script has found no more slots (localhost:{slots}), and "
-        f"--min-np {min(slots, 2)} is enough; more start when it finds some"
+        f"note: starting {start} instead of -np 4: --host-discovery-script found no more slots (localhost:{slots}). "
+        f"--min-np {min(slots, 2)} allows this; more ranks start when it finds more slots"
     )
     assert [remark for remark in remarks if "-np" in remark] == [expected] * bool(start)
 
@@ -159,9 +157,9 @@ def test_empty_list_of_hosts_at_the_start(finder: Callable[[str], str], capsys: 
     words = ["-np", "2", "--elastic", "--elastic-timeout", "0.1", "--host-discovery-script", script, "sh"]
     assert command.main(words) == command.USAGE_ERROR
     waits, refused = capsys.readouterr().err.splitlines()
-    why = f"tfdistrun: --host-discovery-script {script}: it printed no host: '' as output, 'no credentials' as errors"
-    assert waits == f"{why}; waiting for hosts, 0.1 s at most (--elastic-timeout)"
-    assert refused == f"{why}, and no other within 0.1 s (--elastic-timeout)"
+    why = f"tfdistrun: --host-discovery-script {script}: it printed no host: stdout '', stderr 'no credentials'"
+    assert waits == f"{why}; waiting up to 0.1 s for hosts (--elastic-timeout)"
+    assert refused == f"{why}, and printed none within 0.1 s (--elastic-timeout)"
 
 
 def test_interrupted_while_hosts_are_waited_for(
@@ -207,4 +205,4 @@ def test_missing_mpirun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("TFDIST_MPI_HOME", raising=False)
     assert command.main(["-np", "1", "/bin/sh"]) == command.USAGE_ERROR
-    assert "no mpirun beside" in capsys.readouterr().err
+    assert "no mpirun found next to" in capsys.readouterr().err

@@ -110,7 +110,9 @@ def test_more_ranks_than_gpus(count: int, environment: dict[str, str], text: str
 
 
 def test_too_late() -> None:
-    with pytest.raises(ConfigError, match=r"has taken 2 GPUs already.* .*Import tfdist .*before the first tensor"):
+    with pytest.raises(
+        ConfigError, match=r"TensorFlow already uses 2 GPUs.* .*Import tfdist .*before the first tensor"
+    ):
         gpu.pin(FakeDevices(2, used=True), 1, 2, {})
 
 

@@ -98,7 +98,7 @@ def test_on_loopback_a_foreign_name_is_refused(host):
 
 
 def test_ports_end():
-    with pytest.raises(errors.ConfigError, match=r"port 65536 .*ports end at 65535"):
+    with pytest.raises(errors.ConfigError, match=r"port 65536 .*the largest port is 65535"):
         metrics_server.start("127.0.0.1", 65535, 1)
 
 

@@ -35,5 +35,5 @@ def test_a_file_of_an_earlier_start_is_kept_where_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "folder/"])
 def test_a_path_that_is_no_file_is_refused(path: str) -> None:
-    with pytest.raises(errors.ConfigError, match=f"received '{path}'. Name one"):
+    with pytest.raises(errors.ConfigError, match=f"the name of a file, such as 'run.json'; received '{path}'"):
         timeline.start_timeline(path)

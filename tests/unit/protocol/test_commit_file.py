@@ -92,7 +92,7 @@ def test_one_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
 def test_folder_that_somebody_else_has_made(tmp_path: Path, mode: int) -> None:
     (tmp_path / "tfdist-x").mkdir()
     (tmp_path / "tfdist-x").chmod(mode)
-    with pytest.raises(PermissionError, match="another user's, or others may use it"):
+    with pytest.raises(PermissionError, match="it belongs to another user, or others have access"):
         commit_file.make_folder(tmp_path, "tfdist-x")
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "own")

@@ -30,7 +30,7 @@ def test_python_of_another_environment(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     resolved = program.resolve(["python", "t.py"])
     assert resolved[0] == str(tmp_path / "bin/python")
-    assert "PATH gives" in (program.foreign_interpreter(resolved) or "")
+    assert "PATH finds" in (program.foreign_interpreter(resolved) or "")
 
 
 def test_python_that_path_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,14 +52,14 @@ def test_other_programs() -> None:
         (["t.py"], "write: python t.py"),
         (["no.py"], "no.py: no such file"),
         (["./no"], "./no: no such file"),
-        (["no-such"], "no such command on PATH; give its full path"),
-        (["train.sh"], "train.sh is not on PATH; give its full path: .*/train.sh"),
-        (["./plain.sh"], r"./plain.sh is not executable; make it so with chmod \+x .*/plain.sh"),
+        (["no-such"], "no such command on PATH; use its full path"),
+        (["train.sh"], "train.sh is not on PATH; use its full path: .*/train.sh"),
+        (["./plain.sh"], r"./plain.sh is not executable; run chmod \+x .*/plain.sh"),
         (
             ["./train.sh"],
-            "./train.sh cannot be run: its first line names the interpreter '/no/such', which is not there",
+            "./train.sh cannot be run: its first line names the interpreter '/no/such', which does not exist",
         ),
-        (["./"], "./ is a folder; give the full path of a program"),
+        (["./"], "./ is a folder; use the full path of a program"),
     ],
 )
 def test_missing(command: list[str], message: str, tmp_path: Path) -> None:

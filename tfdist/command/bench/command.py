@@ -1,4 +1,4 @@
-"""The `tfdist bench` command from its words to its exit status. Only a benchmark that really runs loads TensorFlow."""
+"""The `tfdist bench` command. TensorFlow is loaded only if a benchmark actually runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tfdist.command.bench import option
 from tfdist.command.bench.measure import request
 
-# Found by name when it is time: importing them imports TensorFlow.
+# Imported by name when needed, because importing them imports TensorFlow.
 _BENCHMARKS = {
     request.Allreduce: "tfdist.command.bench.allreduce.allreduce",
     request.Train: "tfdist.command.bench.train.train",
@@ -19,7 +19,7 @@ _BENCHMARKS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the benchmark that the words name. Raises ConfigError, on every rank alike."""
+    """Runs the benchmark named by the arguments. Raises ConfigError, the same on every rank."""
     options = option.parse(words)
     importlib.import_module(_BENCHMARKS[type(options)]).run(options)
     return 0

@@ -1,4 +1,4 @@
-"""The options of `tfdist bench`: names, meanings and all checks that need no measurement. It measures nothing."""
+"""The options of `tfdist bench`: names, help texts, and all checks that need no measurement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdist.system.terminal import command_line
 from tfdist.system.terminal.command_line import Parser, whole
 
 _ALLREDUCE = """\
-Times tfdist.grouped_allreduce inside a tf.function, and checks its results, on the ranks that it is started on.
+Times tfdist.grouped_allreduce inside a tf.function, and checks its results, on the ranks it runs on.
 
 examples:
   tfdistrun -np 2 tfdist bench allreduce
@@ -26,7 +26,7 @@ examples:
 """
 
 _TRAIN = """\
-Times the steps of model.fit on synthetic images, under DataParallel, on the ranks that it is started on.
+Times the steps of model.fit on synthetic images with DataParallel, on the ranks it runs on.
 
 examples:
   tfdistrun -np 2 tfdist bench train --model ResNet50 --image-size 96 --batch-size 8 --compare-single
@@ -35,7 +35,7 @@ examples:
 """
 
 _SCALE = """\
-Predicts the efficiency of a recorded training step on clusters that are not at hand: no ranks are started.
+Predicts the efficiency of a recorded training step on clusters you do not have access to. Starts no ranks.
 
 examples:
   tfdist bench scale --record ResNet50 --image-size 96 --batch-size 8 --output resnet50.json
@@ -46,7 +46,7 @@ examples:
 
 _positive = whole("a number", 1)
 
-# What each of the two forms of `tfdist bench scale` takes, and what it is where it was not given.
+# The options of the two forms of `tfdist bench scale`, and their defaults.
 _RECORDING: dict[str, Any] = {
     "image_size": 96,
     "batch_size": 8,
@@ -66,13 +66,13 @@ _SCALING: dict[str, Any] = {
 
 
 def parse(words: Sequence[str]) -> Allreduce | Train | Starts | Record | Scale:
-    """The options of the benchmark that the first word names. Raises ConfigError."""
-    top = Parser(prog="tfdist bench", description="Times collectives and training steps, and predicts them.")
+    """The options of the benchmark named by the first argument. Raises ConfigError."""
+    top = Parser(prog="tfdist bench", description="Times collectives and training steps, and predicts scaling.")
     benchmarks = top.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     add = benchmarks.add_parser
     _add_allreduce(add("allreduce", help="time the grouped allreduce", description=_ALLREDUCE))
     _add_train(add("train", help="time the steps of model.fit", description=_TRAIN))
-    _add_scale(add("scale", help="predict the efficiency on many GPUs", description=_SCALE))
+    _add_scale(add("scale", help="predict the scaling efficiency on many GPUs", description=_SCALE))
     known = top.parse_args(words)
     for path in (known.csv, known.json, getattr(known, "plot", None), getattr(known, "output", None)):
         if path is not None:
@@ -89,45 +89,45 @@ def _add_allreduce(parser: argparse.ArgumentParser) -> None:
         type=_list(size.parse),
         default=(4 << 10, 1 << 20, 100 << 20),
         metavar="LIST",
-        help="bytes of each collective, as in 4096,4KB,1MB,2GB; powers of 1,024 (default: 4KB,1MB,100MB)",
+        help="bytes per collective, such as 4096,4KB,1MB,2GB; powers of 1,024 (default: 4KB,1MB,100MB)",
     )
     add(
         "--tensors",
         type=_list(_positive),
         default=(1,),
         metavar="LIST",
-        help="numbers of tensors that share each size (default: 1)",
+        help="numbers of tensors into which each size is divided (default: 1)",
     )
     add(
         "--dtypes",
         type=_list(_choice(tuple(case.ELEMENT_BYTES))),
         default=("float32",),
         metavar="LIST",
-        help=f"of {', '.join(case.ELEMENT_BYTES)} (default: float32)",
+        help=f"any of {', '.join(case.ELEMENT_BYTES)} (default: float32)",
     )
     add(
         "--compression",
         type=_list(_choice(tuple(COMPRESSIONS))),
         default=tuple(COMPRESSIONS),
         metavar="LIST",
-        help=f"of {', '.join(COMPRESSIONS)} (default: all)",
+        help=f"any of {', '.join(COMPRESSIONS)} (default: all)",
     )
     add("--op", choices=case.OPERATIONS, default="average", help="the reduction (default: %(default)s)")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument(
-        "--rounds", type=_positive, metavar="N", help="rounds, of each row once (default: by --seconds)"
+        "--rounds", type=_positive, metavar="N", help="rounds; each measures every row once (default: by --seconds)"
     )
     budget.add_argument(
         "--seconds",
         type=command_line.amount("seconds"),
         default=5.0,
         metavar="S",
-        help="time for each size: as many rounds as fit, 5 to 1,000 (default: %(default)g)",
+        help="time per size: as many rounds as fit, 5 to 1,000 (default: %(default)g)",
     )
     add("--eager", action="store_true", help="call the collective eagerly, not inside a tf.function")
     _add_threads(parser)
     _add_files(parser)
-    add("--plot", type=Path, metavar="PATH.png", help="draw bandwidth over size; needs: pip install matplotlib")
+    add("--plot", type=Path, metavar="PATH.png", help="plot bandwidth over size; needs: pip install matplotlib")
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
@@ -136,26 +136,26 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         "--model",
         default="ResNet50",
         metavar="NAME",
-        help=f"a network of keras.applications, or {network.DIGITS}, to try the command (default: ResNet50)",
+        help=f"a network of keras.applications, or {network.DIGITS} to try the command (default: ResNet50)",
     )
     add("--image-size", type=_positive, default=96, metavar="PIXELS", help="height and width (default: %(default)s)")
-    add("--batch-size", type=_positive, default=8, metavar="N", help="images a rank and step (default: %(default)s)")
-    add("--compression", choices=COMPRESSIONS, default="none", help="of the gradients (default: %(default)s)")
-    add("--jit-compile", action="store_true", help="compile the step with XLA (default: what Keras chooses)")
+    add("--batch-size", type=_positive, default=8, metavar="N", help="images per rank and step (default: %(default)s)")
+    add("--compression", choices=COMPRESSIONS, default="none", help="gradient compression (default: %(default)s)")
+    add("--jit-compile", action="store_true", help="compile the step with XLA (default: Keras decides)")
     add(
         "--compare-single",
         action="store_true",
-        help="also time one process alone, in turn with the ranks, and print the efficiency",
+        help="also time a single process, in turn with the ranks, and print the efficiency",
     )
-    add("--plain", action="store_true", help="leave tfdist out of the training; for one process without a launcher")
-    add("--steps", type=_positive, default=5, metavar="N", help="timed steps a round (default: %(default)s)")
+    add("--plain", action="store_true", help="train without tfdist; for one process without a launcher")
+    add("--steps", type=_positive, default=5, metavar="N", help="timed steps per round (default: %(default)s)")
     add("--rounds", type=_positive, default=6, metavar="N", help="rounds (default: %(default)s)")
     add("--warmup", type=_positive, default=3, metavar="N", help="steps before the first round (default: %(default)s)")
     add(
         "--starts",
         type=_positive,
         metavar="N",
-        help="without a launcher: start the ranks so many times, in turn with as many independent processes",
+        help="without a launcher: start the ranks this many times, in turn with as many independent processes",
     )
     add("--ranks", type=_positive, metavar="N", help="ranks of each of the --starts (default: 2)")
     add(
@@ -163,61 +163,61 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         type=_threads,
         default=1,
         metavar="N",
-        help="TensorFlow's intra-op threads a rank, or default for what it chooses (default: %(default)s)",
+        help="TensorFlow's intra-op threads per rank, or `default` for its own choice (default: %(default)s)",
     )
     add(
         "--inter-op-threads",
         type=_threads,
         default=1,
         metavar="N",
-        help="its inter-op threads, or default (default: %(default)s)",
+        help="TensorFlow's inter-op threads per rank, or `default` (default: %(default)s)",
     )
     _add_files(parser)
 
 
 def _add_scale(parser: argparse.ArgumentParser) -> None:
-    """Without defaults, so that an option of the other form is noticed."""
+    """Without defaults, so that an option of the other form is detected."""
     form = parser.add_mutually_exclusive_group(required=True)
     form.add_argument("--record", metavar="MODEL", help="record the step of a network of keras.applications")
     form.add_argument("--step", type=Path, nargs="+", metavar="FILE", help="predict from recorded steps")
     add = parser.add_argument_group("recording (--record)").add_argument
     add("--image-size", type=_positive, metavar="PIXELS", help="height and width (default: 96)")
-    add("--batch-size", type=_positive, metavar="N", help="images a step (default: 8)")
+    add("--batch-size", type=_positive, metavar="N", help="images per step (default: 8)")
     add(
         "--throughput",
-        type=command_line.amount("images a second"),
+        type=command_line.amount("images per second"),
         metavar="IMAGES/S",
-        help="of one GPU: its time is shared out by operations (default: measure on this processor)",
+        help="throughput of one GPU; its time is divided by operations (default: measure on this processor)",
     )
     add("--steps", type=_positive, metavar="N", help="timed steps (default: 20)")
-    add("--warmup", type=_positive, metavar="N", help="steps before them (default: 3)")
+    add("--warmup", type=_positive, metavar="N", help="warm-up steps (default: 3)")
     add("--threads", type=_positive, metavar="N", help="TensorFlow's intra-op threads (default: 1)")
-    add("--output", type=Path, metavar="FILE", help="the file to write; must be given")
+    add("--output", type=Path, metavar="FILE", help="the file to write; required")
     add = parser.add_argument_group("predicting (--step)").add_argument
-    add("--cluster", type=Path, metavar="FILE", help="describes hosts, GPUs and network; must be given")
+    add("--cluster", type=Path, metavar="FILE", help="describes hosts, GPUs and network; required")
     add(
         "--gpus",
         type=_list(_positive),
         metavar="LIST",
-        help="numbers of GPUs (default: 1 to 4096, each twice the last)",
+        help="numbers of GPUs (default: 1 to 4096, doubling)",
     )
     add(
         "--compression",
         type=_list(_choice(tuple(COMPRESSIONS))),
         metavar="LIST",
-        help=f"of {', '.join(COMPRESSIONS)} (default: none)",
+        help=f"any of {', '.join(COMPRESSIONS)} (default: none)",
     )
     add(
         "--schedule",
         type=_list(_choice(SCHEDULES)),
         metavar="LIST",
-        help="of hierarchical, as tfdist does it, and flat, one ring through all GPUs (default: hierarchical)",
+        help="hierarchical, as tfdist does it, or flat, one ring through all GPUs (default: hierarchical)",
     )
-    add("--no-overlap", action="store_true", default=None, help="gradients travel after the last one is computed")
-    add("--threshold", type=_threshold, metavar="SIZE", help="bytes of a bucket (default: TFDIST_FUSION_THRESHOLD)")
+    add("--no-overlap", action="store_true", default=None, help="send gradients only after the last one is computed")
+    add("--threshold", type=_threshold, metavar="SIZE", help="bytes per bucket (default: TFDIST_FUSION_THRESHOLD)")
     add("--csv", type=Path, metavar="PATH", help="write the rows as CSV")
     add("--json", type=Path, metavar="PATH", help="write rows, options, steps and cluster as JSON")
-    add("--plot", type=Path, metavar="PATH.png", help="draw efficiency over GPUs; needs: pip install matplotlib")
+    add("--plot", type=Path, metavar="PATH.png", help="plot efficiency over GPUs; needs: pip install matplotlib")
 
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:
@@ -226,7 +226,7 @@ def _add_threads(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=1,
         metavar="N",
-        help="TensorFlow's intra-op threads a rank; inter-op threads are always 1 (default: %(default)s)",
+        help="TensorFlow's intra-op threads per rank; inter-op threads are always 1 (default: %(default)s)",
     )
 
 
@@ -251,7 +251,7 @@ def _allreduce(known: argparse.Namespace) -> Allreduce:
         plot=known.plot,
     )
     case.check_operation(made.operation, made.dtypes)
-    case.groups_of(made)  # raises for what cannot be combined
+    case.groups_of(made)  # raises if options cannot be combined
     if made.plot is not None:
         plot.check(made.plot)
     return made
@@ -261,22 +261,24 @@ def _train(known: argparse.Namespace) -> Train | Starts:
     network.check(known.model, known.image_size)
     values = {name: value for name, value in vars(known).items() if name not in ("benchmark", "starts", "ranks")}
     if known.plain and known.compare_single:
-        raise ConfigError("--plain leaves tfdist out, so there is nothing for --compare-single to compare; give one")
+        raise ConfigError("--plain trains without tfdist, so --compare-single has nothing to compare; give only one")
     if known.starts is None:
         if known.ranks is not None:
-            raise ConfigError("--ranks goes with --starts; elsewhere the launcher says how many: tfdistrun -np N ...")
+            raise ConfigError(
+                "--ranks needs --starts; otherwise set the number of ranks in the launcher: tfdistrun -np N ..."
+            )
         return Train(**values)
     for name in ("plain", "compare_single"):
         if values.pop(name):
             raise ConfigError(
-                f"--{name.replace('_', '-')} does not go with --starts, which measures independent processes anyway"
+                f"--{name.replace('_', '-')} cannot be combined with --starts: that measures independent processes"
             )
     csv, json = values.pop("csv"), values.pop("json")
     return Starts(tuple(_words(values)), known.starts, known.ranks or 2, csv, json)
 
 
 def _words(values: dict[str, Any]) -> Iterator[str]:
-    """The same options as words."""
+    """The same options as arguments."""
     for name, value in values.items():
         option_name = f"--{name.replace('_', '-')}"
         if value is True:
@@ -295,7 +297,9 @@ def _scale(known: argparse.Namespace) -> Record | Scale:
     )
     for name in others:
         if getattr(known, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} does not go with {form}; see tfdist bench scale --help")
+            raise ConfigError(
+                f"--{name.replace('_', '-')} cannot be combined with {form}; see tfdist bench scale --help"
+            )
     given = {name: default if getattr(known, name) is None else getattr(known, name) for name, default in own.items()}
     for name in ("output",) if recording else ("cluster",):
         if getattr(known, name) is None:
@@ -303,7 +307,7 @@ def _scale(known: argparse.Namespace) -> Record | Scale:
     if recording:
         network.check(known.record, given["image_size"])
         if given["throughput"] is not None and (known.steps, known.warmup, known.threads) != (None, None, None):
-            raise ConfigError("with --throughput nothing is measured; leave out --steps, --warmup and --threads")
+            raise ConfigError("with --throughput nothing is measured; omit --steps, --warmup and --threads")
         return Record(model=known.record, output=known.output, **given)
     if given["plot"] is not None:
         plot.check(given["plot"])
@@ -320,16 +324,16 @@ def _scale(known: argparse.Namespace) -> Record | Scale:
 
 def _check_folder(path: Path) -> None:
     if not path.parent.is_dir():
-        raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
+        raise ConfigError(f"{path} cannot be written: folder {path.parent} does not exist")
 
 
 def _list(parse_item: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """A parser of items separated by commas, each of which is given once."""
+    """A parser of distinct items separated by commas."""
 
     def parse_all(text: str) -> tuple[Any, ...]:
         items = tuple(_item(parse_item, word.strip()) for word in text.split(","))
         if len(set(items)) < len(items):
-            raise argparse.ArgumentTypeError(f"{text!r} names one twice")
+            raise argparse.ArgumentTypeError(f"{text!r} contains an item twice")
         return items
 
     return parse_all
@@ -353,7 +357,7 @@ def _threshold(text: str) -> int:
 def _choice(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse_choice(text: str) -> str:
         if text not in choices:
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}")
         return text
 
     return parse_choice

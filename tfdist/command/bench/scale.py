@@ -1,12 +1,12 @@
-"""`tfdist bench scale`: the step of many GPUs predicted from the recorded step of one. It measures and starts nothing.
+"""`tfdist bench scale`: predicts the step on many GPUs from the recorded step of one.
 
-A simulation of one step: the ranks compute alike, but each a little faster or slower than its mean, and the slowest of
-them decides when a bucket can start. One stream carries the buckets, one after the other.
+It simulates one step: all ranks do the same work, each a little faster or slower than the mean, and the slowest one
+determines when a bucket can start. One stream sends the buckets, one after the other.
 
 A message of m bytes costs alpha + m / bandwidth (Hockney's model, as in Thakur, Rabenseifner, Gropp (2005),
-"Optimization of collective communication operations in MPICH", section 3). The additions of a reduction are left out:
-on GPUs they are hidden behind the transfer. So is contention between hosts: every network card is taken to reach every
-other one at its full rate.
+"Optimization of collective communication operations in MPICH", section 3). The additions of a reduction are ignored: on
+GPUs they overlap with the transfer. Contention between hosts is ignored too: every network card is assumed to reach
+every other one at its full rate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_GPUS = 4096
 
 Row = dict[str, Any]
 Plan = Sequence[Sequence[int]]
-# The plan of tensors with these dtypes and bytes, up to so many bytes a bucket.
+# Plans buckets for tensors of these dtypes and bytes, with at most this many bytes per bucket.
 Planner = Callable[[Sequence[str], Sequence[int], int], Plan]
 _Read = TypeVar("_Read")
 
@@ -41,16 +41,19 @@ def _is_amount(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf
 
 
-# What a field of a JSON file can be: as errors say it, and whether a value is that.
+# The kinds of fields in a JSON file: the description used in errors, and a check.
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "amount": ("a number of 0 or more", _is_amount),
-    "rate": ("a number of more than 0", lambda value: _is_amount(value) and value > 0),
-    "count": ("a whole number of 1 or more", lambda value: type(value) is int and value >= 1),
-    "text": ("a text", lambda value: isinstance(value, str)),
+    "amount": ("a number, 0 or more", _is_amount),
+    "rate": ("a number greater than 0", lambda value: _is_amount(value) and value > 0),
+    "count": ("a whole number, 1 or more", lambda value: type(value) is int and value >= 1),
+    "text": ("a string", lambda value: isinstance(value, str)),
     "dtype": (f"one of {', '.join(ELEMENT_BYTES)}", lambda value: value in list(ELEMENT_BYTES)),
-    "texts": ("an object of texts", lambda value: type(value) is dict and all(type(v) is str for v in value.values())),
+    "texts": (
+        "an object of strings",
+        lambda value: type(value) is dict and all(type(v) is str for v in value.values()),
+    ),
     "sizes": (
-        "a list of whole numbers of 0 or more",
+        "a list of whole numbers, 0 or more",
         lambda value: type(value) is list and all(type(each) is int and each >= 0 for each in value),
     ),
     "parts": ("a list of objects", lambda value: type(value) is list and all(type(each) is dict for each in value)),
@@ -58,25 +61,25 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _field(kind: str, name: str = "", unit: float | None = None, part: type | None = None, **default: Any) -> Any:
-    """A field that a file holds, by another name and in `unit` of this one; None: as it is, or a list of `part`."""
+    """A field stored in the file under another name and in `unit`; None: stored as it is, or as a list of `part`."""
     return dataclasses.field(metadata={"kind": kind, "name": name, "unit": unit, "part": part}, **default)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal hosts with equal GPUs.
+    """A cluster of equal hosts with equal GPUs.
 
     Attributes:
-        name: Of the cluster.
-        hosts: How many there are; predictions for more are extrapolations.
-        gpus_per_host: GPUs, and so ranks, of a host.
-        intra_bandwidth: Bytes a second that each GPU can send, and receive at the same time, inside its host.
-        inter_bandwidth: Bytes a second of a host's network card in each direction; its GPUs share it.
-        intra_latency_s: Seconds of an empty message inside a host.
-        inter_latency_s: Seconds of an empty message between hosts.
-        software_latency_s: Seconds that each message costs in the processes besides.
-        memory_bandwidth: Bytes a second that a GPU reads and writes, for casts.
-        sources: Where figures come from, by field.
+        name: The name of the cluster.
+        hosts: Number of hosts; predictions for more are extrapolations.
+        gpus_per_host: GPUs, and therefore ranks, per host.
+        intra_bandwidth: Bytes per second that each GPU can send, and receive at the same time, within its host.
+        inter_bandwidth: Bytes per second of a host's network card in each direction; its GPUs share it.
+        intra_latency_s: Seconds for an empty message within a host.
+        inter_latency_s: Seconds for an empty message between hosts.
+        software_latency_s: Additional seconds that each message costs in the processes.
+        memory_bandwidth: Bytes per second that a GPU reads and writes, for casts.
+        sources: Where the figures come from, by field.
     """
 
     name: str = _field("text")
@@ -91,7 +94,7 @@ class Cluster:
     sources: Mapping[str, str] = _field("texts", default_factory=dict)
 
     def counts(self) -> list[int]:
-        """Numbers of GPUs, each about twice the last, that fill a part of one host or whole hosts: 1 to 4,096."""
+        """Numbers of GPUs from 1 to 4,096, each about twice the last, that fit into one host or fill whole hosts."""
         counts = [1]
         while counts[-1] < self.gpus_per_host:
             counts.append(min(2 * counts[-1], self.gpus_per_host))
@@ -100,26 +103,26 @@ class Cluster:
         return counts
 
     def place(self, gpus: int) -> tuple[int, int]:
-        """Hosts, and ranks of each: one host as long as they fit, then whole hosts.
+        """The number of hosts, and the ranks of each: one host as long as they fit, then whole hosts.
 
         Raises:
-            ConfigError: If some of several hosts would not be full.
+            ConfigError: If there are several hosts and some would not be full.
         """
         full = self.gpus_per_host
         if gpus > full and gpus % full:
             raise ConfigError(
-                f"{gpus} GPUs do not fill hosts of {full}; give a multiple of {full}, or fewer than one host has"
+                f"{gpus} GPUs do not fill hosts of {full}; use a multiple of {full}, or fewer than {full}"
             )
         return max(1, gpus // full), min(gpus, full)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What backpropagation does at one layer.
+    """Backpropagation through one layer.
 
     Attributes:
-        name: Of the layer.
-        backward_s: Seconds from the gradients of the layer behind it to its own.
+        name: The name of the layer.
+        backward_s: Seconds from the gradients of the following layer to its own.
         gradients: Bytes of each gradient.
     """
 
@@ -130,7 +133,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Published:
-    """What somebody measured of this step on so many GPUs: throughput by that of as many single GPUs."""
+    """A published measurement of this step: efficiency relative to the same number of single GPUs."""
 
     gpus: int = _field("count")
     efficiency: float = _field("rate", unit=1.0)
@@ -139,19 +142,19 @@ class Published:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one GPU alone.
+    """A step on a single GPU.
 
     Attributes:
         model: Name of the network.
         image_size: Pixels in height and width.
-        batch_size: Images of a GPU.
-        forward_s: Seconds until the loss is there.
+        batch_size: Images per GPU.
+        forward_s: Seconds until the loss is computed.
         layers: In backward order, so the last layer of the network first.
-        update_s: Seconds for the optimizer's work after all gradients are there.
-        deviation: Standard deviation of the time of steps, by their mean; what makes ranks wait for each other.
-        dtype: Of all gradients.
-        published: Measurements of others to compare with.
-        sources: Where figures come from, by field.
+        update_s: Seconds for the optimizer after all gradients are computed.
+        deviation: Standard deviation of the step time divided by its mean; it makes ranks wait for each other.
+        dtype: The dtype of all gradients.
+        published: Published measurements to compare with.
+        sources: Where the figures come from, by field.
     """
 
     model: str = _field("text")
@@ -175,12 +178,12 @@ class Step:
         return [size for layer in self.layers for size in layer.gradients]
 
     def ready(self) -> list[float]:
-        """When each of `gradients` is there: seconds from the start of the step."""
+        """When each of `gradients` is computed: seconds from the start of the step."""
         ends = itertools.accumulate((layer.backward_s for layer in self.layers), initial=self.forward_s)
         return [end for layer, end in zip(self.layers, list(ends)[1:], strict=True) for _ in layer.gradients]
 
     def wire_sizes(self, compression: str) -> list[int]:
-        """Bytes of each gradient as it travels; float32 and float64 can be compressed."""
+        """Bytes of each gradient on the wire; float32 and float64 can be compressed."""
         wire = config.COMPRESSIONS[compression]
         if not wire or self.dtype not in COMPRESSIBLE:
             return self.gradients
@@ -191,7 +194,7 @@ def read(kind: type[_Read], path: Path) -> _Read:
     """The `Cluster` or `Step` of a JSON file.
 
     Raises:
-        ConfigError: If there is no such file, or a field is missing, wrong or not known.
+        ConfigError: If the file cannot be read, or a field is missing, invalid or unknown.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -200,10 +203,10 @@ def read(kind: type[_Read], path: Path) -> _Read:
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"{path} holds a {type(document).__name__}; expected an object of fields")
+        raise ConfigError(f"{path} contains a {type(document).__name__}; expected an object with fields")
     made = _parsed(kind, str(path), document)
     if isinstance(made, Step) and made.seconds == 0:
-        raise ConfigError(f"{path}: a step of 0 ms has no throughput; give forward_ms or the backward_ms of layers")
+        raise ConfigError(f"{path}: a step of 0 ms has no throughput; set forward_ms or the backward_ms of layers")
     return made
 
 
@@ -212,7 +215,7 @@ def _parsed(kind: type[_Read], where: str, document: dict[str, Any]) -> _Read:
     for field, name in _fields(kind):
         if name not in document:
             if field.default is field.default_factory is dataclasses.MISSING:
-                raise ConfigError(f"{where} lacks the field {name}")
+                raise ConfigError(f"{where}: missing field {name}")
             continue
         value, (wanted, fits) = document[name], _KINDS[field.metadata["kind"]]
         if not fits(value):
@@ -222,7 +225,7 @@ def _parsed(kind: type[_Read], where: str, document: dict[str, Any]) -> _Read:
         unit = field.metadata["unit"]
         values[field.name] = tuple(value) if isinstance(value, list) else value if unit is None else value * unit
     if unknown := sorted(document.keys() - {name for _, name in _fields(kind)}):
-        raise ConfigError(f"{where} has fields that are not known: {', '.join(unknown)}")
+        raise ConfigError(f"{where}: unknown fields: {', '.join(unknown)}")
     return kind(**values)
 
 
@@ -232,7 +235,7 @@ def _fields(kind: Any) -> Iterator[tuple[dataclasses.Field[Any], str]]:
 
 
 def write(path: Path, step: Step) -> None:
-    """What `read` reads; times in milliseconds, rounded to a nanosecond."""
+    """The document that `read` reads; times in milliseconds, rounded to a nanosecond."""
     document = _document(step)
     document["layers"] = document.pop("layers")  # last, so that people see the rest
     record.write_json(path, document)
@@ -249,20 +252,20 @@ def _document(item: Any) -> dict[str, Any]:
 
 
 def allreduce_s(cluster: Cluster, gpus: int, size: float, schedule: str = "hierarchical") -> float:
-    """Seconds of one allreduce of `size` bytes on the wire; 0 where there is nothing to exchange.
+    """The seconds of one allreduce of `size` bytes on the wire; 0 if there is nothing to exchange.
 
     Sources: Thakur et al. (2005), section 4.1 (half a ring: reduce-scatter or allgather), 4.2 and 4.5 (the binomial
     trees of broadcast and reduce); NVIDIA/nccl, src/graph/tuning.cc, ncclTopoTuneModel (nsteps and nInterSteps: the
     latencies of the flat ring).
 
     Args:
-        cluster: What connects the ranks.
+        cluster: The cluster that connects the ranks.
         gpus: Their number.
-        size: Bytes of each rank.
-        schedule: "hierarchical" is tfdist's: each of g local ranks gets 1/g of the sums of its host by a
-            reduce-scatter, allreduces that between the hosts by ring or tree, whichever is faster, with 1/g of the
-            network card, and an allgather ends it. "flat" is one ring through all ranks that enters and leaves each
-            host once, as NCCL's ring does; its slowest link decides.
+        size: Bytes per rank.
+        schedule: "hierarchical" is tfdist's: a reduce-scatter gives each of g local ranks 1/g of the sums of its host;
+            that part is allreduced between the hosts by ring or tree, whichever is faster, with 1/g of the network
+            card, followed by an allgather. "flat" is one ring through all ranks that enters and leaves each host once,
+            as NCCL's ring does; its slowest link determines the time.
     """
     hosts, local = cluster.place(gpus)
     inside = cluster.intra_latency_s + cluster.software_latency_s
@@ -273,7 +276,7 @@ def allreduce_s(cluster: Cluster, gpus: int, size: float, schedule: str = "hiera
         slowest = min(cluster.inter_bandwidth, cluster.intra_bandwidth if local > 1 else math.inf)
         return 2 * ((hosts - 1) * between + (gpus - hosts) * inside + (gpus - 1) * size / gpus / slowest)
     local_s = 2 * (local - 1) * (inside + size / local / cluster.intra_bandwidth)
-    own_s = size / cluster.inter_bandwidth  # of 1/g of the bytes by 1/g of the card
+    own_s = size / cluster.inter_bandwidth  # 1/g of the bytes over 1/g of the card
     ring_s = (hosts - 1) * (between + own_s / hosts)
     tree_s = math.ceil(math.log2(hosts)) * (between + own_s)
     return local_s + 2 * min(ring_s, tree_s)
@@ -283,30 +286,31 @@ def predict(step: Step, plan: Plan, cluster: Cluster, gpus: int, compression: st
     """Simulates a step.
 
     Args:
-        step: The step of one GPU alone, which nothing is exchanged in.
+        step: The step of a single GPU, without communication.
         plan: The positions, in `step.gradients`, of each bucket's gradients.
         cluster: Where it runs.
         gpus: Number of ranks.
         compression: One of `config.COMPRESSIONS`.
         schedule: One of `request.SCHEDULES`.
-        overlap: Whether a bucket travels while earlier layers still compute; if not, all do after the last gradient.
+        overlap: Whether buckets are sent while earlier layers still compute; if not, all follow the last gradient.
 
     Returns:
-        A row of the output. `computing_ms` is of the slowest rank, `communication_ms` of the stream, hidden or not,
-        `exposed_ms` when nothing is computed; `efficiency` is `images_per_second` by `gpus` times that of one alone.
+        A row of the output. `computing_ms` is for the slowest rank, `communication_ms` for the stream, overlapped or
+        not, `exposed_ms` the part not overlapped; `efficiency` is `images_per_second` divided by `gpus` times that of
+        a single GPU.
 
     Raises:
         ConfigError: If the GPUs do not fill their hosts.
     """
     hosts, _ = cluster.place(gpus)
-    slowest = 1 + step.deviation * statistic.expected_maximum(gpus)  # by the mean one, of normal times
+    slowest = 1 + step.deviation * statistic.expected_maximum(gpus)  # relative to the mean, for a normal distribution
     computed = (step.seconds - step.update_s) * slowest
     ready, sizes, wire = step.ready(), step.gradients, step.wire_sizes(compression)
     end, busy = 0.0, 0.0
-    for bucket in sorted(filter(None, plan), key=max):  # a bucket can start when its last gradient is there
+    for bucket in sorted(filter(None, plan), key=max):  # a bucket can start when its last gradient is computed
         before, after = (sum(all_sizes[index] for index in bucket) for all_sizes in (sizes, wire))
         seconds = allreduce_s(cluster, gpus, after, schedule)
-        if gpus > 1 and before != after:  # a cast reads what it gets and writes what it makes, both ways
+        if gpus > 1 and before != after:  # a cast reads its input and writes its output, in both directions
             seconds += 2 * (before + after) / cluster.memory_bandwidth
         end = max(end, ready[max(bucket)] * slowest if overlap else computed) + seconds
         busy += seconds
@@ -336,9 +340,9 @@ def predict(step: Step, plan: Plan, cluster: Cluster, gpus: int, compression: st
 def predictions(
     steps: Sequence[Step], cluster: Cluster, options: Scale, threshold: int, planner: Planner
 ) -> Iterator[Row]:
-    """A row for each step, compression, schedule and number of GPUs, in this order."""
+    """One row per step, compression, schedule and number of GPUs, in this order."""
     for step in steps:
-        # By the bytes that gradients have in memory, as `tfdist.training.gradients` plans them.
+        # By the bytes of gradients in memory, as `tfdist.training.gradients` plans them.
         plan = planner([step.dtype] * len(step.gradients), step.gradients, threshold)
         for manner in itertools.product(options.compressions, options.schedules):
             for gpus in options.gpus or cluster.counts():
@@ -346,7 +350,7 @@ def predictions(
 
 
 def run(options: Scale) -> None:
-    """Prints a table for each step and manner, and writes what was asked for."""
+    """Prints one table per step, compression and schedule, and writes the requested files."""
     steps = [read(Step, path) for path in options.step]
     cluster = read(Cluster, options.cluster)
     threshold = config.read().fusion_threshold if options.threshold is None else options.threshold
@@ -356,7 +360,7 @@ def run(options: Scale) -> None:
         print(f"\n{title}{'' if options.overlap else ', without overlap'}")
         print(_table(list(group)))
     if not all(row["described"] for row in rows):
-        print(f"\n* : more than the {cluster.hosts} hosts that were described, as if its network grew with them")
+        print(f"\n* : more than the {cluster.hosts} hosts described, assuming that the network scales with them")
     if options.csv is not None:
         record.write_csv(options.csv, rows)
     if options.json is not None:
@@ -367,13 +371,13 @@ def run(options: Scale) -> None:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    """What a line, and a table, is called."""
+    """The label of a line or table."""
     kind = "" if row["compression"] == "none" else f", {row['compression']}"
     return f"{row['model']}, batch {row['batch_size']}{kind}, {row['schedule']}"
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """With a column for what others measured, where there is such a figure."""
+    """Includes a column for published measurements, if there are any."""
     parts = {"efficiency": "efficiency", "published": "published_efficiency"}
     if all(row["published_efficiency"] is None for row in rows):
         del parts["published"]
@@ -388,7 +392,7 @@ def _cells(row: Row, parts: Iterable[str]) -> list[str]:
 
 
 def plot(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Draws efficiency over GPUs into a file; needs no display. A network has one colour, its lines other dashes."""
+    """Plots efficiency over GPUs to a file; needs no display. One colour per network, one line style per variant."""
     import matplotlib.figure
 
     figure = matplotlib.figure.Figure(figsize=(8, 5), layout="constrained")

@@ -1,12 +1,12 @@
-"""Records one training step layer by layer, by a clock inside the graph or from a known throughput. Trains nothing.
+"""Records one training step layer by layer, with clocks inside the graph or from a known throughput.
 
-On the processor: the graph of the step holds a clock behind the loss and behind the gradients of every layer, each
-clock after the one before, so it tells when a bucket that ends with this layer could start. The optimizer waits
-for all gradients, as it does when they are reduced; its time is what is left of the step.
+On the CPU: the graph of the step has a clock after the loss and after the gradients of every layer, in order, which
+shows when a bucket that ends with this layer could start. The optimizer waits for all gradients, as it does when they
+are reduced; it accounts for the rest of the step.
 
-With a throughput (of a GPU, by `tfdist bench train` or published): a third of the step is forward and two thirds are
-backward, as the operations are, and the layers share the latter by their operations. Layers without matrices then
-cost nothing and the others all run at one speed: an assumption.
+With a throughput (of a GPU, from `tfdist bench train` or published): a third of the step is forward and two thirds are
+backward, like the number of operations, and the backward time is divided among the layers by their operations. This
+assumes that layers without matrices cost nothing and all others run at the same speed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tfdist.command.bench.train import train
 from tfdist.errors import ConfigError
 from tfdist.native import hardware
 
-# Of one step: seconds until the loss, until the gradients of each layer, and until everything was done.
+# Of one step: seconds until the loss, until the gradients of each layer, and until the end.
 Sample = Sequence[float]
 
 
 def run(options: Record) -> None:
-    """Writes the step, and says what it is."""
+    """Writes the step to a file, and prints a summary."""
     if options.throughput is None:
         check_processor()
         tf.config.threading.set_intra_op_parallelism_threads(options.threads)
@@ -62,22 +62,22 @@ def check_processor() -> None:
     """Raises ConfigError if TensorFlow would use a GPU."""
     if hardware.gpus():
         raise ConfigError(
-            "a clock in the graph does not see when a GPU is done. Time the step by tfdist bench train and give "
-            "its --throughput, or hide the GPU to record this processor: CUDA_VISIBLE_DEVICES= tfdist bench scale ..."
+            "a clock in the graph cannot see when a GPU is done. Time the step with tfdist bench train and pass its "
+            "--throughput, or hide the GPU to record the CPU: CUDA_VISIBLE_DEVICES= tfdist bench scale ..."
         )
 
 
 def backward(model: Any) -> list[Any]:
-    """The layers that have variables to train, last one first; layers of models inside models, too.
+    """The layers with trainable variables, last one first, including those of nested models.
 
     Raises:
-        ConfigError: If there is a variable that is not float32.
+        ConfigError: If a variable is not float32.
     """
     for variable in model.trainable_variables:
         if str(variable.dtype) != "float32":
             raise ConfigError(
-                f"variable {variable.path} is {variable.dtype}; a step is recorded for float32 variables. "
-                "Record it under the default of keras.config.set_floatx"
+                f"variable {variable.path} is {variable.dtype}, but only float32 variables can be recorded. "
+                "Record the step with the default of keras.config.set_floatx"
             )
     return [layer for layer in reversed(list(_flat(model))) if layer.trainable_variables]
 
@@ -91,10 +91,10 @@ def _flat(model: Any) -> Iterator[Any]:
 
 
 def operations(layer: Any) -> int:
-    """Multiplications of one image's forward step.
+    """The multiplications in the forward pass of one image.
 
     A weight of two or more dimensions (the kernel of a convolution, depthwise or not, or of a dense layer) is applied
-    once at every place of the layer's output; vectors (bias, scale) count for nothing. Backpropagation takes
+    once at every position of the layer's output; vectors (bias, scale) are ignored. Backpropagation takes
     twice as many: the same for the gradient of the input and for that of the weight (Goodfellow, Bengio, Courville
     (2016), "Deep Learning", section 6.5.6).
     """
@@ -105,19 +105,19 @@ def operations(layer: Any) -> int:
 
 
 def shared_out(options: Record, layers: Sequence[Any], seconds: float) -> Step:
-    """A step of so many seconds; `layers` in backward order."""
+    """A step with this duration; `layers` in backward order."""
     counts = list(map(operations, layers))
     sources = {
         "gradient_bytes": f"{options.model} of Keras {keras.__version__}",
         "forward_ms": f"assumed: a third of {options.batch_size} images at {options.throughput:g} images/s",
-        "backward_ms": "assumed: two thirds of it, shared out by the multiplications of each layer",
+        "backward_ms": "assumed: two thirds of it, divided by the multiplications of each layer",
     }
     return _step(options, layers, seconds / 3, [seconds * 2 / 3 * count / sum(counts) for count in counts], sources)
 
 
 def measured(options: Record, layers: Sequence[Any], samples: Sequence[Sample]) -> Step:
     """The medians of the samples; `layers` in backward order."""
-    # Medians of times that follow each other do so too, in exact arithmetic and in this.
+    # Medians of increasing times are increasing too, even in floating point.
     *ends, step_s = map(statistics.median, zip(*samples, strict=True))
     steps = [sample[-1] for sample in samples]
     facts = ", ".join(f"{name} {value}" for name, value in machine.describe().items())
@@ -158,7 +158,7 @@ def _samples(options: Record, model: keras.Model, layers: Sequence[keras.layers.
 
 
 def timed_step(model: keras.Model, layers: Sequence[keras.layers.Layer]) -> Any:
-    """A function of images and labels that returns clocks: at its start, behind the loss, behind each layer.
+    """A function of images and labels that returns clocks: at its start, after the loss, after each layer.
 
     Stateful operations of a `tf.function` run in the order of the program, so each clock follows the one before.
     """

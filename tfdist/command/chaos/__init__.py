@@ -1,1 +1,1 @@
-"""The `tfdist chaos` command: a job with faults in it, to see whether it survives them."""
+"""The `tfdist chaos` command: injects faults into a job, to test its fault tolerance."""

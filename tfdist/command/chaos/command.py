@@ -19,7 +19,7 @@ from tfdist.system.process import caught
 from tfdist.system.terminal.command_line import Parser, whole
 
 _DESCRIPTION = """\
-Runs a job of tfdistrun and makes faults in it: ranks on this machine, chosen at random, are killed or hang.
+Runs a tfdistrun job and injects faults: kills or stops ranks on this machine, chosen at random.
 
 examples:
   tfdist chaos --kill-rank-every 30s -- tfdistrun -np 4 --elastic python train.py
@@ -27,22 +27,22 @@ examples:
 """
 
 _EPILOG = """\
-The exit status is that of the job. With a --seed the same ranks are chosen again, as long as the same ranks run.
+The exit status is that of the job. The same --seed chooses the same ranks again, as long as the same ranks are running.
 """
 
 _USAGE = "tfdist chaos --kill-rank-every TIME [options] -- COMMAND [ARGUMENTS...]"
 
 
 def main(words: Sequence[str]) -> int:
-    """Returns the exit status of the job. Raises ConfigError for options that cannot be honoured."""
+    """Returns the exit status of the job. Raises ConfigError for invalid options."""
     known = _parser().parse_args(words)
     every = {kind: seconds(text) for kind in KINDS if (text := getattr(known, kind)) is not None}
     command = known.command[1:] if known.command[:1] == ["--"] else known.command
     if not every:
-        raise ConfigError(f"no fault is named; give --kill-rank-every 30s, for one\nusage: {_USAGE}")
+        raise ConfigError(f"no fault given; try --kill-rank-every 30s\nusage: {_USAGE}")
     if not command:
         raise ConfigError(
-            f"no job; write it behind --, as in: -- tfdistrun -np 4 --elastic python train.py\nusage: {_USAGE}"
+            f"no job given; write it after --, as in: -- tfdistrun -np 4 --elastic python train.py\nusage: {_USAGE}"
         )
     seed = random.SystemRandom().randrange(1 << 32) if known.seed is None else known.seed
     _say(f"--seed {seed}")
@@ -52,14 +52,14 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     made = Parser(prog="tfdist chaos", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG)
     made.add_argument(
-        "--kill-rank-every", dest="kill", metavar="TIME", help="SIGKILL, as when memory runs out: 30s, 2m"
+        "--kill-rank-every", dest="kill", metavar="TIME", help="send SIGKILL, as when memory runs out: 30s, 2m"
     )
-    made.add_argument("--stop-rank-every", dest="stop", metavar="TIME", help="SIGSTOP: the rank hangs")
-    made.add_argument("--end-rank-every", dest="end", metavar="TIME", help="SIGTERM, as a scheduler sends it")
+    made.add_argument("--stop-rank-every", dest="stop", metavar="TIME", help="send SIGSTOP: the rank hangs")
+    made.add_argument("--end-rank-every", dest="end", metavar="TIME", help="send SIGTERM, as a scheduler does")
     made.add_argument(
-        "--most", type=whole("a number of faults", 1), metavar="N", help="make N, then no more (default: any number)"
+        "--most", type=whole("a number of faults", 1), metavar="N", help="stop after N faults (default: no limit)"
     )
-    made.add_argument("--seed", type=int, metavar="N", help="chooses the ranks (default: another one each time)")
+    made.add_argument("--seed", type=int, metavar="N", help="seed for choosing ranks (default: a new one each time)")
     made.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made
 
@@ -85,7 +85,7 @@ def _make(fault: Fault, plan: Plan, root: int) -> None:
     processes = ranks_below(root)
     rank = plan.do(fault, list(processes))
     if rank is None:
-        _say(f"after {fault.at:g} s no rank runs on this machine")
+        _say(f"after {fault.at:g} s: no rank is running on this machine")
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(processes[rank], KINDS[fault.kind])

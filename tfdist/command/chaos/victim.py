@@ -1,4 +1,4 @@
-"""The ranks of a job that run on this machine, by what the kernel tells of processes."""
+"""Finds the ranks of a job that run on this machine, from /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RANK = b"OMPI_COMM_WORLD_RANK="
 
 
 def ranks_below(root: int) -> dict[int, int]:
-    """The process of each rank of the jobs below a process, by rank."""
+    """The process of each rank among the descendants of a process, by rank."""
     found = {}
     for pid in descendants(root):
         with contextlib.suppress(OSError):  # it has ended

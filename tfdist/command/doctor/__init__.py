@@ -1,1 +1,1 @@
-"""The `tfdist doctor` command: what of tfdist and of this machine works, what does not, and what to do about it."""
+"""The `tfdist doctor` command: reports what works on this machine, what does not, and how to fix it."""

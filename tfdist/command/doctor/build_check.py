@@ -1,4 +1,4 @@
-"""`tfdistrun --check-build`: what this installation has and finds, in horovodrun's form. `tfdist doctor` has more."""
+"""`tfdistrun --check-build`: what this installation supports, in horovodrun's format. `tfdist doctor` shows more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Box = tuple[bool, str, str]
 
 
 def main() -> int:
-    """Prints the text, and returns 0 if a training can be started, else 1. A child process loads TensorFlow."""
+    """Prints the text, and returns 0 if training can be started, else 1. A child process loads TensorFlow."""
     found = child.probe()
     if isinstance(found, str):
         print(f"tfdist: {found}")
@@ -39,7 +39,7 @@ def render(found: Mapping[str, Any], elastic_obstacle: str) -> str:
 
     Args:
         found: What `tfdist.command.doctor.probe` prints.
-        elastic_obstacle: Why there can be no elastic job; empty if there can.
+        elastic_obstacle: Why elastic jobs are not possible; empty if they are.
     """
     library, gpus = found["library"], found["gpus"]
     nccl, driver = (gpus if "error" in gpus else gpus[name] for name in ("nccl", "driver"))
@@ -47,10 +47,10 @@ def render(found: Mapping[str, Any], elastic_obstacle: str) -> str:
     newest = "driver up to CUDA {}.{}".format(*divmod(driver.get("version", 0) // 10, 100))
     groups: dict[str, list[Box]] = {
         "Frameworks": [_box("TensorFlow", found["tensorflow"]), _box("Keras", found["keras"])],
-        "Controllers": [_box("MPI", found["mpi"]), (False, "Gloo", "MPI takes its place")],
+        "Controllers": [_box("MPI", found["mpi"]), (False, "Gloo", "MPI is used instead")],
         "Tensor Operations": [
             _box("MPI", library, "between hosts"),
-            _box("Shared memory", library, "inside a host"),
+            _box("Shared memory", library, "within a host"),
             _box("NCCL", nccl),
             _box("CUDA", driver, newest),
             (bool(xla), "XLA", xla.replace(",", ", ") or "needs TensorFlow 2.21"),
@@ -70,7 +70,7 @@ def _box(name: str, part: Mapping[str, Any], remark: str = "") -> Box:
 
 def _line(box: Box) -> str:
     there, name, remark = box
-    first = remark.partition("\n")[0].removesuffix(" Tried:").rstrip(".")  # tfdist doctor has what was tried
+    first = remark.partition("\n")[0].removesuffix(" Tried:").rstrip(".")  # tfdist doctor shows what was tried
     told = f"  ({first})" if remark else ""
     return f"    [{'X' if there else ' '}] {name}{told}"
 

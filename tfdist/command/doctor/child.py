@@ -1,4 +1,4 @@
-"""The programs that the doctor asks: the probe, two ranks, and nvidia-smi. Each has a deadline. It judges nothing."""
+"""Runs the doctor's child processes, each with a deadline: the probe, two ranks, and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import subprocess
 import sys
 from typing import Any
 
-_PROBE_SECONDS = 300.0  # on a busy host TensorFlow alone takes a minute, and kernels may have to be compiled
+_PROBE_SECONDS = 300.0  # on a busy host loading TensorFlow takes a minute, and kernels may have to be compiled
 _NVIDIA_SMI_SECONDS = 60.0
 _TAIL_LINES = 15
-# Neither the checkout nor any other folder where the user stands is to be found.
+# Nothing is imported from the working directory, which may be the checkout.
 _PROGRAM = "import sys; sys.path = [entry for entry in sys.path if entry]; from {} import main; sys.exit(main())"
 
 
@@ -22,33 +22,33 @@ def _program(module: str) -> tuple[str, ...]:
 
 
 _PROBE = _program("tfdist.command.doctor.probe")
-# On this host, whatever hosts an allocation has.
+# On this host, even inside a cluster job.
 _PAIR = (*_program("tfdist.launch.command"), "-np", "2", "-H", "localhost:2", *_program("tfdist.command.doctor.pair"))
 
 
 def probe(command: tuple[str, ...] = _PROBE, seconds: float = _PROBE_SECONDS) -> Any:
-    """What `tfdist.command.doctor.probe` reports, or how it ended, as text."""
+    """The report of `tfdist.command.doctor.probe`, or how it failed, as text."""
     try:
         done = _run(command, seconds, {})
     except subprocess.TimeoutExpired:
-        return f"loading TensorFlow and tfdist took more than {seconds:g} seconds"
+        return f"loading TensorFlow and tfdist took longer than {seconds:g} seconds"
     return _report(done) or _end("the process that loads TensorFlow and tfdist", done)
 
 
 def two_ranks(gpus: int, command: tuple[str, ...] = _PAIR, seconds: float = _PROBE_SECONDS) -> Any:
-    """What `tfdist.command.doctor.pair` reports, with all that the job said as "said"; or how it ended, as text.
+    """The report of `tfdist.command.doctor.pair`, with the job's stderr as "said"; or how it failed, as text.
 
     Args:
-        gpus: How many this host has; with fewer than one a rank, the ranks use none.
+        gpus: How many GPUs this host has; with fewer than one per rank, the ranks use none.
         command: The job.
         seconds: The deadline.
     """
     try:
         done = _run(command, seconds, {} if gpus > 1 else {"CUDA_VISIBLE_DEVICES": ""})
     except subprocess.TimeoutExpired:
-        return f"a job of two ranks took more than {seconds:g} seconds"
+        return f"a job with two ranks took longer than {seconds:g} seconds"
     report = _report(done)
-    return report | {"said": done.stderr} if report else _end("a job of two ranks", done)
+    return report | {"said": done.stderr} if report else _end("a job with two ranks", done)
 
 
 def _run(command: tuple[str, ...], seconds: float, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ def _run(command: tuple[str, ...], seconds: float, variables: dict[str, str]) ->
 
 
 def _report(done: subprocess.CompletedProcess[str]) -> dict[str, Any] | None:
-    """The line that is JSON, without the rank that a job puts before it."""
+    """The JSON line, without the rank that the launcher puts before it."""
     lines = (line.removeprefix("[0] ") for line in done.stdout.splitlines() if done.returncode == 0)
     return next((json.loads(line) for line in lines if line.startswith("{")), None)
 
@@ -79,7 +79,7 @@ def _end(who: str, done: subprocess.CompletedProcess[str]) -> str:
 
 
 def nvidia_smi(*words: str) -> str | None:
-    """What nvidia-smi prints; None where there is none, or it fails."""
+    """The output of nvidia-smi; None if it is not installed or fails."""
     path = shutil.which("nvidia-smi")
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""The `tfdist doctor` command from its words to its exit status. TensorFlow is loaded in a process of its own."""
+"""The `tfdist doctor` command. TensorFlow is loaded in a separate process."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tfdist.system.terminal.command_line import Parser
 
 
 def main(words: Sequence[str]) -> int:
-    """Examines and prints.
+    """Runs all checks and prints the findings.
 
     Returns:
-        0 where what was found works, 1 where something does not. No GPU is no fault.
+        0 if everything that was found works, else 1. A missing GPU is not an error.
 
     Raises:
-        ConfigError: If an environment variable of tfdist cannot be used.
+        ConfigError: If a tfdist environment variable has an invalid value.
     """
     options = _parser().parse_args(words)
     if options.env:
         print(config.table())
         return 0
     settings = config.read()
-    _tell("loads TensorFlow and the engine")
+    _tell("loading TensorFlow and the engine")
     found = examine(child.probe(), _pair, host.read(), settings, os.environ)
     print(json.dumps(as_json(found), indent=2) if options.json else as_text(found))
     return int(any_broken(found))
@@ -44,21 +44,21 @@ def examine(
     """All findings.
 
     Args:
-        probe: What `child.probe` returns.
-        pair: `child.two_ranks`; not called where packages or the engine are broken.
-        machine: The facts of this host.
-        settings: Those in force.
-        environment: For the variables of CUDA and NCCL.
+        probe: The result of `child.probe`.
+        pair: `child.two_ranks`; not called if packages or the engine are broken.
+        machine: Facts about this host.
+        settings: The current settings.
+        environment: Has the variables of CUDA and NCCL.
     """
     if isinstance(probe, str):
-        remedy = "see whether TensorFlow loads without tfdist: python -c 'import tensorflow'"
+        remedy = "check whether TensorFlow loads without tfdist: python -c 'import tensorflow'"
         found = [Finding(software.GROUP, "tfdist", probe, BROKEN, remedy), _mpirun(settings, environment)]
         return [*found, *network.findings(machine, len(machine.gpu_files), environment)]
     found = [*software.findings(probe), _mpirun(settings, environment)]
     gpus = len(probe["gpus"].get("gpus", []))
     if not any_broken(found):
         found.append(software.two_ranks(pair(gpus)))
-    if "error" not in probe["gpus"]:  # else the library does not load, which is said above
+    if "error" not in probe["gpus"]:  # otherwise the library does not load, which is reported above
         shown = environment.get("CUDA_VISIBLE_DEVICES")
         found += accelerator.findings(probe["gpus"], probe["tensorflow"], machine, shown)
     if gpus:
@@ -69,12 +69,12 @@ def examine(
 
 
 def _pair(gpus: int) -> Any:
-    _tell("starts a job of two ranks")
+    _tell("starting a job with two ranks")
     return child.two_ranks(gpus)
 
 
 def _tell(what: str) -> None:
-    """Seconds pass, which a person would like to know."""
+    """Reports a step that takes seconds."""
     if sys.stderr.isatty():
         print(f"tfdist doctor: {what} ...", file=sys.stderr, flush=True)
 
@@ -87,7 +87,7 @@ def _mpirun(settings: config.Config, environment: Mapping[str, str]) -> Finding:
 
 
 def _writable(folder: str) -> bool:
-    """Whether it can be written, or made where its first parent that exists can be."""
+    """Whether the folder can be written, or created in its nearest existing parent."""
     path = Path(folder)
     there = next((each for each in (path, *path.parents) if each.exists()), path)
     return bool(folder) and there.is_dir() and os.access(there, os.W_OK)
@@ -96,9 +96,9 @@ def _writable(folder: str) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tfdist doctor",
-        description="Looks at TensorFlow, MPI, GPUs and the network, sums with two ranks,\n"
-        "and says what does not work and what to do.",
-        epilog="Exit status: 0 if what was found works (no GPU is no fault), 1 if something does not.",
+        description="Checks TensorFlow, MPI, GPUs and the network, runs an all-reduce on two ranks,\n"
+        "and reports what does not work and how to fix it.",
+        epilog="Exit status: 0 if everything that was found works (a missing GPU is not an error), else 1.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--env", action="store_true", help="print tfdist's environment variables with their values")

@@ -1,4 +1,4 @@
-"""One line of the doctor's report, and the report as text or JSON. It judges nothing."""
+"""One line of the doctor's report, and the whole report as text or JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 OK = "ok"
-# Works, but worth knowing: there is something to gain, or to be surprised by.
+# Works, but could be better or may be surprising.
 NOTE = "note"
 BROKEN = "broken"
 _WIDTH = 100
@@ -16,14 +16,14 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one part.
+    """The finding for one component.
 
     Attributes:
-        group: The heading it stands under.
-        name: The part, such as "NCCL".
+        group: The heading it is listed under.
+        name: The component, such as "NCCL".
         text: What was found.
         state: OK, NOTE or BROKEN.
-        remedy: What to do, where the state is not OK.
+        remedy: What to do if the state is not OK.
     """
 
     group: str
@@ -34,7 +34,7 @@ class Finding:
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """A heading a group, a line a finding, its remedy below it, and a verdict."""
+    """One heading per group, one line per finding with its remedy below, and a verdict."""
     width = max(len(finding.name) for finding in findings)
     lines: list[str] = []
     group = ""
@@ -67,7 +67,7 @@ def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def any_broken(findings: Sequence[Finding]) -> bool:
-    """Whether something that was found does not work."""
+    """Whether any finding is BROKEN."""
     return any(finding.state == BROKEN for finding in findings)
 
 
@@ -75,4 +75,4 @@ def _verdict(findings: Sequence[Finding]) -> str:
     broken = [finding.name for finding in findings if finding.state == BROKEN]
     if broken:
         return f"broken: {', '.join(broken)}"
-    return "what was found works"
+    return "everything found works"

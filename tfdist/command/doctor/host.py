@@ -1,4 +1,4 @@
-"""Facts of this machine that matter to GPUs and their network, read from /proc, /sys and /dev. It judges nothing."""
+"""Facts about this machine that matter for GPUs and their network, read from /proc, /sys and /dev."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Interface:
 
 @dataclass(frozen=True)
 class Host:
-    """What was read.
+    """The facts.
 
     Attributes:
-        driver: Version of NVIDIA's driver, such as "570.86.15"; empty where it is not loaded.
-        open_driver: Whether it is the open one, which can share GPU memory by DMA-BUF.
-        kernel: Release of Linux.
-        gpu_files: Files through which GPUs are reached, such as "nvidia0".
-        pci_gpus: NVIDIA's GPUs on the bus, with or without a driver.
-        fabrics: Ports of InfiniBand or RoCE.
-        verbs_files: Files through which these are reached, such as "uverbs0".
-        peer_module: The kernel module by which they reach GPU memory; empty without one.
+        driver: Version of the NVIDIA driver, such as "570.86.15"; empty if it is not loaded.
+        open_driver: Whether it is the open-source driver, which can share GPU memory through DMA-BUF.
+        kernel: Linux release.
+        gpu_files: Device files of GPUs, such as "nvidia0".
+        pci_gpus: Number of NVIDIA GPUs on the PCI bus, with or without a driver.
+        fabrics: InfiniBand or RoCE ports.
+        verbs_files: Their device files, such as "uverbs0".
+        peer_module: The kernel module that gives them access to GPU memory; empty if there is none.
         interfaces: Network interfaces.
-        memlock_bytes: Memory that this process may lock; None: all.
-        shm_bytes: Size of /dev/shm; None where there is none.
+        memlock_bytes: Memory that this process may lock; None: unlimited.
+        shm_bytes: Size of /dev/shm; None if it does not exist.
     """
 
     driver: str
@@ -65,7 +65,7 @@ class Host:
 
 
 def read(root: Path = Path("/")) -> Host:
-    """Reads the machine whose files are below `root`; the limit on locked memory is this process's."""
+    """Reads the facts from files below `root`; the limit on locked memory is that of this process."""
     driver = _text(root / "proc/driver/nvidia/version")
     version = re.search(r"Module.*?\s(\d+(?:\.\d+)+)\s", f"{driver} ")
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]

@@ -1,4 +1,4 @@
-"""The network that NCCL would use, and the limits it meets: findings from facts of the host. Pure."""
+"""Findings about the network that NCCL would use, and about resource limits, from facts about the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdist.command.doctor.finding import BROKEN, NOTE, OK, Finding
 from tfdist.command.doctor.host import Host, Interface
 
 GROUP = "network and limits"
-# What changes NCCL's choice of a network.
+# Variables that change NCCL's choice of a network.
 VARIABLES = ("NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_NET", "NCCL_NET_PLUGIN")
 _MIB = 1 << 20
 _LEAST_SHM_BYTES = 1 << 30
@@ -17,7 +17,7 @@ _FIRST_KERNEL_WITH_DMA_BUF = (5, 12)
 
 
 def findings(host: Host, gpus: int, environment: Mapping[str, str]) -> list[Finding]:
-    """Faults count only where TensorFlow uses GPUs, because NCCL is for them alone."""
+    """Problems count only if TensorFlow uses GPUs, because only they use NCCL."""
     found = [_interfaces(host, environment)]
     found += [Finding(GROUP, name, environment[name]) for name in VARIABLES if environment.get(name)]
     found.append(_fabric(host, environment))
@@ -31,11 +31,11 @@ def findings(host: Host, gpus: int, environment: Mapping[str, str]) -> list[Find
 
 
 def chosen_interfaces(interfaces: tuple[Interface, ...], wish: str) -> list[str]:
-    """Names of those that NCCL would use.
+    """The names of the interfaces that NCCL would use.
 
     Args:
-        interfaces: Those of the host.
-        wish: NCCL_SOCKET_IFNAME: prefixes with commas between, whole names after "="; "^" before all of it excludes.
+        interfaces: The interfaces of the host.
+        wish: NCCL_SOCKET_IFNAME: comma-separated prefixes, or whole names after "="; a leading "^" excludes them.
     """
     up = [interface for interface in interfaces if interface.up]
     if wish:
@@ -67,14 +67,18 @@ def _interfaces(host: Host, environment: Mapping[str, str]) -> Finding:
     if chosen:
         return Finding(GROUP, "interfaces", f"NCCL would use {', '.join(chosen)}")
     there = ", ".join(interface.name for interface in host.interfaces) or "none"
-    remedy = f"set NCCL_SOCKET_IFNAME to one of them, or unset it; it is {wish!r}" if wish else "connect the host"
-    return Finding(GROUP, "interfaces", f"none that NCCL may use is up; there are: {there}", BROKEN, remedy)
+    remedy = (
+        f"set NCCL_SOCKET_IFNAME to one of them, or unset it; it is {wish!r}"
+        if wish
+        else "connect the host to a network"
+    )
+    return Finding(GROUP, "interfaces", f"no interface that NCCL may use is up; available: {there}", BROKEN, remedy)
 
 
 def _fabric(host: Host, environment: Mapping[str, str]) -> Finding:
     name = "InfiniBand, RoCE"
     if not host.fabrics:
-        return Finding(GROUP, name, "none: hosts exchange by TCP")
+        return Finding(GROUP, name, "none: hosts communicate over TCP")
     active = [port for port in host.fabrics if port.active]
     text = "; ".join(
         f"{port.device} port {port.port}: {'RoCE' if port.layer == 'Ethernet' else port.layer}, "
@@ -82,7 +86,7 @@ def _fabric(host: Host, environment: Mapping[str, str]) -> Finding:
         for port in host.fabrics
     )
     if environment.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
-        return Finding(GROUP, name, f"{text}; off by NCCL_IB_DISABLE", NOTE, "unset NCCL_IB_DISABLE to use it")
+        return Finding(GROUP, name, f"{text}; disabled by NCCL_IB_DISABLE", NOTE, "unset NCCL_IB_DISABLE to use it")
     if not host.verbs_files:
         return Finding(
             GROUP,
@@ -93,7 +97,7 @@ def _fabric(host: Host, environment: Mapping[str, str]) -> Finding:
         )
     if not active:
         return Finding(
-            GROUP, name, text, NOTE, "no port is active, so NCCL uses TCP: look at cables and subnet manager"
+            GROUP, name, text, NOTE, "no port is active, so NCCL uses TCP: check the cables and the subnet manager"
         )
     return Finding(GROUP, name, text)
 
@@ -101,12 +105,12 @@ def _fabric(host: Host, environment: Mapping[str, str]) -> Finding:
 def _direct_memory(host: Host) -> Finding:
     name = "GPUDirect RDMA"
     if host.peer_module:
-        return Finding(GROUP, name, f"by {host.peer_module}")
+        return Finding(GROUP, name, f"through {host.peer_module}")
     numbers = tuple(int(number) for number in re.findall(r"\d+", host.kernel)[:2])
     if host.open_driver and numbers >= _FIRST_KERNEL_WITH_DMA_BUF:
-        return Finding(GROUP, name, f"by DMA-BUF, as far as can be seen (open driver, Linux {host.kernel})")
-    remedy = "load the module on the host: modprobe nvidia_peermem (it comes with NVIDIA's driver)"
-    return Finding(GROUP, name, "not found: what GPUs send passes through the host's memory", NOTE, remedy)
+        return Finding(GROUP, name, f"probably through DMA-BUF (open driver, Linux {host.kernel})")
+    remedy = "load the module on the host: modprobe nvidia_peermem (part of the NVIDIA driver)"
+    return Finding(GROUP, name, "not found: GPUs send data through host memory", NOTE, remedy)
 
 
 def _locked_memory(host: Host) -> Finding:
@@ -122,7 +126,7 @@ def _locked_memory(host: Host) -> Finding:
 
 def _shared_memory(host: Host, gpus: int) -> Finding:
     if host.shm_bytes is None:
-        remedy = "mount a tmpfs there: NCCL keeps buffers in it between the GPUs of a host"
+        remedy = "mount a tmpfs there: NCCL uses it for buffers between the GPUs of a host"
         return Finding(GROUP, "/dev/shm", "missing", NOTE if gpus > 1 else OK, remedy if gpus > 1 else "")
     text = f"{host.shm_bytes / _MIB:.0f} MiB"
     if gpus > 1 and host.shm_bytes < _LEAST_SHM_BYTES:

@@ -1,6 +1,6 @@
-"""What each of the doctor's two ranks does: sums a tensor with the other, looks at the sum, and times it.
+"""The program of the doctor's two ranks: sums a tensor over both, checks the result, and times it.
 
-Rank 0 prints JSON. Inputs differ by rank and their sums are exact, so that an error shows whatever it is.
+Rank 0 prints JSON. Inputs differ by rank and their sums are exact, so any error shows.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def main() -> int:
     """Runs on each rank.
 
     Returns:
-        0, or 1 where the sum is not what it should be.
+        0, or 1 if the sum is wrong.
     """
-    # Here and not above: the doctor itself imports neither.
+    # Imported here because the doctor itself must not import them.
     import tfdist
     from tfdist.native import library
 

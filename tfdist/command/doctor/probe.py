@@ -1,4 +1,4 @@
-"""The doctor's look at TensorFlow and the engine, in a process of its own, where it may crash. It judges nothing.
+"""Examines TensorFlow and the engine for the doctor, in a separate process, which may crash.
 
 Prints JSON. Starts no MPI and no engine, and takes no GPU.
 """
@@ -18,7 +18,7 @@ from tfdist.native import library
 
 
 def look() -> dict[str, Any]:
-    """What is here; a part that is missing has an "error"."""
+    """What is installed; a missing component has an "error"."""
     return {
         "tfdist": __version__,
         "python": platform.python_version(),
@@ -31,7 +31,7 @@ def look() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Prints it as one line."""
+    """Prints the report as one line."""
     report = json.dumps(look())
     print(report)
     return 0

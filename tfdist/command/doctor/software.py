@@ -1,4 +1,4 @@
-"""Python packages, MPI, the shared library and a job of two ranks: findings from what was asked. Pure."""
+"""Findings about Python packages, MPI, the shared library and a job with two ranks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ GROUP = "software"
 
 
 def findings(probe: Mapping[str, Any]) -> list[Finding]:
-    """Versions, and whether the library loads into them.
+    """Versions, and whether the library loads with them.
 
     Args:
-        probe: What `tfdist.command.doctor.probe` prints.
+        probe: The output of `tfdist.command.doctor.probe`.
     """
     found = [Finding(GROUP, name, probe[name.lower()]) for name in ("tfdist", "Python")]
     found.append(_package("TensorFlow", probe["tensorflow"], "pip install 'tfdist[cpu]', or 'tfdist[cuda]' for GPUs"))
@@ -24,22 +24,22 @@ def findings(probe: Mapping[str, Any]) -> list[Finding]:
 
 
 def two_ranks(report: Any) -> Finding:
-    """Whether two ranks of this host can sum.
+    """Whether two ranks on this host can run an all-reduce.
 
     Args:
-        report: What `child.two_ranks` returns.
+        report: The result of `child.two_ranks`.
     """
     name = "two ranks"
     if isinstance(report, str):
-        again = "with more output: tfdistrun -np 2 --verbose python -c 'import tfdist; tfdist.init()'"
-        return Finding(GROUP, name, report, BROKEN, f"mend what the first error above says; {again}")
+        again = "for more output: tfdistrun -np 2 --verbose python -c 'import tfdist; tfdist.init()'"
+        return Finding(GROUP, name, report, BROKEN, f"fix the first error above; {again}")
     mib, ms = report["bytes"] / (1 << 20), 1000 * report["seconds"]
-    text = f"an allreduce of {mib:g} MiB on {report['device']} took {ms:.2f} ms, and its sums are right"
+    text = f"an allreduce of {mib:g} MiB on {report['device']} took {ms:.2f} ms with correct sums"
     slow = next((line for line in report["said"].splitlines() if "instead of shared memory" in line), "")
     if not slow:
         return Finding(GROUP, name, text)
     reason = slow[slow.index("collectives go") :]
-    return Finding(GROUP, name, f"{text}\n{reason}", NOTE, "let the processes of one host run in one container")
+    return Finding(GROUP, name, f"{text}\n{reason}", NOTE, "run the processes of one host in one container")
 
 
 def _package(name: str, part: Mapping[str, Any], remedy: str) -> Finding:
@@ -51,7 +51,7 @@ def _package(name: str, part: Mapping[str, Any], remedy: str) -> Finding:
 def _library(probe: Mapping[str, Any]) -> Finding:
     library = probe["library"]
     if "error" in library:
-        return Finding(GROUP, "library", library["error"], BROKEN, "build tfdist again in this environment")
+        return Finding(GROUP, "library", library["error"], BROKEN, "rebuild tfdist in this environment")
     built = library["built"]
     text = f"built for TensorFlow {built['tensorflow']} and {built['mpi']}: loads"
     return Finding(GROUP, "library", text)

@@ -1,4 +1,4 @@
-"""How the GPUs of this machine are connected, read from what `nvidia-smi topo -m` prints. It runs nothing."""
+"""How the GPUs of this machine are connected, parsed from the output of `nvidia-smi topo -m`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NVLINK = re.compile(r"NV\d+")
-# From near to far, as its legend says.
+# From near to far, as in its legend.
 _MEANINGS = {
     "PIX": "one PCIe switch",
     "PXB": "several PCIe switches",

@@ -1,1 +1,1 @@
-"""The `tfdist image` command: container images of tfdist, by one command. Importing it imports nothing of Docker."""
+"""The `tfdist image` command: builds container images of tfdist. Importing it does not import the Docker SDK."""

@@ -1,4 +1,4 @@
-"""The docker command: what it is given, and its end. What it says goes to standard error as it comes."""
+"""Runs the docker command; its output goes to standard error as it arrives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdist.errors import TfdistError
 from tfdist.system.process import descendants, end_descendants, send
 
 _ANSWER_S = 60.0
-# Of one build, file or push as a whole, on a slow machine.
+# For one whole build, save or push, on a slow machine.
 _LIMIT_S = 4 * 3600.0
 _END_S = 20.0
 
@@ -28,29 +28,29 @@ class ImageError(TfdistError, RuntimeError):
 
 
 def find() -> str:
-    """The docker command. Raises ImageError if there is none, or one without buildx."""
+    """The docker command. Raises ImageError if it is missing or has no buildx."""
     command = shutil.which("docker")
     if command is None:
         raise ImageError(
-            "there is no docker command on PATH, which builds the image. Install Docker Engine 20.10 or newer with "
+            "no docker command on PATH; it is needed to build the image. Install Docker Engine 20.10 or newer with "
             "buildx; on Debian 13: apt-get install docker.io docker-cli docker-buildx"
         )
     asked = subprocess.run([command, "buildx", "version"], capture_output=True, timeout=_ANSWER_S, check=False)
     if asked.returncode:
         raise ImageError(
-            f"{command} has no buildx, which builds the image. Install it: Docker's own packages call it "
-            "docker-buildx-plugin, Debian 13 and Ubuntu docker-buildx. Debian 12 has none: take Docker's there."
+            f"{command} has no buildx, which is needed to build the image. Install it: the package is "
+            "docker-buildx-plugin from Docker, docker-buildx on Debian 13 and Ubuntu. Debian 12 has none: use Docker's."
         )
     return command
 
 
 def bake(docker: str, source: Checkout, chosen: Combination, names: Sequence[str], options: argparse.Namespace) -> None:
-    """Builds the image and loads it into the engine under its names. Raises ImageError if that fails."""
-    # Those of docker/docker-bake.hcl. What docker/versions.env says too is left empty, which means just that.
-    more = " ".join(options.extra_packages.split())  # a second line would be lost
+    """Builds the image and loads it into the Docker engine under its names. Raises ImageError if that fails."""
+    # Variables of docker/docker-bake.hcl. Values that equal docker/versions.env are left empty, which selects those.
+    more = " ".join(options.extra_packages.split())  # a second line would be ignored
     given = chosen.arguments() | {"EXTRA_PACKAGES": more, "REVISION": source.revision}
     variables = {name: "" if source.pinned.get(name) == value else value for name, value in given.items()}
-    # Newer releases of buildx would ask whether they may read a file outside of the sources, as that of --ca.
+    # Newer buildx releases ask for permission to read files outside the sources, such as that of --ca.
     variables["BUILDX_BAKE_ENTITLEMENTS_FS"] = "0"
     settings = [f"tags={name}" for name in names]
     if options.pip_config is not None:
@@ -62,22 +62,24 @@ def bake(docker: str, source: Checkout, chosen: Combination, names: Sequence[str
         settings.append(f'secrets=id=ca.pem,"src={options.ca}"')
     changes = [word for setting in settings for word in ("--set", f"{chosen.target}.{setting}")]
     command = [docker, "buildx", "bake", "--file", BAKE_FILE, "--load", *changes, chosen.target]
-    run(command, "docs/containers.md says what most failures need.", variables, source.folder)
+    run(command, "docs/containers.md explains how to fix most failures.", variables, source.folder)
 
 
 def run(command: Sequence[str], advice: str, variables: Mapping[str, str] | None = None, at: Path = Path()) -> None:
-    """Runs it to its end. Raises ImageError, with the advice, if it fails."""
+    """Runs the command and waits for it. Raises ImageError, with the advice, if it fails."""
     environment = os.environ | (variables or {})
-    # Standard output has results only.
+    # Standard output is for results only.
     with subprocess.Popen(command, cwd=at, env=environment, stdout=sys.stderr.fileno()) as process:
         try:
             status = process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise ImageError(f"docker {command[1]} was ended: it took more than {_LIMIT_S:.0f} s. {advice}") from None
+            raise ImageError(
+                f"docker {command[1]} was terminated: it took longer than {_LIMIT_S:.0f} s. {advice}"
+            ) from None
         finally:
             if process.poll() is None:
-                # The command has others do its work, and an older one leaves them behind.
+                # docker starts child processes, and older versions leave them running.
                 send(descendants(os.getpid()), signal.SIGTERM)
                 end_descendants(os.getpid(), _END_S)
     if status:
-        raise ImageError(f"docker {command[1]} failed with exit status {status}; its own words are above. {advice}")
+        raise ImageError(f"docker {command[1]} failed with exit status {status}; see its output above. {advice}")

@@ -1,4 +1,4 @@
-"""The sources that an image is built from: a checkout of tfdist, its version and its revision. It changes nothing."""
+"""The sources of an image: a checkout of tfdist, with its version and revision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfdist.errors import ConfigError
 
-# Under the root of the checkout.
+# Relative to the root of the checkout.
 BAKE_FILE = "docker/docker-bake.hcl"
 _GIT_S = 60.0
 
@@ -19,9 +19,9 @@ class Checkout:
     """A folder with docker/docker-bake.hcl.
 
     Attributes:
-        version: Of tfdist.
-        revision: The commit, with "-dirty" where a tracked file is not as committed; empty where git knows none.
-        pinned: The values of docker/versions.env, which the Dockerfile takes where none is given.
+        version: The version of tfdist.
+        revision: The commit, with "-dirty" if a tracked file has changes; empty if git knows none.
+        pinned: The values of docker/versions.env, which are the Dockerfile's defaults.
     """
 
     folder: Path
@@ -34,14 +34,14 @@ def read(folder: Path) -> Checkout:
     """The checkout in a folder.
 
     Raises:
-        ConfigError: If it is none.
+        ConfigError: If it is not a checkout.
     """
     for name in (BAKE_FILE, "docker/versions.env", "pyproject.toml", "tfdist/csrc"):
         if not (folder / name).exists():
             raise ConfigError(
-                f"--source is {str(folder)!r}, which is no checkout of tfdist: it has no {name}. An image compiles "
-                "tfdist's C++, which no wheel has. Get the sources (git clone), and type the command in their folder, "
-                "or give that: --source FOLDER."
+                f"--source is {str(folder)!r}, which is not a checkout of tfdist: it has no {name}. An image compiles "
+                "tfdist's C++ code, which is not part of the wheel. Get the sources (git clone) and run the command in "
+                "their folder, or pass it: --source FOLDER."
             )
     (version,) = re.findall(r'^version = "(.+)"$', (folder / "pyproject.toml").read_text(), re.MULTILINE)
     lines = (folder / "docker" / "versions.env").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Which releases an image gets, and why others cannot be: pure, from `version`. It builds nothing."""
+"""Chooses the releases for an image from the table in `version`, and explains invalid choices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TARGETS = ("cpu", "cuda", "data-service", "dev")
 
 @dataclass(frozen=True)
 class Combination:
-    """What an image is made of.
+    """The releases in an image.
 
     Attributes:
-        cuda: As "12.9"; empty for an image without it.
-        base_image: One of the user's own, whose Python is only known when it is there; None: that of `python`.
+        cuda: Such as "12.9"; empty for an image without CUDA.
+        base_image: The user's own, whose Python is only known during the build; None: the one of `python`.
     """
 
     target: str
@@ -36,14 +36,14 @@ class Combination:
         return self.base_image or self.python.begin
 
     def arguments(self) -> dict[str, str]:
-        """The build arguments of docker/Dockerfile that say so; an empty one is none."""
+        """The build arguments of docker/Dockerfile for this combination; an empty one is not passed."""
         return {
             "BASE_IMAGE": self.begin,
             "TENSORFLOW_VERSION": self.tensorflow.version,
             "KERAS_VERSION": self.keras,
             "NUMPY_VERSION": self.numpy,
             "CUDA_TOOLKIT_VERSION": self.tensorflow.cuda[self.cuda] if self.cuda else "",
-            # The build compares it with what the image brings.
+            # The build compares it with the Python of the image.
             "EXPECTED_PYTHON": self.python.version if self.base_image else "",
         }
 
@@ -55,7 +55,7 @@ class Combination:
         )
 
     def suffix(self) -> str:
-        """What distinguishes it from the default of its target, for a tag: "-tf2.19-py3.12"; empty for the default."""
+        """How it differs from the default of its target, for a tag: "-tf2.19-py3.12"; empty for the default."""
         usual = choose(self.target, self.tensorflow.minor, self.python.version)
         parts = (
             ("tf", self.tensorflow.minor, version.RELEASES[0].minor),
@@ -74,10 +74,10 @@ def choose(
     keras: str | None = None,
     base_image: str | None = None,
 ) -> Combination:
-    """The releases that go together and are what was asked for; None is the default, or what goes with the rest.
+    """The compatible releases that match the request; None means the default, or whatever fits the rest.
 
     Raises:
-        ConfigError: If there are none; with the reason, what fits, and the table of what there is.
+        ConfigError: If there are none; says why, what would fit, and includes the table of releases.
     """
     releases = {each.version: each for each in version.RELEASES}
     release = releases[_pick("--tensorflow", tensorflow, list(releases), "is not in the table")]
@@ -91,9 +91,9 @@ def choose(
 
 
 def _pick(name: str, asked: str | None, known: Sequence[str], reason: str) -> str:
-    """The one that is asked for, by the whole or by its first two numbers; else the first of them."""
+    """The requested version, given in full or by its first two numbers; if none is requested, the first one."""
     for each in known:
         if asked in (None, each, version.minor(each)):
             return each
-    expected = table.listed(map(version.minor, known)) or "none: leave it out"
+    expected = table.listed(map(version.minor, known)) or "none: omit it"
     raise ConfigError(f"{name} is {asked!r}, which {reason}; expected {expected}.\n\n{table.text()}")

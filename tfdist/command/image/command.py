@@ -1,4 +1,4 @@
-"""The `tfdist image` command from its words to its exit status. Docker's buildx builds what goes together."""
+"""The `tfdist image` command: builds images with Docker's buildx, or shows the table of versions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def main(words: Sequence[str]) -> int:
     """Builds an image, or shows the table of versions.
 
     Returns:
-        0, or 1 where something failed after the words were understood.
+        0, or 1 if something failed after the options were accepted.
 
     Raises:
-        ConfigError: If the words cannot be honoured.
+        ConfigError: If an option is invalid.
     """
     options = option.parse(words)
     if options.part == "versions":
@@ -37,11 +37,11 @@ def main(words: Sequence[str]) -> int:
 
 
 def _make(options: argparse.Namespace) -> None:
-    """Builds, and then saves and pushes what is to be.
+    """Builds the image, and then saves and pushes it if requested.
 
     Raises:
-        ConfigError: If the words cannot be honoured; nothing was built then.
-        ImageError: If a part of it failed.
+        ConfigError: If an option is invalid; nothing has been built then.
+        ImageError: If a step failed.
     """
     wish = (options.tensorflow, options.python, options.cuda, options.keras, options.base_image)
     chosen = combination.choose(options.target, *wish)
@@ -53,8 +53,11 @@ def _make(options: argparse.Namespace) -> None:
         print(f"building {', '.join(names)}: {chosen.summary()}", file=sys.stderr, flush=True)
         build.bake(docker, source, chosen, names, options)
         if options.save is not None:
-            build.run([docker, "save", "--output", str(options.save), names[0]], f"The engine keeps {names[0]}.")
+            build.run(
+                [docker, "save", "--output", str(options.save), names[0]],
+                f"The image {names[0]} is still in the Docker engine.",
+            )
         for name in names if options.push else ():
-            build.run([docker, "push", name], f"See that docker login was done, and try again: docker push {name}")
+            build.run([docker, "push", name], f"Check that you have run docker login, then retry: docker push {name}")
         size = size_of(names[0])
     print(f"{', '.join(names)}: {size / (1 << 20):,.0f} MiB, {chosen.summary()}")

@@ -1,4 +1,4 @@
-"""The options of `tfdist image`: names, meanings and all checks that need neither Docker nor sources."""
+"""The options of `tfdist image`: names, help texts, and all checks that need neither Docker nor sources."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from tfdist.command.image.combination import TARGETS
 from tfdist.errors import ConfigError
 from tfdist.system.terminal.command_line import Parser
 
-# Where the Dockerfile sees the file of --ca.
+# Where the Dockerfile mounts the file of --ca.
 CA_SECRET = "/run/secrets/ca.pem"
 
 _BUILD = """\
-Builds a container image of tfdist from its sources, for minutes, by docker buildx. What has not changed is not built
-again.
+Builds a container image of tfdist from its sources with docker buildx. This takes minutes; unchanged parts are cached.
 
 examples:
   tfdist image build
@@ -27,13 +26,15 @@ examples:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options; `part` is "build" or "versions". Raises ConfigError."""
-    top = Parser(prog="tfdist image", description="Container images of tfdist.")
+    top = Parser(prog="tfdist image", description="Builds container images of tfdist.")
     parts = top.add_subparsers(dest="part", metavar="COMMAND", required=True)
-    build = parts.add_parser("build", help="build an image, save or push it", description=_BUILD)
+    build = parts.add_parser("build", help="build an image, and save or push it", description=_BUILD)
     _add_releases(build)
     _add_rest(build)
-    versions = parts.add_parser("versions", help="the releases that go together")
-    versions.add_argument("--markdown", type=Path, metavar="FILE", help="write the table between the marks of a page")
+    versions = parts.add_parser("versions", help="list the releases that work together")
+    versions.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the table between the markers in a Markdown file"
+    )
     known = top.parse_args(words)
     if known.part == "build":
         _check(known)
@@ -41,37 +42,53 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _add_releases(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("what it is made of (tfdist image versions lists it)").add_argument
+    add = parser.add_argument_group("contents (tfdist image versions lists the choices)").add_argument
     add("--target", choices=TARGETS, default="cpu", help="the kind of image (default: %(default)s)")
-    add("--tensorflow", metavar="VERSION", help="as 2.21 (default: the newest)")
-    add("--python", metavar="VERSION", help="as 3.12 (default: that of Debian 12)")
-    add("--cuda", metavar="VERSION", help="as 12.9, for --target cuda (default: the newest that TensorFlow takes)")
-    add("--keras", metavar="VERSION", help="as 3.15 (default: the newest)")
-    add("--base-image", metavar="IMAGE", help="Debian 12 or 13, or made from it, with --python (default: by --python)")
-    more = "Python packages for your scripts, as in 'scikit-learn pandas>=2'"
+    add("--tensorflow", metavar="VERSION", help="such as 2.21 (default: the newest)")
+    add("--python", metavar="VERSION", help="such as 3.12 (default: the one of Debian 12)")
+    add("--cuda", metavar="VERSION", help="such as 12.9, for --target cuda (default: the newest for TensorFlow)")
+    add("--keras", metavar="VERSION", help="such as 3.15 (default: the newest)")
+    add("--base-image", metavar="IMAGE", help="based on Debian 12 or 13, with --python (default: by --python)")
+    more = "Python packages for your scripts, such as 'scikit-learn pandas>=2'"
     add("--extra-packages", default="", metavar="'PACKAGE ...'", help=more)
 
 
 def _add_rest(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--tag", action="append", default=[], metavar="NAME", help="name it so; may be given again (default: two)")
-    add("--push", action="store_true", help="push each --tag to its registry, with what docker login stored")
-    add("--save", type=_archive, metavar="FILE", help="also write it into a tar file, for docker load")
+    add(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name of the image; may be repeated (default: two names)",
+    )
+    add("--push", action="store_true", help="push each --tag to its registry, with the login of docker login")
+    add("--save", type=_archive, metavar="FILE", help="also save it to a tar file, for docker load")
     add("--source", type=Path, default=Path(), metavar="FOLDER", help="checkout of tfdist (default: this folder)")
-    add("--pip-config", type=_file, metavar="FILE", help="pip.conf for the build, as for another index; in no image")
-    add("--ca", type=_file, metavar="FILE", help="certificate authorities (PEM) for pip in the build; in no image")
+    add(
+        "--pip-config",
+        type=_file,
+        metavar="FILE",
+        help="pip.conf for the build, such as for another index; not kept in the image",
+    )
+    add(
+        "--ca",
+        type=_file,
+        metavar="FILE",
+        help="certificate authorities (PEM) for pip in the build; not kept in the image",
+    )
 
 
 def _check(known: argparse.Namespace) -> None:
     for tag in known.tag or ["none"]:
         if known.push and "/" not in tag:
             raise ConfigError(
-                f"--push needs a --tag with the registry or the account that it goes to; got {tag}. For example: "
+                f"--push needs a --tag with a registry or an account; received {tag}. For example: "
                 "--tag registry.example.org/team/tfdist:cpu, or --tag ACCOUNT/tfdist:cpu for Docker Hub."
             )
     if known.ca and known.pip_config and CA_SECRET not in known.pip_config.read_text():
         raise ConfigError(
-            f"--pip-config {known.pip_config} does not name the authorities of --ca, so pip would not use them. "
+            f"--pip-config {known.pip_config} does not refer to the file of --ca, so pip would not use it. "
             f"Add this line to its section [global]: cert = {CA_SECRET}"
         )
 
@@ -85,5 +102,5 @@ def _file(text: str) -> Path:
 def _archive(text: str) -> Path:
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; give the name of a file in a folder that exists")
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; use a file name in an existing folder")
     return path

@@ -1,4 +1,4 @@
-"""The table of `version` for people: as text, as Markdown, and put into a file between two marks."""
+"""Formats the table in `version` as text or Markdown, and writes it into a file between two markers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tfdist.system.terminal.text_table import aligned
 _BEGIN = "<!-- versions: tfdist image versions --markdown FILE writes what follows -->"
 _END = "<!-- end of versions -->"
 _NOTE = (
-    "Of the two numbers for NumPy an image gets the smaller one. `--tensorflow` and `--keras` take the first two "
-    "numbers of a version too."
+    "If the two tables name different NumPy versions, an image gets the older one. `--tensorflow` and `--keras` also "
+    "accept the first two numbers of a version."
 )
 _HEADS = (("TensorFlow", "Python", "CUDA", "cuDNN", "NumPy"), ("Python", "begins with", "Keras", "NumPy"))
 
 
 def rows() -> tuple[list[list[str]], list[list[str]]]:
-    """Of TensorFlow's releases, and of the Pythons."""
+    """The rows for TensorFlow releases and for Python versions."""
     releases = [
         [_name(each, version.RELEASES), listed(each.pythons), listed(each.cuda), each.cudnn, each.numpy]
         for each in version.RELEASES
@@ -41,13 +41,13 @@ def listed(names: Iterable[str]) -> str:
 
 
 def text() -> str:
-    """For a terminal."""
+    """The tables for a terminal."""
     parts = [aligned([head, *body]) for head, body in zip(_HEADS, rows(), strict=True)]
     return "\n\n".join([*parts, _NOTE])
 
 
 def markdown() -> str:
-    """For a page."""
+    """The tables as Markdown."""
     parts = []
     for head, body in zip(_HEADS, rows(), strict=True):
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body)))
@@ -55,15 +55,15 @@ def markdown() -> str:
 
 
 def replaced(page: str) -> str:
-    """The page with today's table between its marks; raises ConfigError if it has not both, once."""
+    """The page with the current table between its markers; raises ConfigError unless each occurs once."""
     pattern = re.compile(f"{re.escape(_BEGIN)}\n.*?{re.escape(_END)}", re.DOTALL)
     if len(pattern.findall(page)) != 1:
-        raise ConfigError(f"it has no place for the table; give it these two lines:\n{_BEGIN}\n{_END}")
+        raise ConfigError(f"no place for the table; add these two lines:\n{_BEGIN}\n{_END}")
     return pattern.sub(lambda _: f"{_BEGIN}\n\n{markdown()}\n\n{_END}", page)
 
 
 def write(path: Path) -> None:
-    """Puts the table into a page. Raises ConfigError if the page has no place for it, or cannot be read or written."""
+    """Writes the table into a page. Raises ConfigError if it has no markers, or cannot be read or written."""
     try:
         page = replaced(path.read_text())
         write_atomically(path, lambda file: file.write_text(page))

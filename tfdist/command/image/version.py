@@ -1,16 +1,17 @@
-"""The releases that go together in an image: the one table of them. It chooses nothing and refuses nothing.
+"""The table of releases that work together in an image.
 
-Found on 2026-11-22 by asking the package index with pip, for x86-64:
+Determined on 2026-11-22 by querying the package index with pip, for x86-64:
 
     pip index versions tensorflow-cpu
     pip install --dry-run --ignore-installed --no-deps --only-binary=:all: --platform manylinux_2_28_x86_64 ... \
         --python-version 3.13 --report - tensorflow==2.19.1
 
-The report of the second has the requirements of the wheel: NumPy, Keras, and by `and-cuda` NVIDIA's packages; where
-there is no build for that Python it fails. Each row was then resolved as a whole, with all that the image has, for each
-of its Pythons and of its CUDAs, and with Python 3.11 it trained a small model. tensorflow-cpu has no build for arm64.
+The report of the second command has the requirements of the wheel: NumPy, Keras, and with `and-cuda` NVIDIA's packages;
+it fails if there is no build for that Python. Each row was then resolved as a whole, with everything in the image, for
+each of its Python and CUDA versions, and tested with Python 3.11 by training a small model. tensorflow-cpu has no build
+for arm64.
 
-docs/containers.md shows this table; `tfdist image versions --markdown docs/containers.md` brings a change there.
+docs/containers.md shows this table; update it with `tfdist image versions --markdown docs/containers.md`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Release:
-    """A release of TensorFlow.
+    """A TensorFlow release.
 
     Attributes:
-        version: As the index has it.
-        pythons: It has builds for these.
-        numpy: The newest that it takes and that was tried.
-        cuda: Those that its packages can bring, the default first, each with the release of NVIDIA's package
-            cuda-toolkit that stands for it. Empty where TensorFlow itself names the version of each package.
-        cudnn: Of NVIDIA's packages; a range where TensorFlow takes one.
+        version: As in the package index.
+        pythons: The Python versions it has builds for.
+        numpy: The newest supported version that was tested.
+        cuda: The CUDA versions its packages can install, the default first, each with the matching release of NVIDIA's
+            package cuda-toolkit. That is empty if TensorFlow itself pins the version of each package.
+        cudnn: The cuDNN version of NVIDIA's packages; a range if TensorFlow accepts one.
     """
 
     version: str
@@ -45,7 +46,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Python:
-    """A Python: the image that brings it, and the newest packages with builds for it, by the requirement of each."""
+    """A Python version: its base image, and the newest packages with builds for it."""
 
     version: str
     begin: str
@@ -55,7 +56,7 @@ class Python:
 
 _OLD = ("3.10", "3.11", "3.12")
 _ALL = (*_OLD, "3.13")
-# From 2.20 on TensorFlow takes a range. The packages of cuda-toolkit 12.5.1 are older than it begins.
+# From 2.20 on, TensorFlow accepts a range, which starts after the packages of cuda-toolkit 12.5.1.
 _RANGE = {"12.9": "12.9.1", "12.8": "12.8.1", "12.6": "12.6.3"}
 
 # The first of each list is the default.
@@ -68,7 +69,7 @@ RELEASES = (
     Release("2.16.2", _OLD, "1.26.4", {"12.3": ""}, "8.9"),
 )
 _KERAS = ("3.15.1", "3.14.1", "3.13.2", "3.12.4")
-# Debian's own Python where a Debian has it, for its security updates.
+# Debian's own Python if there is one, for its security updates.
 PYTHONS = (
     Python("3.11", "debian:bookworm-slim", _KERAS, "2.4.6"),
     Python("3.10", "python:3.10-slim-bookworm", ("3.12.4",), "2.2.6"),
@@ -78,10 +79,10 @@ PYTHONS = (
 
 
 def minor(version: str) -> str:
-    """The first two numbers: 2.21 of 2.21.0."""
+    """The first two numbers: 2.21 for 2.21.0."""
     return ".".join(version.split(".")[:2])
 
 
 def oldest(*versions: str) -> str:
-    """The smallest of them, as versions and not as text."""
+    """The smallest of them, compared as versions and not as text."""
     return min(versions, key=lambda version: [int(number) for number in version.split(".")])

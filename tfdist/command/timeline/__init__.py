@@ -1,1 +1,1 @@
-"""The `tfdist timeline` command: the recordings of all ranks as one file, and where their time went."""
+"""The `tfdist timeline` command: merges the recordings of all ranks, and summarizes where their time went."""

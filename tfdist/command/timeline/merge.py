@@ -1,4 +1,4 @@
-"""The timelines of all ranks as one, by one clock: that of rank 0. Pure."""
+"""Merges the timelines of all ranks into one, by the clock of rank 0."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tfdist.command.timeline.trace_file import Event, Trace
 def merge(traces: Sequence[Trace]) -> dict[str, Any]:
     """A trace in the JSON object form, in which each file is a process.
 
-    Its times are microseconds since the first event of all. The number of a process is that of the rank; where ranks
-    were started anew, and several files are of one rank, the later ones get numbers behind all ranks.
+    Times are microseconds since the very first event. Each process is numbered by its rank; if ranks were restarted, so
+    that one rank has several files, the later ones get numbers after all ranks.
 
     Args:
         traces: At least one.
@@ -33,7 +33,7 @@ def merge(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def _numbers(traces: Sequence[Trace]) -> list[int]:
-    """A number for each, no two alike."""
+    """A distinct number for each trace."""
     free = max(trace.rank for trace in traces) + 1
     taken: list[int] = []
     for trace in traces:

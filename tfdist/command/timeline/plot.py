@@ -1,4 +1,4 @@
-"""The summary of timelines as a picture: a bar a rank. matplotlib draws it, when it is there."""
+"""Plots the summary of timelines with matplotlib: one bar per rank."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ PARTS = (*PHASES, "other", "outside")
 
 
 def check(path: Path) -> None:
-    """Raises ConfigError, before anything is read, if no picture could be drawn afterwards."""
+    """Raises ConfigError if plotting would fail; called before anything is read."""
     if path.suffix != ".png":
-        raise ConfigError(f"--png {path}: the picture is a PNG; give a name that ends in .png")
+        raise ConfigError(f"--png {path}: only PNG is supported; use a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--png needs matplotlib, which is not installed; install it with: pip install matplotlib")
 
 
 def write(path: Path, shares: Sequence[Share]) -> None:
-    """Draws into a file; needs no display."""
+    """Plots to a file; needs no display."""
     import matplotlib.figure
 
     figure = matplotlib.figure.Figure(figsize=(8, 1.5 + 0.5 * len(shares)), layout="constrained")

@@ -1,4 +1,4 @@
-"""Where the time of a job went, rank by rank, from the timelines of its ranks. Pure."""
+"""Computes where the time of a job went, rank by rank, from the timelines of its ranks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ class Share:
     """One rank's part. Times are seconds.
 
     `other` is time inside collectives that belongs to no phase, `outside` is time outside of them, such as computation.
-    `failed` names the calls that did not end well. `waited_for` is what other ranks waited where this one came last.
-    `overlap` is the part of the time of reductions on the GPU in which nobody stood still for them; None where nothing
-    was left to a GPU.
+    `failed` names the calls that failed. `waited_for` is how long other ranks waited because this one was the last.
+    `overlap` is the fraction of the GPU reductions' time during which nothing waited for them; None if there were none.
     """
 
     rank: int
@@ -41,24 +40,24 @@ class Share:
 
     @property
     def communication(self) -> float:
-        """The part of the wall time that was spent inside collectives, 0 to 1."""
+        """The fraction of the wall time spent inside collectives, 0 to 1."""
         return 1 - self.outside / self.wall if self.wall else 0.0
 
 
 def summarize(traces: Sequence[Trace]) -> list[Share]:
-    """What each of the files tells, in their order."""
+    """The share of each file, in order."""
     waited_for = _waited_for(traces)
     return [_share(trace, waited) for trace, waited in zip(traces, waited_for, strict=True)]
 
 
 def slowest(shares: Sequence[Share]) -> Share | None:
-    """The rank that others waited for longest; None where nobody waited."""
+    """The rank that others waited for longest; None if nobody waited."""
     most = max(shares, key=lambda share: share.waited_for)
     return most if most.waited_for > 0 else None
 
 
 def document(shares: Sequence[Share]) -> dict[str, Any]:
-    """The summary as JSON has it."""
+    """The summary as a JSON document."""
     most = slowest(shares)
     return {
         "slowest_rank": None if most is None else most.rank,
@@ -67,19 +66,19 @@ def document(shares: Sequence[Share]) -> dict[str, Any]:
 
 
 def table(shares: Sequence[Share]) -> str:
-    """The summary as text: a row a rank, and in words who was waited for."""
+    """The summary as text: one row per rank, and a line about the straggler."""
     head = ("rank", "wall s", "calls", "MB", *(f"{name} s" for name in PHASES), "other s", "of wall", "overlap")
     rows = [head, *map(_row, shares)]
     lines = [aligned([(*row, ending) for row, ending in zip(rows, _waits(shares), strict=True)])]
     most = slowest(shares)
     if most is not None:
-        lines.append(f"The others waited longest for rank {most.rank}: {most.waited_for:.3f} s in all.")
+        lines.append(f"The other ranks waited longest for rank {most.rank}: {most.waited_for:.3f} s in total.")
     else:
-        lines.append("No rank was waited for.")
+        lines.append("No rank waited for another.")
     lines += [f"Calls that failed on rank {share.rank}: {_counted(share.failed)}." for share in shares if share.failed]
     lost = sum(share.lost_records for share in shares)
     if lost:
-        lines.append(f"{lost} calls and buckets are missing: they came faster than they could be written.")
+        lines.append(f"{lost} calls and buckets are missing: they were recorded faster than they could be written.")
     return "\n".join(lines)
 
 
@@ -125,7 +124,7 @@ def _share(trace: Trace, waited_for: float) -> Share:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length that intervals cover together; what several cover counts once."""
+    """The total length that intervals cover; overlaps count once."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, until))
@@ -147,7 +146,7 @@ def _key(event: Event) -> tuple[Any, ...]:
 
 
 def _waited_for(traces: Sequence[Trace]) -> list[float]:
-    """For each file the seconds that others waited for its process."""
+    """For each file, the seconds that others waited for its process."""
     sums = [0.0] * len(traces)
     for trace in traces:
         for event in trace.of("phase"):
@@ -159,7 +158,7 @@ def _waited_for(traces: Sequence[Trace]) -> list[float]:
 
 
 def _process(traces: Sequence[Trace], unix_ns: int, rank: int) -> int | None:
-    """Which file is that of `rank` at a time: ranks are counted anew when one is lost, and may be started anew."""
+    """The file of `rank` at a given time: ranks are renumbered when one is lost, and may be restarted."""
     fitting = [index for index, trace in enumerate(traces) if trace.rank_at(unix_ns) == rank]
     begun = [index for index in fitting if traces[index].first_ns <= unix_ns]
     if begun:

@@ -1,4 +1,4 @@
-"""Reads the timeline of one rank, also where the process was killed while it wrote. Draws no conclusions."""
+"""Reads the timeline of one rank, even if the process was killed while writing it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """The events of one rank's file, and whose they are.
+    """The events of one rank's file, and the rank they belong to.
 
-    `to_unix_ns` added to a time of the file is unix time by the clocks of rank 0; off by half of `round_trip_ns`.
+    A time in the file plus `to_unix_ns` is unix time by the clock of rank 0, accurate to half of `round_trip_ns`.
     """
 
     path: Path
@@ -31,7 +31,7 @@ class Trace:
     events: Sequence[Event]
 
     def begin_ns(self, event: Event) -> int:
-        """When it began, in unix time by the clocks of rank 0."""
+        """When it began, in unix time by the clock of rank 0."""
         return round(event["ts"] * 1000) + self.to_unix_ns
 
     @property
@@ -41,7 +41,7 @@ class Trace:
 
     @cached_property
     def first_ns(self) -> int:
-        """When its first event began, in unix time by the clocks of rank 0; 0 where it has none."""
+        """When its first event began, in unix time by the clock of rank 0; 0 if there is none."""
         return min(map(self.begin_ns, self.timed), default=0)
 
     def of(self, category: str) -> list[Event]:
@@ -50,12 +50,12 @@ class Trace:
 
     @cached_property
     def numbers(self) -> list[tuple[int, int]]:
-        """Which rank the process was from when on: (unix time in ns, rank), the first from the beginning on."""
+        """Which rank the process had from when on: (unix time in ns, rank), starting with its first rank."""
         later = [event for event in self.of("remark") if event["name"] == "ranks counted anew"]
         return [(0, self.rank), *((self.begin_ns(event), int(event["args"]["rank"])) for event in later)]
 
     def rank_at(self, unix_ns: int) -> int:
-        """Which rank the process was then."""
+        """Which rank the process had at that time."""
         return self.numbers[bisect.bisect_right(self.numbers, unix_ns, key=lambda number: number[0]) - 1][1]
 
 
@@ -63,7 +63,7 @@ def read(path: Path) -> Trace:
     """The timeline in a file.
 
     Raises:
-        ConfigError: If it cannot be read, or is none of one rank.
+        ConfigError: If it cannot be read, or is not the timeline of one rank.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -72,8 +72,8 @@ def read(path: Path) -> Trace:
     events = _events(text)
     sources = [event.get("args") for event in events if event.get("name") == "tfdist" and event.get("ph") == "M"]
     if len(sources) != 1:
-        problem = "it is merged of several; give those" if len(sources) > 1 else "it is none of tfdist; give the files"
-        raise ConfigError(f"{path} is not the timeline of a rank: {problem} that the ranks wrote.")
+        problem = "it is a merged file" if len(sources) > 1 else "tfdist did not write it"
+        raise ConfigError(f"{path} is not the timeline of a rank: {problem}. Pass the files that the ranks wrote.")
     source: Any = sources[0]
     try:
         return Trace(
@@ -87,16 +87,16 @@ def read(path: Path) -> Trace:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{path} is damaged, or of another release: the event tfdist says {source!r}, expected rank, size, host "
-            "and clock of a rank. Give the file as the rank wrote it."
+            f"{path} is damaged, or from another release: its event tfdist has {source!r}, expected rank, size, host "
+            "and clock of a rank. Pass the file as the rank wrote it."
         ) from error
 
 
 def read_all(paths: Sequence[Path]) -> list[Trace]:
-    """The timelines in files, by rank; several of one rank in the order in which they were begun.
+    """The timelines in files, by rank; several files of one rank in order of their start.
 
     Raises:
-        ConfigError: As `read`; if a file is given twice.
+        ConfigError: As `read`, or if a file is given twice.
     """
     twice = {path for path in paths if sum(path.absolute() == other.absolute() for other in paths) > 1}
     if twice:
@@ -105,7 +105,7 @@ def read_all(paths: Sequence[Path]) -> list[Trace]:
 
 
 def _events(text: str) -> list[Event]:
-    """What can be read: of a file that ends within an event, those before it, which have a line each."""
+    """The readable events: in a file that was cut off within an event, all those before it, one per line."""
     try:
         found = json.loads(text)
     except ValueError:

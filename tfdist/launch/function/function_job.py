@@ -1,4 +1,4 @@
-"""`tfdist.run`: its arguments, and the order of events. How a job is launched is not decided here."""
+"""`tfdist.run`: checks its arguments and runs the job. The launcher itself is in `tfdist.launch.run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdist.system.terminal import descriptor
 
 _TEXT: tuple[type, ...] = (str,)
 _PATH: tuple[type, ...] = (str, os.PathLike)
-# What each argument that becomes a word of tfdistrun may be. A flag may be anything that is true or false.
+# Accepted types of each argument that becomes a tfdistrun option. A flag may be anything that is true or false.
 _VALUED: dict[str, tuple[type, ...]] = {
     "num_proc": (int,),
     "hosts": _TEXT,
@@ -63,51 +63,52 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
 ) -> list[Any]:
     """Calls `func(*args, **kwargs)` on `num_proc` ranks at the same time and returns the results by rank.
 
-    You need it to train from a notebook or from the middle of a program, where there is no script to start with
-    `tfdistrun`. Each rank is a new process; `func` calls `tfdist.init()` itself. What the ranks print is shown with
-    their rank before each line. Function, arguments and results travel pickled: through descriptors on this machine, in
-    authenticated frames to others; see the README of `tfdist.launch.function`.
+    You need it to train from a notebook or from within a program, when there is no script to start with `tfdistrun`.
+    Each rank is a new process; `func` calls `tfdist.init()` itself. Each line that a rank prints is shown with the rank
+    in front. Function, arguments and results are pickled: they pass through file descriptors on this machine, and in
+    authenticated frames to other hosts; see the README of `tfdist.launch.function`.
 
     Args:
-        func: Any function: a lambda, a closure, or one defined in a notebook or in `__main__`, too. Modules that it
-            uses are imported anew on the ranks.
-        args: Its positional arguments, the same on every rank; with the function at most 1 GiB pickled.
+        func: Any function, including a lambda, a closure, or one defined in a notebook or in `__main__`. The ranks
+            import the modules it uses from scratch.
+        args: Its positional arguments, the same on every rank. Function and arguments may take up to 1 GiB pickled.
         kwargs: Its keyword arguments.
         num_proc: Number of ranks.
-        min_num_proc: Elastic jobs are not offered by `run`: only None. So with `max_num_proc`, `slots`, `reset_limit`,
-            `cooldown_range`, `host_discovery_script`, `min_np` and `max_np`.
-        max_num_proc: Only None.
-        slots: Only None; slots of a host are written in `hosts` or `hostfile`.
-        reset_limit: Only None.
-        cooldown_range: Only None.
-        hosts: `"host1:2,host2:4"`: hosts with the number of ranks that each may run. Default: this machine.
-        hostfile: A file with a host a line, as `name slots=2`; in place of `hosts`.
-        host_discovery_script: Only None.
-        start_timeout: Seconds in which all ranks must have started and received the function; default 30.
-        ssh_port: Port of ssh on the other hosts.
+        min_num_proc: Must be None, because `run` does not support elastic jobs. The same applies to `max_num_proc`,
+            `slots`, `reset_limit`, `cooldown_range`, `host_discovery_script`, `min_np` and `max_np`.
+        max_num_proc: Must be None.
+        slots: Must be None; give the slots of a host in `hosts` or `hostfile`.
+        reset_limit: Must be None.
+        cooldown_range: Must be None.
+        hosts: Hosts with the number of ranks each may run, such as `"host1:2,host2:4"`. Default: this machine.
+        hostfile: A file with one host per line, as `name slots=2`; replaces `hosts`.
+        host_discovery_script: Must be None.
+        start_timeout: Seconds within which all ranks must have started and received the function; default 30.
+        ssh_port: ssh port of the other hosts.
         ssh_identity_file: Private key for ssh.
-        disable_cache: Has no effect: there is no cache of checks. Says so if true.
-        output_filename: A folder where each rank's output is also written, to `rank.N/stdout` and `rank.N/stderr`.
-        verbose: Whether to show the mpirun command and all that mpirun says.
-        use_gloo: Has no effect, since MPI is the only transport. Says so if true.
+        disable_cache: Has no effect, since checks are not cached. Prints a note if true.
+        output_filename: A folder to which each rank's output is also written, as `rank.N/stdout` and `rank.N/stderr`.
+        verbose: Whether to show the mpirun command and all of its output.
+        use_gloo: Has no effect, since MPI is the only transport. Prints a note if true.
         use_mpi: MPI is always used.
-        mpi_args: More arguments for mpirun.
+        mpi_args: Additional arguments for mpirun.
         network_interface: Deprecated name of `network_interfaces`.
         network_interfaces: Network interfaces to use, as in `"eth0,eth1"`.
-        executable: The Python interpreter of the ranks, of this one's minor version and with tfdist. Default: this one.
+        executable: The Python interpreter of the ranks: same minor version, tfdist installed. Default: this one.
         np: Deprecated name of `num_proc`.
-        min_np: Only None.
-        max_np: Only None.
+        min_np: Must be None.
+        max_np: Must be None.
 
     Returns:
-        What `func` returned on each rank, at most 1 GiB pickled each.
+        What `func` returned on each rank, up to 1 GiB pickled per rank.
 
     Raises:
-        ConfigError: If an argument cannot be honoured, the function or an argument cannot be pickled, or this process
+        ConfigError: If an argument cannot be used, the function or an argument cannot be pickled, or this process
             is itself a rank of a job.
-        RankError: If a rank was killed, ended its process, did not start in time, or returned what cannot be pickled.
-        Exception: What the function raised, of the first rank on which it did, with a `RankError` as its `__cause__`
-            that has the rank and the traceback there. That `RankError` itself where the exception cannot be pickled.
+        RankError: If a rank was killed, exited, did not start in time, or returned something that cannot be pickled.
+        Exception: The exception the function raised, from the first rank that raised one. Its `__cause__` is a
+            `RankError` with the rank and its traceback; that `RankError` is raised itself if the exception cannot
+            be pickled.
 
     Example:
 
@@ -123,7 +124,7 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     given = dict(locals())
     descriptor.fill_closed()
     if config.started_by_launcher():
-        raise ConfigError("tfdist.run starts a job of its own and cannot be called on a rank of another one.")
+        raise ConfigError("tfdist.run starts a new job and cannot be called on a rank of a running job.")
     _refuse(given)
     given["num_proc"] = ranks = _ranks(num_proc, np)
     given["network_interfaces"] = _interfaces(network_interface, network_interfaces)
@@ -137,7 +138,7 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
 
 
 def option_words(given: Mapping[str, Any]) -> list[str]:
-    """The arguments of `run` as options of tfdistrun, each with its value in one word."""
+    """The arguments of `run` as tfdistrun options, in the form --name=value."""
     words = []
     for name, option in verdict.OPTIONS.items():
         value = given[name]
@@ -155,10 +156,10 @@ def _ranks(num_proc: int, np: int | None) -> int:
     if np is not None:
         warnings.warn("tfdist.run: np is deprecated, use num_proc", DeprecationWarning, stacklevel=3)
         if num_proc not in (1, np):
-            raise ConfigError(f"tfdist.run: num_proc={num_proc!r} and np={np!r} differ; give num_proc alone.")
+            raise ConfigError(f"tfdist.run: num_proc={num_proc!r} and np={np!r} differ; give only num_proc.")
     wanted = num_proc if np is None else np
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
-        raise ConfigError(f"tfdist.run: num_proc must be a number of ranks, 1 or more; received {wanted!r}.")
+        raise ConfigError(f"tfdist.run: num_proc must be a whole number of ranks, 1 or more; received {wanted!r}.")
     return wanted
 
 
@@ -171,13 +172,13 @@ def _interfaces(network_interface: str | None, network_interfaces: str | None) -
     if network_interfaces not in (None, network_interface):
         raise ConfigError(
             f"tfdist.run: network_interface={network_interface!r} and network_interfaces={network_interfaces!r} "
-            "differ; give network_interfaces alone."
+            "differ; give only network_interfaces."
         )
     return network_interface
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for what cannot be honoured."""
+    """Raises ConfigError for arguments that cannot be used."""
     func, args, kwargs = given["func"], given["args"], given["kwargs"]
     if not callable(func):
         raise ConfigError(f"tfdist.run: func must be a function; received {func!r}.")
@@ -188,13 +189,15 @@ def _refuse(given: Mapping[str, Any]) -> None:
     for name in _ELASTIC:
         if given[name] is not None:
             raise ConfigError(
-                f"tfdist.run: {name}={given[name]!r} is for elastic jobs, which run does not start; leave it out."
+                f"tfdist.run: {name}={given[name]!r} is for elastic jobs, which tfdist.run does not support; omit it."
             )
     if given["slots"] is not None:
         raise ConfigError(
-            f"tfdist.run: slots={given['slots']!r} is for elastic jobs; write slots in hosts, as in hosts='host1:2'."
+            f"tfdist.run: slots={given['slots']!r} is for elastic jobs; give slots in hosts, as in hosts='host1:2'."
         )
     if given["use_gloo"] and given["use_mpi"]:
-        raise ConfigError("tfdist.run: use_gloo and use_mpi exclude each other; MPI is the only transport.")
+        raise ConfigError("tfdist.run: use_gloo and use_mpi cannot be combined; MPI is the only transport.")
     if not isinstance(given["executable"], (str, os.PathLike, type(None))):
-        raise ConfigError(f"tfdist.run: executable must be the path of a Python; received {given['executable']!r}.")
+        raise ConfigError(
+            f"tfdist.run: executable must be the path of a Python interpreter; received {given['executable']!r}."
+        )

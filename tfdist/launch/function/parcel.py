@@ -1,7 +1,7 @@
-"""Functions, results and failures as bytes, and back. The one place that pickles for `tfdist.run`; it knows no socket.
+"""Converts functions, results and failures to bytes and back: the only place that pickles for `tfdist.run`.
 
-A parcel is: what it holds (1 byte), lengths of header (4) and payload (8, big-endian), JSON header, pickled payload.
-One that was cut off is told from a whole one without unpickling it.
+A parcel consists of a type (1 byte), the lengths of header (4) and payload (8, big-endian), a JSON header and a pickled
+payload. A truncated parcel is detected without unpickling it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNLOADABLE = "the function cannot be unpickled"
 
 @dataclass(frozen=True)
 class Function:
-    """What a rank is to call. `payload` is unpickled only after the rank's imports are arranged."""
+    """What a rank will call. `payload` is unpickled only after `sys.path` of the rank is set up."""
 
     python: str
     executable: str
@@ -62,9 +62,9 @@ class Failed:
     Attributes:
         how: One of the constants of this module.
         kind: Name of the exception's type, or of the result's.
-        text: What the exception says; for `EXITED` the exit code.
+        text: The exception's message; for `EXITED` the exit code.
         trace: The traceback as text.
-        payload: The exception, pickled; empty where that is not possible.
+        payload: The exception, pickled; empty if it cannot be pickled.
     """
 
     how: str
@@ -74,7 +74,7 @@ class Failed:
     payload: bytes = b""
 
     def load(self) -> Exception | None:
-        """The exception as it was raised; None if it cannot be had here."""
+        """The exception as it was raised; None if it cannot be restored here."""
         if not self.payload:
             return None
         try:
@@ -85,13 +85,13 @@ class Failed:
 
 
 def pack_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """The parcel with a function and its arguments. Raises ConfigError where it cannot be made."""
+    """The parcel with a function and its arguments. Raises ConfigError if they cannot be pickled or are too large."""
     try:
         payload = pickler.dumps((function, args, kwargs))
     except Exception as error:
         raise ConfigError(
-            f"{name_of(function)} and its arguments cannot be pickled: {type(error).__name__}: {error}. Let the "
-            "function make, on its rank, what cannot travel (locks, generators, datasets), or pass a path."
+            f"{name_of(function)} and its arguments cannot be pickled: {type(error).__name__}: {error}. Create "
+            "objects that cannot be pickled (locks, generators, datasets) inside the function, or pass a path."
         ) from error
     header = {
         "python": python_version(),
@@ -101,8 +101,8 @@ def pack_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     whole = b"".join(_pack(_CALL, header, payload))
     if len(whole) > LIMIT_BYTES:
         raise ConfigError(
-            f"{name_of(function)} and its arguments are {len(whole)} bytes; at most {LIMIT_BYTES} can be sent. Write "
-            "large data to files that every rank can read, and pass their paths."
+            f"{name_of(function)} and its arguments take {len(whole)} bytes, but at most {LIMIT_BYTES} can be sent. "
+            "Write large data to files that every rank can read, and pass their paths."
         )
     return whole
 
@@ -114,11 +114,11 @@ def unpack_call(data: bytes) -> Function:
 
 
 def pack_result(value: Any) -> list[bytes]:
-    """The pieces of the parcel with a result. Raises whatever pickling raises, or ValueError if it is too large."""
+    """The pieces of the parcel with a result. Raises what pickling raises, or ValueError if it is too large."""
     payload = pickler.dumps(value)
     pieces = _pack(RETURNED, {}, payload)
     if (size := sum(map(len, pieces))) > LIMIT_BYTES:
-        raise ValueError(f"it is {size} bytes, and at most {LIMIT_BYTES} can be sent; write it to a file")
+        raise ValueError(f"it takes {size} bytes, but at most {LIMIT_BYTES} can be sent; write it to a file")
     return pieces
 
 
@@ -130,7 +130,7 @@ def pack_failure(how: str, error: BaseException, kind: str = "", text: str = "")
 
 
 def unpack_answer(data: bytes) -> Returned | Failed | None:
-    """What a rank has answered; None if that is nothing, or was cut off."""
+    """A rank's answer; None if there is none, or it was truncated."""
     if len(data) < _HEAD.size:
         return None
     flag, header_size, payload_size = _HEAD.unpack_from(data)
@@ -146,7 +146,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def python_version() -> str:
-    """The version that decides whether functions of one interpreter run in another."""
+    """The version that must match for functions of one interpreter to run in another."""
     return "{}.{}".format(*sys.version_info)
 
 
@@ -165,7 +165,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001  (its own __str__ fails)
-        return "(it cannot be shown)"
+        return "(cannot be shown)"
 
 
 def _trace(error: BaseException) -> str:
@@ -173,7 +173,7 @@ def _trace(error: BaseException) -> str:
 
 
 def _exception(error: BaseException) -> bytes:
-    """The exception, if it survives being pickled: many cannot be made again from their arguments."""
+    """The pickled exception, if it can be restored: many exceptions cannot be re-created from their arguments."""
     try:
         payload = pickler.dumps(error)
         again = pickle.loads(payload)  # noqa: S301  (made in the line above)

@@ -1,8 +1,8 @@
-"""The program that `tfdist.run` starts to launch its job: tfdistrun for a program instead of a terminal.
+"""The program that `tfdist.run` starts to launch its job: tfdistrun, called from a program instead of a terminal.
 
-It is a process of its own because a launcher takes over signals and adopts and ends all that descends from it, which a
-script or notebook must not suffer. Its standard input is the order, as JSON; its report goes to a descriptor named
-there. Started by its path in isolated mode, as `task` is.
+It is a separate process because a launcher takes over signals, and adopts and terminates all of its descendants, which
+must not happen to a script or notebook. It reads the order as JSON from standard input and writes its report to a
+descriptor named in the order. Started by path in isolated mode, like `task`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 if not __package__:
-    # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
+    # At the end, so that packages installed next to tfdist do not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from tfdist.errors import ConfigError
@@ -29,8 +29,8 @@ def carry_out(order: dict[str, Any]) -> int:
     """Runs the job of an order.
 
     Args:
-        order: "words" of tfdistrun, and descriptors: "function", "results" by rank, and "report"; and the "arguments"
-            of the caller for options of tfdistrun.
+        order: "words" for tfdistrun; the descriptors "function", "results" (by rank) and "report"; and "arguments",
+            the caller's name for each tfdistrun option.
 
     Returns:
         The job's exit status.
@@ -51,7 +51,7 @@ def main() -> int:
     order = json.load(sys.stdin)
     for descriptor in (order["function"], order["report"], *order["results"]):
         os.set_inheritable(descriptor, False)
-    # It is the caller's thread that is meant, and that one waits for us.
+    # The signal is bound to the caller's thread, which waits for us.
     die_with_parent(signal.SIGTERM, order["parent"])
     return carry_out(order)
 
@@ -59,5 +59,5 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except KeyboardInterrupt:  # before the launcher listens to signals: nothing has been started
+    except KeyboardInterrupt:  # before the launcher handles signals: nothing has been started
         sys.exit(128 + signal.SIGINT)

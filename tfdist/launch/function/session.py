@@ -1,4 +1,4 @@
-"""The launcher of `tfdist.run` as a child process: what it is handed, where its output goes, how it ends with us."""
+"""Runs the launcher of `tfdist.run` as a child process: its input, its output, and its end when this process ends."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tfdist.launch.function import runner
 from tfdist.launch.wire.call import anonymous_file, write_all
 from tfdist.system.process import end_child
 
-# In isolated mode, so that no file of the user shadows its modules.
+# In isolated mode, so that no user file shadows its modules.
 PROGRAM = (sys.executable, "-I", "-S", str(Path(runner.__file__).resolve()))
-# The launcher gives ranks up to 20 s to end after SIGTERM, and some more to those that do not.
+# The launcher gives ranks up to 20 s to exit after SIGTERM, and then some time to kill the rest.
 END_PATIENCE_S = 30.0
 _OUTPUT_PATIENCE_S = 10.0
 _READ_BYTES = 1 << 15
@@ -31,13 +31,13 @@ _OTHER_FILES = 64
 
 @contextlib.contextmanager
 def files(count: int) -> Iterator[list[int]]:
-    """Descriptors of `count` empty files without names. Raises ConfigError where so many cannot be open."""
-    # The launcher has a connection to each rank as well, and its own files.
+    """Descriptors of `count` empty, unnamed files. Raises ConfigError if the process may not open that many."""
+    # The launcher also has a connection to each rank, and files of its own.
     needed, allowed = 2 * count + _OTHER_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed != resource.RLIM_INFINITY and needed > allowed:
         raise ConfigError(
-            f"tfdist.run: so many ranks need {needed} open files, and this process may have {allowed}; raise the limit "
-            "(ulimit -n), or start the job with tfdistrun."
+            f"tfdist.run: this many ranks need {needed} open files, but this process may have only {allowed}; raise "
+            "the limit (ulimit -n), or start the job with tfdistrun."
         )
     with contextlib.ExitStack() as stack:
         made = []
@@ -48,18 +48,18 @@ def files(count: int) -> Iterator[list[int]]:
 
 
 def read_all(descriptor: int) -> bytes:
-    """The whole of a file, whatever has been read of it."""
+    """The whole file, regardless of the current read position."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
 def launch(
     words: Sequence[str], arguments: Mapping[str, str], function: int, results: Sequence[int]
 ) -> tuple[int, dict[str, Any] | None]:
-    """Runs a job to its end.
+    """Runs a job and waits for it.
 
     Args:
-        words: The words of tfdistrun.
-        arguments: What the caller's user knows its options as.
+        words: The arguments of tfdistrun.
+        arguments: The caller's name for each tfdistrun option, for messages.
         function: Descriptor of the file with the function.
         results: Descriptor, by rank, of the file for its result.
 
@@ -91,7 +91,7 @@ def _run(order: int, given: Sequence[int]) -> int:
 
 @contextlib.contextmanager
 def output(stream: TextIO | None) -> Iterator[int]:
-    """A descriptor for what is to appear on a stream of this interpreter, be it a file or, as in a notebook, none."""
+    """A descriptor for output to a stream of this interpreter, even one without a file, as in a notebook."""
     if stream is None:
         yield subprocess.DEVNULL
     elif any(stream is own for own in (sys.__stdout__, sys.__stderr__)):
@@ -112,7 +112,7 @@ def _relay(reader: int, stream: TextIO) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with open(reader, "rb", buffering=0) as pipe:
         while data := pipe.read(_READ_BYTES):
-            # A stream that has been closed takes nothing any more; the ranks must not wait for it.
+            # A closed stream accepts nothing more; the ranks must not wait for it.
             with contextlib.suppress(OSError, ValueError):
                 stream.write(decoder.decode(data))
                 stream.flush()

@@ -1,4 +1,4 @@
-"""From what a job left to its results, or to the exception that the caller gets. Pure: no process, no file."""
+"""Turns what a finished job left behind into its results, or into the exception to raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdist.launch.function import parcel
 from tfdist.launch.function.parcel import Failed, Returned
 from tfdist.launch.option.spelling import in_arguments
 
-# The options of tfdistrun that stand behind an argument of `run`; the launcher's messages name the options.
+# The tfdistrun option for each argument of `run`; the launcher's messages use the options.
 OPTIONS = {
     "num_proc": "-np",
     "hosts": "-H",
@@ -36,13 +36,13 @@ ARGUMENTS = {option: argument for argument, option in OPTIONS.items()} | {
 
 @dataclass(frozen=True)
 class Job:
-    """What is left of a job.
+    """What a finished job left behind.
 
     Attributes:
         name: The function's name.
         status: The launcher's exit status; negative for a signal that killed it.
         report: What it reported; None if it could not.
-        answers: What each rank answered; None where it did not, or not to the end.
+        answers: Each rank's answer; None if it is missing or incomplete.
     """
 
     name: str
@@ -55,8 +55,8 @@ def results(job: Job) -> list[Any]:
     """The results by rank. Raises the exception of the first rank that failed, or says why there is no result."""
     if job.report is None:
         raise RankError(
-            f"{job.name}: the launcher of its job was killed (status {job.status}), so nothing is known of its ranks. "
-            "They are being ended; the kernel's log may say what killed the launcher (dmesg)."
+            f"{job.name}: the launcher of its job was killed (status {job.status}), so the state of its ranks is "
+            "unknown. They are being terminated; check the kernel log (dmesg) for what killed the launcher."
         )
     if "error" in job.report:
         raise ConfigError(f"tfdist.run: {in_arguments(job.report['error'], ARGUMENTS)}")
@@ -64,7 +64,7 @@ def results(job: Job) -> list[Any]:
     if first is None and job.status == 0:
         return [_result(job, rank) for rank in range(len(job.answers))]
     if first is None:
-        raise RankError(f"{job.name} was ended:\n{in_arguments(job.report['explanation'], ARGUMENTS)}")
+        raise RankError(f"{job.name} did not finish:\n{in_arguments(job.report['explanation'], ARGUMENTS)}")
     answer = job.answers[first]
     if isinstance(answer, Failed):
         _raise_failure(job, first, answer)
@@ -79,13 +79,13 @@ def _where(job: Job, rank: int) -> str:
 def _result(job: Job, rank: int) -> Any:
     answer = job.answers[rank]
     if not isinstance(answer, Returned):
-        raise RankError(f"{job.name}: the result of {_where(job, rank)} is missing or was cut off", rank)
+        raise RankError(f"{job.name}: the result of {_where(job, rank)} is missing or truncated", rank)
     try:
         return answer.load()
     except Exception as error:
         raise RankError(
             f"{job.name}: the result of {_where(job, rank)} cannot be unpickled here: {type(error).__name__}: {error}. "
-            "Return what this process can import too, such as numbers and numpy arrays.",
+            "Return types that this process can also import, such as numbers and numpy arrays.",
             rank,
         ) from error
 
@@ -106,8 +106,8 @@ def _raise_failure(job: Job, rank: int, failed: Failed) -> NoReturn:
         )
     if failed.how == parcel.UNLOADABLE:
         raise RankError(
-            f"{job.name} or its arguments cannot be unpickled on {where}: {failed.kind}: {failed.text}. Modules that "
-            "it uses have to be importable there; cloudpickle.register_pickle_by_value(module) sends one along.\n"
+            f"{job.name} or its arguments cannot be unpickled on {where}: {failed.kind}: {failed.text}. The modules "
+            "it uses must be importable there; cloudpickle.register_pickle_by_value(module) sends one along.\n"
             f"{failed.trace}",
             rank,
         )
@@ -122,9 +122,9 @@ def _ended(job: Job, rank: int) -> str:
     assert job.report is not None
     if job.answers[rank] is None and job.report["codes"][rank] == 0:
         return (
-            f"the process of {_where(job, rank)} ended with exit code 0 before the function returned. The function "
-            "must not end its process, as os._exit does."
+            f"the process of {_where(job, rank)} exited with code 0 before the function returned. The function "
+            "must not exit its process, as os._exit does."
         )
     before = "after" if job.answers[rank] is not None else "before"
     explanation = in_arguments(job.report["explanation"], ARGUMENTS)
-    return f"the process of {_where(job, rank)} ended {before} the function had returned.\n{explanation}"
+    return f"the process of {_where(job, rank)} ended {before} the function returned.\n{explanation}"

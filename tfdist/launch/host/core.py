@@ -1,4 +1,4 @@
-"""The processor cores a job may use on this host, and the threads each rank gets. Not a topology library."""
+"""The processor cores a job may use on this host, and the threads each rank gets."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS
 
 @dataclass(frozen=True)
 class Cores:
-    """`count` physical cores; `bindable` if mpirun may pin ranks to them, that is if all of the machine's are ours."""
+    """`count` physical cores; `bindable` if mpirun may pin ranks to them, that is, if we may use all cores."""
 
     count: int
     bindable: bool
 
 
 def available(system: Path = _SYSTEM) -> Cores:
-    """What affinity mask, container quota and hyperthreading leave of the machine."""
+    """The cores left by the affinity mask, the container quota and hyperthreading."""
     allowed = os.sched_getaffinity(0)
     siblings = {_siblings(system, cpu) for cpu in allowed}
     quota = _quota(system)
     count = len(siblings) if quota is None else min(len(siblings), max(1, math.ceil(quota)))
-    # mpirun sees the whole machine and not our mask or quota: pinning inside a part of it would collide.
+    # mpirun sees the whole machine, not our mask or quota: pinning within a part of it would collide.
     return Cores(count, bindable=quota is None and len(allowed) == os.cpu_count())
 
 
 def _siblings(system: Path, cpu: int) -> str:
-    """Names the core that `cpu` is a hardware thread of."""
+    """Identifies the core of the hardware thread `cpu`."""
     try:
         return (system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:
@@ -39,7 +39,7 @@ def _siblings(system: Path, cpu: int) -> str:
 
 
 def _quota(system: Path) -> float | None:
-    """Cores' worth of time the container may use; None if unlimited. Control groups version 2, then version 1."""
+    """The CPU quota of the container, in cores; None if unlimited. Checks cgroup version 2, then version 1."""
     groups = system / "fs/cgroup"
     try:
         limit, period = (groups / "cpu.max").read_text().split()
@@ -55,9 +55,9 @@ def _quota(system: Path) -> float | None:
 
 
 def thread_defaults(share: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The thread variables to set for each of several ranks on a host, where the user has not set them.
+    """The thread variables to set for each of several ranks on a host, unless the user has set them.
 
-    Each rank of TensorFlow starts as many threads as the host has cores; n ranks would start n times too many.
+    By default TensorFlow starts as many threads as the host has cores, so n ranks would start n times too many.
 
     Args:
         share: Cores for each rank.

@@ -1,4 +1,4 @@
-"""Asks the user's script which hosts there are. What follows from the answer is decided in `membership`."""
+"""Runs the user's host discovery script. `membership` decides what to do with the result."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from tfdist.system import program
 from tfdist.system.process import kill
 
 TIMEOUT_S = 20.0
-# As often as horovodrun.
+# The same interval as horovodrun.
 LOOK_S = 1.0
 _MOST_BYTES = 1 << 20
 _SHOWN = 200
 
 
 class DiscoveryError(Exception):
-    """The script gave no list of hosts; says why."""
+    """The script gave no valid list of hosts; the message says why."""
 
 
 class NoHostError(DiscoveryError):
-    """The script printed an empty list, which may be true; says what else it printed."""
+    """The script printed an empty list, which may be correct; the message includes its other output."""
 
 
 def find_hosts(command: str, slots_per_host: int = 1, timeout_s: float = TIMEOUT_S) -> tuple[Host, ...]:
     """Runs the script once.
 
     Args:
-        command: The script with its arguments, as a shell would split them. It prints a host a line: `name:slots` or
-            `name`.
-        slots_per_host: Slots of a host without a number.
+        command: The script with its arguments, as a shell would split them. It prints one host per line, as
+            `name:slots` or `name`.
+        slots_per_host: Slots of a host that is printed without a number.
         timeout_s: How long it may take.
 
     Raises:
         NoHostError: If it prints no host.
-        DiscoveryError: If it cannot be run, fails, takes too long or prints something else.
+        DiscoveryError: If it cannot be run, fails, times out or prints anything else.
     """
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise DiscoveryError(f"it cannot be run: {error}") from None
     if not words:
-        raise DiscoveryError("it cannot be run: there is no command; give the full path of a script")
+        raise DiscoveryError("it cannot be run: the command is empty; give the full path of a script")
     try:
-        # In a session of its own, so that whatever it starts can be ended with it.
+        # In its own session, so that its child processes can be killed with it.
         script = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
@@ -58,28 +58,28 @@ def find_hosts(command: str, slots_per_host: int = 1, timeout_s: float = TIMEOUT
         said, complaint = script.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _end(script)
-        raise DiscoveryError(f"it has not ended within {timeout_s:g} s") from None
+        raise DiscoveryError(f"it did not finish within {timeout_s:g} s") from None
     except KeyboardInterrupt:
         _end(script)
         raise
     last = complaint.decode(errors="replace").strip().rpartition("\n")[2][:_SHOWN]
     if script.returncode != 0:
-        raise DiscoveryError(f"it ended with status {script.returncode}{': ' if last else ''}{last}")
+        raise DiscoveryError(f"it exited with status {script.returncode}{': ' if last else ''}{last}")
     if len(said) > _MOST_BYTES:
-        raise DiscoveryError(f"it printed {len(said)} bytes; expected a host a line")
+        raise DiscoveryError(f"it printed {len(said)} bytes; expected one host per line")
     try:
         found = host.parse_found(said.decode(), slots_per_host)
     except (ConfigError, UnicodeDecodeError) as error:
         raise DiscoveryError(str(error)[:_SHOWN]) from None
     if not found:
-        raise NoHostError(f"it printed no host: {said.decode()[:_SHOWN]!r} as output, {last!r} as errors")
+        raise NoHostError(f"it printed no host: stdout {said.decode()[:_SHOWN]!r}, stderr {last!r}")
     return found
 
 
 def _end(script: subprocess.Popen[bytes]) -> None:
-    """With whatever it has started."""
+    """Kills the script and its child processes."""
     kill(script)
-    # What has left the session lives on, and may hold the pipes open.
+    # A process that has left the session survives, and may keep the pipes open.
     for pipe in filter(None, (script.stdout, script.stderr)):
         pipe.close()
 
@@ -87,12 +87,12 @@ def _end(script: subprocess.Popen[bytes]) -> None:
 def wait_for_hosts(
     look: Callable[[], tuple[Host, ...]], timeout_s: float, say: Callable[[str], None]
 ) -> tuple[Host, ...]:
-    """The hosts at the start of a job, of which the first may come later than the job.
+    """The hosts at the start of a job; waits if there are none yet.
 
     Args:
-        look: `find_hosts`, for the script.
+        look: Runs the script, as `find_hosts`.
         timeout_s: How long the list may be empty.
-        say: Gets a line if there is something to wait for.
+        say: Called with a message if it has to wait.
 
     Raises:
         DiscoveryError: If the list stays empty, or `look` fails otherwise.
@@ -105,8 +105,8 @@ def wait_for_hosts(
         except NoHostError as error:
             left_s = end - time.monotonic()
             if left_s <= 0:
-                raise NoHostError(f"{error}, and no other within {timeout_s:g} s (--elastic-timeout)") from None
+                raise NoHostError(f"{error}, and printed none within {timeout_s:g} s (--elastic-timeout)") from None
             if not told:
-                say(f"{error}; waiting for hosts, {timeout_s:g} s at most (--elastic-timeout)")
+                say(f"{error}; waiting up to {timeout_s:g} s for hosts (--elastic-timeout)")
                 told = True
         time.sleep(min(LOOK_S, left_s))

@@ -1,4 +1,4 @@
-"""Hosts and their slots, from `-H` and host files: pure parsing and counting. Only the last ones ask the resolver."""
+"""Parses and counts hosts and slots from `-H` and host files; the functions at the end also resolve host names."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def _merged(hosts: Iterable[Host], where: str) -> tuple[Host, ...]:
 
 
 def listed(pairs: Iterable[tuple[str, str]], where: str) -> tuple[Host, ...]:
-    """Hosts of names and numbers of slots as some text had them; `where` begins the errors."""
+    """Hosts from pairs of a name and a number of slots; error messages start with `where`."""
     return _merged((_host(name, slots, where) for name, slots in pairs), where)
 
 
 def counted(text: str, where: str) -> tuple[Host, ...]:
-    """Parses a file with a line for each slot, which is the name of its host."""
+    """Parses a file with one line per slot: the name of its host."""
     slots = Counter(line.strip() for line in text.splitlines() if line.strip())
     if not slots:
-        raise ConfigError(f"{where}: no host in it; expected a name a line")
+        raise ConfigError(f"{where}: no hosts found; expected one name per line")
     return listed(((name, str(count)) for name, count in slots.items()), where)
 
 
@@ -64,13 +64,13 @@ def parse_list(text: str) -> tuple[Host, ...]:
     for part in text.split(","):
         name, colon, slots = part.strip().partition(":")
         if not name:
-            raise ConfigError(f"{where}: an empty host; expected host:slots,host:slots")
+            raise ConfigError(f"{where}: empty host; expected host:slots,host:slots")
         hosts.append(_host(name, slots if colon else "1", where))
     return _merged(hosts, where)
 
 
 def parse_file(text: str, path: str) -> tuple[Host, ...]:
-    """Parses a host file: a host a line, as `name slots=2` or `name:2`; `#` begins a comment."""
+    """Parses a host file: one host per line, as `name slots=2` or `name:2`; `#` starts a comment."""
     hosts = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
@@ -79,18 +79,18 @@ def parse_file(text: str, path: str) -> tuple[Host, ...]:
         where = f"{path}:{number}"
         name, colon, slots = words[0].partition(":")
         if len(words) > 2 or (len(words) == 2 and (colon or not words[1].startswith("slots="))):
-            raise ConfigError(f"{where}: {line.strip()!r} is not understood; expected `name slots=2` or `name:2`")
+            raise ConfigError(f"{where}: cannot parse {line.strip()!r}; expected `name slots=2` or `name:2`")
         if len(words) == 2:
             slots = words[1].removeprefix("slots=")
         hosts.append(_host(name, slots if colon or len(words) == 2 else "1", where))
     if not hosts:
-        raise ConfigError(f"{path}: no host in it; expected lines like `name slots=2`")
+        raise ConfigError(f"{path}: no hosts found; expected lines like `name slots=2`")
     return _merged(hosts, path)
 
 
 def parse_found(text: str, slots_per_host: int) -> tuple[Host, ...]:
-    """Parses what a discovery script prints: a host a line, as `name:slots` or `name`; none if there is none."""
-    where = "a line that it printed"
+    """Parses the output of a discovery script: one host per line, as `name:slots` or `name`; may be empty."""
+    where = "in its output"
     hosts = []
     for line in text.splitlines():
         if line.strip():
@@ -100,11 +100,11 @@ def parse_found(text: str, slots_per_host: int) -> tuple[Host, ...]:
 
 
 def used(hosts: tuple[Host, ...], processes: int) -> tuple[Host, ...]:
-    """The hosts with the slots that `processes` ranks take, first host first. Raises ConfigError if too few."""
+    """The hosts, with the slots that `processes` ranks use, in order. Raises ConfigError if there are too few."""
     total = sum(host.slots for host in hosts)
     if processes > total:
         listed = ", ".join(map(str, hosts))
-        raise ConfigError(f"-np {processes} asks for more than the {total} slots of {listed}; raise slots or lower -np")
+        raise ConfigError(f"-np {processes} exceeds the {total} slots of {listed}; add slots or lower -np")
     taken = []
     for host in hosts:
         if processes > 0:
@@ -119,14 +119,14 @@ def placement(hosts: tuple[Host, ...]) -> tuple[str, ...]:
 
 
 def known_as(node: str, numeric: str, elsewhere: Mapping[str, str]) -> str:
-    """The name that the user gave to a host, or `node` where it cannot be told.
+    """The name by which the user knows a host, or `node` if that is unknown.
 
-    A container's own name is a number that nobody knows, so the address counts first.
+    The address is checked first, because a container's own name is an arbitrary id.
 
     Args:
-        node: What the host calls itself.
-        numeric: The address it was seen with.
-        elsewhere: The addresses of the hosts given, by name.
+        node: The host's own name.
+        numeric: The address it connected from.
+        elsewhere: The addresses of the given hosts, by name.
     """
     for named in (
         [name for name, known in elsewhere.items() if known == numeric],
@@ -138,12 +138,12 @@ def known_as(node: str, numeric: str, elsewhere: Mapping[str, str]) -> str:
 
 
 def addresses_elsewhere(hosts: Iterable[Host]) -> dict[str, str]:
-    """The addresses of those that are other machines, by name. Raises ConfigError for one that cannot be resolved."""
+    """The addresses of the hosts that are other machines, by name. Raises ConfigError if one cannot be resolved."""
     return {item.name: address(item.name) for item in hosts if not is_local(item.name)}
 
 
 def is_local(name: str) -> bool:
-    """Whether `name` means this machine. Raises ConfigError when it cannot be resolved."""
+    """Whether `name` is this machine. Raises ConfigError if it cannot be resolved."""
     if name == "localhost" or name.split(".")[0] == os.uname().nodename.split(".")[0]:
         return True
     return _is_own_address(address(name))
@@ -155,17 +155,17 @@ def address(name: str) -> str:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError as error:
         raise ConfigError(
-            f"host {name!r} is not known here: {error.strerror}. Check its spelling, /etc/hosts and DNS."
+            f"host {name!r} cannot be resolved: {error.strerror}. Check its spelling, /etc/hosts and DNS."
         ) from None
     except UnicodeError:  # of the encoding of host names
         raise ConfigError(
-            f"host {name!r} is not a host name: expected 1 to 63 characters between two dots. Check its spelling."
+            f"host {name!r} is not a host name: expected 1 to 63 characters between dots. Check its spelling."
         ) from None
     return str(found[0][4][0])
 
 
 def _is_own_address(numeric: str) -> bool:
-    # The kernel lets a socket bind to this machine's addresses only: no list of interfaces is needed.
+    # A socket can only bind to this machine's own addresses, so no list of interfaces is needed.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((numeric, 0))

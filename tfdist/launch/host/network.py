@@ -1,7 +1,7 @@
-"""The network that MPI uses between hosts where no interfaces are named: one that all hosts have. Pure but `choose`.
+"""Chooses the network that MPI uses between hosts if the user names no interfaces: one that all hosts share.
 
-Open MPI would try every interface of a host, also bridges of containers and virtual machines, whose addresses are the
-same on every host and lead to none: connections then wait for a timeout.
+Open MPI would try every interface of a host, including the bridges of containers and virtual machines, which have the
+same address on every host and lead nowhere: connections would then wait for a timeout.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-# Excluded where the hosts share no network of this machine: Open MPI's own list, and bridges.
+# Excluded if the hosts share no network with this machine: Open MPI's own list, and bridges.
 NOT_BETWEEN_HOSTS = "127.0.0.0/8,sppp,docker0,virbr0,lxcbr0,lxdbr0,podman0,cni0,cni-podman0"
 _ROUTES = Path("/proc/net/route")
 _UP, _GATEWAY = 0x1, 0x2
 _COLUMNS = 8
-# MPI's own settings of the same; with two of them it would refuse to start.
+# MPI's own settings for this; if both were set, it would refuse to start.
 _OWN = ("btl_tcp_if_", "prte_if_")
 
 
 def choose(addresses: Collection[str], words: Sequence[str], environment: Mapping[str, str], mpirun: str) -> str | None:
-    """What `Starter.network` is for these hosts.
+    """The value of `Starter.network` for these hosts.
 
     Args:
         addresses: IPv4 addresses of the other hosts.
-        words: Of the user, for mpirun.
-        environment: Of the ranks.
-        mpirun: The program, beside whose folder the settings of its installation are.
+        words: The user's arguments for mpirun.
+        environment: The environment of the ranks.
+        mpirun: The program; its installation's settings are next to its folder.
     """
     own = Path(os.path.realpath(mpirun)).parents[1] / "etc" / "openmpi-mca-params.conf"
     files = [own, Path(environment.get("HOME", "/"), ".openmpi", "mca-params.conf")]
@@ -39,18 +39,18 @@ def choose(addresses: Collection[str], words: Sequence[str], environment: Mappin
 
 
 def is_set(texts: Iterable[str]) -> bool:
-    """Whether words, names of variables or the text of settings choose interfaces; `#` begins a comment."""
+    """Whether arguments, variable names or a settings file choose interfaces; `#` starts a comment."""
     lines = (line.partition("#")[0] for text in texts for line in text.splitlines())
     return any(name in line for line in lines for name in _OWN)
 
 
 def shared(addresses: Collection[str], routes: str) -> str:
-    """The smallest network of this machine in which all hosts are, as in 10.0.0.0/24; empty if there is none.
+    """The smallest network of this machine that contains all hosts, such as 10.0.0.0/24; empty if there is none.
 
-    A network and not an interface, since that may have another name on another host.
+    It is a network and not an interface, because interface names may differ between hosts.
 
     Args:
-        addresses: As of `choose`.
+        addresses: As for `choose`.
         routes: The text of /proc/net/route.
     """
     hosts = [ipaddress.IPv4Address(address) for address in addresses]
@@ -59,7 +59,7 @@ def shared(addresses: Collection[str], routes: str) -> str:
 
 
 def _networks(routes: str) -> list[ipaddress.IPv4Network]:
-    """Those that this machine is connected to without a gateway."""
+    """The networks this machine reaches without a gateway."""
     found = []
     for columns in (line.split() for line in routes.splitlines()[1:]):
         if len(columns) < _COLUMNS:

@@ -1,4 +1,4 @@
-"""Asks hosts by ssh whether they are there, after a job that could not start or stay on them. It mends nothing."""
+"""Checks by ssh whether hosts are up, after a job failed to start on them or lost them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PATIENCE_S = CONNECT_TIMEOUT_S + 3.0
 
 
 def unreachable(hosts: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:
-    """Those of `hosts` on which `ssh HOST true` fails, each with the last line that ssh said.
+    """The hosts on which `ssh HOST true` fails, each with the last line of ssh's output.
 
-    All are asked at the same time; the answer comes within 8 s. Nobody is accused where there is no ssh to ask with.
+    All hosts are checked at the same time, within 8 s. If ssh is not installed, no host is reported.
 
     Args:
-        hosts: Their names, as ssh is to get them.
-        arguments: Words for ssh before the name.
+        hosts: Their names, as passed to ssh.
+        arguments: Arguments of ssh before the name.
     """
     ssh = shutil.which("ssh")
     if ssh is None:
@@ -40,7 +40,7 @@ def unreachable(hosts: Sequence[str], arguments: Sequence[str]) -> dict[str, str
 
 
 def _failure(process: subprocess.Popen[bytes]) -> str:
-    """Why ssh did not succeed until now; empty if it did."""
+    """Why ssh has not succeeded; empty if it has."""
     late = process.poll() is None
     if late:
         process.kill()

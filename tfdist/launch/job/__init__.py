@@ -1,1 +1,1 @@
-"""The course of a job as pure functions: what to do when, who lives, what is said at the end."""
+"""The state of a job as pure functions: what to do on each event, which ranks are alive, the final summary."""

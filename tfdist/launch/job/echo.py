@@ -1,4 +1,4 @@
-"""Whether a rank failed only since another did, by the last lines that it printed."""
+"""Detects, from its last output lines, whether a rank failed only because another one did."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 TRACEBACK = "Traceback (most recent call last):"
 _KINDS = re.compile(r"(?:tfdist\.errors\.)?(?:MismatchError|PeerLostError|StallError): ")
 _OF_TENSORFLOW = re.compile(r"tensorflow\.[\w.]*\.(?:FailedPrecondition|Unavailable|DeadlineExceeded)Error: ")
-# What a rank prints that comes to its end while others are in a collective; it has no traceback.
+# What a rank prints if it exits while others are in a collective; there is no traceback.
 _LEFT = re.compile(r"ha(?:s|ve) finished \(called shutdown\)")
 _LAST_LINES = 10
 
 
 def distance(tail: Sequence[str]) -> int:
-    """How far from the cause a rank is: 0 failed by itself, 1 by an error about others, 2 left them without one.
+    """How far a rank is from the cause: 0 failed by itself, 1 with an error about other ranks, 2 exited without one.
 
     Args:
-        tail: The last lines that it printed.
+        tail: The last lines it printed.
     """
     lines = [line.strip() for line in tail]
     starts = [number for number, line in enumerate(lines) if line == TRACEBACK]

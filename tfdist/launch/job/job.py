@@ -1,4 +1,4 @@
-"""A job's course as a pure state machine: events in, actions out. No process, socket or clock is touched here."""
+"""The state machine of a job: events in, actions out. It touches no process, socket or clock."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from dataclasses import dataclass, replace
 
 from tfdist.launch.job.echo import distance
 
-# From the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; together below 10 s.
+# After the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; under 10 s in total.
 GRACE_S = 3.0
-# The same where all may be started anew, and stand still until then: what they have is committed.
+# The same if all ranks may be restarted, and wait until then: their state is committed.
 ELASTIC_GRACE_S = 1.0
 TERM_S = 2.0
-# The same there: a rank that would leave at a commit comes to none any more.
+# The same in that case: a rank that would leave at its next commit can no longer reach one.
 ELASTIC_TERM_S = 0.5
 KILL_S = 1.0
 RELEASE_S = 3.0
 RELEASE_AFTER_KILL_S = 1.5
-# The same where they write commits to a disk.
+# The same if they write commits to a disk.
 BACKUP_S = 60.0
 # A signal from the user or a scheduler: a checkpoint may be written. Kubernetes kills after 30 s by default.
 INTERRUPT_S = 10.0
 PREEMPTION_S = 20.0
-# How a supervisor is lost whose host, or who itself, was killed.
+# How a supervisor is lost if it or its host was killed.
 CLOSED = "closed its connection without a record"
 
 
@@ -33,8 +33,8 @@ CLOSED = "closed its connection without a record"
 class Outcome:
     """How one rank ended. `code` and `signum` are both None if its supervisor vanished without a record.
 
-    `lost` then says how, as what the other side did: "has not answered for 30 s". `retired` is one that ended at a
-    commit, as a signal had told it to.
+    `lost` then says how, as in "has not answered for 30 s". `told` is set if the rank was sent a signal, `retired` if a
+    signal made it leave at a commit.
     """
 
     rank: int
@@ -63,17 +63,17 @@ class Outcome:
 
 
 class Obstacle(enum.Enum):
-    """Why an elastic job could not go on without a rank."""
+    """Why an elastic job could not continue without a rank."""
 
     JOINING = "it had not joined the others"
-    ENDING = "others had ended well before"
+    ENDING = "other ranks had already finished"
     TOO_FEW = "too few ranks were left"
-    WAITING = "it had waited for another in vain"
+    WAITING = "it had timed out waiting for another rank"
 
 
 @dataclass(frozen=True)
 class LostHost:
-    """Another machine whose ranks vanished together. `how` goes on after its name."""
+    """Another machine whose ranks vanished together. `how` continues a sentence that starts with its name."""
 
     name: str
     ranks: tuple[int, ...]
@@ -81,17 +81,17 @@ class LostHost:
 
 
 class Do(enum.Enum):
-    """What the machine may ask for."""
+    """The actions the state machine can request."""
 
-    SIGNAL = "send a signal to all ranks that run"
-    GONE = "say that a rank has ended without a word"
-    RELEASE = "let the supervisors go, so that their starter ends"
-    ABANDON = "end the starter and whatever is left by force"
+    SIGNAL = "send a signal to all running ranks"
+    GONE = "report that a rank exited without shutdown"
+    RELEASE = "release the supervisors, so that their starter exits"
+    ABANDON = "kill the starter and whatever is left"
 
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do now; what is for one rank has its number."""
+    """One thing to do now; `rank` is set if it concerns a single rank."""
 
     do: Do
     signum: int = 0
@@ -111,16 +111,16 @@ class Phase(enum.IntEnum):
 
 
 class Job:
-    """Follows `len(hosts)` ranks from start to end; every method takes the time and returns what to do.
+    """Tracks `len(hosts)` ranks from start to end; every method takes the time and returns what to do.
 
     Args:
         hosts: The host of each rank.
-        start_timeout_s: When all ranks have to have started.
-        now: The time.
-        elsewhere: Those of the hosts that are other machines than the launcher's, which can be lost.
-        least: The fewest ranks that may go on when others have failed; None to end the job with the first failure.
+        start_timeout_s: Seconds within which all ranks must have started.
+        now: The current time.
+        elsewhere: The hosts other than the launcher's own machine; these can be lost.
+        least: The fewest ranks that may continue when others have failed; None ends the job at the first failure.
         starter: The program that starts the ranks, for messages.
-        by_ssh: Whether that gets to other hosts by ssh.
+        by_ssh: Whether it reaches other hosts by ssh.
     """
 
     def __init__(
@@ -141,27 +141,27 @@ class Job:
         self.outcomes: dict[int, Outcome] = {}
         self.interrupt: int | None = None
         self.starter_status: int | None = None
-        # Whether it said something, which is shown where it may matter.
+        # Whether it printed anything; shown if it may matter.
         self.starter_spoke = False
         self.never_started: tuple[int, ...] = ()
-        # The ranks that failed and were survived, in order of time, each with the number of ranks that went on.
+        # The ranks that failed while the job continued, in order of time, each with the number of ranks left.
         self.survived: dict[int, int] = {}
         self.obstacle: Obstacle | None = None
-        # The ranks that left at a commit, as they were asked to.
+        # The ranks that left at a commit because the launcher asked them to.
         self.left: set[int] = set()
-        # Those that end at a commit, as a signal told them to.
+        # The ranks that leave at a commit because of a signal.
         self.retired: set[int] = set()
-        # Whether SIGINT or SIGTERM came, also one that came when the end had begun and only hastened it.
+        # The SIGINT or SIGTERM received, even one that only hastened an end that had already begun.
         self.told_to_end = False
-        # The ranks that have made a commit from which new processes could go on.
+        # The ranks that have made a commit from which new processes could continue.
         self.committers: set[int] = set()
         self._failed: list[int] = []
         self._connected: set[int] = set()
         self._started: set[int] = set()
         self._joined: set[int] = set()
-        # Those that have shut tfdist down, or ended in order.
+        # The ranks that have shut tfdist down, or are exiting normally.
         self._parted: set[int] = set()
-        # Those that ended with status 0 and had not: the others may wait for them.
+        # The ranks that exited with status 0 without doing so: others may be waiting for them.
         self.silent: set[int] = set()
         self._deadline: float | None = now + start_timeout_s
         self._grace_s, self._term_s = (GRACE_S, TERM_S) if least is None else (ELASTIC_GRACE_S, ELASTIC_TERM_S)
@@ -173,18 +173,18 @@ class Job:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The ranks that have not reported that they started."""
+        """The ranks that have not reported a start."""
         return tuple(rank for rank in range(len(self.hosts)) if rank not in self._started)
 
     @property
     def cause(self) -> Outcome | None:
-        """The failure that began the end: the first to arrive, but none that followed from being told to end.
+        """The failure that ended the job: the first to arrive that was not caused by our own signals.
 
-        One that was survived began nothing. An error that names another rank may arrive before that rank's own.
+        Failures that the job survived do not count. An error that names another rank may arrive before that rank's own.
         """
         ignored = self.survived.keys() | self.left
         failures = [outcome for rank, outcome in self.outcomes.items() if outcome.failed and rank not in ignored]
-        # An MPI_Abort tells all ranks to end, the one that called it too; it shows an exit code, the others a signal.
+        # MPI_Abort terminates all ranks, its caller included; the caller has an exit code, the others a signal.
         place = {
             rank: (distance(self.outcomes[rank].tail), place)
             for place, rank in enumerate(self._failed)
@@ -196,21 +196,21 @@ class Job:
 
     @property
     def culprit(self) -> int | None:
-        """The rank of `cause` if it failed by itself, else the first that was said to fail; None if there is none."""
+        """The rank of `cause` if it failed by itself, else the first reported to fail; None if there is none."""
         cause = self.cause
         return cause.rank if cause is not None and cause.rank in self._failed else self.first_to_fail
 
     @property
     def first_to_fail(self) -> int | None:
-        """The rank whose failure, not its end, was reported first, and was not survived.
+        """The rank whose failure was reported first, before its exit, and which the job did not survive.
 
-        None if all others were only told to end.
+        None if all ranks were only terminated by us.
         """
         return self._failed[0] if self._failed else None
 
     @property
     def lost_hosts(self) -> tuple[LostHost, ...]:
-        """The hosts that are lost: since the first of its ranks vanished, no other rank there has answered."""
+        """The lost hosts: none of a host's ranks has answered since the first of them vanished."""
         silent = {rank: outcome for rank, outcome in self.outcomes.items() if outcome.lost and not outcome.told}
         found = []
         for name in dict.fromkeys(self.hosts[rank] for rank in silent):
@@ -223,16 +223,16 @@ class Job:
 
     @property
     def doubtful(self) -> tuple[str, ...]:
-        """Those of the lost hosts that may be there: where one is lost, mpirun ends what runs on all others at once.
+        """The lost hosts that may in fact be up: if one host is lost, mpirun kills everything on all others at once.
 
-        The first that closed its connections is lost, unless a host had gone before of which no rank was left.
+        The first host to close its connections is lost, unless another had vanished before without a rank left on it.
         """
         closed = [lost.name for lost in self.lost_hosts if lost.how == CLOSED]
         alive = {name for rank, name in enumerate(self.hosts) if rank not in self.survived}
         return tuple(closed[0 if self.elsewhere - alive else 1 :])
 
     def spare(self, names: Collection[str]) -> None:
-        """These hosts are there: their ranks were ended."""
+        """Notes that these hosts are up, and only their ranks were killed."""
         for rank, outcome in self.outcomes.items():
             if outcome.lost and self.hosts[rank] in names:
                 self.outcomes[rank] = replace(outcome, told=True)
@@ -240,12 +240,12 @@ class Job:
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """The other machines of which no rank has ever reported."""
+        """The other machines from which no rank has ever reported."""
         return tuple(sorted(self.elsewhere - {self.hosts[rank] for rank in self._connected}))
 
     @property
     def present(self) -> tuple[int, ...]:
-        """The ranks whose supervisors are there."""
+        """The ranks whose supervisors are connected."""
         gone = {rank for rank, outcome in self.outcomes.items() if not outcome.recorded} | self.survived.keys()
         if self.least is not None:
             gone |= self.silent
@@ -253,7 +253,7 @@ class Job:
 
     @property
     def visited(self) -> set[str]:
-        """The hosts where a supervisor is or was, and where commits may be."""
+        """The hosts where a supervisor has run, and where commits may be."""
         return {self.hosts[rank] for rank in self._connected}
 
     @property
@@ -264,7 +264,7 @@ class Job:
 
     @property
     def status(self) -> int:
-        """The launcher's exit status: 0 only if every rank has said that it ended well, but for those survived."""
+        """The launcher's exit status: 0 only if every rank reported success, except for those the job survived."""
         if self.interrupt is not None:
             return 128 + self.interrupt
         cause = self.cause
@@ -272,12 +272,12 @@ class Job:
             enough = len(self.hosts) if self.least is None else self.least
             well = len(self.outcomes) - len(self.survived)
             return 0 if len(self.outcomes) == len(self.hosts) and well >= enough else 1
-        # Where all were only told to end, no rank is the cause, and the signal was ours.
+        # If all ranks were only terminated by us, no rank is the cause, and the signal was ours.
         told = cause.told and cause.signum is not None and cause.rank not in self._failed
         return 1 if told else cause.status
 
     def connect(self, rank: int, host: str) -> bool:
-        """A supervisor reported; returns whether it may start its rank."""
+        """A supervisor has connected; returns whether it may start its rank."""
         self.hosts[rank] = host
         if self.phase != Phase.RUNNING:
             return False
@@ -291,12 +291,12 @@ class Job:
         return []
 
     def join(self, rank: int) -> None:
-        """A rank has met the others. Before, they would wait for it in MPI_Init for ever."""
+        """A rank has joined the others. Until then they would wait for it in MPI_Init forever."""
         self._joined.add(rank)
         self._parted.discard(rank)
 
     def part(self, rank: int) -> None:
-        """A rank has shut tfdist down, or ends in order without."""
+        """A rank has shut tfdist down, or is exiting normally without doing so."""
         self._parted.add(rank)
 
     @property
@@ -309,34 +309,34 @@ class Job:
         self.committers.add(rank)
 
     def wait_for_backup(self, now: float) -> None:
-        """Those that are let go have something to write to a disk before they end."""
+        """Released supervisors still have to write a commit to a disk before they exit."""
         if self.phase == Phase.RELEASED:
             self._deadline = now + BACKUP_S
 
     def fail(self, rank: int, now: float) -> list[Action]:
-        """A rank's function failed. Its process may still wait for others on its way out, so the end begins here."""
+        """A rank's function failed. Its process may wait for others while it exits, so the job starts to end now."""
         self._note_failure(rank)
         if self.phase == Phase.RUNNING:
             self._enter(Phase.GRACE, now + self._grace_s)
         return []
 
     def stall(self, rank: int, now: float) -> list[Action]:
-        """A rank has waited for another in vain. One that hangs never ends, so nobody goes on in place."""
+        """A rank timed out waiting for another. A hanging rank never exits, so the others cannot continue in place."""
         self.obstacle = self.obstacle or Obstacle.WAITING
         return self.fail(rank, now)
 
     def leave(self, rank: int, now: float) -> list[Action]:
-        """A rank leaves at a commit. The others do at the same one, or wait for it in the next step."""
+        """A rank leaves at a commit. The others leave at the same one, or wait for it in the next step."""
         self.left.add(rank)
         if self.phase == Phase.RUNNING:
             self._enter(Phase.GRACE, now + self._grace_s)
         return []
 
     def retire(self, rank: int, now: float) -> list[Action]:
-        """A rank ends at a commit, as a signal told it. Where all were told to, the others do so at the same one."""
+        """A rank leaves at a commit because of a signal. If all ranks got one, the others leave at the same commit."""
         self.retired.add(rank)
         if self.phase == Phase.INTERRUPTED and self._deadline is not None:
-            # Or they are in a collective with this one, where no handler runs.
+            # Otherwise they may be in a collective with this rank, where no signal handler runs.
             self._deadline = min(self._deadline, now + GRACE_S)
         return []
 
@@ -348,7 +348,7 @@ class Job:
         self._started.add(outcome.rank)
         if outcome.failed and not outcome.told and outcome.rank not in self.left:
             if self._survive(outcome):
-                # Only now, so that whatever the others do when they notice comes after this.
+                # Only now, so that the reactions of other ranks come after this.
                 return [Action(Do.RELEASE, rank=outcome.rank)]
             self._note_failure(outcome.rank)
         if self.phase == Phase.RUNNING:
@@ -357,12 +357,12 @@ class Job:
             elif not self.missing:
                 self._deadline = None
         elif self.phase == Phase.INTERRUPTED and self.interrupt == signal.SIGINT and self._deadline is not None:
-            # The others may be inside a collective with the rank that has gone, where no handler runs.
+            # The others may be in a collective with the rank that is gone, where no signal handler runs.
             self._deadline = min(self._deadline, now + GRACE_S)
         return self._release(now) if self._all_reported() else self._note_silence(outcome)
 
     def end_starter(self, status: int, now: float) -> list[Action]:
-        """The end of the starter; before all ranks reported, that is a failure whatever its status says."""
+        """The starter has exited. Before all ranks have reported, that is a failure whatever its status."""
         self.starter_status = status
         if self.phase >= Phase.RELEASED or not self._connected - self.outcomes.keys():
             self._enter(Phase.OVER, None)
@@ -372,11 +372,11 @@ class Job:
         return []
 
     def interrupted(self, signum: int, now: float) -> list[Action]:
-        """SIGINT, SIGTERM or SIGHUP came to the launcher. The last one is told to the ranks as a wish to end."""
+        """The launcher received SIGINT, SIGTERM or SIGHUP. SIGHUP is passed on to the ranks as SIGTERM."""
         again, self.told_to_end = self.told_to_end, True
         if self.phase >= Phase.KILL:
             return []
-        if self.phase == Phase.RUNNING:  # else something else has begun the end before, and this only hastens it
+        if self.phase == Phase.RUNNING:  # otherwise the job is already ending, and this only hastens it
             self.interrupt = signum
         if again and signum == signal.SIGINT:
             return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
@@ -400,13 +400,13 @@ class Job:
             return self._signal(Phase.KILL, signal.SIGKILL, now + KILL_S)
         if self.phase == Phase.KILL:
             for rank in sorted(self._connected - self.outcomes.keys()):
-                self.outcomes[rank] = Outcome(rank, self.hosts[rank], told=True, lost="did not answer any more")
+                self.outcomes[rank] = Outcome(rank, self.hosts[rank], told=True, lost="no longer answered")
             return self._release(now)
         self._enter(Phase.OVER, None)
         return [Action(Do.ABANDON)]
 
     def _survive(self, outcome: Outcome) -> bool:
-        """Whether the others go on without a rank that failed. One without a record may be a host, with all of it."""
+        """Whether the others continue without a rank that failed. A rank without a record may mean a lost host."""
         if self.least is None or self.phase != Phase.RUNNING or not outcome.recorded:
             return False
         left = len(self.hosts) - len(self.outcomes)
@@ -421,9 +421,9 @@ class Job:
         return self.obstacle is None
 
     def _note_silence(self, outcome: Outcome) -> list[Action]:
-        """Nothing but the status 0 is known of a rank that ended without its exit hooks, as by os._exit.
+        """A rank exited with status 0 without running its exit hooks, as os._exit does.
 
-        That is how good jobs end, too, so the others only hear of it: one that waits for this rank fails.
+        Successful jobs may end this way too, so the others are only notified: a rank that waits for this one fails.
         """
         silent = outcome.code == 0 and not outcome.told and outcome.rank in self._joined - self._parted
         if not silent:
@@ -436,7 +436,7 @@ class Job:
             self._failed.append(rank)
 
     def _all_reported(self) -> bool:
-        # Once the end has begun, a rank that has not connected yet is not started any more (see `connect`).
+        # Once the job is ending, ranks that have not connected yet are no longer started (see `connect`).
         expected = set(range(len(self.hosts))) if self.phase == Phase.RUNNING else self._connected
         return expected <= self.outcomes.keys()
 

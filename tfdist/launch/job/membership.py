@@ -1,6 +1,6 @@
-"""On which hosts an elastic job runs, and when it is started anew: a pure function of state and event.
+"""Decides on which hosts an elastic job runs and when it is restarted: a pure function of state and event.
 
-A generation is one start of all ranks. What happens within one, also going on without a rank, is decided in `job`.
+A generation is one start of all ranks. `job` handles what happens within one, including continuing without a rank.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass, field, replace
 from tfdist.launch.host.host import Host, used
 from tfdist.system.backoff import pause_s
 
-# How many generations in a row, but the first, may end without a reason to go on: starting ranks may be lost by chance.
+# How many generations in a row, except the first, may end without progress: a start can fail by chance.
 _FRUITLESS = 2
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the user has asked for.
+    """What the user requested.
 
     Attributes:
         least: The fewest ranks of a generation.
-        most: The ranks of a generation where there are slots for them.
+        most: The most ranks of a generation, if there are slots for them.
         reset_limit: How many generations may follow the first; None for any number.
-        cooldown_s: For how long a lost host is left out, and a lost rank not replaced, the first time, and at most; it
-            doubles from one time to the next. None is for good.
+        cooldown_s: How long a lost host is excluded, and a lost rank not replaced: the first time, and at most; it
+            doubles with each loss. None means forever.
         timeout_s: How long to wait for hosts.
-        discovers: Whether the hosts that are offered may change.
+        discovers: Whether the offered hosts may change.
     """
 
     least: int
@@ -40,7 +40,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Rest:
-    """A host is left out, or what it lost not replaced, until some time; it was so many times."""
+    """Until when a host is excluded, or its lost ranks are not replaced, and how many times that has happened."""
 
     until: float
     times: int
@@ -48,19 +48,19 @@ class Rest:
 
 @dataclass(frozen=True)
 class Membership:
-    """What is known.
+    """The current state.
 
     Attributes:
-        offered: The hosts there are, with their slots.
-        running: Those of the generation that runs, with the slots that it uses; none between two.
+        offered: The available hosts, with their slots.
+        running: The hosts of the running generation, with the slots it uses; empty between generations.
         resets: Generations after the first.
-        rests: The lost hosts.
-        crashes: The hosts of which ranks were lost.
-        missing: How many ranks of the generation were lost and survived, by host.
+        rests: The lost hosts that are excluded.
+        crashes: The hosts on which ranks were lost.
+        missing: How many ranks of this generation were lost while the others continued, by host.
         leaving: Whether the ranks have been asked to leave.
-        fruitless: How many generations have ended, one after another, without a commit or another reason to go on.
-        proven: The hosts that took part in a generation that committed something.
-        waiting_since: When the last generation ended, if none runs.
+        fruitless: How many generations in a row have ended without a commit or another reason to continue.
+        proven: The hosts that took part in a generation that made a commit.
+        waiting_since: When the last generation ended, if none is running.
     """
 
     offered: tuple[Host, ...]
@@ -77,16 +77,16 @@ class Membership:
 
 @dataclass(frozen=True)
 class Ended:
-    """A generation came to its end.
+    """A generation has ended.
 
     Attributes:
         status: Its exit status.
         lost: The hosts that were lost, or could not be reached.
-        interrupted: Whether the job was told to end.
+        interrupted: Whether the job was interrupted by a signal.
         committed: Whether a commit was made in it.
-        left: Whether the ranks left, as they were asked to.
+        left: Whether the ranks left because they were asked to.
         culprit: The host of the rank that failed first; empty if none did by itself.
-        started: Whether it was started at all, and not only decided on.
+        started: Whether it was actually started, and not only planned.
     """
 
     status: int
@@ -100,14 +100,14 @@ class Ended:
 
 @dataclass(frozen=True)
 class Survived:
-    """A rank on this host was lost, and the others go on."""
+    """A rank on this host was lost, and the others continue."""
 
     host: str
 
 
 @dataclass(frozen=True)
 class Offered:
-    """The hosts that there are now. None at all is believed between two generations only."""
+    """The hosts available now. An empty list counts only between two generations."""
 
     hosts: tuple[Host, ...]
 
@@ -119,7 +119,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Launch:
-    """Start the next generation, without the hosts that are to blame for the end of the one before."""
+    """Start the next generation, without the hosts that are blamed for the failure of the previous one."""
 
     hosts: tuple[Host, ...]
     without: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class Leave:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until then; `reason` says what for, and is empty while a generation runs."""
+    """Nothing to do until then; `reason` says why, and is empty while a generation runs."""
 
     until: float
     reason: str = ""
@@ -146,7 +146,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Finish:
-    """The job is over. `reason` tells why it does not go on; empty where nobody would expect it to."""
+    """The job is over. `reason` says why it does not continue; empty if nobody would expect it to."""
 
     reason: str = ""
 
@@ -156,13 +156,13 @@ Action = Launch | Leave | Wait | Finish
 
 
 def decide(rules: Rules, state: Membership, event: Event, now: float) -> tuple[Membership, Action]:
-    """What follows from an event.
+    """Returns the next state and action for an event.
 
     Args:
-        rules: What the user has asked for.
-        state: What was known before.
+        rules: What the user requested.
+        state: The state before the event.
         event: What happened.
-        now: The time.
+        now: The current time.
     """
     if isinstance(event, Ended):
         return _after(rules, state, event, now)
@@ -176,7 +176,7 @@ def decide(rules: Rules, state: Membership, event: Event, now: float) -> tuple[M
 
 
 def _after(rules: Rules, state: Membership, end: Ended, now: float) -> tuple[Membership, Action]:
-    """What follows when all ranks have ended."""
+    """The next state and action after all ranks have ended."""
     if not end.started:
         state = replace(state, resets=state.resets - 1)
     blamed = _newcomers(state, end) if _is_fruitless(end) else ()
@@ -199,27 +199,27 @@ def _after(rules: Rules, state: Membership, end: Ended, now: float) -> tuple[Mem
 
 
 def _newcomers(state: Membership, end: Ended) -> tuple[str, ...]:
-    """The hosts that may be to blame where others have done well without them, and the generation did nothing."""
+    """The hosts to blame if the generation made no progress, while the others had worked without these hosts."""
     new = tuple(host.name for host in state.running if host.name not in state.proven)
     return new if state.proven and (not end.culprit or end.culprit in new) else ()
 
 
 def _why_not_again(rules: Rules, state: Membership, end: Ended) -> str | None:
-    """Why no generation follows, empty if nobody would expect one; None if one may."""
+    """Why no generation follows: empty if nobody would expect one, None if one may follow."""
     if end.interrupted or (end.status == 0 and not end.left):
         return ""
     if _is_fruitless(end) and (state.resets == 0 or state.fruitless >= _FRUITLESS):
         return (
-            "the ranks are not started anew, since they had not committed anything since they were started: they "
-            "would come to the same end"
+            "not restarting the ranks: they committed nothing since they were started, so they would fail in the same "
+            "way again"
         )
     if state.resets == rules.reset_limit:
-        return f"the ranks are not started anew: --reset-limit {rules.reset_limit} is reached"
+        return f"not restarting the ranks: --reset-limit {rules.reset_limit} is reached"
     return None
 
 
 def _is_fruitless(end: Ended) -> bool:
-    """Whether the generation was of no use, and no host is to blame."""
+    """Whether the generation made no progress, and no host is to blame."""
     return not end.lost and not end.committed and not end.left
 
 
@@ -232,21 +232,21 @@ def _while_running(rules: Rules, state: Membership, now: float) -> tuple[Members
 
 
 def _why_leave(rules: Rules, state: Membership, now: float) -> str:
-    """What speaks for another generation in place of the one that runs; empty if nothing does."""
+    """Why to replace the running generation by another; empty if there is no reason."""
     offered = {host.name: host.slots for host in state.offered}
     alive = {host.name: max(0, host.slots - state.missing.get(host.name, 0)) for host in state.running}
     gone = [name for name, ranks in alive.items() if offered.get(name, 0) < ranks]
     if gone:
         return f"{', '.join(gone)} {'has' if len(gone) == 1 else 'have'} fewer slots or none"
     possible = min(_slots(_present(state, now)), rules.most)
-    # A host that has gone after its last rank keeps no place for others to come.
+    # A host that vanished after its last rank holds no slots for new ranks.
     used_up = (host.slots if alive[host.name] else min(host.slots, offered.get(host.name, 0)) for host in state.running)
     if possible > sum(used_up):
         return f"there are slots for {possible:g} ranks"
-    # Of all together: this machine may call itself otherwise than the user does.
+    # Counted over all hosts: this machine's own name may differ from the one the user gave.
     lost = possible - _slots(state.running) + sum(state.missing.values())
     if state.missing and lost > 0 and all(rest.until <= now for rest in state.crashes.values()):
-        return f"{lost:g} lost rank{'s are' if lost > 1 else ' is'} replaced"
+        return f"{lost:g} lost rank{'s' * (lost > 1)} can be replaced"
     return ""
 
 
@@ -261,14 +261,14 @@ def _between(rules: Rules, state: Membership, now: float) -> tuple[Membership, A
     since = now if state.waiting_since is None else state.waiting_since
     state = replace(state, waiting_since=since)
     room = f"{slots} rank{'' if slots == 1 else 's'}"
-    short = f"the hosts that are left have slots for {room}, and --min-np is {rules.least}"
+    short = f"the remaining hosts have slots for {room}, but --min-np is {rules.least}"
     end = since + rules.timeout_s
     back = min((rest.until for rest in state.rests.values() if rest.until > now), default=math.inf)
     if back == math.inf and not rules.discovers:
-        return state, Finish(f"{short}; no other host can come (--blacklist-cooldown-range lets a lost one come back)")
+        return state, Finish(f"{short}; no other host can join (--blacklist-cooldown-range lets a lost host return)")
     if now >= end:
-        return state, Finish(f"{short}; none came within {rules.timeout_s:g} s (--elastic-timeout)")
-    return state, Wait(min(back, end), f"{short}; waiting for hosts, {end - now:.0f} s at most")
+        return state, Finish(f"{short}; no host joined within {rules.timeout_s:g} s (--elastic-timeout)")
+    return state, Wait(min(back, end), f"{short}; waiting up to {end - now:.0f} s for hosts")
 
 
 def _present(state: Membership, now: float) -> tuple[Host, ...]:
@@ -280,7 +280,7 @@ def _slots(hosts: tuple[Host, ...]) -> int:
 
 
 def _later(rules: Rules, rests: Mapping[str, Rest], names: tuple[str, ...], now: float) -> dict[str, Rest]:
-    """The rests with those of these hosts begun, the longer the more often."""
+    """The rests with new ones for these hosts, longer each time."""
     after = dict(rests)
     for name in names:
         times = rests[name].times + 1 if name in rests else 1

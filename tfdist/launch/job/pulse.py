@@ -1,20 +1,20 @@
-"""Who has been silent for too long: pure bookkeeping of a clock that stands still while nobody listens."""
+"""Tracks which ranks have been silent for too long, with a clock that stops while nobody listens."""
 
 from __future__ import annotations
 
-# Looks at the silence within one limit, so that the end of it is noticed a tenth late at most.
+# How often silence is checked within one limit, so that it is detected at most a tenth late.
 _LOOKS = 10
 _LONGEST_STEP_S = 1.0
 
 
 class Pulse:
-    """Follows ranks that are to be heard of again and again.
+    """Tracks ranks that must be heard from regularly.
 
-    A listener that was stopped, or waited for something else, has heard nothing in that time; that is not the silence
-    of others. So of the time between two looks no more than two steps count.
+    If the listener was stopped, or waited for something else, it heard nothing in that time, but the ranks were not
+    silent. So at most two steps of the time between two checks count.
 
     Args:
-        limit_s: The silence after which a rank is given up.
+        limit_s: The silence after which a rank counts as lost.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -24,11 +24,11 @@ class Pulse:
         self._heard_s: dict[int, float] = {}
 
     def watch(self, rank: int) -> None:
-        """From now on `rank` has to be heard of."""
+        """From now on `rank` must be heard from."""
         self._heard_s[rank] = self._clock_s
 
     def hear(self, rank: int) -> None:
-        """Something came from `rank`; of one that is not watched, that says nothing."""
+        """Something arrived from `rank`; ignored if it is not watched."""
         if rank in self._heard_s:
             self._heard_s[rank] = self._clock_s
 
@@ -36,6 +36,6 @@ class Pulse:
         self._heard_s.pop(rank, None)
 
     def advance(self, elapsed_s: float) -> list[int]:
-        """Time has passed, and all that came in it was told by `hear`; returns the ranks that are silent too long."""
+        """Advances the clock, after `hear` was called for all that arrived; returns the ranks silent for too long."""
         self._clock_s += min(elapsed_s, 2 * self.step_s)
         return [rank for rank, heard_s in self._heard_s.items() if self._clock_s - heard_s >= self.limit_s]

@@ -1,4 +1,4 @@
-"""What the launcher says about a job that did not end well: text from outcomes. It decides and prints nothing."""
+"""The launcher's report on a job that failed: turns outcomes into text."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tfdist.system.terminal.text_table import aligned
 
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
-_SILENT = "ended with status 0 without tfdist.shutdown(), as by os._exit(0)"
-# In the error of one that waited for a rank when its process ended: the end of that one says more.
+_SILENT = "exited with status 0 without tfdist.shutdown(), as os._exit(0) does"
+# In the error of a rank that waited for another whose process ended: the end of the other says more.
 _LOST = ", whose process has ended."
-# In the error of a rank that has waited for others in vain, whatever TensorFlow wraps it in.
+# In the error of a rank that timed out waiting for others, whatever TensorFlow wraps it in.
 _STALLED = "(TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it"
 
 _SIGNAL_ADVICE: dict[int, str] = {
     signal.SIGKILL: "often the kernel's out-of-memory killer: check dmesg on that host, or lower the batch size",
     signal.SIGSEGV: "a crash in native code: run the rank again with PYTHONFAULTHANDLER=1 to see where",
-    signal.SIGABRT: "native code gave up: its last lines above say why",
+    signal.SIGABRT: "native code aborted: its last lines above say why",
     signal.SIGBUS: "often a full /dev/shm: check df /dev/shm on that host",
-    signal.SIGILL: "the program was built for another processor than that host has",
-    signal.SIGTERM: "somebody ended that rank: check the scheduler's log on that host",
+    signal.SIGILL: "the program was built for a different processor than that host has",
+    signal.SIGTERM: "something terminated that rank: check the scheduler's log on that host",
 }
 
 
@@ -37,21 +37,21 @@ def name_of(signum: int) -> str:
 
 
 def outcome_text(outcome: Outcome | None, culprit: str) -> str:
-    """One cell of the table; `culprit` says why ranks were told to end, as in "rank 1 failed"."""
+    """One cell of the table; `culprit` says why ranks were terminated, as in "rank 1 failed"."""
     if outcome is None:
         return "never started"
     if outcome.code == 0:
         return "finished"
     if outcome.retired:
-        return "left at a commit, told to end"
+        return "left at a commit after a signal"
     if not outcome.recorded:
         return f"{outcome.lost} after {culprit}" if outcome.told else "vanished without a record"
     if outcome.signum is not None:
         if outcome.told and outcome.signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             by_force = " (by SIGKILL)" if outcome.signum == signal.SIGKILL else ""
-            return f"ended by tfdistrun after {culprit}{by_force}"
+            return f"terminated by tfdistrun after {culprit}{by_force}"
         return f"killed by {name_of(outcome.signum)}"
-    return f"exit code {outcome.code}" + (" after it was told to end" if outcome.told else "")
+    return f"exit code {outcome.code}" + (" after a signal" if outcome.told else "")
 
 
 def last_lines(tail: Sequence[str]) -> list[str]:
@@ -65,12 +65,12 @@ def last_lines(tail: Sequence[str]) -> list[str]:
 
 
 def _waited_in_vain(outcome: Outcome) -> bool:
-    """Whether a rank failed because others did not come: its error names them, and is theirs."""
+    """Whether a rank failed because it timed out waiting for others, which its error names."""
     return any(_STALLED in line for line in last_lines(outcome.tail))
 
 
 def _explained(job: Job, cause: Outcome) -> list[Outcome]:
-    """Whose last lines are shown: those of the first to fail, and of another one's traceback where that left none."""
+    """The ranks whose last lines are shown: the first to fail, and if it left no traceback, another that did."""
     if TRACEBACK in last_lines(cause.tail):
         return [cause]
     gone = {*job.survived, *job.left}
@@ -102,9 +102,9 @@ def _count(ranks: int) -> str:
 
 
 def _end_text(outcome: Outcome) -> str:
-    """How a rank that was survived ended, in full."""
+    """How a rank ended that the job survived, in full."""
     if outcome.retired:
-        return "told to end"
+        return "left at a commit after a signal"
     if outcome.signum is None:
         return f"exit code {outcome.code}"
     name, number = name_of(outcome.signum), f"signal {outcome.signum}"
@@ -112,16 +112,16 @@ def _end_text(outcome: Outcome) -> str:
 
 
 def survival(job: Job, rank: int) -> str:
-    """The line that says at once that the others go on without `rank`."""
+    """The line that reports at once that the others continue without `rank`."""
     outcome, left = job.outcomes[rank], job.survived[rank]
-    verb = "left at a commit," if outcome.retired else "ended with" if outcome.signum is None else "was"
-    on = f"{_count(left)} {'goes' if left == 1 else 'go'} on (--min-np {job.least})"
-    return f"rank {rank} ({outcome.host}) {verb} {_end_text(outcome)}; {on}"
+    verb = "" if outcome.retired else "ended with " if outcome.signum is None else "was "
+    on = f"{_count(left)} continue{'s' * (left == 1)} (--min-np {job.least})"
+    return f"rank {rank} ({outcome.host}) {verb}{_end_text(outcome)}; {on}"
 
 
 def _survived_texts(job: Job) -> list[str]:
     return [
-        f"rank {rank} ({job.outcomes[rank].host}): {_end_text(job.outcomes[rank])}, survived by {_count(left)}"
+        f"rank {rank} ({job.outcomes[rank].host}): {_end_text(job.outcomes[rank])}, {_count(left)} continued"
         for rank, left in job.survived.items()
     ]
 
@@ -139,7 +139,7 @@ def _lost_text(lost: LostHost) -> str:
 
 
 def _all_are_silent(job: Job) -> bool:
-    """Whether it is rather this machine that is lost."""
+    """Whether this machine is more likely the one that was lost."""
     silent = {lost.name for lost in job.lost_hosts if lost.how != CLOSED}
     return len(silent) > 1 and silent == job.elsewhere
 
@@ -159,12 +159,12 @@ def _headline(job: Job, unreachable: Collection[str]) -> str:
     missing = f": {_names(unreachable)} cannot be reached by ssh" if unreachable else ""
     if job.never_started:
         return f"not all ranks started in time{missing}"
-    if job.obstacle == Obstacle.WAITING and job.first_to_fail is not None:  # it may have been told to end since
-        return f"rank {job.first_to_fail} on {job.hosts[job.first_to_fail]} waited for another in vain"
+    if job.obstacle == Obstacle.WAITING and job.first_to_fail is not None:  # it may have been terminated since
+        return f"rank {job.first_to_fail} on {job.hosts[job.first_to_fail]} timed out waiting for another rank"
     if cause is None or cause.told:
-        return f"{job.starter} ended before all ranks did{missing}"
+        return f"{job.starter} exited before all ranks did{missing}"
     if job.obstacle is not None:
-        end = f"the job could not go on without it, since {_obstacle_text(job)}"
+        end = f"the job could not continue without it, since {_obstacle_text(job)}"
         return f"rank {cause.rank} on {cause.host} failed: {outcome_text(cause, '')}; {end}"
     return f"rank {cause.rank} on {cause.host} failed first: {outcome_text(cause, '')}"
 
@@ -178,12 +178,12 @@ def _culprit(job: Job) -> str:
     if job.never_started:
         return "others did not start"
     if job.cause is None or job.cause.told:
-        return f"{job.starter} ended"
+        return f"{job.starter} exited"
     return f"rank {job.cause.rank} failed"
 
 
 def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The next step, in a line."""
+    """The next step, in one line."""
     cause = job.cause
     if job.lost_hosts:
         return _advice_on_lost_hosts(job)
@@ -193,23 +193,23 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         return f"check that {_names(unreachable)} {verb} up and on the network: `ssh {name} true` ends with: {said}"
     if job.never_started and not job.by_ssh:
         return (
-            f"--verbose shows what {job.starter} says; another step may hold the tasks of the job; a slow host needs "
-            "a longer --start-timeout"
+            f"run with --verbose to see the output of {job.starter}; another step may hold the job's tasks; a slow "
+            "host needs a longer --start-timeout"
         )
     if job.never_started:
         hosts = sorted({job.hosts[rank] for rank in job.never_started})
         return (
-            f"check that `ssh {hosts[0]} true` works without a password, that no firewall is between the hosts, and "
-            "that Python and tfdist are at the same path there; a slow host needs a longer --start-timeout"
+            f"check that `ssh {hosts[0]} true` works without a password, that no firewall blocks the hosts, and that "
+            "Python and tfdist have the same paths there; a slow host needs a longer --start-timeout"
         )
     if cause is None or cause.told:
         shown = job.starter_spoke and not job.complete
-        said = "its messages are above, more come with --verbose" if shown else "--verbose shows what it says"
+        said = "its messages are above, --verbose shows more" if shown else "run with --verbose to see its output"
         return f"{job.starter}'s exit status was {job.starter_status}; {said}"
     if job.silent:
         return (
-            f"{ranks_text(sorted(job.silent))} {_SILENT}, before the others had come to their end: Python's "
-            "exit hooks did not run. Let a script end by itself or by sys.exit, or call tfdist.shutdown() on every rank"
+            f"{ranks_text(sorted(job.silent))} {_SILENT}, before the other ranks had finished: Python's exit hooks did "
+            "not run. Let the script return or call sys.exit, or call tfdist.shutdown() on every rank"
         )
     return _advice_on_rank(cause)
 
@@ -219,62 +219,60 @@ def _advice_on_rank(cause: Outcome) -> str:
     if not cause.recorded:
         return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
     if cause.signum == signal.SIGABRT and not cause.tail:
-        return f"{where}: native code gave up without a word: run the rank again with PYTHONFAULTHANDLER=1 to see where"
+        return f"{where}: native code aborted without a message: run it again with PYTHONFAULTHANDLER=1 to see where"
     if cause.signum is not None:
         return f"{where}: {_SIGNAL_ADVICE.get(cause.signum, 'look up what sends this signal')}"
     if _waited_in_vain(cause):
         return (
-            f"{where} waited in vain for the ranks that its error names; see what they did: their lines above, or "
-            "their stacks while they are waited for (kill -USR1, or all in files by TFDIST_STACK_DUMP_DIR)"
+            f"{where} timed out waiting for the ranks that its error names; see what they did: their lines above, or "
+            "their stacks during the wait (kill -USR1; TFDIST_STACK_DUMP_DIR writes all of them to files)"
         )
     if not cause.tail:
-        return (
-            f"{where} has printed nothing: look for what ends it with exit code {cause.code}, as sys.exit({cause.code})"
-        )
-    return f"{where}: mend the error above; --output-filename DIR keeps each rank's full output"
+        return f"{where} printed nothing: look for what exits with code {cause.code}, such as sys.exit({cause.code})"
+    return f"{where}: fix the error above; --output-filename DIR keeps each rank's full output"
 
 
 def _advice_on_lost_hosts(job: Job) -> str:
     names = [lost.name for lost in job.lost_hosts]
     if _all_are_silent(job):
-        return "all other hosts were lost together: check the network of this machine, on which tfdistrun ran"
+        return "all other hosts were lost at the same time: check the network of this machine, where tfdistrun ran"
     return (
-        f"check whether {_names(names)} {'is' if len(names) == 1 else 'are'} up and on the network, and the log there "
-        "for what ended it (out of memory: dmesg)"
+        f"check that {_names(names)} {'is' if len(names) == 1 else 'are'} up and on the network, and look in the log "
+        "there for the cause (out of memory: dmesg)"
     )
 
 
 def relaunch(explanation: str, hosts: Sequence[Host], without: Sequence[str] = ()) -> str:
-    """The line that says that all ranks are started anew.
+    """The line that reports that all ranks are restarted.
 
     Args:
-        explanation: What `render` told of the end of the ranks before.
-        hosts: Where the new ones run, with the slots that they take.
-        without: Hosts that are left out since the ranks came to nothing when they were there for the first time.
+        explanation: What `render` reported on the previous end of the ranks.
+        hosts: Where the new ranks run, with the slots they use.
+        without: Hosts that are excluded because the ranks failed without progress when these first took part.
     """
     ranks, where = sum(host.slots for host in hosts), ", ".join(map(str, hosts))
-    left_out = f", without {', '.join(without)}, where no rank has committed anything yet" if without else ""
+    left_out = f", without {', '.join(without)}, where no rank has made a commit yet" if without else ""
     first_line = explanation.partition("\n")[0]
-    return f"{first_line}; {_count(ranks)} {'starts' if ranks == 1 else 'start'} anew on {where}{left_out}"
+    return f"{first_line}; restarting with {_count(ranks)} on {where}{left_out}"
 
 
 def kept(names: Sequence[str], folder: str, error: str) -> str:
-    """The line that says what became of the newest commit on a disk; `error` is why it is not there."""
+    """The line that reports whether the newest commit was written to a disk; `error` says why it was not."""
     if error:
         return f"the newest commit could not be written to {folder}: {error}"
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} in {folder}; the same command goes on from there"
+    return f"saved {', '.join(names)} in {folder}; run the same command again to continue from there"
 
 
 def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The text for the end of a job; empty where every rank ended well.
+    """The text for the end of a job; empty if every rank succeeded.
 
     Args:
         job: The job.
-        unreachable: Hosts that ssh does not reach, with what it says of them.
+        unreachable: Hosts that ssh cannot reach, with its error messages.
     """
     survived = _survived_texts(job)
     if job.status == 0:
-        well = f"ended well on {len(job.hosts) - len(survived)} of {_count(len(job.hosts))}; lost: "
+        well = f"succeeded on {len(job.hosts) - len(survived)} of {_count(len(job.hosts))}; lost: "
         return well + "; ".join(survived) if survived else ""
     parts = [_headline(job, unreachable), *survived]
     rows: list[tuple[str, ...]] = [("rank", "host", "outcome")]

@@ -1,1 +1,1 @@
-"""The options of tfdistrun. Nothing is started here."""
+"""The options of tfdistrun."""

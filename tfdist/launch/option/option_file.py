@@ -1,4 +1,4 @@
-"""Options of tfdistrun from a YAML file: its text as words of a command line. Pure; no option is known here by name."""
+"""Reads tfdistrun options from a YAML file and turns them into command-line arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tfdist.errors import ConfigError
 
-# Horovod's sections, and what precedes the name of an option inside them.
+# Horovod's sections, and the prefix of the option names inside them.
 _SECTIONS = {
     "params": "",
     "library-options": "",
@@ -19,32 +19,32 @@ _SECTIONS = {
     "stall-check": "stall-check-",
     "timeline": "timeline-",
 }
-# What has no sense in a file.
+# Options that make no sense in a file.
 _OF_THE_COMMAND_LINE = ("help", "version", "check_build", "config_file")
 
 
 def read(text: str, path: str, options: Mapping[str, argparse.Action]) -> dict[str, list[str]]:
-    """The words that the options of a file are on a command line, by their names.
+    """The command-line arguments for the options of a file, by option name.
 
     Args:
-        text: YAML: a mapping of long option names, with - or _, to values. Sections of Horovod's files may be in it.
-        path: Of the file, for messages.
-        options: The options there are, by their names.
+        text: YAML: a mapping of long option names, with - or _, to values. It may contain Horovod's sections.
+        path: The path of the file, for messages.
+        options: The known options, by name.
 
     Raises:
-        ConfigError: For what is no YAML, no option, or no value for it.
+        ConfigError: If it is not YAML, or contains an unknown option or an invalid value.
     """
-    import yaml  # a job without a file need not wait for it
+    import yaml  # slow to import, and needed only with a file
 
     where = f"--config-file {path}"
     try:
         content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # of a date that there is not, for example
+    except (yaml.YAMLError, ValueError) as error:  # for example, of an impossible date
         raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{where}: {type(content).__name__} found; expected options, as the line `num-proc: 4`")
+        raise ConfigError(f"{where}: found {type(content).__name__}; expected options, such as the line `num-proc: 4`")
     known = {
         name.removeprefix("--"): action
         for name, action in options.items()
@@ -64,7 +64,7 @@ def read(text: str, path: str, options: Mapping[str, argparse.Action]) -> dict[s
 
 
 def _flat(content: Mapping[Any, Any], known: Mapping[str, argparse.Action]) -> Iterator[tuple[str, str, Any]]:
-    """Each entry as it is written, the name of its option, and its value."""
+    """Each entry as written in the file, the name of its option, and its value."""
     for key, value in content.items():
         name = _hyphenated(key)
         if not isinstance(value, dict) or name not in _SECTIONS:
@@ -94,23 +94,25 @@ def _advice(name: str, known: Mapping[str, argparse.Action], options: Mapping[st
 def _words(where: str, name: str, value: Any, action: argparse.Action) -> list[str]:
     if action.nargs == 0:
         if not isinstance(value, bool):
-            raise ConfigError(f"{where}: {value!r} found; expected true or false")
+            raise ConfigError(f"{where}: found {value!r}; expected true or false")
         return [f"--{name}"] if value else []
     if isinstance(action.nargs, int):
         if not isinstance(value, list) or len(value) != action.nargs:
-            raise ConfigError(f"{where}: {value!r} found; expected a list of {action.nargs}")
+            raise ConfigError(f"{where}: found {value!r}; expected a list of {action.nargs}")
         return [f"--{name}", *(_text(where, each) for each in value)]
     if isinstance(value, list):
         parts = [_text(where, each) for each in value]
         return [f"--{name}={shlex.join(parts) if action.metavar == 'WORDS' else ','.join(parts)}"]
     if isinstance(value, int) and ":" in str(action.metavar):
         # In YAML 1:4 is a number of base 60.
-        raise ConfigError(f"{where}: {value} found; expected {action.metavar} in quotes, without which YAML counts")
+        raise ConfigError(
+            f"{where}: found {value}; expected {action.metavar} in quotes, otherwise YAML reads it as a number"
+        )
     return [f"--{name}={_text(where, value)}"]
 
 
 def _text(where: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         shown = "nothing" if value is None else repr(value)
-        raise ConfigError(f"{where}: {shown} found; expected text or a number (in quotes)")
+        raise ConfigError(f"{where}: found {shown}; expected text or a number (in quotes)")
     return str(value)

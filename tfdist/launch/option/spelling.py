@@ -1,20 +1,20 @@
-"""What the launcher says in the arguments of a Python function instead of the options of its command. Pure."""
+"""Rewrites the launcher's messages to name the arguments of a Python function instead of command-line options."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# A number, the name of a value in capitals, or hosts: what may be meant by a word after an option. Others are prose.
+# A word after an option is its value if it is a number, a placeholder in capitals, or hosts. Anything else is prose.
 _VALUE = r"(?:[ =](?P<value>\d[\w.]*|[A-Z][A-Z_]*(?![\w-])|[\w.-]+:[\w.:,-]*\w))?"
 
 
 def in_arguments(text: str, arguments: Mapping[str, str]) -> str:
-    """A text with arguments in the place of options: "-np 3 asks for" becomes "num_proc=3 asks for".
+    """Replaces options by arguments: "-np 3 exceeds" becomes "num_proc=3 exceeds".
 
     Args:
-        text: What is said.
-        arguments: The argument of each option; with "=True" where the option has no value but is to be set.
+        text: The message.
+        arguments: The argument for each option; ends with "=True" if the option is a flag.
     """
     names = "|".join(sorted(map(re.escape, arguments), key=len, reverse=True))
     found = re.compile(rf"(?<![\w-])(?P<option>{names})(?![\w-]){_VALUE}")

@@ -1,1 +1,1 @@
-"""The launcher: starts a job, listens to its ranks, shows their output and ends all of them."""
+"""The launcher: starts a job, listens to its ranks, shows their output and terminates all of them."""

@@ -1,4 +1,4 @@
-"""Where all output of a job comes out: the launcher's stdout and stderr, and a folder per rank. It cuts no lines."""
+"""Writes all output of a job: to the launcher's stdout and stderr, and to one folder per rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdist.system.terminal.line import LINE, PARTIAL, Piece, PrefixWriter
 from tfdist.system.terminal.outlet import Outlet
 
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
-# How long a reader that takes nothing is waited for once the job ends.
+# How long to wait for a reader that reads nothing once the job ends.
 READER_S = 2.0
 
 
@@ -25,15 +25,15 @@ def _stamp() -> str:
 
 
 class Console:
-    """Safe to use from several threads: a piece is written in one go. Nobody who writes waits for a reader.
+    """Thread-safe: each piece is written in one go. Writing never waits for a reader.
 
     Args:
-        timestamps: Whether a time precedes each rank's lines.
-        chatter: Whether informational messages of TensorFlow's C++ are shown for every rank, not for rank 0 only.
-        folder: Where `rank.N/stdout` and `rank.N/stderr` go as well, without prefixes; None for nowhere.
-        ranks: Number of ranks at first; files for more of them are made when they write.
+        timestamps: Whether to put the time before each line of a rank.
+        chatter: Whether to show informational messages of TensorFlow's C++ for every rank, and not only for rank 0.
+        folder: Where output is also written, as `rank.N/stdout` and `rank.N/stderr`, without prefixes; may be None.
+        ranks: Number of ranks at the start; files for additional ranks are created when they write.
         descriptors: File descriptors of "stdout" and "stderr".
-        spell: How the launcher's own words are put; as they are for a terminal.
+        spell: Translates the launcher's own messages; unchanged for a terminal.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Console:
         self._files = {} if folder is None else _files(folder, range(ranks), self._width)
 
     def write(self, rank: int, stream: str, piece: Piece) -> None:
-        """Writes a rank's piece with its prefix, and to its file without; then `watch` hears of its size."""
+        """Writes a rank's piece with its prefix, and to its file without; then calls the callback of `watch`."""
         with self._lock:
             stamp = f"{self._clock()} " if self._clock else ""
             shown = piece if self._chatter or rank == 0 or stream == "stdout" else _without_chatter(piece)
@@ -71,31 +71,31 @@ class Console:
                 _write_all(self._files[rank, stream], piece.text + (b"" if piece.end == PARTIAL else b"\n"))
 
     def say(self, text: str) -> None:
-        """Writes the launcher's own words to stderr."""
+        """Writes a message of the launcher to stderr."""
         self.quote(self._spell(text))
 
     def quote(self, text: str) -> None:
-        """Writes the words of another program, or a command, to stderr."""
+        """Writes another program's message, or a command, to stderr."""
         with self._lock:
             said = text.encode(errors="replace") + b"\n"
             self._outlets["stderr"].put(self._writers["stderr"].close() + said)
 
     def watch(self, on_done: Callable[[int, int], None]) -> None:
-        """From now on `on_done` takes (rank, size) of the pieces that are out, or dropped; from any thread."""
+        """From now on, calls `on_done` with (rank, size) of each piece that was written or dropped; from any thread."""
         self._on_done = on_done
 
     def hurry(self, patience_s: float = READER_S) -> None:
-        """The job ends: a reader that takes nothing for so long gets nothing more."""
+        """The job is ending: output is dropped if the reader reads nothing for this long."""
         for outlet in self._outlets.values():
             outlet.hurry(patience_s)
 
     def calm(self) -> None:
-        """The job goes on all the same."""
+        """The job continues after all."""
         for outlet in self._outlets.values():
             outlet.calm()
 
     def close(self) -> None:
-        """Ends open lines, closes the files. Returns when all is read, at most 2 s after the reader has stopped."""
+        """Ends open lines, closes the files. Returns when all is read, or at most 2 s after the reader has stopped."""
         with self._lock:
             for stream, writer in self._writers.items():
                 self._outlets[stream].put(writer.close())
@@ -107,14 +107,14 @@ class Console:
         out.finish()
         if out.dropped_bytes and out is not err:
             self.say(
-                f"tfdistrun: the reader of stdout took nothing for {READER_S:g} s after the end of the job: "
-                f"{out.dropped_bytes} bytes are lost; --output-filename DIR keeps all"
+                f"tfdistrun: the reader of stdout read nothing for {READER_S:g} s after the end of the job: "
+                f"{out.dropped_bytes} bytes are lost; --output-filename DIR keeps all output"
             )
         if out is not err:
             err.finish()
 
     def _make_outlets(self, descriptors: Mapping[str, int]) -> dict[str, Outlet]:
-        """One for both streams if they end in the same pipe or terminal, so that all stays in order."""
+        """One outlet for both streams if they lead to the same pipe or terminal, so that output stays in order."""
 
         def done(rank: int, size: int) -> None:
             self._on_done(rank, size)
@@ -126,13 +126,13 @@ class Console:
             return {"stdout": err, "stderr": err}
 
         def gone() -> None:
-            err.put(b"tfdistrun: nobody reads stdout any more: the job continues, what it prints there is dropped\n")
+            err.put(b"tfdistrun: stdout was closed by its reader: the job continues, further output to it is dropped\n")
 
         return {"stdout": Outlet(descriptors["stdout"], done, gone), "stderr": err}
 
 
 def _without_chatter(piece: Piece) -> Piece | None:
-    """The piece without the lines that TensorFlow's C++ writes in every process alike; None if none is left."""
+    """The piece without the lines that TensorFlow's C++ prints in every process; None if nothing is left."""
     lines = piece.text.split(b"\n")
     kept = [line for line in lines if not is_chatter(line)]
     if len(kept) == len(lines):
@@ -141,7 +141,7 @@ def _without_chatter(piece: Piece) -> Piece | None:
 
 
 def _writers(descriptors: Mapping[str, int]) -> dict[str, PrefixWriter]:
-    """One a stream; one for both if they end in the same file or terminal, lest they break into each other."""
+    """One per stream; one for both if they lead to the same file or terminal, so that lines do not mix."""
     shared = PrefixWriter()
     with contextlib.suppress(OSError):
         out, err = (os.fstat(descriptors[stream]) for stream in ("stdout", "stderr"))

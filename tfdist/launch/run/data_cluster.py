@@ -1,4 +1,4 @@
-"""The data service beside a job: starts its manager and hears what it tells. It decides nothing and serves nothing."""
+"""The data service of a job: starts its manager and receives its reports."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 
 from tfdist.system.process import before_exec
 
-# By its name, not imported: what it belongs to may use TensorFlow, the launcher may not.
+# By name, not imported: its package may use TensorFlow, the launcher may not.
 _MANAGER = ("-m", "tfdist.data_service.process.manager")
 START_TIMEOUT_S = 120.0
-# Its servers are killed, which takes a moment.
+# Killing its servers takes a moment.
 _END_S = 3.0
 
 
 class DataCluster:
-    """A dispatcher and workers on this machine, under a manager that dies with us.
+    """A dispatcher and workers on this machine, under a manager that exits with this process.
 
     Args:
-        workers: Number of workers; the first number of them where there is an `autoscale`.
-        autoscale: Fewest and most workers, between which the cluster changes their number by itself; None leaves it.
-        environment: Variables for them.
-        hear: Takes each answer of the manager; {"error": ...} when it has ended. From another thread.
-        show: Takes each line of their logs. From another thread.
+        workers: Number of workers; with `autoscale`, the number to start with.
+        autoscale: Fewest and most workers, between which the cluster scales automatically; None for a fixed number.
+        environment: Their environment variables.
+        hear: Called with each report of the manager; {"error": ...} when it has exited. From another thread.
+        show: Called with each line of their logs. From another thread.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class DataCluster:
         for target in (self._read_answers, self._read_log):
             threading.Thread(target=target, name="tfdistrun-data", daemon=True).start()
         assert self._manager.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end will be heard
+        with contextlib.suppress(BrokenPipeError):  # its exit will be reported
             self._manager.stdin.write(json.dumps(order).encode() + b"\n")
             self._manager.stdin.flush()
 
     def stop(self) -> None:
-        """Tells the manager to end everything, and gives it a while to remove its files; others end what is left."""
+        """Tells the manager to stop everything, and gives it time to remove its files; others kill what is left."""
         assert self._manager.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._manager.stdin.close()
@@ -72,9 +72,9 @@ class DataCluster:
         assert self._manager.stdout is not None
         for line in self._manager.stdout:
             fields = json.loads(line)
-            if set(fields) != {"workers"}:  # who runs by now; the log tells it too
+            if set(fields) != {"workers"}:  # the workers running now; also in the log
                 self._hear(fields)
-        self._hear({"error": "its manager has ended"})
+        self._hear({"error": "its manager has exited"})
 
     def _read_log(self) -> None:
         assert self._manager.stderr is not None

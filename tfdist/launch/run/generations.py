@@ -1,4 +1,4 @@
-"""Runs an elastic job: one generation after another, until one ends well or none can follow. See `membership`."""
+"""Runs an elastic job: one generation after another, until one succeeds or none can follow. See `membership`."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from tfdist.launch.start.job_folder import MEMORY
 from tfdist.protocol import commit_file
 from tfdist.system.process import caught
 
-# For hosts of which nothing is wanted but that they forget.
+# For hosts that only need to remove their commits.
 _TIDY_S = 10.0
-# For the last look at the hosts: a script, then a resolver.
+# For the last check of the hosts: a script, then a resolver.
 _WATCHER_S = TIMEOUT_S + 10.0
 
 
 class Generations:
-    """Carries out a plan as often as it takes. Use once.
+    """Runs a plan as often as needed. Use once.
 
     Args:
         plan: What to start; its hosts are those of the first generation.
-        rules: When to start it anew, and where.
-        offered: All hosts that there are, with their slots.
+        rules: When to restart it, and where.
+        offered: All available hosts, with their slots.
         console: Where the ranks' output goes.
-        look: Finds the hosts that there are now; None where they do not change. Raises DiscoveryError.
+        look: Finds the hosts available now; None if they do not change. Raises DiscoveryError.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Generations:
         look: Callable[[], tuple[Host, ...]] | None = None,
     ) -> None:
         self._plan, self._rules, self._console, self._look = plan, rules, console, look
-        # Whoever decides holds it: this thread, that of the launcher's signals, or the one that looks for hosts.
+        # Held while deciding: by this thread, the launcher's signal thread, or the one that looks for hosts.
         self._lock = threading.Lock()
         self._membership = Membership(offered, running=plan.starter.hosts)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -72,11 +72,11 @@ class Generations:
         self._launcher = self._make_launcher(plan)
         self._status = 0
         self._reason = ""
-        # The hosts with commits, which no rank has been told to remove.
+        # The hosts with commits that no rank has been told to remove.
         self._keeping: set[str] = set()
 
     def run(self) -> int:
-        """Returns the job's exit status; none of its processes on this machine and of its commits is left."""
+        """Returns the job's exit status; leaves none of its processes on this machine, and none of its commits."""
         watcher = threading.Thread(target=self._watch, name="tfdistrun-hosts", daemon=True)
         with caught(SIGNALS, self._on_signal):
             try:
@@ -91,12 +91,12 @@ class Generations:
 
     @property
     def explanation(self) -> str:
-        """After `run`: why the job did not end well, or on how few ranks it did; empty if on all."""
+        """After `run`: why the job failed, or on which ranks it succeeded; empty if on all."""
         return "\n".join(text for text in (self._launcher.explanation, self._reason) if text)
 
     @property
     def heard(self) -> list[str]:
-        """After `run`: what mpirun said, where it may matter."""
+        """After `run`: the output of mpirun, if it may matter."""
         return self._launcher.heard
 
     def _run(self) -> None:
@@ -113,34 +113,34 @@ class Generations:
                 if isinstance(action, Launch):
                     self._prepare(action, ended)
                     continue
-            except ConfigError as error:  # of a host that is gone since, or of the network here
-                action = Finish(f"the ranks are not started anew: {error}")
-            if action.reason:  # ranks that leave end well, and the training has not
+            except ConfigError as error:  # a host that has vanished since, or a network problem here
+                action = Finish(f"not restarting the ranks: {error}")
+            if action.reason:  # ranks that leave exit with 0, but the training has not finished
                 self._status = self._status or 1
-            told = "the ranks are not started anew, since the job was told to end"
+            told = "not restarting the ranks: the job was asked to stop"
             self._reason = told if job.told_to_end and job.interrupt is None else action.reason
             return
 
     def _prepare(self, action: Launch, ended: str) -> None:
-        """Makes the launcher of the next generation."""
+        """Creates the launcher of the next generation."""
         self._say(relaunch(ended, action.hosts, action.without))
         with self._lock:
             self._launcher = self._make_launcher(self._plan_for(action.hosts))
-            if self._membership.leaving:  # decided meanwhile, and told to the one before
+            if self._membership.leaving:  # decided in the meantime, and sent to the previous launcher
                 self._launcher.leave()
 
     def _on_signal(self, signum: int) -> None:
-        """Between two generations. The next may be there already, and not have begun."""
+        """Handles a signal between two generations, when the next launcher may exist already but not run."""
         self._signals.put(signum)
         self._launcher.interrupt(signum)
 
     def _note_commits(self, lost: Collection[str]) -> None:
-        """A host that is lost removes them by itself, when it finds that it is cut off."""
+        """Notes which hosts hold commits. A lost host removes its own when it detects that it is cut off."""
         visited = self._launcher.job.visited
         self._keeping = ((self._keeping | visited) - self._launcher.forgetful) - set(lost)
 
     def _tidy_here(self) -> None:
-        """No commit stays in the memory of this machine; one that was not asked for any more may be needed later."""
+        """Removes all commits from this machine's memory, after saving one that may be needed later."""
         commits, backup = Path(MEMORY, self._plan.commits), self._plan.backup
         if backup and self._status != 0 and commits.is_dir():
             names, trouble = [], ""
@@ -153,7 +153,7 @@ class Generations:
         shutil.rmtree(commits, ignore_errors=True)
 
     def _tidy(self) -> None:
-        """Removes the commits from hosts of generations before the last: ranks that do nothing, and forget."""
+        """Removes the commits from hosts of earlier generations, by starting ranks there that do nothing else."""
         hosts = tuple(Host(name, 1) for name in sorted(self._keeping) if not _is_gone_or_here(name))
         if not hosts:
             return
@@ -161,14 +161,14 @@ class Generations:
             plan = replace(self._plan_for(hosts), command=("true",), start_timeout_s=_TIDY_S, least=1)
             prospect = Prospect.NOBODY if self._status == 0 else Prospect.LATER
             done = Launcher(plan, self._console, prospect=lambda _: prospect).run() == 0
-        except ConfigError:  # of a host that is gone since
+        except ConfigError:  # a host that has vanished since
             done = False
         if not done:
             names = ", ".join(each.name for each in hosts)
             self._say(f"commits may be left in {MEMORY / self._plan.commits} of {names}")
 
     def _follow(self, event: Ended, ended: str) -> Launch | Finish:
-        """What comes after a generation that ended so, if need be after a wait."""
+        """What follows the end of a generation, after waiting if necessary."""
         action = self._decide(event)
         said = ""
         while not isinstance(action, Finish):
@@ -184,13 +184,13 @@ class Generations:
                 said = action.reason
                 self._say(f"{ended.splitlines()[0]}; {said}")
             try:
-                # Hosts may be found before the time is over.
+                # Hosts may be found before the time is up.
                 signum = self._signals.get(timeout=LOOK_S)
             except queue.Empty:
                 action = self._decide(Tick())
             else:
                 self._status = 128 + signum
-                return Finish(f"interrupted by {signal.Signals(signum).name} while no rank ran")
+                return Finish(f"interrupted by {signal.Signals(signum).name} while no rank was running")
         return action
 
     def _decide(self, event: Event) -> Action:
@@ -199,7 +199,7 @@ class Generations:
         return action
 
     def _watch(self) -> None:
-        """Looks for hosts, and whether others are to start in place of the ranks that run."""
+        """Looks for hosts, and checks whether to restart the ranks on others."""
         while not self._over.wait(LOOK_S):
             found = self._find_hosts()
             if not self._over.is_set():
@@ -211,15 +211,15 @@ class Generations:
         found: Event = Tick()
         running = self._membership.running
         try:
-            # One on which ranks run needs no address now, and a resolver may fail for a moment.
+            # A host on which ranks run needs no address now, and a resolver may fail for a moment.
             hosts, trouble = known_hosts(self._look(), running)
             found = Offered(hosts)
         except NoHostError as error:
             found = Offered(())
-            trouble = f"{error}, while ranks run; the hosts stay as they are" if running else ""
+            trouble = f"{error}; ignored while ranks run, the host list stays unchanged" if running else ""
         except DiscoveryError as error:
-            trouble = f"{error}; the hosts stay as they are"
-        # Not at the first time: the end of a generation ends the script too, and a host may go while it is looked up.
+            trouble = f"{error}; ignored, the host list stays unchanged"
+        # Not the first time: the end of a generation ends the script too, and a host may vanish while it is resolved.
         if trouble and trouble == self._trouble != self._told:
             self._say(f"--host-discovery-script: {trouble}")
             self._told = trouble
@@ -227,7 +227,7 @@ class Generations:
         return found
 
     def _look_after(self, event: Event) -> None:
-        """What follows from an event while ranks run; between two generations that is for `_follow` to decide."""
+        """Handles an event while ranks run; between two generations `_follow` does."""
         action: Action | None = None
         with self._lock:
             if self._membership.running:
@@ -237,10 +237,10 @@ class Generations:
             if isinstance(action, Leave):
                 self._launcher.leave()
         if isinstance(action, Leave):
-            self._say(f"{action.reason}: all ranks leave at their next commit, and others start in their place")
+            self._say(f"{action.reason}: all ranks leave at their next commit and are restarted")
 
     def _prospect(self, job: Job) -> Prospect:
-        """What becomes of the commits; the machine that decides it has no state of its own."""
+        """Who will continue from the commits. `decide` is a pure function, so asking it changes nothing."""
         action = decide(self._rules, self._membership, _end_of(job, ()), time.monotonic())[1]
         if isinstance(action, Finish):
             return Prospect.LATER if job.status or job.left else Prospect.NOBODY
@@ -266,7 +266,7 @@ class Generations:
 
 
 def known_hosts(found: tuple[Host, ...], surely: tuple[Host, ...] = ()) -> tuple[tuple[Host, ...], str]:
-    """Those of some hosts that have an address, and what is to be said of the others; empty if there are none."""
+    """The hosts that have an address, and a message about the others; empty if there are none."""
     known = []
     trouble = ""
     sure = {each.name for each in surely}
@@ -275,14 +275,14 @@ def known_hosts(found: tuple[Host, ...], surely: tuple[Host, ...] = ()) -> tuple
             if each.name not in sure:
                 host.is_local(each.name)
         except ConfigError as error:
-            trouble = trouble or f"{error} It is left out"
+            trouble = trouble or f"{error} The host is excluded"
         else:
             known.append(each)
     return tuple(known), trouble
 
 
 def _is_gone_or_here(name: str) -> bool:
-    """Where a name leads nowhere any more, the host has gone, and its memory with it."""
+    """If a name no longer resolves, the host is gone, and its memory with it."""
     try:
         return host.is_local(name)
     except ConfigError:

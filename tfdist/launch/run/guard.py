@@ -1,8 +1,8 @@
-"""Stands between the launcher and mpirun, and ends all when the launcher is killed. It decides nothing of a job.
+"""Runs between the launcher and mpirun, and terminates everything if the launcher is killed.
 
-mpirun cannot do that: told to end, it kills the supervisors while they still end what their ranks have started. Nor
-does it tidy up when it is killed: it leaves a folder named by its process id, and a later mpirun of that id refuses to
-start because of it. In a container that is started again, ids repeat soon. So every mpirun gets a folder of its own
+mpirun cannot do that: on SIGTERM it kills the supervisors while they still terminate what their ranks have started. Nor
+does it clean up if it is killed: it leaves a folder named after its process id, because of which a later mpirun with
+the same id refuses to start. In a restarted container, ids repeat soon. So every mpirun gets its own folder
 (`job_folder`).
 """
 
@@ -15,7 +15,7 @@ import sys
 import time
 
 if not __package__:
-    # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
+    # At the end, so that packages installed next to tfdist do not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from tfdist.launch.start import job_folder
@@ -23,16 +23,16 @@ from tfdist.launch.wire.ticket import JOB_VARIABLE
 from tfdist.protocol.member import backup
 from tfdist.system.process import adopt_orphans, before_exec, descendants, end_descendants, signal_pipe
 
-# The supervisors see the launcher's connection end, and tidy up; mpirun ends, and tidies up, when they have gone.
+# The supervisors see the launcher's connection close, and clean up; mpirun exits, and cleans up, after them.
 _THEMSELVES_S = 3.0
-# The same where they write commits to a disk.
+# The same if they write commits to a disk.
 _BACKUP_S = 60.0
 _PATIENCE_S = 0.5
 _POLL_S = 0.02
 
 
 def watch(mpirun: subprocess.Popen[bytes], signals: int, launcher: int) -> bool:
-    """Waits for mpirun, passing on SIGTERM; False if the launcher ended first."""
+    """Waits for mpirun, passing on SIGTERM; False if the launcher exited first."""
     while mpirun.poll() is None:
         for signum in os.read(signals, 64):
             if signum == signal.SIGTERM:

@@ -1,4 +1,4 @@
-"""Runs one job: mpirun, the channel to the supervisors, signals, and the end. What to do when is decided in `job`."""
+"""Runs one job: mpirun, the channel to the supervisors, signals, and the shutdown. `job` decides what to do when."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from tfdist.system.network import interface
 from tfdist.system.process import adopt_orphans, before_exec, caught, end_descendants
 
 _END_PATIENCE_S = 0.6
-# How long a reader that takes nothing is waited for where the ranks are killed already.
+# How long to wait for a reader that reads nothing, if the ranks are already killed.
 _LAST_READER_S = 0.5
 _STARTER_LINES = 200
-# Started by their paths, in isolated mode: quickly, and no file of the user can shadow their modules.
+# Started by path, in isolated mode: this is fast, and no user file can shadow their modules.
 _OWN_PROGRAMS = (task.__file__, guard.__file__)
-# What a message says that means the same to the job.
+# Messages that are passed on to the job unchanged.
 _NOTES = {"joined": Job.join, "parted": Job.part, "committed": Job.commit}
 _EVENTS = {"left": Job.leave, "retired": Job.retire, "stalled": Job.stall, "failing": Job.fail}
-# What asks a job to end.
+# Signals that ask the job to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is known before anything is started.
+    """Everything that is known before anything is started.
 
-    `elsewhere` has the addresses of other machines, by name; `least` is the fewest ranks that an elastic job goes on
-    with, None for a job that ends with its first failure; `commits` names the folder of its commits on each host, and
-    `backup` is where the newest one goes when the job ends before its training.
+    `elsewhere` has the addresses of other machines, by name; `least` is the fewest ranks with which an elastic job
+    continues, None for a job that ends at its first failure; `commits` names the folder of its commits on each host;
+    `backup` is where the newest one is saved if the job ends before its training.
     """
 
     starter: Starter
@@ -70,7 +70,7 @@ class Plan:
 
 
 class Prospect(enum.Enum):
-    """Who goes on from the commits of a job that has ended."""
+    """Who continues from the commits of a job that has ended."""
 
     NOBODY = "the training has ended"
     LATER = "another job may"
@@ -104,7 +104,7 @@ class _StarterEnded:
 
 
 def listen(plan: Plan) -> socket.socket:
-    """A listening socket on the address the ranks reach us at: loopback where all of them are on this machine."""
+    """A listening socket on the address at which the ranks reach us: loopback if all of them run on this machine."""
     interfaces = plan.starter.interfaces
     if plan.starter.local:
         address = "127.0.0.1"
@@ -128,14 +128,14 @@ def _address_towards(name: str) -> str:
 
 
 class Launcher:
-    """Carries out a plan. Use once.
+    """Runs a plan. Use once.
 
     Args:
         plan: What to start, and where.
         console: Where the ranks' output goes.
-        call: What is carried to the ranks and back; None for a command that stands on its own.
-        prospect: Who goes on from the commits of a job that has come to such an end.
-        on_survival: Called with the host of a rank that was lost, when the others go on.
+        call: The function to send to the ranks, and its results; None for an ordinary command.
+        prospect: Returns who continues from the commits of a job that ended this way.
+        on_survival: Called with the host of a lost rank, if the others continue.
     """
 
     def __init__(
@@ -159,18 +159,18 @@ class Launcher:
         self._data_service: dict[str, str] = {}
         self._not_started = ""
         self._leaving = False
-        # After `run`: the hosts on which the commits were removed.
+        # After `run`: the hosts whose commits were removed.
         self.forgetful: set[str] = set()
         self._unreachable: dict[str, str] = {}
         self._starter: subprocess.Popen[bytes] | None = None
         self._held: list[str] = []
-        # Whether they failed: the ranks that have ended, though some of their output waits for the reader of ours.
+        # Whether they failed, for the ranks that have exited, even if some of their output is not yet written.
         self._ended: dict[int, bool] = {}
         console.watch(self._channel.grant)
         console.calm()
 
     def run(self) -> int:
-        """Returns the job's exit status; none of its processes on this machine is left. `explanation` tells why."""
+        """Returns the job's exit status; leaves none of its processes on this machine. `explanation` says why."""
         adopt_orphans()
         with caught(SIGNALS, self.interrupt):
             try:
@@ -189,16 +189,16 @@ class Launcher:
         return self._job.status
 
     def leave(self) -> None:
-        """Asks all ranks to leave at their next commit. Any thread may call it."""
+        """Asks all ranks to leave at their next commit. Thread-safe."""
         self._events.put(_Leave())
 
     def interrupt(self, signum: int) -> None:
-        """Ends the job as that signal does. Any thread or signal handler may call it, also before `run`."""
+        """Ends the job as that signal does. Any thread or signal handler may call it, even before `run`."""
         self._events.put(_Interrupted(signum))
 
     @property
     def unheard(self) -> list[int]:
-        """After `run`: the signals that came when it was over already; they are told once."""
+        """After `run`: the signals that arrived too late to be handled; each is returned once."""
         events = []
         while not self._events.empty():
             events.append(self._events.get())
@@ -206,29 +206,29 @@ class Launcher:
 
     @property
     def job(self) -> Job:
-        """How it went."""
+        """The state of the job."""
         return self._job
 
     @property
     def unreachable(self) -> tuple[str, ...]:
-        """After `run`: the hosts that ssh did not reach."""
+        """After `run`: the hosts that ssh could not reach."""
         return tuple(self._unreachable)
 
     @property
     def explanation(self) -> str:
-        """After `run`: why the job did not end well, or on how few ranks it did; empty if on all."""
+        """After `run`: why the job failed, or on which ranks it succeeded; empty if on all."""
         return self._not_started or render(self._job, self._unreachable)
 
     @property
     def heard(self) -> list[str]:
-        """After `run`: what mpirun said, where it may matter."""
-        # Of ranks that left no record, mpirun or their supervisor may have said something there; of hosts that are
-        # lost it only says so once more.
+        """After `run`: the output of mpirun, if it may matter."""
+        # If ranks left no record, mpirun or their supervisor may have printed the reason; if hosts are lost, mpirun
+        # only repeats that.
         silent = self._plan.verbose or self._job.complete or self._job.lost_hosts or not self.explanation
         return [] if silent else [f"[{self._plan.starter.name}] {line}" for line in self._held]
 
     def report(self) -> dict[str, Any]:
-        """After `run`: what `tfdist.run` has to know of the job, as JSON can carry it."""
+        """After `run`: what `tfdist.run` needs to know about the job, in types that JSON supports."""
         ended = [self._job.outcomes.get(rank) for rank in range(len(self._job.hosts))]
         return {
             "status": self._job.status,
@@ -245,15 +245,15 @@ class Launcher:
         return Job(placement, plan.start_timeout_s, now, plan.elsewhere, plan.least, starter.name, by_ssh)
 
     def _ask_hosts(self) -> None:
-        """By ssh, whether they are there: those that may have been lost, and those of which no rank has reported."""
-        # A cluster manager looks after its hosts itself, and whoever interrupts a job waits for its end.
+        """Checks hosts by ssh: those that may be lost, and those from which no rank has reported."""
+        # A cluster manager monitors its own hosts, and a user who interrupts a job should not wait for this.
         if not self._plan.starter.own_daemons or self._job.interrupt is not None:
             return
         words = self._plan.starter.ssh.words()
         if doubtful := self._job.doubtful:
             silent = probe.unreachable(doubtful, words)
             self._job.spare([name for name in doubtful if name not in silent])
-        # mpirun starts no rank before all of its daemons are there, so the ranks do not show which one is missing.
+        # mpirun starts no rank until all of its daemons run, so the ranks do not show which host is missing.
         if self._job.status != 0 and self._job.first_to_fail is None:
             self._unreachable = probe.unreachable(self._job.unreached, words)
 
@@ -261,7 +261,7 @@ class Launcher:
         self._console.say(f"tfdistrun: {text}")
 
     def _start_data_service(self) -> int:
-        """Waits until the data service is ready; 0, or the exit status of a job that cannot start."""
+        """Waits until the data service is ready; returns 0, or the exit status of a job that cannot start."""
         self._data_cluster = DataCluster(
             self._plan.data_workers,
             self._plan.data_autoscale,
@@ -270,7 +270,7 @@ class Launcher:
             self._console.quote,
         )
         while True:
-            # Its manager keeps the time, and tells; beyond that it has itself to be given up.
+            # The manager reports timeouts itself; if it does not answer at all, give up on it.
             try:
                 event = self._events.get(timeout=2 * START_TIMEOUT_S)
             except queue.Empty:
@@ -283,7 +283,7 @@ class Launcher:
                 if "ready" in event.fields:
                     self._data_service = {"TFDIST_DATA_SERVICE": event.fields["ready"]}
                     return 0
-                self._not_started = f"the data service could not start, so no rank has: {event.fields['error']}"
+                self._not_started = f"the data service could not start, so no rank was started: {event.fields['error']}"
                 return 1
 
     def _start(self) -> None:
@@ -297,9 +297,9 @@ class Launcher:
         environment |= settings
         if plan.verbose:
             set_for_it = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items())
-            ranks = f"\n  whose ranks run {shlex.join(plan.command)}"
-            self._console.quote(f"tfdistrun: runs {set_for_it}{shlex.join(command)}{ranks}")
-        # In a session of its own, so that Ctrl-C reaches the ranks through us, once, and not by mpirun's abrupt way.
+            ranks = f"\n  with ranks running {shlex.join(plan.command)}"
+            self._console.quote(f"tfdistrun: running {set_for_it}{shlex.join(command)}{ranks}")
+        # In its own session, so that Ctrl-C reaches the ranks through us, once, and not through mpirun, which kills.
         self._starter = subprocess.Popen(
             command,
             env=environment,
@@ -322,7 +322,7 @@ class Launcher:
         reader = threading.Thread(target=read, args=(self._starter.stdout,), daemon=True)
         reader.start()
         status = self._starter.wait()
-        # A process that inherited the pipe may hold it open for longer than mpirun lives.
+        # A process that inherited the pipe may hold it open after mpirun has exited.
         reader.join(0.5)
         if not reader.is_alive():
             self._starter.stdout.close()
@@ -392,7 +392,7 @@ class Launcher:
                 self._say(kept(fields["names"], self._plan.backup, fields["error"]))
         elif event.message.kind == "ended":
             self._ended[rank] = fields["failed"]
-            # An elastic job has to see the record to go on without the rank.
+            # An elastic job needs the record to continue without the rank.
             if fields["failed"] and self._plan.least is None:
                 return self._job.fail(rank, now)
         elif event.message.kind in _EVENTS:
@@ -406,14 +406,14 @@ class Launcher:
 
     def _on_starter_line(self, line: str) -> None:
         self._job.starter_spoke = True
-        # Once ranks have ended, its long texts about "improper" exits only hide the cause, which the records tell.
+        # Once ranks have exited, its long texts about "improper" exits only hide the cause, which the records show.
         if self._plan.verbose:
             self._console.quote(f"[{self._plan.starter.name}] {line}")
         elif len(self._held) < _STARTER_LINES:
             self._held.append(line)
 
     def _hurry(self) -> None:
-        """Where the job or a rank of it has ended, nobody is to wait for a reader who does not read."""
+        """Once the job or one of its ranks has ended, stop waiting for a reader that does not read."""
         phase = self._job.phase
         running = set(range(self._plan.starter.processes)) - self._job.outcomes.keys()
         ended = running & self._ended.keys()
@@ -424,10 +424,10 @@ class Launcher:
             self._console.calm()
 
     def _spread_loss(self, lost: int) -> None:
-        """Of a rank that has ended without a word."""
+        """Tells the other ranks that a rank has exited without shutdown."""
         for rank in set(self._job.present) - self._job.outcomes.keys():
             self._channel.send(rank, "gone", who=lost)
-        if self._job.least is not None:  # by the end of the supervisor MPI notices, so that the others continue
+        if self._job.least is not None:  # MPI notices when the supervisor exits, so that the others continue
             self._channel.send(lost, "release", forget=False, backup="")
 
     def _act(self, actions: list[Action]) -> None:
@@ -451,7 +451,7 @@ class Launcher:
                     self._channel.send(rank, "signal", number=action.signum)
 
     def _release(self) -> None:
-        """Lets all supervisors go; some keep the last commit on a disk before, where it may be needed later."""
+        """Releases all supervisors; some first save the newest commit to a disk, if it may be needed later."""
         job, prospect = self._job, self._prospect(self._job)
         forget = prospect in (Prospect.NOBODY, Prospect.LATER)
         keepers = self._keepers() if self._plan.backup and prospect in (Prospect.LATER, Prospect.PERHAPS) else {}
@@ -461,20 +461,21 @@ class Launcher:
         self.forgetful = {job.hosts[rank] for rank in job.present} if forget else set()
         for rank in range(self._plan.starter.processes):
             backup = "keep" if keepers.get(job.hosts[rank]) == rank else drop
-            # Those on the host of a keeper leave it to that one to remove what it reads.
+            # Other supervisors on a keeper's host leave it to the keeper to remove the commits it reads.
             own = forget and (backup == "keep" or job.hosts[rank] not in keepers)
             self._channel.send(rank, "release", forget=own, backup=backup)
 
     def _keepers(self) -> dict[str, int]:
-        """The ranks whose supervisors write the newest commit to a disk, by host: one that surely has one, if there is;
-        else one of each host, which may have some of a generation before.
+        """The ranks whose supervisors write the newest commit to a disk, by host.
+
+        That is one rank that certainly has a commit, or else one per host, which may have an older generation's.
         """
         job = self._job
         sure = [rank for rank in job.present if rank in job.committers]
         return {job.hosts[rank]: rank for rank in sure[:1] or reversed(job.present)}
 
     def _end(self) -> None:
-        """Whatever happened: nothing of this job stays on this machine."""
+        """Cleans up: whatever happened, nothing of this job stays on this machine."""
         self._channel.close()
         if self._data_cluster is not None:
             self._data_cluster.stop()
@@ -482,5 +483,5 @@ class Launcher:
             self._starter.terminate()
         started = self._starter is not None or self._data_cluster is not None
         if started and not end_descendants(os.getpid(), _END_PATIENCE_S):
-            self._say("some processes of the job cannot be ended; see `ps` for those in state D")
+            self._say("some processes of the job cannot be killed; look for state D in `ps`")
         job_folder.remove(self._ticket.job)  # where the guard was killed

@@ -1,1 +1,1 @@
-"""Programs that start the ranks: mpirun, srun, jsrun. Words and variables only; nothing is started here."""
+"""Programs that start the ranks: mpirun, srun, jsrun. Builds their arguments and variables."""

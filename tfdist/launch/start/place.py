@@ -1,4 +1,4 @@
-"""A rank's place in its job as mpirun writes it, whichever program started the rank. Pure."""
+"""A rank's place in its job, in the variables of mpirun, whichever program started the rank."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tfdist.launch.start.starter import Starter
 
 
 def starter(environment: Mapping[str, str]) -> type[Starter] | None:
-    """Who has started this rank; None where nobody tells its place.
+    """The program that started this rank; None if no variables describe its place.
 
     Raises:
-        ConfigError: If the variables of a starter cannot be read.
+        ConfigError: If the variables of a starter cannot be parsed.
     """
     return next((kind for kind in KINDS.values() if kind.place(environment)), None)
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What mpirun sets, of a rank that another program started too; nothing where nobody tells the place.
+    """The variables mpirun would set, even if another program started the rank; empty if its place is unknown.
 
     Raises:
-        ConfigError: If the variables of a starter cannot be read.
+        ConfigError: If the variables of a starter cannot be parsed.
     """
     kind = starter(environment)
     return {} if kind is None else dict(zip(Mpirun.place_variables, kind.place(environment), strict=True))

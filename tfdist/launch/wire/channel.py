@@ -1,4 +1,4 @@
-"""The launcher's end of the connections to the ranks' supervisors: accepts and authenticates. It decides nothing."""
+"""The launcher's end of the connections to the ranks' supervisors: accepts and authenticates them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfdist.launch.wire.ticket import Ticket
 from tfdist.system.terminal.line import Piece
 
 SEND_TIMEOUT_S = 5.0
-# A stranger gets little time and memory, a rank sends its first message at once.
+# An unauthenticated peer gets little time and memory; a rank sends its first message at once.
 STRANGER_TIMEOUT_S = 10.0
 STRANGER_LIMIT_BYTES = 4096
 _STRANGERS = 64
@@ -31,7 +31,7 @@ _WINDOW_BYTES, _ALL_WINDOWS_BYTES = 1 << 20, 1 << 26
 
 @dataclass(frozen=True)
 class Received:
-    """An event: a message of a rank, other than output. `address` is that of its host."""
+    """An event: a message from a rank, other than output. `address` is the address of its host."""
 
     rank: int
     message: Message
@@ -40,7 +40,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Lost:
-    """An event: a rank's connection ended. `how` goes on after "host x", as in "host x closed its connection"."""
+    """An event: a rank's connection ended. `how` continues "host x", as in "host x closed its connection"."""
 
     rank: int
     how: str
@@ -54,7 +54,7 @@ class Broken:
 
 
 def window(size: int) -> int:
-    """Bytes of output of each of `size` ranks that may be on their way."""
+    """Bytes of output that each of `size` ranks may have in flight."""
     return min(_WINDOW_BYTES, max(_ALL_WINDOWS_BYTES // size, _READ_BYTES))
 
 
@@ -69,17 +69,18 @@ class _Connection:
 class Channel:
     """One thread that reads all connections. Events go to a queue, output and results straight to `write` and `keep`.
 
-    Of each rank's output a window is on its way at most: `grant` says that some of it is out, and there may be more. So
-    a launcher whose output is not read slows its ranks down, as any pipe does, and hears all the same how they end.
+    Each rank may have at most one window of output in flight: `grant` reports that some of it has been written, so that
+    the rank may send more. If the launcher's output is not read, this slows the ranks down, as any pipe does, but the
+    launcher still learns how they end.
 
     Args:
         listener: A listening socket; the channel closes it.
         ticket: The job's key and name.
         size: Number of ranks.
         events: Where events go.
-        write: Takes (rank, stream, piece).
-        warn: Takes a line about a refused connection; called once.
-        keep: Takes (rank, part of its result) and may refuse it; None where no result is wanted.
+        write: Called with (rank, stream, piece).
+        warn: Called once, with a message about a refused connection.
+        keep: Called with (rank, part of its result), and may refuse it; None if no result is expected.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Channel:
         self._thread = threading.Thread(target=self._run, name="tfdistrun-channel", daemon=True)
 
     def start(self, silence_limit_s: float) -> None:
-        """Begins to read. A rank that has started is lost after a silence of `silence_limit_s`."""
+        """Starts reading. A rank that has started counts as lost after a silence of `silence_limit_s`."""
         self._pulse = Pulse(silence_limit_s)
         self._thread.start()
 
@@ -124,8 +125,8 @@ class Channel:
                 connection.socket.sendall(self._sealers[rank].seal(kind, **fields))
 
     def grant(self, rank: int, size: int) -> None:
-        """So much of a rank's output is out. Any thread may call it."""
-        if rank >= self._size:  # of a larger generation before
+        """Notes that this much of a rank's output has been written. Thread-safe."""
+        if rank >= self._size:  # from an earlier, larger generation
             return
         with self._sending:
             self._granted[rank] += size
@@ -135,7 +136,7 @@ class Channel:
             self.send(rank, "more", size=due)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Ends thread and connections. Supervisors that still run take that as the end of the job."""
+        """Stops the thread and closes the connections. Supervisors that still run take that as the end of the job."""
         self._closing = True
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
@@ -144,7 +145,7 @@ class Channel:
         for connection in [*self._ranks.values(), *self._strangers]:
             connection.socket.close()
         self._listener.close()
-        if not self._thread.is_alive():  # else it waits for somebody to read its output, and ends with the process
+        if not self._thread.is_alive():  # otherwise it waits for a reader of its output, and ends with the process
             self._selector.close()
             self._wake.close()
             self._waker.close()
@@ -170,13 +171,13 @@ class Channel:
             accepted, address = self._listener.accept()
             keep_alive(accepted, self._pulse.limit_s)
         except OSError:
-            return  # it has gone again, or no descriptor is free: the next round tries again
+            return  # it is gone again, or no descriptor is free: the next round retries
         accepted.settimeout(SEND_TIMEOUT_S)
         connection = _Connection(accepted, *address)
         self._strangers.append(connection)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
         if len(self._strangers) > self._size + _STRANGERS:
-            self._refuse(self._strangers[0], "too many connections wait to identify themselves")
+            self._refuse(self._strangers[0], "too many connections are waiting to authenticate")
 
     def _read(self, connection: _Connection) -> None:
         try:
@@ -184,7 +185,7 @@ class Channel:
         except ConnectionResetError:
             data = b""
         except OSError as error:
-            self._drop(connection, f"cannot be reached any more: {error.strerror}")
+            self._drop(connection, f"can no longer be reached: {error.strerror}")
             return
         if not data:
             self._drop(connection, CLOSED)
@@ -210,7 +211,7 @@ class Channel:
         if message.kind == "alive":
             return
         if message.kind == "started":
-            self._pulse.watch(rank)  # until then the time is that of the start
+            self._pulse.watch(rank)  # until then the start timeout applies
         if message.kind == "output":
             fields = message.fields
             if fields["stream"] not in ("stdout", "stderr"):
@@ -218,11 +219,11 @@ class Channel:
             try:
                 text = fields["text"].encode(errors="surrogateescape")
             except UnicodeEncodeError:
-                raise RefusedFrameError("output that is no text and no bytes") from None
+                raise RefusedFrameError("output that is neither text nor bytes") from None
             self._write(rank, fields["stream"], Piece(text, fields["end"]))
         elif message.kind == "result":
             if self._keep is None:
-                raise RefusedFrameError("a result that nobody asked for")
+                raise RefusedFrameError("an unexpected result")
             self._keep(rank, message.fields["data"])
         else:
             self._events.put(Received(rank, message, connection.address))
@@ -230,8 +231,8 @@ class Channel:
     def _refuse(self, connection: _Connection, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            self._warn(f"refused a connection from {connection.peer}: {reason}; further ones are not reported")
-        self._drop(connection, f"sent what is refused: {reason}")
+            self._warn(f"refused a connection from {connection.peer}: {reason}; further refusals are not reported")
+        self._drop(connection, f"sent an invalid message: {reason}")
 
     def _drop(self, connection: _Connection, how: str) -> None:
         with contextlib.suppress(KeyError, ValueError):
@@ -252,4 +253,4 @@ class Channel:
     def _drop_old_strangers(self) -> None:
         limit = time.monotonic() - STRANGER_TIMEOUT_S
         for connection in [stranger for stranger in self._strangers if stranger.since < limit]:
-            self._refuse(connection, f"it did not identify itself within {STRANGER_TIMEOUT_S:g} s")
+            self._refuse(connection, f"it did not authenticate within {STRANGER_TIMEOUT_S:g} s")

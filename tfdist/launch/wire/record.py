@@ -1,7 +1,7 @@
-"""The messages between launcher and ranks: framed, authenticated, bounded JSON. Not the sockets they travel on.
+"""The messages between launcher and ranks: framed, authenticated, bounded JSON.
 
 A frame is: body length (4 bytes), HMAC-SHA256 (32), rank (4), sequence number (8), JSON body; integers are big-endian.
-The HMAC covers job, direction, rank, sequence number and body, so a frame counts once, in one job, for one rank.
+The HMAC covers job, direction, rank, sequence number and body, so a frame is valid once, in one job, for one rank.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ HEAD_BYTES = _HEAD.size
 TO_LAUNCHER = "to-launcher"
 TO_RANK = "to-rank"
 
-# kind -> the fields it must have, with their JSON types; nothing else is accepted.
+# kind -> its required fields, with their JSON types; nothing else is accepted.
 _NUMBER = (int,)
 _SECONDS = (int, float)
 _TEXT = (str,)
 _MAYBE_NUMBER = (int, type(None))
 SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "hello": {"host": _TEXT, "pid": _NUMBER},
-    # `commits` names the folder for them in this host's memory; empty for a job that is not elastic.
-    # `window`: how much output may be sent before there is `more`.
+    # `commits` names the folder for commits in this host's memory; empty for a job that is not elastic.
+    # `window`: how much output may be sent before `more` arrives.
     "run": {"command": (list,), "silence_limit": _SECONDS, "elastic": (bool,), "commits": _TEXT, "window": _NUMBER},
     "started": {"pid": _NUMBER},
     "joined": {},
@@ -38,19 +38,19 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "retired": {},
     "parted": {},
     "leave": {},
-    # A rank whose process has ended with status 0, and without a word to the others.
+    # A rank whose process has exited with status 0 without shutting tfdist down.
     "gone": {"who": _NUMBER},
     "alive": {},
     "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},
     "more": {"size": _NUMBER},
-    # The rank has ended. `finished` comes after its output, which may wait for room.
+    # The rank has exited. `finished` comes after its output, which may wait for room.
     "ended": {"failed": (bool,)},
     "finished": {"code": _MAYBE_NUMBER, "signal": _MAYBE_NUMBER, "told": (bool,), "tail": (list,)},
     "signal": {"number": _NUMBER},
-    # `forget`: nobody will go on from the commits. `backup`: "keep" the newest on a disk, "drop" what is there, or "".
+    # `forget`: nobody will continue from the commits. `backup`: "keep" saves the newest one, "drop" removes it, or "".
     "release": {"forget": (bool,), "backup": _TEXT},
     "kept": {"names": (list,), "error": _TEXT},
-    # The bytes of `tfdist.run`, in base64; `call` says how to get at them.
+    # The bytes of `tfdist.run`, in base64; `call` says how to get them.
     "call": {"size": _NUMBER, "digest": _TEXT, "machine": _TEXT, "source": _TEXT, "sink": _TEXT},
     "fetch": {"offset": _NUMBER},
     "part": {"data": _TEXT},
@@ -64,7 +64,7 @@ _FROM_RANK = frozenset(
 
 
 class RefusedFrameError(Exception):
-    """Bytes that are no message of this job: garbage, another key, a replay, too large or off the schema."""
+    """Bytes that are not a valid message of this job: garbage, another key, a replay, too large, wrong schema."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ def _check(data: Any, direction: str) -> Message:
     kind = data.pop("kind", None)
     schema = SCHEMAS.get(kind) if isinstance(kind, str) else None
     if schema is None or (kind in _FROM_RANK) != (direction == TO_LAUNCHER):
-        raise RefusedFrameError("a kind of message that is not expected here")
+        raise RefusedFrameError("an unexpected kind of message")
     if data.keys() != schema.keys():
         raise RefusedFrameError(f"the fields of {kind!r} are not {sorted(schema)}")
     for name, types in schema.items():
         value = data[name]
-        # bool is an int to isinstance, and never meant where a number is.
+        # isinstance treats bool as int, but it is never valid as a number.
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise RefusedFrameError(f"field {name!r} of {kind!r} has the wrong type")
         if isinstance(value, list) and not all(isinstance(item, str) for item in value):
@@ -109,14 +109,14 @@ class Sealer:
     def seal(self, kind: str, **fields: Any) -> bytes:
         body = json.dumps({"kind": kind, **fields}).encode("ascii")
         if len(body) > BODY_LIMIT_BYTES:
-            raise ValueError(f"a {kind!r} message of {len(body)} bytes; at most {BODY_LIMIT_BYTES} may be sent")
+            raise ValueError(f"a {kind!r} message has {len(body)} bytes; at most {BODY_LIMIT_BYTES} can be sent")
         self._sequence += 1
         digest = _digest(self._key, self._job, self._direction, self._rank, self._sequence, body)
         return _HEAD.pack(len(body), digest, self._rank, self._sequence) + body
 
 
 class Opener:
-    """Turns frames of one direction back into messages, or refuses them; remembers each rank's last number.
+    """Turns frames of one direction back into messages, or refuses them; remembers each rank's last sequence number.
 
     One instance serves all connections of a job, so a replay on a second connection is refused too.
     """
@@ -128,7 +128,7 @@ class Opener:
     def open(self, head: bytes, body: bytes) -> tuple[int, Message]:
         length, digest, rank, sequence = _HEAD.unpack(head)
         if length != len(body):
-            raise RefusedFrameError("cut short")
+            raise RefusedFrameError("truncated")
         if not hmac.compare_digest(digest, _digest(self._key, self._job, self._direction, rank, sequence, body)):
             raise RefusedFrameError("not authenticated with this job's key")
         if rank not in self._last:
@@ -144,7 +144,7 @@ class Opener:
 
 
 class FrameBuffer:
-    """Cuts a byte stream into frames; refuses an oversized one by its head, before room is made for its body."""
+    """Splits a byte stream into frames; refuses an oversized one by its head, before allocating memory for its body."""
 
     def __init__(self, limit_bytes: int = BODY_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -159,7 +159,7 @@ class FrameBuffer:
             return None
         length: int = _HEAD.unpack_from(self._bytes)[0]
         if length > self.limit_bytes:
-            raise RefusedFrameError(f"announces {length} bytes; at most {self.limit_bytes} are read")
+            raise RefusedFrameError(f"announces {length} bytes; at most {self.limit_bytes} are accepted")
         end = HEAD_BYTES + length
         if len(self._bytes) < end:
             return None

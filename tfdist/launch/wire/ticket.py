@@ -1,4 +1,4 @@
-"""What a rank's supervisor needs to report to the launcher: job, key and address. Not the user's configuration."""
+"""What a rank's supervisor needs to contact the launcher: job, key and address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAUNCHED_VARIABLE = "TFDIST_LAUNCHED"
 
 @dataclass(frozen=True)
 class Ticket:
-    """Travels from launcher to supervisors in the environment, never on a command line."""
+    """Passed from launcher to supervisors in the environment, never on a command line."""
 
     job: str
     key: bytes = field(repr=False)
@@ -38,13 +38,13 @@ class Ticket:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Ticket:
-        """Raises ConfigError where the variables are missing or cut; the message never shows the key."""
+        """Reads the variables. Raises ConfigError if some are missing or invalid; the message never shows the key."""
         try:
             host, _, port = environment[ADDRESS_VARIABLE].rpartition(":")
             return cls(environment[JOB_VARIABLE], bytes.fromhex(environment[KEY_VARIABLE]), host, int(port))
         except (KeyError, ValueError):
             names = ", ".join((JOB_VARIABLE, KEY_VARIABLE, ADDRESS_VARIABLE))
             raise ConfigError(
-                f"{names} are not all set as tfdistrun sets them on host {os.uname().nodename}. "
-                "A rank's supervisor is started by tfdistrun only."
+                f"{names} are missing or invalid on host {os.uname().nodename}; expected them as tfdistrun sets them. "
+                "Only tfdistrun can start a rank's supervisor."
             ) from None

@@ -1,1 +1,1 @@
-"""Servers that listen, what they answer, and the addresses they listen at."""
+"""An HTTP server, the Prometheus format, and the addresses of this machine."""

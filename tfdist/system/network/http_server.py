@@ -1,4 +1,4 @@
-"""A small HTTP server that a stranger cannot occupy: bounded connections, time, and heads. It knows no answers."""
+"""A small HTTP server that a client cannot exhaust: connections, time and header sizes are bounded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CONNECTIONS = 32
 
 
 class BoundedServer(http.server.ThreadingHTTPServer):
-    """Answers on a socket that listens already, in threads of its own, from `start` to `stop`.
+    """Serves requests on a listening socket, in its own threads, from `start` to `stop`.
 
     Args:
         listener: The socket; taken over.
-        handler: Answers one request each.
-        name: The host name under which this server is asked, where it is for this machine alone; a page in a browser
-            here could else have its own name point to us. Empty: any name.
-        tick: Called ten times a second, by the thread that accepts; it must be quick.
+        handler: Handles one request per instance.
+        name: The only host name accepted in requests, if the server is for this machine only; otherwise a web page
+            could make its own name resolve to us (DNS rebinding). Empty: any name.
+        tick: Called ten times a second by the accepting thread; it must be fast.
     """
 
     daemon_threads = True
@@ -45,13 +45,13 @@ class BoundedServer(http.server.ThreadingHTTPServer):
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
 
     def start(self, thread_name: str) -> None:
-        """Begins to answer."""
+        """Starts serving."""
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name=thread_name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Closes the port; requests in flight may still be answered."""
-        if self._thread.is_alive():  # not in a copy of the process, where nobody would hear of it
+        """Closes the port; requests in progress may still be answered."""
+        if self._thread.is_alive():  # not in a forked process, where the thread does not exist
             self.shutdown()
         self._thread.join(_REQUEST_SECONDS)
         self.server_close()
@@ -62,11 +62,11 @@ class BoundedServer(http.server.ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)  # whoever holds all connections waits for its own end
+            self.shutdown_request(request)  # a client that occupies all connections only blocks itself
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # there is no room for another thread
+        except RuntimeError:  # no resources for another thread
             self._free.release()
             raise
 
@@ -76,18 +76,18 @@ class BoundedServer(http.server.ThreadingHTTPServer):
         try:
             cut.start()
             super().process_request_thread(request, client_address)
-        except RuntimeError:  # as above, and without its end nothing may begin
+        except RuntimeError:  # as above; without a deadline no request may start
             self.shutdown_request(request)
         finally:
             cut.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _LOG.debug("a request of %s broke off", client_address, exc_info=True)
+        _LOG.debug("a request from %s was aborted", client_address, exc_info=True)
 
 
 def _is_ours(asked: str, own: str) -> bool:
-    """Whether a `Host` is our name, or an address, which no name server can give away."""
+    """Whether a `Host` header is our name, or an IP address, which DNS cannot forge."""
     host = asked.rpartition(":")[0] if asked.rpartition(":")[2].isdecimal() else asked
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host.strip("[]"))
@@ -96,13 +96,13 @@ def _is_ours(asked: str, own: str) -> bool:
 
 
 def _cut(request: socket.socket) -> None:
-    """The end of a request that takes too long, by whatever slowness."""
+    """Ends a request that takes too long, for whatever reason."""
     with contextlib.suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 
 class LimitedReader:
-    """A request's head of bounded size; `http.server` alone would take megabytes."""
+    """Bounds the size of a request's header; `http.server` alone would accept megabytes."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._left = file, LARGEST_HEAD_BYTES
@@ -137,14 +137,14 @@ class BoundedHandler(http.server.BaseHTTPRequestHandler):
         own, asked = self.server.name, self.headers.get("Host", "")
         if not own or not asked or _is_ours(asked, own):
             return True
-        self.answer(421, f"this server is for this machine alone; ask for it as {own}, not by another name\n")
+        self.answer(421, f"this server is for this machine only; use the host name {own}\n")
         return False
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name the library calls it by)
         _LOG.debug("HTTP: " + format, *args)
 
     def read_body(self, largest: int) -> bytes | None:
-        """The body of a request; None if it has another size, and then the answer is given."""
+        """The body of a request; None, after sending an error, if its size is invalid."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or not 0 < int(length) <= largest:
             self.answer(413, f"expected a body of 1 to {largest} bytes, with its Content-Length\n")
@@ -152,7 +152,7 @@ class BoundedHandler(http.server.BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
     def answer(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
-        """Sends a whole answer."""
+        """Sends a complete response."""
         data = text.encode()
         self.send_response(code)
         self.send_header("Content-Type", kind)

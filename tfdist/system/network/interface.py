@@ -1,4 +1,4 @@
-"""The IPv4 addresses of this machine, by network interface. Linux only, as all of tfdist."""
+"""The IPv4 addresses of this machine, by network interface. Linux only, like all of tfdist."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 import struct
 
 _SIOCGIFADDR = 0x8915
-_REQUEST = struct.Struct("15s17x8x")  # struct ifreq: a name that ends with 0, room for the answer
+_REQUEST = struct.Struct("15s17x8x")  # struct ifreq: a name that ends with 0, space for the result
 _ADDRESS = slice(20, 24)
 
 
 def address(name: str) -> str | None:
-    """The address of a network interface; None if it is not there, or has none."""
+    """The address of a network interface; None if it does not exist or has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe, _SIOCGIFADDR, _REQUEST.pack(name.encode()))
@@ -22,6 +22,6 @@ def address(name: str) -> str | None:
 
 
 def addresses() -> dict[str, str]:
-    """The address of each interface that has one, the loopback device's among them."""
+    """The address of each interface that has one, including loopback."""
     found = {name: address(name) for _, name in socket.if_nameindex()}
     return {name: at for name, at in sorted(found.items()) if at is not None}

@@ -1,4 +1,4 @@
-"""Numbers as text for Prometheus. Pure: it measures nothing and knows no socket."""
+"""Formats numbers as text for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class Family:
-    """The samples of one name.
+    """The samples of one metric.
 
     Attributes:
-        prefix: Whose it is, such as "tfdist_".
-        name: In small letters, digits and "_"; one that ends in "_total" is a counter, any other a gauge.
-        meaning: A line for people; empty: none.
+        prefix: Prefix of the name, such as "tfdist_".
+        name: In lowercase letters, digits and "_"; one that ends in "_total" is a counter, any other a gauge.
+        meaning: The help line; empty: none.
         samples: Labels and value of each.
     """
 
@@ -27,13 +27,15 @@ class Family:
     samples: tuple[tuple[Mapping[str, str], float], ...]
 
     def lines(self) -> list[str]:
-        """As they stand in the text.
+        """The lines of the text.
 
         Raises:
             ValueError: If Prometheus would refuse the name.
         """
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"a metric is named in small letters, digits and _; received {self.name!r}")
+            raise ValueError(
+                f"the name of a metric must consist of lowercase letters, digits and _; received {self.name!r}"
+            )
         told = [f"# HELP {self.prefix}{self.name} {self.meaning}"] if self.meaning else []
         kind = "counter" if self.name.endswith("_total") else "gauge"
         return [*told, f"# TYPE {self.prefix}{self.name} {kind}", *(self._sample(*sample) for sample in self.samples)]

@@ -1,1 +1,1 @@
-"""What a person sees and types: streams, lines, tables, command lines. Nothing here knows a job."""
+"""Terminal input and output: streams, lines, tables, command lines."""

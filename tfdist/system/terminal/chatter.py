@@ -1,4 +1,4 @@
-"""The lines that TensorFlow's C++ writes at its start in every process alike, whatever its own variables say. Pure."""
+"""Recognises the lines that TensorFlow's C++ prints at startup in every process, whatever its variables say."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _CHATTER = re.compile(
 
 
 def is_chatter(line: bytes) -> bool:
-    """Whether a line says nothing about this run."""
+    """Whether a line is such a message, and says nothing about this run."""
     return _CHATTER.match(line) is not None

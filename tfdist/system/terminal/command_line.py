@@ -1,4 +1,4 @@
-"""What commands read from their command lines. It knows no option."""
+"""Command-line parsing for all commands."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 
 from tfdist.errors import ConfigError
 
-# What an error has behind it: how the command is called.
+# Separates an error from the usage that follows it.
 USAGE_MARK = "\nusage: "
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse would end the process, takes no abbreviations, and shows texts as they are.
+    """Raises ConfigError instead of exiting, accepts no abbreviations, and prints texts unwrapped.
 
-    An option that is added later must not change what a shorter word means.
+    Without abbreviations, adding an option cannot change the meaning of a shorter one.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def amount(unit: str) -> Callable[[str], float]:
-    """Parser of a finite number of more than 0; `unit` names it in the error."""
+    """A parser of a finite number greater than 0; `unit` is for the error."""
 
     def parse_amount(text: str) -> float:
         try:
@@ -44,7 +44,7 @@ def amount(unit: str) -> Callable[[str], float]:
 
 
 def whole(kind: str, least: int, most: int | None = None) -> Callable[[str], int]:
-    """Parser of a whole number in these bounds; `kind` says in the error what it is, as in "a port"."""
+    """A parser of a whole number in these bounds; `kind` is for the error, as in "a port"."""
     expected = f"{least} or more" if most is None else f"{least} to {most}"
 
     def parse_whole(text: str) -> int:

@@ -1,6 +1,6 @@
-"""Standard streams that whoever started us has closed, as `>&-` and some daemons do: they lead to /dev/null.
+"""Opens /dev/null for standard streams that our parent closed, as `>&-` and some daemons do.
 
-Else the next socket or pipe gets the number 0, 1 or 2, and what is meant for a stream is written into it.
+Otherwise the next socket or pipe would get the number 0, 1 or 2, and receive what is printed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ _STANDARD = (0, 1, 2)
 
 
 def fill_closed() -> None:
-    """Opens /dev/null for each standard descriptor that is closed; to be called before anything else is opened."""
+    """Opens /dev/null for each closed standard descriptor; call it before opening anything else."""
     for descriptor in _STANDARD:
         try:
             os.fstat(descriptor)
         except OSError:
-            # The lowest free number: those below are open by now.
+            # The lowest free number: those below are already open.
             opened = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(opened, True)
 
 
 def open_streams() -> None:
-    """The same for a program: `print` also finds its streams, which Python leaves out where they are closed."""
+    """The same for a whole program: also sets `sys.stdout` and the like, which are None if closed at startup."""
     fill_closed()
     if sys.stdin is None:
         sys.stdin = os.fdopen(0, closefd=False)

@@ -1,6 +1,6 @@
-"""How a rank's output is cut into lines and written with a prefix. Not where it comes from or goes: no file, no clock.
+"""Splits a rank's output into lines and adds prefixes. It reads no file and no clock.
 
-Ranks write at the same time, so only whole lines may be merged. Two things are no lines and still must be seen soon:
+Ranks write at the same time, so only whole lines may be merged. Two things are not whole lines but must be shown soon:
 a prompt without a newline, and a progress bar that rewrites its line after a carriage return.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 IDLE_S = 0.2
-# Where output so far fills buffers to the last byte (C: 4096, Python: 8192), the rest of a line is in the next one: the
-# program computes, or the machine is busy.
+# If the output so far exactly fills buffers (C: 4096, Python: 8192), the rest of the line is in the next one, which is
+# delayed because the program computes, or the machine is busy.
 BUFFER_BYTES = 4096
 BUFFER_IDLE_S = 5.0
 PROGRESS_S = 1.0
@@ -28,12 +28,12 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """What it counts in the window of its rank; nothing is for free."""
+        """How much of its rank's window it uses; never 0."""
         return len(self.text) + 1
 
 
 class LineSplitter:
-    """Cuts one stream of one rank into pieces. The caller gives the time; `due` says when to call `flush`."""
+    """Splits one stream of one rank into pieces. The caller passes the time; `due` says when to call `flush`."""
 
     def __init__(self) -> None:
         self._open = b""
@@ -50,7 +50,7 @@ class LineSplitter:
         if newline:
             lines = [_newest_state(line) for line in (self._open + whole).split(b"\n")]
             if self._shown and not lines[0]:
-                # This newline only ends a progress bar that is out already as a line of its own.
+                # This newline only ends a progress bar that was already written as a line of its own.
                 del lines[0]
             if lines:
                 pieces.append(Piece(b"\n".join(lines), LINE))
@@ -59,7 +59,7 @@ class LineSplitter:
             self._open += rest
             self._since = now
             if b"\r" in self._open:
-                # Of a bar that is redrawn a hundred times a second only the newest state is worth a line.
+                # If a bar is redrawn a hundred times a second, only the newest state deserves a line.
                 self._progress = True
                 ended = self._open.endswith(b"\r")
                 self._open = _newest_state(self._open) + (b"\r" if ended else b"")
@@ -68,11 +68,11 @@ class LineSplitter:
         return pieces
 
     def resume(self, now: float) -> None:
-        """Reading went on after it was held up: until now it was not the rank that paused."""
+        """Reading resumed after we had paused it: until now the delay was ours, not the rank's."""
         self._since = now
 
     def due(self) -> float | None:
-        """The time at which an unfinished line is to be shown; None if there is none."""
+        """When to show an unfinished line; None if there is none."""
         if not self._open:
             return None
         if self._progress:
@@ -80,7 +80,7 @@ class LineSplitter:
         return self._since + (IDLE_S if self._bytes % BUFFER_BYTES else BUFFER_IDLE_S)
 
     def flush(self, now: float) -> list[Piece]:
-        """What is unfinished, as it is."""
+        """The unfinished line, as it is."""
         if not self._open:
             return []
         text = self._open.rstrip(b"\r")
@@ -91,22 +91,22 @@ class LineSplitter:
 
 
 def _newest_state(line: bytes) -> bytes:
-    """What a terminal would show of a line with carriage returns, taking each state to be drawn in full."""
+    """What a terminal would show for a line with carriage returns, assuming each state is drawn in full."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 class PrefixWriter:
-    """Renders pieces of all ranks for one output: each line begins with its rank, none is broken by another rank."""
+    """Renders pieces of all ranks for one output: each line starts with its rank, and no rank splits another's."""
 
     def __init__(self) -> None:
         self._open: tuple[int, str] | None = None
 
     def render(self, source: tuple[int, str], piece: Piece, stamp: str = "") -> bytes:
-        """The bytes to write for a piece of `source` (rank, stream); `stamp` precedes the rank."""
+        """The bytes to write for a piece of `source` (rank, stream); `stamp` goes before the rank."""
         prefix = f"{stamp}[{source[0]}] ".encode()
         lines = piece.text.split(b"\n") if piece.end == LINE else [piece.text]
         if self._open == source and piece.end != PROGRESS:
-            # The rest of a line whose beginning is out already.
+            # The rest of a line whose beginning was already written.
             out = lines.pop(0) + (b"\n" if lines else b"")
         else:
             out = self.close()
@@ -115,6 +115,6 @@ class PrefixWriter:
         return out if self._open else out + b"\n"
 
     def close(self) -> bytes:
-        """What ends the last line, before somebody else writes."""
+        """The bytes that end the last line, before something else is written."""
         was_open, self._open = self._open, None
         return b"\n" if was_open is not None else b""

@@ -1,7 +1,7 @@
-"""One output of the launcher, whose reader may be slow or stand still: writing to it never holds up the caller.
+"""One output of the launcher, whose reader may be slow or stopped: writing to it never blocks the caller.
 
-What cannot be written at once is kept, and written by a thread. How much is kept is bounded by those who hand it over:
-`on_done` says when a part has left. Once the job ends (`hurry`), what the reader does not take is dropped.
+What cannot be written at once is queued, and written by a thread. The callers bound the size of the queue: `on_done`
+reports when a part has been written. Once the job ends (`hurry`), what the reader does not read is dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP_S = 0.1
 
 @dataclass
 class _Part:
-    """`size` is what its owner counts of it; the launcher's own words have no owner."""
+    """`size` is reported to its owner; the launcher's own messages have no owner."""
 
     data: bytes
     owner: int | None
@@ -32,12 +32,12 @@ class _Part:
 
 
 class Outlet:
-    """Safe to use from several threads.
+    """Thread-safe.
 
     Args:
-        descriptor: Where everything goes, in order.
-        on_done: Takes (owner, size) of what has been written or dropped; from any thread.
-        on_gone: Called once, from any thread, when nobody can read any more; from then on everything is dropped.
+        descriptor: Where everything is written, in order.
+        on_done: Called with (owner, size) of what was written or dropped; from any thread.
+        on_gone: Called once, from any thread, when the reader is gone; from then on everything is dropped.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Outlet:
         self._patience_s: float | None = None
         self._moved_at, self._unread = 0.0, -1
         self._gone = self._drops = False
-        # Of what was dropped because nobody read it, though somebody could.
+        # Bytes that were dropped because the reader existed but did not read them.
         self.dropped_bytes = 0
 
     def put(self, data: bytes, owner: int | None = None, size: int = 0) -> None:
-        """Writes `data`, now or later; then `on_done` is told its `size`."""
+        """Writes `data`, now or later; then calls `on_done` with its `size`."""
         with self._changed:
             part = _Part(data, owner, size)
             if self._drops:
@@ -72,22 +72,22 @@ class Outlet:
         self._done(part)
 
     def hurry(self, patience_s: float) -> None:
-        """From now on what the reader leaves untouched for that time is dropped, and so is all that follows."""
+        """From now on, drops what the reader has not read within this time, and everything after it."""
         with self._changed:
             if self._patience_s is None:
                 self._moved_at = time.monotonic()
             self._patience_s = patience_s
 
     def calm(self) -> None:
-        """Undoes `hurry`: the job goes on."""
+        """Undoes `hurry`: the job continues."""
         with self._changed:
             self._patience_s, self._drops = None, False
 
     def finish(self) -> None:
-        """After `hurry`: waits until all is written or dropped. The last call."""
+        """After `hurry`: waits until everything is written or dropped. The last call."""
         with self._changed:
             assert self._patience_s is not None
-            # The thread itself drops what is not taken, unless the kernel holds it in a write.
+            # The thread itself drops what is not read, unless the kernel blocks it in a write.
             while self._waiting and time.monotonic() - self._moved_at < self._patience_s + 10 * _STEP_S:
                 self._changed.wait(_STEP_S)
         if self._own:
@@ -120,7 +120,7 @@ class Outlet:
                 self._done(each)
 
     def _advance(self, part: _Part) -> bool:
-        """Writes what is taken now; whether that was anything."""
+        """Writes as much as possible now; returns whether that was anything."""
         if not part.data:
             return False
         if self._gone:
@@ -131,7 +131,7 @@ class Outlet:
         except BlockingIOError:
             return False
         except OSError:
-            # The reader has gone, as in `tfdistrun ... | head`: training goes on without that stream.
+            # The reader is gone, as in `tfdistrun ... | head`: training continues without that stream.
             self._gone, part.data = True, b""
             self._on_gone()
             return True
@@ -143,7 +143,7 @@ class Outlet:
             return os.write(self._descriptor, data)
         if not select.select([], [self._descriptor], [], 0)[1]:
             raise BlockingIOError
-        # A pipe that can be written takes that much without making the writer wait.
+        # A pipe that is ready accepts this much without blocking the writer.
         return os.write(self._descriptor, data[: select.PIPE_BUF])
 
     def _wait_for_reader(self) -> None:
@@ -161,10 +161,10 @@ class Outlet:
 
 
 def _without_blocking(descriptor: int) -> tuple[int, bool]:
-    """The same pipe or terminal opened again, since a mode of the descriptor itself is that of others, too.
+    """Opens the same pipe or terminal again, because changing the mode of the descriptor would affect other processes.
 
     Returns:
-        A descriptor, and whether it is ours. Files never block, and of another user's nothing can be opened again.
+        A descriptor, and whether it is ours. Files never block, and those of another user cannot be opened again.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or os.isatty(descriptor):
@@ -175,7 +175,7 @@ def _without_blocking(descriptor: int) -> tuple[int, bool]:
 
 
 def _unread(descriptor: int) -> int:
-    """What waits in a pipe: it can only be written again when a whole page of it has been read. -1 if unknown."""
+    """The unread bytes in a pipe, which can be written again only when a whole page has been read. -1 if unknown."""
     count = bytearray(4)
     try:
         fcntl.ioctl(descriptor, termios.FIONREAD, count)

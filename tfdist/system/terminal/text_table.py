@@ -1,4 +1,4 @@
-"""Rows as text whose columns begin at the same place."""
+"""Formats rows as text with aligned columns."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """A line for each row, its cells two blanks apart, with no blanks at its end.
+    """One line per row, cells separated by two spaces, without trailing spaces.
 
     Args:
-        rows: Cells of one line each, equally many in each row.
-        indent: What each line begins with.
+        rows: Single-line cells, the same number in each row.
+        indent: What each line starts with.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (zip(cells, widths, strict=True) for cells in rows)

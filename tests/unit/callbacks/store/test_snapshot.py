@@ -78,7 +78,7 @@ def test_flipped_bits_of_the_header_and_a_sample_of_the_rest(damaged):
     header = data.index(b"\n") + 1
     for place in [*range(header), *range(header, len(data), 7)]:
         for bit in range(8):
-            reason = "checksum does not fit" if place >= header else ""
+            reason = "checksum does not match" if place >= header else ""
             check(lambda whole, at=place, which=bit: flipped(whole, at, which), reason)
 
 

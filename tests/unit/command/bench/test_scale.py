@@ -115,7 +115,7 @@ def test_places(gpus: int, place: tuple[int, int]) -> None:
 
 
 def test_hosts_that_are_not_full_are_refused() -> None:
-    with pytest.raises(ConfigError, match="6 GPUs do not fill hosts of 4; give a multiple of 4"):
+    with pytest.raises(ConfigError, match="6 GPUs do not fill hosts of 4; use a multiple of 4"):
         SLOW.place(6)
 
 
@@ -253,29 +253,29 @@ def test_a_step_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        (Cluster, {"hosts": None}, "a.json lacks the field hosts"),
-        (Cluster, {"hosts": 0}, "a.json: hosts is 0; expected a whole number of 1 or more"),
+        (Cluster, {"hosts": None}, "a.json: missing field hosts"),
+        (Cluster, {"hosts": 0}, "a.json: hosts is 0; expected a whole number, 1 or more"),
         (Cluster, {"hosts": 1.5}, "hosts is 1.5"),
         (Cluster, {"gpus_per_host": True}, "gpus_per_host is True"),
         (Cluster, {"name": 3}, "name is 3; expected a text"),
-        (Cluster, {"intra_bandwidth_gb_s": 0}, "intra_bandwidth_gb_s is 0; expected a number of more than 0"),
-        (Cluster, {"inter_bandwidth_gb_s": "3"}, "inter_bandwidth_gb_s is '3'; expected a number of more than 0"),
+        (Cluster, {"intra_bandwidth_gb_s": 0}, "intra_bandwidth_gb_s is 0; expected a number greater than 0"),
+        (Cluster, {"inter_bandwidth_gb_s": "3"}, "inter_bandwidth_gb_s is '3'; expected a number greater than 0"),
         (Cluster, {"inter_bandwidth_gb_s": INFINITE}, "inter_bandwidth_gb_s is inf"),
         (Cluster, {"memory_bandwidth_gb_s": float("nan")}, "memory_bandwidth_gb_s is nan"),
-        (Cluster, {"intra_latency_us": -1}, "intra_latency_us is -1; expected a number of 0 or more"),
+        (Cluster, {"intra_latency_us": -1}, "intra_latency_us is -1; expected a number, 0 or more"),
         (Cluster, {"inter_latency_us": False}, "inter_latency_us is False"),
-        (Cluster, {"sources": {"hosts": 3}}, "sources is {'hosts': 3}; expected an object of texts"),
-        (Cluster, {"gpu_per_host": 4}, "fields that are not known: gpu_per_host"),
-        (Step, {"layers": None}, "lacks the field layers"),
+        (Cluster, {"sources": {"hosts": 3}}, "sources is {'hosts': 3}; expected an object of strings"),
+        (Cluster, {"gpu_per_host": 4}, "unknown fields: gpu_per_host"),
+        (Step, {"layers": None}, "missing field layers"),
         (Step, {"layers": [3]}, "layers is [3]; expected a list of objects"),
-        (Step, {"layers": [{"name": "a", "backward_ms": 1}]}, "a.json: layers[0] lacks the field gradient_bytes"),
+        (Step, {"layers": [{"name": "a", "backward_ms": 1}]}, "a.json: layers[0]: missing field gradient_bytes"),
         (
             Step,
             {"layers": [{"name": "a", "backward_ms": 1, "gradient_bytes": [-4]}]},
-            "layers[0]: gradient_bytes is [-4]; expected a list of whole numbers of 0 or more",
+            "layers[0]: gradient_bytes is [-4]; expected a list of whole numbers, 0 or more",
         ),
         (Step, {"published": [{"gpus": 2, "efficiency": 0, "source": ""}]}, "published[0]: efficiency is 0"),
-        (Step, {"published": [{"gpus": 2, "efficiency": 1, "source": "", "y": 1}]}, "published[0] has fields"),
+        (Step, {"published": [{"gpus": 2, "efficiency": 1, "source": "", "y": 1}]}, "published[0]: unknown fields"),
         (Step, {"dtype": "float8"}, "dtype is 'float8'; expected one of float16"),
         (Step, {"relative_deviation": -0.1}, "relative_deviation is -0.1"),
         (Step, {"forward_ms": 0, "layers": []}, "a step of 0 ms has no throughput"),
@@ -288,7 +288,7 @@ def test_wrong_fields(tmp_path: Path, kind: Any, fields: dict[str, Any], message
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "is not JSON"), ("[]", "holds a list; expected an object"), (None, "cannot be read: No such file")],
+    [("{", "is not JSON"), ("[]", "contains a list; expected an object"), (None, "cannot be read: No such file")],
 )
 def test_files_that_hold_no_object(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:

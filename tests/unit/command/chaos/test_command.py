@@ -9,12 +9,12 @@ from tfdist.errors import ConfigError
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("-- true", "no fault is named; give --kill-rank-every 30s"),
-        ("--kill-rank-every 1s", "no job; write it behind --"),
-        ("--kill-rank-every 1s --", "no job; write it behind --"),
+        ("-- true", "no fault given; try --kill-rank-every 30s"),
+        ("--kill-rank-every 1s", "no job given; write it after --"),
+        ("--kill-rank-every 1s --", "no job given; write it after --"),
         ("--kill-rank-every soon -- true", "'soon' is not a time"),
         ("--kill-rank-every 1s --most 0 -- true", "'0' is not a number of faults; expected 1 or more"),
-        ("--kill-every 1s -- true", "unrecognized arguments|no fault is named"),
+        ("--kill-every 1s -- true", "unrecognized arguments|no fault given"),
         ("--kill-rank-every 1s -- /nowhere/program", "/nowhere/program cannot be run: No such file"),
     ],
 )

@@ -15,7 +15,7 @@ def test_seconds(text, value):
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-1", "1d", "s", "1 s", "1e3", "nan", "١s"])
 def test_no_time(text):
-    with pytest.raises(ConfigError, match="is not a time; expected more than 0, as in 500ms"):
+    with pytest.raises(ConfigError, match="is not a time; expected more than 0, such as 500ms"):
         seconds(text)
 
 

@@ -58,7 +58,7 @@ def test_a_driver_that_counts_none_is_not_called_missing(report: dict[str, Any],
 def test_an_image_for_gpus_is_looked_at_where_there_is_none(report: dict[str, Any], bare: Host) -> None:
     looked_at = report | {"driver": NO_DRIVER["driver"], "gpus": [], "kernels": []}
     gpu, *libraries = accelerator.findings(looked_at, CUDA, bare, None)
-    assert (gpu.state, gpu.text) == (NOTE, "no GPU, and no driver that starts: collectives run on the CPU")
+    assert (gpu.state, gpu.text) == (NOTE, "no GPU, and no working driver: collectives run on the CPU")
     assert "docker run --gpus all" in gpu.remedy
     assert [(one.name, one.text, one.state) for one in libraries] == [
         ("NCCL", "2.28.0 (/site/libnccl.so.2)", OK),
@@ -81,7 +81,7 @@ def test_a_gpu_without_a_driver_is_worth_a_note(bare: Host) -> None:
 def test_a_driver_that_does_not_start_is_broken(server: Host) -> None:
     report = NO_DRIVER | {"driver": {"error": "the NVIDIA driver does not start: unknown error."}}
     one, *_ = accelerator.findings(report, CUDA, server, None)
-    assert one.state == BROKEN and "unknown error. There are: nvidia0, nvidia1" in one.text
+    assert one.state == BROKEN and "unknown error. Device files: nvidia0, nvidia1" in one.text
 
 
 @pytest.mark.parametrize("shown", ["", "-1"])

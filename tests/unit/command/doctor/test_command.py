@@ -51,7 +51,7 @@ def test_what_works(machine: dict[str, Any], capsys: Any) -> None:
         "NVLink between all GPUs",
         "mlx5_0",
         "kernel cache",
-        "what was found works",
+        "everything found works",
     ):
         assert text in shown
 
@@ -85,7 +85,7 @@ def test_what_nccl_lacks_matters_to_tensorflow_with_cuda_only(
 def test_two_ranks_that_cannot_sum_are_broken(
     machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(child, "two_ranks", lambda gpus: "a job of two ranks ended with exit status 1")
+    monkeypatch.setattr(child, "two_ranks", lambda gpus: "a job with two ranks ended with exit status 1")
     assert command.main([]) == 1
     assert capsys.readouterr().out.endswith("broken: two ranks\n")
 

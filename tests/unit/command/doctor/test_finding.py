@@ -31,7 +31,7 @@ def test_text() -> None:
 
 
 def test_text_where_all_is_well() -> None:
-    assert as_text(FINDINGS[:1]).splitlines()[-1] == "what was found works"
+    assert as_text(FINDINGS[:1]).splitlines()[-1] == "everything found works"
     assert as_text([Finding("GPU", "a", "")]).splitlines()[1] == "  ok      a"
 
 

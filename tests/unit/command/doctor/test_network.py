@@ -72,7 +72,7 @@ def test_fabric_that_cannot_be_used(server: Host) -> None:
     one = found(down, name)
     assert one.state == NOTE and "RoCE, not active" in one.text
     one = found(server, name, NCCL_IB_DISABLE="1")
-    assert one.state == NOTE and "off by NCCL_IB_DISABLE" in one.text
+    assert one.state == NOTE and "disabled by NCCL_IB_DISABLE" in one.text
     assert found(server, name, NCCL_IB_DISABLE="0").state == OK
 
 

@@ -33,12 +33,12 @@ def test_a_library_that_does_not_fit_is_broken(probe: dict[str, Any]) -> None:
 def test_two_ranks() -> None:
     report = {"ranks": 2, "bytes": 1 << 20, "seconds": 0.00025, "device": "CPU:0", "said": "other\n"}
     one = software.two_ranks(report)
-    assert (one.state, one.text) == (OK, "an allreduce of 1 MiB on CPU:0 took 0.25 ms, and its sums are right")
+    assert (one.state, one.text) == (OK, "an allreduce of 1 MiB on CPU:0 took 0.25 ms with correct sums")
     said = "other\n[0] tfdist: collectives go through MPI instead of shared memory, which is slower: no /dev/shm"
     slow = software.two_ranks(report | {"said": said})
     assert slow.state == NOTE and slow.text.endswith("which is slower: no /dev/shm") and slow.remedy
 
 
 def test_two_ranks_that_fail() -> None:
-    one = software.two_ranks("a job of two ranks ended with exit status 1:\nno such host")
+    one = software.two_ranks("a job with two ranks ended with exit status 1:\nno such host")
     assert one.state == BROKEN and one.text.endswith("no such host") and "tfdistrun -np 2 --verbose" in one.remedy

@@ -50,7 +50,7 @@ def test_build_arguments(wish: dict[str, str], arguments: dict[str, str]) -> Non
             "--cuda is '12.9', which is not what TensorFlow 2.18 brings; expected 12.5.",
         ),
         ({"target": "cuda", "cuda": "13.0"}, "TensorFlow 2.21 brings; expected 12.9, 12.8 or 12.6."),
-        ({"cuda": "12.9"}, "--cuda is '12.9', which is not for --target cpu; expected none: leave it out."),
+        ({"cuda": "12.9"}, "--cuda is '12.9', which is not for --target cpu; expected none: omit it."),
         ({"target": "dev", "cuda": "12.9"}, "which is not for --target dev"),
         ({"tensorflow": "2.15"}, "--tensorflow is '2.15', which is not in the table; expected 2.21, 2.20, 2.19"),
         ({"tensorflow": "2.19.0"}, "--tensorflow is '2.19.0'"),

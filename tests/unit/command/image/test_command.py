@@ -124,9 +124,9 @@ def test_saved_under_its_first_name_and_pushed_under_each(run: Run, docker: Any,
 @pytest.mark.parametrize(
     ("fails", "advice"),
     [
-        ("buildx", "docs/containers.md says what most failures need."),
-        ("save", f"The engine keeps {NAME}."),
-        (NAME, f"See that docker login was done, and try again: docker push {NAME}"),
+        ("buildx", "docs/containers.md explains how to fix most failures."),
+        ("save", f"The image {NAME} is still in the Docker engine."),
+        (NAME, f"Check that you have run docker login, then retry: docker push {NAME}"),
     ],
 )
 def test_what_fails_is_the_end(run: Run, docker: Any, tmp_path: Path, fails: str, advice: str) -> None:
@@ -136,9 +136,7 @@ def test_what_fails_is_the_end(run: Run, docker: Any, tmp_path: Path, fails: str
     assert (status, out) == (1, "")
     last = docker.calls[-1]["words"]
     assert fails in last
-    assert err.endswith(
-        f"tfdist image: docker {last[0]} failed with exit status 9; its own words are above. {advice}\n"
-    )
+    assert err.endswith(f"tfdist image: docker {last[0]} failed with exit status 9; see its output above. {advice}\n")
 
 
 def test_the_table_of_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -152,7 +150,7 @@ def test_the_table_of_versions(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     ("words", "reason"),
     [
         (["--tensorflow", "2.19", "--python", "3.13"], "has no build of TensorFlow 2.19"),
-        (["--source", "/"], "--source is '/', which is no checkout of tfdist"),
+        (["--source", "/"], "--source is '/', which is not a checkout of tfdist"),
         (["--push"], "--push needs a --tag"),
     ],
 )
@@ -169,7 +167,7 @@ def test_no_docker_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     status, _, err = run()
     assert status == 1
-    assert err.startswith("tfdist image: there is no docker command on PATH")
+    assert err.startswith("tfdist image: no docker command on PATH")
     assert "apt-get install docker.io docker-cli docker-buildx" in err
 
 
@@ -191,7 +189,7 @@ def test_a_build_that_does_not_end_is_ended(run: Run, docker: Any, monkeypatch: 
     docker.will_wait()
     monkeypatch.setattr(build, "_LIMIT_S", 2.0)
     status, _, err = run()
-    assert (status, "docker buildx was ended: it took more than 2 s" in err) == (1, True)
+    assert (status, "docker buildx was terminated: it took longer than 2 s" in err) == (1, True)
     assert gone(docker.calls[0]["pids"])
 
 

@@ -22,13 +22,16 @@ def told(name: str = "tfdist:0.1.0-cpu") -> str:
 @pytest.mark.usefixtures("engine")
 def test_an_image_that_the_engine_does_not_have() -> None:
     assert "No such image: other:1" in told("other:1")
-    assert "set DOCKER_HOST to the one of the docker command" in told("other:1")
+    assert "set DOCKER_HOST to the engine of the docker command" in told("other:1")
 
 
 @pytest.mark.parametrize("kind", [{"Arch": "arm64"}, {"Os": "windows"}])
 def test_an_engine_of_another_kind(engine: Any, monkeypatch: pytest.MonkeyPatch, kind: dict[str, str]) -> None:
     engine.version |= kind
-    assert f"builds for {engine.version['Os']}/{engine.version['Arch']}, and the packages are for linux/amd64" in told()
+    assert (
+        f"builds for {engine.version['Os']}/{engine.version['Arch']}, but the packages exist only for linux/amd64"
+        in told()
+    )
     monkeypatch.setenv("DOCKER_DEFAULT_PLATFORM", "linux/amd64")
     with subject.connected() as size_of:  # it emulates
         assert size_of("tfdist:0.1.0-cpu") == 1777 << 20
@@ -43,4 +46,4 @@ def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docker", None)
-    assert "the Docker SDK for Python is not there" in told() and "pip install 'docker>=7.2'" in told()
+    assert "the Docker SDK for Python is not installed" in told() and "pip install 'docker>=7.2'" in told()

@@ -15,9 +15,9 @@ from tfdist.errors import ConfigError
     [
         (["--target", "tpu"], "invalid choice: 'tpu'"),
         (["--tag", "--push"], "expected one argument"),
-        (["--push"], "--push needs a --tag with the registry or the account that it goes to; got none."),
+        (["--push"], "--push needs a --tag with a registry or an account; received none."),
         (["--push", "--tag", "a/b", "--tag", "tfdist:cpu"], "got tfdist:cpu."),
-        (["--save", "/nowhere/a.tar"], "'/nowhere/a.tar' cannot be written; give the name of a file in a folder"),
+        (["--save", "/nowhere/a.tar"], "'/nowhere/a.tar' cannot be written; use a file name in an existing folder"),
         (["--save", "/"], "'/' cannot be written"),
         (["--ca", "/nowhere/ca"], "'/nowhere/ca' is not a file"),
         (["--tens", "2.21"], "unrecognized arguments: --tens"),

@@ -35,7 +35,7 @@ def test_a_page_without_one_place_for_it(tmp_path: Path, kept: int) -> None:
     first, last = (line for line in PAGE.read_text().splitlines() if line.startswith("<!--"))
     page.write_text("\n".join(["a", *([first, last] * 2)[:kept], "z"]))
     before = page.read_text()
-    with pytest.raises(ConfigError, match=r"page\.md: it has no place for the table; give it these two lines"):
+    with pytest.raises(ConfigError, match=r"page\.md: no place for the table; add these two lines"):
         table.write(page)
     assert page.read_text() == before
 

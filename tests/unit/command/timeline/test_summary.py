@@ -120,10 +120,10 @@ def test_the_table_says_it_in_words(tmp_path: Path) -> None:
         "rank  wall s  calls  MB   wait s  pack s  reduce s  unpack s  other s  of wall  overlap  waited for s",
         "0     10.000  2      0.0  1.250   0.500   1.000     0.750     1.500    50%      –        0.500",
         "1     3.000   1      0.0  0.500   0.000   2.500     0.000     0.000    100%     –        1.250",
-        "The others waited longest for rank 1: 1.250 s in all.",
-        "7 calls and buckets are missing: they came faster than they could be written.",
+        "The other ranks waited longest for rank 1: 1.250 s in total.",
+        "7 calls and buckets are missing: they were recorded faster than they could be written.",
     ]
-    assert summary.table(shares_of(tmp_path, [*source(0), call(0, 1)])).endswith("No rank was waited for.")
+    assert summary.table(shares_of(tmp_path, [*source(0), call(0, 1)])).endswith("No rank waited for another.")
 
 
 def test_the_document_has_every_column(tmp_path: Path) -> None:

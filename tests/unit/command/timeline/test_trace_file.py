@@ -46,12 +46,12 @@ def test_a_name_may_hold_what_ends_a_line_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "none of tfdist"),
-        ("[\n]\n", "none of tfdist"),
-        ("7", "none of tfdist"),
-        ('{"traceEvents": 3}', "none of tfdist"),
-        ('[3, {"name": "x", "ph": "X"}]', "none of tfdist"),
-        (text_of(source(0) + source(1)), "merged of several"),
+        ("", "tfdist did not write it"),
+        ("[\n]\n", "tfdist did not write it"),
+        ("7", "tfdist did not write it"),
+        ('{"traceEvents": 3}', "tfdist did not write it"),
+        ('[3, {"name": "x", "ph": "X"}]', "tfdist did not write it"),
+        (text_of(source(0) + source(1)), "a merged file"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -63,7 +63,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str, problem: str) -> Non
 @pytest.mark.parametrize("told", [None, 3, {}, {**source(0)[2]["args"], "rank": "first"}])
 def test_a_damaged_place_is_refused(tmp_path: Path, told: object) -> None:
     path = write(tmp_path / "run.json", [{"name": "tfdist", "ph": "M", "args": told}])
-    with pytest.raises(ConfigError, match=r"run.json is damaged, or of another release: .* as the rank wrote it"):
+    with pytest.raises(ConfigError, match=r"run.json is damaged, or from another release: .* as the rank wrote it"):
         trace_file.read(path)
 
 

@@ -42,12 +42,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"args": "ab"}, "args must be a tuple of arguments"),
         ({"kwargs": [1]}, r"kwargs must map names to arguments; received \[1\]"),
         ({"kwargs": {1: 2}}, "kwargs must map names"),
-        ({"num_proc": 0}, "num_proc must be a number of ranks, 1 or more; received 0"),
-        ({"num_proc": True}, "num_proc must be a number of ranks, 1 or more; received True"),
-        ({"num_proc": "2"}, "num_proc must be a number of ranks, 1 or more; received '2'"),
+        ({"num_proc": 0}, "num_proc must be a whole number of ranks, 1 or more; received 0"),
+        ({"num_proc": True}, "num_proc must be a whole number of ranks, 1 or more; received True"),
+        ({"num_proc": "2"}, "num_proc must be a whole number of ranks, 1 or more; received '2'"),
         ({"min_num_proc": 1}, "min_num_proc=1 is for elastic jobs"),
         ({"max_num_proc": 1}, "max_num_proc=1 is for elastic jobs"),
-        ({"slots": 2}, "slots=2 is for elastic jobs; write slots in hosts"),
+        ({"slots": 2}, "slots=2 is for elastic jobs; give slots in hosts"),
         ({"reset_limit": 0}, "reset_limit=0 is for elastic jobs"),
         ({"cooldown_range": (1, 2)}, r"cooldown_range=\(1, 2\) is for elastic jobs"),
         ({"host_discovery_script": "hosts.sh"}, "host_discovery_script='hosts.sh' is for elastic jobs"),
@@ -59,8 +59,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"ssh_port": True}, "ssh_port must be int; received True"),
         ({"network_interfaces": ("eth0",)}, "network_interfaces must be str"),
         ({"mpi_args": ["-x"]}, "mpi_args must be str"),
-        ({"executable": 1}, "executable must be the path of a Python; received 1"),
-        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi exclude each other"),
+        ({"executable": 1}, "executable must be the path of a Python interpreter; received 1"),
+        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi cannot be combined"),
         ({"args": (threading.Lock(),)}, None),
     ],
 )
@@ -129,7 +129,7 @@ def test_deprecated_interface(started: list[list[str]]) -> None:
 
 def test_on_a_rank_of_another_job(monkeypatch: pytest.MonkeyPatch, started: list[list[str]]) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="cannot be called on a rank of another one"):
+    with pytest.raises(ConfigError, match="cannot be called on a rank of a running job"):
         tfdist.run(print)
     assert started == []
 

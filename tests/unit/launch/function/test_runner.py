@@ -31,7 +31,7 @@ def _report(order: dict[str, Any]) -> Any:
 
 def test_what_is_refused_is_reported(order: dict[str, Any]) -> None:
     assert runner.carry_out(order) == USAGE_ERROR
-    assert _report(order) == {"error": "no-such-program: no such command on PATH; give its full path"}
+    assert _report(order) == {"error": "no-such-program: no such command on PATH; use its full path"}
 
 
 def test_as_a_program(order: dict[str, Any]) -> None:

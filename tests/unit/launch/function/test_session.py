@@ -96,6 +96,6 @@ def test_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 4096))
     with session.files(300) as made:
         assert len(made) == 300
-    with pytest.raises(ConfigError, match="so many ranks need 1064 open files, and this process may have 1024"):
+    with pytest.raises(ConfigError, match="this many ranks need 1064 open files, but this process may have only 1024"):
         with session.files(500):
             pass

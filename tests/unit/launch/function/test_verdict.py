@@ -72,10 +72,10 @@ def test_other_failures(how: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "text"),
     [
-        (None, None, r"ended before the function had returned\.\nuse verbose=True"),
-        (None, 0, "ended with exit code 0 before the function returned"),
-        (Returned(b""), 3, r"ended after the function had returned\.\nuse verbose=True"),
-        (Returned(b""), 0, r"ended after the function had returned\.\nuse verbose=True"),
+        (None, None, r"ended before the function returned\.\nuse verbose=True"),
+        (None, 0, "exited with code 0 before the function returned"),
+        (Returned(b""), 3, r"ended after the function returned\.\nuse verbose=True"),
+        (Returned(b""), 0, r"ended after the function returned\.\nuse verbose=True"),
     ],
 )
 def test_process_that_ended(answer: Returned | None, code: int | None, text: str) -> None:
@@ -85,13 +85,13 @@ def test_process_that_ended(answer: Returned | None, code: int | None, text: str
 
 
 def test_job_without_a_culprit() -> None:
-    with pytest.raises(RankError, match=r"train was ended:\nuse verbose=True") as caught:
+    with pytest.raises(RankError, match=r"train did not finish:\nuse verbose=True") as caught:
         verdict.results(_job(None, _returned(0)))
     assert caught.value.rank is None
 
 
 def test_success_that_lacks_a_result() -> None:
-    with pytest.raises(RankError, match="the result of rank 1 of 2 on host1 is missing or was cut off"):
+    with pytest.raises(RankError, match="the result of rank 1 of 2 on host1 is missing or truncated"):
         verdict.results(_job(_returned(0), None, status=0))
 
 

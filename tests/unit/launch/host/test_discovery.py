@@ -44,8 +44,8 @@ def test_arguments(script: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("echo no such cluster >&2; exit 3", "ended with status 3: no such cluster"),
-        ("kill -9 $$", "ended with status -9"),
+        ("echo no such cluster >&2; exit 3", "exited with status 3: no such cluster"),
+        ("kill -9 $$", "exited with status -9"),
         ("echo a:0", "'0' is not a number of slots"),
         ("echo a:b:c", "'b:c' is not a number of slots"),
         ("echo '-oProxyCommand=x:1'", "is not a host name"),
@@ -62,8 +62,8 @@ def test_junk(script: Any, text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("exit 0", "no host: '' as output, '' as errors"),
-        ("echo; echo; echo no credentials >&2", r"no host: '\\n\\n' as output, 'no credentials' as errors"),
+        ("exit 0", "no host: stdout '', stderr ''"),
+        ("echo; echo; echo no credentials >&2", r"no host: stdout '\\n\\n', stderr 'no credentials'"),
     ],
 )
 def test_empty_list(script: Any, text: str, reason: str) -> None:
@@ -75,14 +75,17 @@ def test_empty_list(script: Any, text: str, reason: str) -> None:
     ("command", "reason"),
     [
         ("/nowhere/script", "/nowhere/script: no such file"),
-        ("", "there is no command; give the full path of a script"),
+        ("", "the command is empty; give the full path of a script"),
         ("'", "No closing quotation"),
-        ("no-such", "no-such: no such command on PATH; give its full path"),
-        ("hosts.sh", "hosts.sh is not on PATH; give its full path: {folder}/hosts.sh"),
-        ("./plain.sh", "./plain.sh is not executable; make it so with chmod \\+x {folder}/plain.sh"),
-        ("./bare.sh", "its first line names no interpreter; begin it with a line such as #!/bin/sh"),
-        ("./old.sh", "names the interpreter '/no/such/sh', which is not there; write one that is there"),
-        ("./windows.sh", r"the interpreter '/bin/sh\\r', which .* as on Windows: sed -i 's/\\r\$//' .*/windows.sh"),
+        ("no-such", "no-such: no such command on PATH; use its full path"),
+        ("hosts.sh", "hosts.sh is not on PATH; use its full path: {folder}/hosts.sh"),
+        ("./plain.sh", "./plain.sh is not executable; run chmod \\+x {folder}/plain.sh"),
+        ("./bare.sh", "its first line names no interpreter; add a first line such as #!/bin/sh"),
+        ("./old.sh", "names the interpreter '/no/such/sh', which does not exist; use one that exists"),
+        (
+            "./windows.sh",
+            r"the interpreter '/bin/sh\\r', which .* Windows line endings: sed -i 's/\\r\$//' .*/windows.sh",
+        ),
     ],
 )
 def test_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, reason: str) -> None:
@@ -109,19 +112,19 @@ def test_first_hosts_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def look() -> tuple[Host, ...]:
         answer = answers.pop(0)
         if not answer:
-            raise NoHostError("it printed no host: '' as output")
+            raise NoHostError("it printed no host: stdout ''")
         return answer
 
     assert wait_for_hosts(look, 600, said.append) == (Host("a", 1),)
     assert said == [
-        "it printed no host: '' as output; waiting for hosts, 600 s at most (--elastic-timeout)",
+        "it printed no host: stdout ''; waiting up to 600 s for hosts (--elastic-timeout)",
     ]
 
 
 def test_first_hosts_that_do_not_come(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "LOOK_S", 0.001)
     command = script("echo not yet >&2")
-    with pytest.raises(NoHostError, match=r"'not yet' as errors, and no other within 0\.1 s \(--elastic-timeout\)"):
+    with pytest.raises(NoHostError, match=r"stderr 'not yet', and printed none within 0\.1 s \(--elastic-timeout\)"):
         wait_for_hosts(lambda: find_hosts(command), 0.1, lambda _: None)
 
 
@@ -132,7 +135,7 @@ def test_script_that_fails_is_not_waited_for(script: Any) -> None:
 
 
 def test_script_that_does_not_end_is_ended_with_all_it_started(script: Any, tmp_path: Path, wait_until: Any) -> None:
-    with pytest.raises(DiscoveryError, match=r"has not ended within 0\.3 s"):
+    with pytest.raises(DiscoveryError, match=r"did not finish within 0\.3 s"):
         find_hosts(script(f"sleep 1000 & echo $! > {tmp_path}/pid; sleep 1000"), timeout_s=0.3)
     pid = int((tmp_path / "pid").read_text())
     assert os.getpgid(0) != pid
@@ -149,7 +152,7 @@ def test_script_is_ended_by_ctrl_c(script: Any, tmp_path: Path, wait_until: Any)
 def test_child_in_its_own_session_does_not_delay_the_answer(script: Any, tmp_path: Path, wait_until: Any) -> None:
     """It keeps the script's output open, also when the script has ended."""
     begin = time.monotonic()
-    with pytest.raises(DiscoveryError, match="has not ended within 2 s"):
+    with pytest.raises(DiscoveryError, match="did not finish within 2 s"):
         find_hosts(script(f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60' & echo a:1"), timeout_s=2)
     assert time.monotonic() - begin < 30
     pid = int((tmp_path / "pid").read_text())

@@ -58,12 +58,12 @@ def test_line_for_each_slot() -> None:
     assert host.counted("b\na\n\n b \n", "f") == (Host("b", 2), Host("a", 1))
     with pytest.raises(ConfigError, match=r"^f: 'a b' is not a host name"):
         host.counted("a b\n", "f")
-    with pytest.raises(ConfigError, match=r"^f: no host in it"):
+    with pytest.raises(ConfigError, match=r"^f: no hosts found"):
         host.counted("\n", "f")
 
 
 def test_empty_file() -> None:
-    with pytest.raises(ConfigError, match="no host in it"):
+    with pytest.raises(ConfigError, match="no hosts found"):
         host.parse_file("# none\n", "f")
 
 

@@ -17,7 +17,7 @@ def test_what_is_there_may_be_named() -> None:
     [(("lo", "zz9"), True, "zz9 has"), (("zz9", "zz8"), True, "zz9, zz8 have"), (("zz9",), False, "zz9 has")],
 )
 def test_each_name_is_checked(names: tuple[str, ...], local: bool, refused: str) -> None:
-    expected = rf"--network-interfaces: {refused} no IPv4 address on this machine; there are: .*lo \(127\.0\.0\.1\)"
+    expected = rf"--network-interfaces: {refused} no IPv4 address on this machine; available: .*lo \(127\.0\.0\.1\)"
     with pytest.raises(ConfigError, match=expected):
         interface.check(names, local=local)
 

@@ -292,7 +292,7 @@ def test_unresponsive_rank_differs_from_one_never_started() -> None:
     job.finish(_ended(0, 5), 10)
     while job.deadline is not None:
         job.tick(job.deadline)
-    assert job.outcomes[1] == Outcome(1, "h1", told=True, lost="did not answer any more")
+    assert job.outcomes[1] == Outcome(1, "h1", told=True, lost="no longer answered")
     assert 2 not in job.outcomes
     assert (job.status, job.lost_hosts) == (5, ())
 

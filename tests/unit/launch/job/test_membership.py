@@ -64,7 +64,7 @@ def test_failure_is_followed_by_all_ranks_anew() -> None:
 
 def test_program_that_commits_nothing_is_not_started_again() -> None:
     _, action = _after(RULES, Ended(3))
-    assert isinstance(action, Finish) and "had not committed anything" in action.reason
+    assert isinstance(action, Finish) and "committed nothing" in action.reason
 
 
 def test_restarted_ranks_may_fail_twice_before_a_commit() -> None:
@@ -113,9 +113,7 @@ def test_reset_limit(limit: int) -> None:
     for _ in range(limit):
         state, action = decide(rules, state, FAILED, 0.0)
         assert isinstance(action, Launch)
-    assert decide(rules, state, FAILED, 0.0)[1] == Finish(
-        f"the ranks are not started anew: --reset-limit {limit} is reached"
-    )
+    assert decide(rules, state, FAILED, 0.0)[1] == Finish(f"not restarting the ranks: --reset-limit {limit} is reached")
 
 
 def test_start_that_was_only_decided_on_is_no_reset() -> None:
@@ -129,7 +127,7 @@ def test_start_that_was_only_decided_on_is_no_reset() -> None:
 def test_too_few_slots_and_nobody_who_could_come() -> None:
     _, action = _after(replace(RULES, least=3), _lost("a"))
     assert isinstance(action, Finish)
-    assert action.reason.startswith("the hosts that are left have slots for 2 ranks, and --min-np is 3; no other host")
+    assert action.reason.startswith("the remaining hosts have slots for 2 ranks, but --min-np is 3; no other host")
 
 
 def test_cooldown_doubles_from_the_first_time_to_the_most() -> None:
@@ -152,8 +150,8 @@ def test_lost_host_comes_back_after_its_cooldown() -> None:
 def test_wait_for_a_lost_host() -> None:
     rules = replace(RULES, least=4, cooldown_s=(10, 35), timeout_s=60)
     state, action = _after(rules, _lost("b"), times=(5,))
-    short = "the hosts that are left have slots for 2 ranks, and --min-np is 4"
-    assert action == Wait(15.0, f"{short}; waiting for hosts, 60 s at most")
+    short = "the remaining hosts have slots for 2 ranks, but --min-np is 4"
+    assert action == Wait(15.0, f"{short}; waiting up to 60 s for hosts")
     state, action = decide(rules, state, Tick(), 15.0)
     assert action == Launch((A, B))
     assert (state.running, state.resets, state.waiting_since) == ((A, B), 1, None)
@@ -165,7 +163,7 @@ def test_wait_ends(rules: Rules) -> None:
     state, action = _after(rules, _lost("b"), times=(5,))
     assert isinstance(action, Wait) and action.until == 65
     _, action = decide(rules, state, Tick(), 65.0)
-    assert isinstance(action, Finish) and action.reason.endswith("none came within 60 s (--elastic-timeout)")
+    assert isinstance(action, Finish) and action.reason.endswith("no host joined within 60 s (--elastic-timeout)")
 
 
 def test_wait_ends_when_a_host_is_found() -> None:
@@ -233,7 +231,7 @@ def test_lost_rank_is_replaced_on_a_host_with_another_name() -> None:
     rules = replace(RULES, cooldown_s=(10, 35))
     state, action = _after(rules, Survived("node-a"))
     assert action == Wait(10.0)
-    assert decide(rules, state, Tick(), 10.0)[1] == Leave("1 lost rank is replaced")
+    assert decide(rules, state, Tick(), 10.0)[1] == Leave("1 lost rank can be replaced")
 
 
 def test_lost_host_that_comes_back_while_ranks_run() -> None:
@@ -259,7 +257,7 @@ def test_host_that_goes_after_its_last_rank() -> None:
     assert decide(rules, state, Offered((B,)), 1.0)[1] == Leave("a has fewer slots or none")
     state, _ = _after(rules, Survived("a"), *both, Offered((A,)), times=(0, 0, 0, 20))
     assert decide(rules, state, Tick(), 20.0)[0] == state
-    assert decide(rules, replace(state, leaving=False), Tick(), 20.0)[1] == Leave("1 lost rank is replaced")
+    assert decide(rules, replace(state, leaving=False), Tick(), 20.0)[1] == Leave("1 lost rank can be replaced")
 
 
 def test_failure_while_leaving() -> None:

@@ -32,8 +32,8 @@ def test_silent_rank_is_named_beside_the_one_that_waited() -> None:
     job.finish(Outcome(1, "h1", 0), 1.0)
     job.finish(Outcome(0, "h0", 1, tail=("PeerLostError: rank 0 lost rank 1",)), 2.0)
     text = summary.render(job)
-    assert "  1     h1    ended with status 0 without tfdist.shutdown(), as by os._exit(0)\n" in text
-    assert "next: rank 1 ended with status 0 without tfdist.shutdown(), as by os._exit(0), before the others" in text
+    assert "  1     h1    exited with status 0 without tfdist.shutdown(), as os._exit(0) does\n" in text
+    assert "next: rank 1 exited with status 0 without tfdist.shutdown(), as os._exit(0) does, before the other" in text
 
 
 def test_exception() -> None:
@@ -45,12 +45,12 @@ def test_exception() -> None:
         "  rank  host  outcome\n"
         "  0     h0    finished\n"
         "  1     h1    exit code 3\n"
-        "  2     h2    ended by tfdistrun after rank 1 failed\n"
+        "  2     h2    terminated by tfdistrun after rank 1 failed\n"
         "last lines of rank 1:\n"
         "  | Traceback (most recent call last):\n"
         '  |   File "t.py", line 3\n'
         "  | ValueError: no\n"
-        "next: rank 1 on h1: mend the error above; --output-filename DIR keeps each rank's full output"
+        "next: rank 1 on h1: fix the error above; --output-filename DIR keeps each rank's full output"
     )
 
 
@@ -61,14 +61,14 @@ def test_exception() -> None:
         (Outcome(0, "h", 0), "finished"),
         (Outcome(0, "h", 0, told=True), "finished"),
         (Outcome(0, "h", 2), "exit code 2"),
-        (Outcome(0, "h", 2, told=True), "exit code 2 after it was told to end"),
-        (Outcome(0, "h", 75, retired=True), "left at a commit, told to end"),
+        (Outcome(0, "h", 2, told=True), "exit code 2 after a signal"),
+        (Outcome(0, "h", 75, retired=True), "left at a commit after a signal"),
         (Outcome(0, "h"), "vanished without a record"),
         (Outcome(0, "h", None, 11), "killed by SIGSEGV"),
         (Outcome(0, "h", None, 11, told=True), "killed by SIGSEGV"),
         (Outcome(0, "h", None, 99), "killed by signal 99"),
-        (Outcome(0, "h", lost="did not answer any more", told=True), "did not answer any more after X"),
-        (Outcome(0, "h", None, 9, told=True), "ended by tfdistrun after X (by SIGKILL)"),
+        (Outcome(0, "h", lost="no longer answered", told=True), "no longer answered after X"),
+        (Outcome(0, "h", None, 9, told=True), "terminated by tfdistrun after X (by SIGKILL)"),
     ],
 )
 def test_outcome(outcome: Outcome | None, text: str) -> None:
@@ -85,11 +85,11 @@ def test_a_rank_that_waited_in_vain_is_not_the_one_to_mend() -> None:
         _job(Outcome(1, "h1", 1, tail=tail), Outcome(0, "h0", None, signal.SIGTERM, told=True), ranks=2)
     )
     assert text.splitlines()[-1] == (
-        "next: rank 1 on h1 waited in vain for the ranks that its error names; see what they did: their lines above, "
-        "or their stacks while they are waited for (kill -USR1, or all in files by TFDIST_STACK_DUMP_DIR)"
+        "next: rank 1 on h1 timed out waiting for the ranks that its error names; see what they did: their lines "
+        "above, or their stacks during the wait (kill -USR1; TFDIST_STACK_DUMP_DIR writes all of them to files)"
     )
     said = ("TFDIST_STALL_CHECK_SHUTDOWN_TIME is 5",)
-    assert "mend the error above" in summary.advice(_job(Outcome(0, "h0", 1, tail=said), ranks=1))
+    assert "fix the error above" in summary.advice(_job(Outcome(0, "h0", 1, tail=said), ranks=1))
 
 
 def test_a_traceback_is_shown_where_the_first_to_fail_left_none() -> None:
@@ -105,7 +105,7 @@ def test_a_traceback_is_shown_where_the_first_to_fail_left_none() -> None:
         "last lines of rank 0:",
         "  | Traceback (most recent call last):",
         "  | tfdist.errors.MismatchError: rank 1 has ended",
-        "next: rank 1 on h1: mend the error above; --output-filename DIR keeps each rank's full output",
+        "next: rank 1 on h1: fix the error above; --output-filename DIR keeps each rank's full output",
     ]
     assert text.splitlines()[-len(shown) :] == shown
 
@@ -117,16 +117,16 @@ def test_a_traceback_is_shown_where_the_first_to_fail_left_none() -> None:
         (Outcome(0, "h0", None, signal.SIGBUS), "/dev/shm"),
         (Outcome(0, "h0", None, 77), "look up what sends this signal"),
         (Outcome(0, "h0"), "its host was lost"),
-        (Outcome(0, "h0", None, signal.SIGTERM, told=True), "mpirun's exit status was None; --verbose shows what"),
-        (Outcome(0, "h0", 1, tail=("no",)), "mend the error above"),
+        (Outcome(0, "h0", None, signal.SIGTERM, told=True), "mpirun's exit status was None; run with --verbose"),
+        (Outcome(0, "h0", 1, tail=("no",)), "fix the error above"),
         (
             Outcome(0, "h0", 3),
-            "rank 0 on h0 has printed nothing: look for what ends it with exit code 3, as sys.exit(3)",
+            "rank 0 on h0 printed nothing: look for what exits with code 3, such as sys.exit(3)",
         ),
         (Outcome(0, "h0", None, signal.SIGABRT, tail=("no",)), "its last lines above say why"),
         (
             Outcome(0, "h0", None, signal.SIGABRT),
-            "gave up without a word: run the rank again with PYTHONFAULTHANDLER=1",
+            "aborted without a message: run it again with PYTHONFAULTHANDLER=1",
         ),
     ],
 )
@@ -167,9 +167,9 @@ def _elastic(*outcomes: Outcome, ranks: int = 4, least: int = 1) -> Job:
 @pytest.mark.parametrize(
     ("outcome", "ranks", "text"),
     [
-        (Outcome(2, "h2", None, 9), 4, "rank 2 (h2) was killed by signal 9 (SIGKILL); 3 ranks go on (--min-np 1)"),
-        (Outcome(0, "h0", None, 99), 3, "rank 0 (h0) was killed by signal 99; 2 ranks go on (--min-np 1)"),
-        (Outcome(1, "h1", 3), 2, "rank 1 (h1) ended with exit code 3; 1 rank goes on (--min-np 1)"),
+        (Outcome(2, "h2", None, 9), 4, "rank 2 (h2) was killed by signal 9 (SIGKILL); 3 ranks continue (--min-np 1)"),
+        (Outcome(0, "h0", None, 99), 3, "rank 0 (h0) was killed by signal 99; 2 ranks continue (--min-np 1)"),
+        (Outcome(1, "h1", 3), 2, "rank 1 (h1) ended with exit code 3; 1 rank continues (--min-np 1)"),
     ],
 )
 def test_survival(outcome: Outcome, ranks: int, text: str) -> None:
@@ -177,7 +177,10 @@ def test_survival(outcome: Outcome, ranks: int, text: str) -> None:
 
 
 def test_kept() -> None:
-    assert summary.kept(["0-7.commit"], "/d", "") == "0-7.commit is in /d; the same command goes on from there"
+    assert (
+        summary.kept(["0-7.commit"], "/d", "")
+        == "saved 0-7.commit in /d; run the same command again to continue from there"
+    )
     assert summary.kept(["a", "b"], "/d", "").startswith("a, b are in /d;")
     assert summary.kept([], "/d", "no room") == "the newest commit could not be written to /d: no room"
 
@@ -185,17 +188,20 @@ def test_kept() -> None:
 def test_survival_of_one_that_was_told_to_end() -> None:
     job = _elastic()
     job.finish(Outcome(2, "h2", 75, retired=True), 1.0)
-    assert summary.survival(job, 2) == "rank 2 (h2) left at a commit, told to end; 3 ranks go on (--min-np 1)"
+    assert summary.survival(job, 2) == "rank 2 (h2) left at a commit after a signal; 3 ranks continue (--min-np 1)"
     for rank in (0, 1, 3):
         job.finish(Outcome(rank, f"h{rank}", 0), 2.0)
-    assert summary.render(job) == "ended well on 3 of 4 ranks; lost: rank 2 (h2): told to end, survived by 3 ranks"
+    assert (
+        summary.render(job)
+        == "succeeded on 3 of 4 ranks; lost: rank 2 (h2): left at a commit after a signal, 3 ranks continued"
+    )
 
 
 def test_good_end_on_fewer_ranks() -> None:
     lost = Outcome(2, "h2", None, 9), Outcome(0, "h0", 5)
     assert summary.render(_elastic(*lost, Outcome(1, "h1", 0), Outcome(3, "h3", 0))) == (
-        "ended well on 2 of 4 ranks; lost: rank 2 (h2): killed by signal 9 (SIGKILL), survived by 3 ranks; "
-        "rank 0 (h0): exit code 5, survived by 2 ranks"
+        "succeeded on 2 of 4 ranks; lost: rank 2 (h2): killed by signal 9 (SIGKILL), 3 ranks continued; "
+        "rank 0 (h0): exit code 5, 2 ranks continued"
     )
     assert summary.render(_elastic(*(Outcome(rank, f"h{rank}", 0) for rank in range(4)))) == ""
 
@@ -205,16 +211,16 @@ def test_failure_that_is_not_survived_after_one_that_was() -> None:
     ended = Outcome(1, "h1", None, signal.SIGTERM, told=True)
     job = _elastic(Outcome(2, "h2", None, 9), Outcome(0, "h0", 3, tail=tail), ended, ranks=3, least=2)
     assert summary.render(job) == (
-        "rank 0 on h0 failed: exit code 3; the job could not go on without it, since only 1 rank was left "
+        "rank 0 on h0 failed: exit code 3; the job could not continue without it, since only 1 rank was left "
         "(--min-np 2)\n"
-        "rank 2 (h2): killed by signal 9 (SIGKILL), survived by 2 ranks\n"
+        "rank 2 (h2): killed by signal 9 (SIGKILL), 2 ranks continued\n"
         "  rank  host  outcome\n"
         "  0     h0    exit code 3\n"
-        "  1     h1    ended by tfdistrun after rank 0 failed\n"
+        "  1     h1    terminated by tfdistrun after rank 0 failed\n"
         "  2     h2    killed by SIGKILL\n"
         "last lines of rank 0:\n"
         "  | ValueError: no\n"
-        "next: rank 0 on h0: mend the error above; --output-filename DIR keeps each rank's full output"
+        "next: rank 0 on h0: fix the error above; --output-filename DIR keeps each rank's full output"
     )
 
 
@@ -223,7 +229,7 @@ def test_failure_that_is_not_survived_after_one_that_was() -> None:
     [
         ([Outcome(0, "h0", 3)], 4, "since only 3 ranks were left (--min-np 4)"),
         ([Outcome(rank, "h", 3) for rank in range(4)], 1, "since no rank was left"),
-        ([Outcome(0, "h0", 0), Outcome(1, "h1", 3)], 1, "since others had ended well before"),
+        ([Outcome(0, "h0", 0), Outcome(1, "h1", 3)], 1, "since other ranks had already finished"),
     ],
 )
 def test_why_a_failure_was_not_survived(outcomes: list[Outcome], least: int, reason: str) -> None:
@@ -248,10 +254,10 @@ def test_lost_host() -> None:
     assert summary.render(_lost("abb", 2, 1)) == (
         "host b with ranks 1 and 2 was lost: it has not answered for 30 s (TFDIST_HOST_TIMEOUT)\n"
         "  rank  host  outcome\n"
-        "  0     a     ended by tfdistrun after host b was lost\n"
+        "  0     a     terminated by tfdistrun after host b was lost\n"
         "  1     b     lost with its host\n"
         "  2     b     lost with its host\n"
-        "next: check whether host b is up and on the network, and the log there for what ended it (out of memory: "
+        "next: check that host b is up and on the network, and look in the log there for the cause (out of memory: "
         "dmesg)"
     )
 
@@ -269,20 +275,20 @@ def test_hosts_that_cannot_be_reached_are_named() -> None:
     ended.end_starter(255, 1.0)
     ended.finish(Outcome(0, "a", None, signal.SIGTERM, told=True), 2.0)
     text = summary.render(ended, {"b": "no route"})
-    assert text.startswith("mpirun ended before all ranks did: host b cannot be reached by ssh\n")
+    assert text.startswith("mpirun exited before all ranks did: host b cannot be reached by ssh\n")
 
 
 def test_other_starters_are_named_and_ssh_is_not() -> None:
     late = Job(("a", "b"), 30.0, 0.0, {"b"}, starter="srun", by_ssh=False)
     late.tick(30.0)
-    assert "--verbose shows what srun says" in summary.render(late)
+    assert "run with --verbose to see the output of srun" in summary.render(late)
     assert "ssh" not in summary.render(late)
     ended = Job(("a",), 30.0, 0.0, starter="jsrun")
     ended.end_starter(4, 1.0)
-    assert summary.render(ended).startswith("jsrun ended before all ranks did\n")
-    assert "jsrun's exit status was 4; --verbose shows what it says" in summary.render(ended)
+    assert summary.render(ended).startswith("jsrun exited before all ranks did\n")
+    assert "jsrun's exit status was 4; run with --verbose to see its output" in summary.render(ended)
     ended.starter_spoke = True
-    assert "jsrun's exit status was 4; its messages are above, more come with --verbose" in summary.render(ended)
+    assert "jsrun's exit status was 4; its messages are above, --verbose shows more" in summary.render(ended)
 
 
 def test_host_lost_while_the_job_is_interrupted() -> None:
@@ -295,18 +301,18 @@ def test_host_lost_while_the_job_is_interrupted() -> None:
     job.finish(Outcome(0, "a", None, signal.SIGTERM, told=True), 3.0)
     text = summary.render(job)
     assert text.startswith(f"interrupted by SIGTERM\nhost b with rank 1 was lost: it {HOW}\n")
-    assert "0     a     ended by tfdistrun after SIGTERM\n  1     b     lost with its host\nnext: check" in text
+    assert "0     a     terminated by tfdistrun after SIGTERM\n  1     b     lost with its host\nnext: check" in text
 
 
 def test_several_lost_hosts() -> None:
     text = summary.render(_lost("abc", 1, 2))
     assert text.startswith(f"host b with rank 1 was lost: it {HOW}\nhost c with rank 2 was lost: it {HOW}\n")
-    assert "ended by tfdistrun after host b and 1 more was lost" in text
+    assert "terminated by tfdistrun after host b and 1 more was lost" in text
     assert "check whether hosts b, c are up" in text
 
 
 def test_all_hosts_lost_is_rather_the_launchers_own_loss() -> None:
-    assert "check the network of this machine, on which tfdistrun ran" in summary.render(_lost("ab", 0, 1))
+    assert "check the network of this machine, where tfdistrun ran" in summary.render(_lost("ab", 0, 1))
     assert "check whether host a is up" in summary.render(_lost("aa", 0, 1))
     assert "check whether hosts a, b are up" in summary.render(_lost("ab", 0, 1, how=CLOSED))
 
@@ -337,11 +343,14 @@ def test_ranks_text(ranks: tuple[int, ...], text: str) -> None:
 
 @pytest.mark.parametrize(
     ("hosts", "end"),
-    [((Host("a", 1),), "1 rank starts anew on a:1"), ((Host("a", 2), Host("b", 1)), "3 ranks start anew on a:2, b:1")],
+    [
+        ((Host("a", 1),), "restarting with 1 rank on a:1"),
+        ((Host("a", 2), Host("b", 1)), "restarting with 3 ranks on a:2, b:1"),
+    ],
 )
 def test_new_start(hosts: tuple[Host, ...], end: str) -> None:
     assert summary.relaunch("host b was lost\n  a table", hosts) == f"host b was lost; {end}"
-    without = ", without c, d, where no rank has committed anything yet"
+    without = ", without c, d, where no rank has made a commit yet"
     assert summary.relaunch("x", hosts, ("c", "d")) == f"x; {end}{without}"
 
 
@@ -356,4 +365,4 @@ def test_rank_that_waited_in_vain(told: bool) -> None:
     job.stall(0, 1)
     job.finish(Outcome(0, "h", None, 15, told) if told else Outcome(0, "h", 1), 2)
     job.finish(Outcome(1, "h", None, 9, told=True), 3)
-    assert summary.render(job).startswith("rank 0 on h waited for another in vain\n")
+    assert summary.render(job).startswith("rank 0 on h timed out waiting for another rank\n")

@@ -36,13 +36,13 @@ def test_value_may_look_like_an_option() -> None:
         (["-np", "1", "--mpi-args", "'", "x"], "cannot be split"),
         (["-np", "1", "--log-level", "loud", "x"], "LOUD"),
         (["-np", "1", "--verbose=1", "x"], "--verbose"),
-        (["-np", "1", "--no-stall-check", "--stall-check-warning-time-seconds", "3", "x"], "exclude each other"),
+        (["-np", "1", "--no-stall-check", "--stall-check-warning-time-seconds", "3", "x"], "cannot be combined"),
         (["-np", "1", "--network-interfaces", "a,,b", "x"], "an empty name"),
         (["-np", "1", "--data-workers", "2", "--autoscale", "2", "x"], "'2' is not MIN:MAX"),
         (["-np", "1", "--data-workers", "2", "--autoscale", "3:2", "x"], "'3:2' is not MIN:MAX"),
         (["-np", "1", "--data-workers", "2", "--autoscale", "0:2", "x"], "'0:2' is not MIN:MAX"),
         (["-np", "1", "--data-workers", "2", "--autoscale", "\u0661:\u0662", "x"], "is not MIN:MAX"),
-        (["-np", "1", "--autoscale", "1:2", "x"], "give --data-workers N"),
+        (["-np", "1", "--autoscale", "1:2", "x"], "add --data-workers N"),
         (
             ["-np", "1", "--data-workers", "3", "--autoscale", "1:2", "x"],
             "--data-workers 3 is not within --autoscale 1:2",
@@ -54,22 +54,25 @@ def test_value_may_look_like_an_option() -> None:
             "--min-np/--min-num-proc: '0' is not a number of ranks; expected 1 or more",
         ),
         (["-np", "2", "--min-np", "-1", "x"], "'-1' is not a number of ranks"),
-        (["-np", "2", "--reset-limit", "2", "x"], "--reset-limit is about elastic jobs.*give --elastic"),
-        (["-np", "2", "--blacklist-cooldown-range", "1", "2", "x"], "--blacklist-cooldown-range is about elastic jobs"),
-        (["-np", "2", "--elastic-timeout", "2", "x"], "--elastic-timeout is about elastic jobs"),
-        (["-np", "2", "--max-np", "2", "x"], "--max-np is about elastic jobs"),
-        (["-np", "2", "--backup-dir", "d", "x"], "--backup-dir is about elastic jobs"),
-        (["-np", "2", "--host-discovery-script", "x", "x"], "--host-discovery-script is about elastic jobs"),
+        (["-np", "2", "--reset-limit", "2", "x"], "--reset-limit is for elastic jobs; add --elastic"),
+        (["-np", "2", "--blacklist-cooldown-range", "1", "2", "x"], "--blacklist-cooldown-range is for elastic jobs"),
+        (["-np", "2", "--elastic-timeout", "2", "x"], "--elastic-timeout is for elastic jobs"),
+        (["-np", "2", "--max-np", "2", "x"], "--max-np is for elastic jobs"),
+        (["-np", "2", "--backup-dir", "d", "x"], "--backup-dir is for elastic jobs"),
+        (["-np", "2", "--host-discovery-script", "x", "x"], "--host-discovery-script is for elastic jobs"),
         (["-np", "2", "--elastic", "--max-np", "1", "x"], "--max-np 1 is less than -np 2"),
-        (["-np", "2", "--elastic", "--slots-per-host", "1", "x"], "--slots-per-host is about --host-discovery-script"),
-        (["-np", "2", "--elastic", "--host-discovery-script", "s", "-H", "a:2", "x"], "excludes -H and --hostfile"),
+        (["-np", "2", "--elastic", "--slots-per-host", "1", "x"], "--slots-per-host needs --host-discovery-script"),
+        (
+            ["-np", "2", "--elastic", "--host-discovery-script", "s", "-H", "a:2", "x"],
+            "cannot be combined with -H or --hostfile",
+        ),
         (
             ["-np", "2", "--elastic", "--host-discovery-script", "s", "--data-workers", "1", "x"],
             "--data-workers .* --host-discovery-script",
         ),
         (["-np", "2", "--elastic", "--reset-limit", "-1", "x"], "'-1' is not a number of times; expected 0 or more"),
         (["-np", "2", "--elastic", "--elastic-timeout", "0", "x"], "'0' is not a number of seconds"),
-        (["-np", "2", "--elastic", "--blacklist-cooldown-range", "3", "2", "x"], "range 3 2: MIN is more than MAX"),
+        (["-np", "2", "--elastic", "--blacklist-cooldown-range", "3", "2", "x"], "range 3 2: MIN is greater than MAX"),
         (["-np", "2", "--elastic", "--blacklist-cooldown-range", "3"], "expected 2 arguments"),
         (["-np", "2", "--elastic", "--blacklist-cooldown-range", "3", "x"], "'x' is not a number of seconds"),
     ],
@@ -137,7 +140,7 @@ def test_options_without_effect_say_so() -> None:
     known, command = option.parse(f"-np 1 {idle} --mpi x".split())
     assert command == ["x"]
     assert len(option.notes(known)) == 5
-    assert "--cycle-time-ms does nothing here: there is no negotiation cycle" in option.notes(known)[0]
+    assert "--cycle-time-ms has no effect: there is no negotiation cycle" in option.notes(known)[0]
     assert option.notes(option.parse(["-np", "1", "--mpi", "x"])[0]) == []
 
 
@@ -153,4 +156,4 @@ def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_crowding() -> None:
     assert option.crowding(2, Cores(2, bindable=True)) is None
-    assert option.crowding(2, Cores(1, bindable=True)) == "note: 2 ranks share 1 core, so they take turns"
+    assert option.crowding(2, Cores(1, bindable=True)) == "note: 2 ranks share 1 core, so they compete for CPU time"

@@ -48,7 +48,7 @@ def test_reader_that_has_gone(tmp_path: Path) -> None:
     console.write(0, "stdout", Piece(b"lost", LINE))
     console.write(0, "stderr", Piece(b"kept", LINE))
     console.close()
-    note = b"tfdistrun: nobody reads stdout any more: the job continues, what it prints there is dropped\n"
+    note = b"tfdistrun: stdout was closed by its reader: the job continues, further output to it is dropped\n"
     assert (tmp_path / "err").read_bytes() == note + b"[0] kept\n"
 
 

@@ -45,7 +45,7 @@ class Course:
 
     def address(self, name: str) -> str:
         if name in self.unknown:
-            raise ConfigError(f"host {name!r} is not known here.")
+            raise ConfigError(f"host {name!r} cannot be resolved.")
         return f"192.0.2.{ord(name[-1])}"
 
     def say(self, text: str) -> None:
@@ -105,7 +105,7 @@ def test_lost_host_is_left_out(run: Callable[..., tuple[int, str]]) -> None:
     course = Course(lost("host-b"), WELL)
     assert run(course) == (0, "")
     assert course.started == [(A, B, C), (A, C)]
-    assert course.said == ["tfdistrun: host-b was shot; 4 ranks start anew on host-a:1, host-c:3"]
+    assert course.said == ["tfdistrun: host-b was shot; restarting with 4 ranks on host-a:1, host-c:3"]
 
 
 def test_host_that_has_no_address_any_more_is_lost_too(run: Callable[..., tuple[int, str]]) -> None:
@@ -114,8 +114,8 @@ def test_host_that_has_no_address_any_more_is_lost_too(run: Callable[..., tuple[
     assert run(course, replace(RULES, reset_limit=1)) == (0, "")
     assert course.started == [(A, B, C), (A,)]
     assert course.said == [
-        "tfdistrun: host 'host-c' is not known here. It is left out",
-        "tfdistrun: host-b was shot; 1 rank starts anew on host-a:1",
+        "tfdistrun: host 'host-c' cannot be resolved. The host is excluded",
+        "tfdistrun: host-b was shot; restarting with 1 rank on host-a:1",
     ]
 
 
@@ -147,20 +147,20 @@ def test_host_gone_at_the_last_moment_ends_the_job(
 
     def address(name: str) -> str:
         if next(asked, None) is None:
-            raise ConfigError(f"host {name!r} is not known here.")
+            raise ConfigError(f"host {name!r} cannot be resolved.")
         return "192.0.2.1"
 
     course.address = address  # type: ignore[method-assign]
     status, explanation = run(course)
     assert status == 1
-    assert explanation.endswith("the ranks are not started anew: host 'host-a' is not known here.")
+    assert explanation.endswith("not restarting the ranks: host 'host-a' cannot be resolved.")
 
 
 def test_wait_tells_what_has_led_to_it(run: Callable[..., tuple[int, str]]) -> None:
     course = Course(lost("host-b", "host-c"), WELL)
     rules = Rules(least=4, most=math.inf, cooldown_s=(0.05, 1.0))
     assert run(course, rules) == (0, "")
-    assert course.said[0].startswith("tfdistrun: host-b was shot; the hosts that are left have slots for 1 rank, and")
+    assert course.said[0].startswith("tfdistrun: host-b was shot; the remaining hosts have slots for 1 rank, but")
     assert course.started == [(A, B, C), (A, B, C)]
 
 
@@ -178,7 +178,7 @@ def test_discovery_that_keeps_failing_is_reported_once(
 
     course.while_running = lambda: wait_until(lambda: len(answers) == 1, what="all answers")
     assert run(course, look=look) == (0, "")
-    assert course.said == ["tfdistrun: --host-discovery-script: broken; the hosts stay as they are"]
+    assert course.said == ["tfdistrun: --host-discovery-script: broken; ignored, the host list stays unchanged"]
 
 
 def test_empty_list_is_not_believed_while_ranks_run(
@@ -200,10 +200,8 @@ def test_empty_list_is_not_believed_while_ranks_run(
 
     course.while_running = running
     assert run(course, replace(RULES, most=math.inf, discovers=True), look=look) == (0, "")
-    assert course.said[:2] == [
-        "tfdistrun: --host-discovery-script: it printed no host, while ranks run; the hosts stay as they are",
-        "leave",
-    ]
+    trouble = "it printed no host; ignored while ranks run, the host list stays unchanged"
+    assert course.said[:2] == [f"tfdistrun: --host-discovery-script: {trouble}", "leave"]
     assert course.started == [(A, B, C), (A, B, C, Host("host-d", 1))]
 
 
@@ -249,7 +247,7 @@ def test_discovery_with_an_unknown_host_keeps_the_others(
 ) -> None:
     course = Course(LEFT, WELL)
     course.unknown.update(("host-d", "host-b"))
-    told = "tfdistrun: --host-discovery-script: host 'host-d' is not known here. It is left out"
+    told = "tfdistrun: --host-discovery-script: host 'host-d' cannot be resolved. The host is excluded"
     new = Host("host-e", 4)
     found = [A, B, C, Host("host-d", 8)]
 

@@ -51,12 +51,12 @@ def test_slurm_after_a_trial(programs: dict[str, str], asked: list[tuple[str, in
     path = f"{programs['PATH']}/srun"
     assert asked == [(path, 4, "^ofi")]
     assert type(call) is Srun
-    assert (call.path, call.hosts, call.extra, why) == (path, HOSTS, ("--x",), "a trial went well")
+    assert (call.path, call.hosts, call.extra, why) == (path, HOSTS, ("--x",), "a trial succeeded")
 
 
 def test_mpirun_where_the_trial_fails(programs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(srun, "shortage", lambda *_: "there is no pmix")
-    assert choice.choose(None, CALL, SLURM, programs) == (CALL, "not by srun: there is no pmix")
+    assert choice.choose(None, CALL, SLURM, programs) == (CALL, "not srun: there is no pmix")
     with pytest.raises(ConfigError, match=r"--srun cannot be used: there is no pmix. Omit it to start with mpirun"):
         choice.choose("srun", CALL, SLURM, programs)
 
@@ -66,9 +66,9 @@ def test_mpirun_without_a_trial(programs: dict[str, str], asked: list[tuple[str,
     assert choice.choose(None, elastic, SLURM, programs)[0] is elastic
     assert choice.choose(None, CALL, SLURM, programs | {"PATH": "/none"}) == (
         CALL,
-        "not by srun: there is no srun on PATH",
+        "not srun: there is no srun on PATH",
     )
-    assert choice.choose("mpirun", CALL, SLURM, programs) == (CALL, "an option says so")
+    assert choice.choose("mpirun", CALL, SLURM, programs) == (CALL, "chosen by an option")
     assert choice.choose(None, CALL, None, programs) == (CALL, "")
     assert choice.choose(None, CALL, dataclasses.replace(SLURM, manager="LSF"), programs) == (CALL, "")
     assert asked == []
@@ -77,16 +77,16 @@ def test_mpirun_without_a_trial(programs: dict[str, str], asked: list[tuple[str,
 def test_starter_that_the_user_wants(programs: dict[str, str], asked: list[tuple[str, int, str]]) -> None:
     call, why = choice.choose("jsrun", CALL, None, programs)
     assert type(call) is Jsrun
-    assert (call.path, why, asked) == (f"{programs['PATH']}/jsrun", "an option says so", [])
+    assert (call.path, why, asked) == (f"{programs['PATH']}/jsrun", "chosen by an option", [])
     call, why = choice.choose("srun", CALL, None, programs)
-    assert (type(call), why, len(asked)) == (Srun, "an option says so", 1)
+    assert (type(call), why, len(asked)) == (Srun, "chosen by an option", 1)
 
 
 @pytest.mark.parametrize(
     ("wanted", "change", "message"),
     [
-        ("srun", {"SLURM_JOB_ID": ""}, "--srun cannot be used: SLURM_JOB_ID is not set, so this is no job of Slurm"),
-        ("jsrun", {"LSB_JOBID": ""}, "--jsrun cannot be used: LSB_JOBID is not set, so this is no job of LSF"),
+        ("srun", {"SLURM_JOB_ID": ""}, "--srun cannot be used: SLURM_JOB_ID is not set, so this is not a job of Slurm"),
+        ("jsrun", {"LSB_JOBID": ""}, "--jsrun cannot be used: LSB_JOBID is not set, so this is not a job of LSF"),
         ("jsrun", {"PATH": "/none"}, "--jsrun cannot be used: there is no jsrun on PATH"),
     ],
 )
@@ -97,7 +97,7 @@ def test_refused(programs: dict[str, str], wanted: str, change: dict[str, str], 
 
 @pytest.mark.parametrize("wanted", ["srun", "jsrun"])
 def test_no_elastic_job(programs: dict[str, str], wanted: str) -> None:
-    with pytest.raises(ConfigError, match=f"under mpirun alone, not under {wanted}"):
+    with pytest.raises(ConfigError, match=f"needs mpirun: under {wanted}"):
         choice.choose(wanted, dataclasses.replace(CALL, elastic=True), None, programs)
 
 
@@ -135,7 +135,7 @@ def test_choice_is_told_in_verbose_mode(monkeypatch: pytest.MonkeyPatch) -> None
     known, user = option.parse(["--verbose", "sh"], lambda _: SLURM)
     _, remarks = command.make_plan(known, user, variables)
     assert remarks[:2] == [
-        "mpirun starts the ranks: not by srun: SLURM_JOB_ID is not set, so this is no job of Slurm",
+        "mpirun starts the ranks: not srun: SLURM_JOB_ID is not set, so this is not a job of Slurm",
         "4 ranks on hosts of the allocation n1:2, n2:2, from Slurm's SLURM_JOB_NODELIST",
     ]
     assert remarks[2].startswith("network between the hosts: ")

@@ -31,7 +31,7 @@ def test_settings_are_those_of_mpi_without_mpirun() -> None:
 
 
 def test_unequal_numbers_of_ranks() -> None:
-    with pytest.raises(ConfigError, match=r"--jsrun starts as many .*, and not a:6, b:5; choose -np"):
+    with pytest.raises(ConfigError, match=r"--jsrun starts equally many .* received a:6, b:5; choose -np"):
         dataclasses.replace(CALL, hosts=(Host("a", 6), Host("b", 5)))
 
 

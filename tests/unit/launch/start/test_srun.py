@@ -67,14 +67,14 @@ def test_trial_that_goes_well(tmp_path: Path, ranks: int, tasks: int) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo none pmi2; exit 0", "`srun --mpi=list` shows no pmix"),
-        ("echo '  error: no Slurm' >&2; exit 1", "`srun --mpi=list` ended with status 1: error: no Slurm"),
-        ("exit 3", "`srun --mpi=list` ended with status 3: it said nothing"),
-        (PMIX + "echo ranks 1; echo ranks 1", "in a trial of 2 ranks by srun they did not find each other"),
-        (PMIX + "echo ranks 2", "in a trial of 2 ranks by srun they did not find each other"),
+        ("echo none pmi2; exit 0", "`srun --mpi=list` does not list pmix"),
+        ("echo '  error: no Slurm' >&2; exit 1", "`srun --mpi=list` exited with status 1: error: no Slurm"),
+        ("exit 3", "`srun --mpi=list` exited with status 3: no output"),
+        (PMIX + "echo ranks 1; echo ranks 1", "in a trial of 2 ranks with srun, the ranks did not find each other"),
+        (PMIX + "echo ranks 2", "in a trial of 2 ranks with srun, the ranks did not find each other"),
         (
             PMIX + "echo 'srun: launch' >&2; echo 'srun: error: Plugin init() callback failed' >&2; exit 1",
-            "a trial of 2 ranks by srun ended with status 1: srun: error: Plugin init() callback failed",
+            "a trial of 2 ranks with srun exited with status 1: srun: error: Plugin init() callback failed",
         ),
     ],
 )
@@ -87,7 +87,7 @@ def test_trial_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(srun, "TRIAL_S", 0.3)
     monkeypatch.setattr(srun, "_PATIENCE_S", 0.3)
     script = f"{PMIX}{ignored}echo $$ >{tmp_path}/pid\nexec sleep 1000\n"
-    assert _shortage(tmp_path, script) == "a trial of 2 ranks by srun had not ended after 0.3 s"
+    assert _shortage(tmp_path, script) == "a trial of 2 ranks with srun did not finish within 0.3 s"
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 

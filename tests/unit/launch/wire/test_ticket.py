@@ -27,5 +27,5 @@ def test_key_is_not_shown() -> None:
 def test_missing(name: str) -> None:
     variables = Ticket.issue("h", 1).variables()
     del variables[name]
-    with pytest.raises(ConfigError, match="are not all set"):
+    with pytest.raises(ConfigError, match="are missing or invalid"):
         Ticket.read(variables)

@@ -27,5 +27,5 @@ def test_a_label_cannot_break_out():
 
 @pytest.mark.parametrize("name", ["Calls", "a-b", "1a", "", "a b"])
 def test_a_bad_name_is_refused(name):
-    with pytest.raises(ValueError, match="small letters"):
+    with pytest.raises(ValueError, match="lowercase letters"):
         render([Family("x_", name, "", ())])

@@ -1,1 +1,1 @@
-"""`tfdist bench allreduce`: which rows there are, how they are timed, and their picture."""
+"""`tfdist bench allreduce`: which cases it measures, how it times them, and the plot."""

@@ -1,4 +1,4 @@
-"""Times the grouped allreduce on this rank, and checks what it returns. Which rows there are, `case` says."""
+"""Times the grouped allreduce on this rank and checks its results. `case` lists the rows."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tfdist.config import COMPRESSIONS
 from tfdist.errors import TfdistError
 from tfdist.testing import expected_sum, summable
 
-# Inputs repeat after this many elements: a prime, so that no two chunks of a power of two are alike.
+# Inputs repeat after this many elements: a prime, so that no two power-of-two chunks are equal.
 _PERIOD = 65_521
 _WARM_UP_ROUNDS = 3
 HEAD = "size,tensors,dtype,wire,median us,least us,algbw GB/s,busbw GB/s,memcpy us,x memcpy".split(",")
 
 
 class WrongResultError(TfdistError, ArithmeticError):
-    """An allreduce that was measured returned wrong numbers."""
+    """A measured allreduce returned wrong results."""
 
 
 def run(options: Allreduce) -> None:
-    """Measures, prints the table on rank 0, and writes what was asked for."""
+    """Measures, prints the table on rank 0, and writes the requested files."""
     rank.start(options.threads)
     how = "eager" if options.eager else "in a tf.function"
     rank.introduce(f"{options.operation}, {how}, {options.threads} thread{'s' * (options.threads != 1)}", "allreduce")
     for dtype in uncompressed(options.dtypes, options.compressions):
-        rank.say(f"{dtype} travels as it is: no compression applies to it.")
+        rank.say(f"{dtype} is sent uncompressed: no compression applies to it.")
     rows = [row for group in groups_of(options) for row in _measure(group, options)]
     if tfdist.rank() != 0:
         return
@@ -53,7 +53,7 @@ def run(options: Allreduce) -> None:
 
 
 def _measure(group: Sequence[Case], options: Allreduce) -> list[dict[str, Any]]:
-    """The rows of one size: they are timed in turn, with a memcpy of the same bytes."""
+    """The rows of one size, timed in turn with each other and with a memcpy of the same bytes."""
     inputs = {case.dtype: _inputs(case) for case in group}
     calls = [_call(case, inputs[case.dtype], options) for case in group]
     for case, call in zip(group, calls, strict=True):
@@ -71,7 +71,7 @@ def _measure(group: Sequence[Case], options: Allreduce) -> list[dict[str, Any]]:
 
 
 def _agree(budget_s: float, round_s: float) -> int:
-    """Every rank takes part in as many rounds as rank 0 has time for."""
+    """The number of rounds that fit into the time on rank 0, the same for all ranks."""
     return int(tfdist.broadcast_object(rounds_within(budget_s, round_s), root_rank=0, name="bench.rounds"))
 
 
@@ -82,7 +82,7 @@ def _inputs(case: Case) -> list[tf.Variable]:
 
 
 def _value_type(dtype: str) -> str:
-    """Values that stay exact in whatever 16 bits they travel in."""
+    """A dtype whose values stay exact in any 16-bit compression."""
     return dtype if "int" in dtype else "bfloat16"
 
 
@@ -112,7 +112,7 @@ def _check(case: Case, results: Sequence[Any], operation: str) -> None:
     ranks = tfdist.size()
     total = expected_sum((_PERIOD,), _value_type(case.dtype), ranks).astype(np.float64)
     exact = operation == "sum" or ranks & (ranks - 1) == 0
-    # Spacing of numbers just above 1: the largest error that rounding once to a type makes in a number, relative to it.
+    # The spacing of numbers just above 1: the largest relative error of rounding once to this type.
     wire = tf.as_dtype(COMPRESSIONS[case.compression] or case.dtype).as_numpy_dtype
     slack = 0.0 if exact else float(ml_dtypes.finfo(wire).eps)  # type: ignore[no-untyped-call]
     whole = np.resize(total if operation == "sum" else total / ranks, sum(case.counts))

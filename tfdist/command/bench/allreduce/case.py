@@ -1,4 +1,4 @@
-"""What one row of `tfdist bench allreduce` measures, and which rows the options ask for. It measures nothing."""
+"""One row of `tfdist bench allreduce`, and the rows that the options request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdist.command.bench.measure import size
 from tfdist.command.bench.measure.request import Allreduce
 from tfdist.errors import ConfigError
 
-# Bytes of an element. Of these, compression applies to float32 and float64; an average, to the floating ones.
+# Bytes per element. Compression applies to float32 and float64 only; averages to floating dtypes only.
 ELEMENT_BYTES = {
     "float16": 2,
     "bfloat16": 2,
@@ -28,7 +28,7 @@ COMPRESSIBLE = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Case:
-    """One row: `tensors` tensors of `size_bytes` in all."""
+    """One row: `tensors` tensors with `size_bytes` in total."""
 
     size_bytes: int
     tensors: int
@@ -37,25 +37,25 @@ class Case:
 
     @property
     def counts(self) -> list[int]:
-        """Elements of each tensor: all alike, but for a remainder that the first ones share."""
+        """Elements of each tensor: all equal, except that the first ones share the remainder."""
         elements = self.size_bytes // ELEMENT_BYTES[self.dtype]
         return [elements // self.tensors + (index < elements % self.tensors) for index in range(self.tensors)]
 
 
 def groups_of(request: Allreduce) -> list[list[Case]]:
-    """The rows that a request stands for, as `grouped` makes them."""
+    """The rows of a request, grouped as by `grouped`."""
     return grouped(request.sizes, request.tensors, request.dtypes, request.compressions)
 
 
 def grouped(
     sizes: Sequence[int], tensors: Sequence[int], dtypes: Sequence[str], compressions: Sequence[str]
 ) -> list[list[Case]]:
-    """All combinations; those of one size and number of tensors are one group, whose rows are measured in turn.
+    """All combinations. Each size and number of tensors forms one group, whose rows are measured in turn.
 
-    A dtype that no compression applies to gets its row with "none" only.
+    A dtype to which no compression applies only gets the row for "none".
 
     Raises:
-        ConfigError: If a size is no whole number of elements, has fewer of them than tensors, or no row is left.
+        ConfigError: If a size is not a whole number of elements, has fewer elements than tensors, or no row is left.
     """
     groups = []
     for size_bytes in sizes:
@@ -68,22 +68,22 @@ def grouped(
             if not group:
                 raise ConfigError(
                     f"compression applies to {' and '.join(COMPRESSIBLE)}, not to {', '.join(dtypes)}, so nothing is "
-                    "left to measure; add none to --compression"
+                    "measured; add none to --compression"
                 )
             groups.append(group)
     return groups
 
 
 def uncompressed(dtypes: Sequence[str], compressions: Sequence[str]) -> list[str]:
-    """The dtypes that are asked for with a compression that does not apply to them."""
+    """The requested dtypes to which the requested compressions do not apply."""
     return [dtype for dtype in dtypes if dtype not in COMPRESSIBLE] if set(compressions) - {"none"} else []
 
 
 def check_operation(operation: str, dtypes: Sequence[str]) -> None:
-    """Raises ConfigError if integers were to be averaged."""
+    """Raises ConfigError if integers would be averaged."""
     integers = [dtype for dtype in dtypes if "int" in dtype]
     if operation == "average" and integers:
-        raise ConfigError(f"an average needs a floating dtype; for {', '.join(integers)} give --op sum")
+        raise ConfigError(f"an average needs a floating dtype; use --op sum for {', '.join(integers)}")
 
 
 def _check(size_bytes: int, tensors: int, dtype: str) -> None:
@@ -93,5 +93,5 @@ def _check(size_bytes: int, tensors: int, dtype: str) -> None:
     if elements < tensors:
         raise ConfigError(
             f"{size.show(size_bytes)} is {elements} elements of {dtype}, too few for {tensors} tensors; "
-            "give a larger size or fewer --tensors"
+            "use a larger size or fewer --tensors"
         )

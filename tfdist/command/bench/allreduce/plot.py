@@ -1,4 +1,4 @@
-"""The rows of `tfdist bench allreduce` as a picture: bandwidth over size. matplotlib draws it, when it is there."""
+"""Plots the rows of `tfdist bench allreduce`, bandwidth over size, with matplotlib."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Row = Mapping[str, Any]
 
 
 def check(path: Path) -> None:
-    """Raises ConfigError, before anything is measured, if no picture could be drawn afterwards."""
+    """Raises ConfigError if plotting would fail; called before anything is measured."""
     if path.suffix != ".png":
-        raise ConfigError(f"--plot {path}: the picture is a PNG; give a name that ends in .png")
+        raise ConfigError(f"--plot {path}: only PNG is supported; use a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib, which is not installed; install it with: pip install matplotlib")
 
 
 def lines(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
-    """The points (bytes, GB/s) of each line by its label; of one rank, which has no bus, the algorithm's bandwidth."""
+    """The points (bytes, GB/s) of each line, by label; for a single rank, which has no bus, the algorithm bandwidth."""
     tensors = len({row["tensors"] for row in rows})
     found: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
@@ -35,7 +35,7 @@ def lines(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
 
 
 def write(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Draws into a file; needs no display."""
+    """Plots to a file; needs no display."""
     import matplotlib.figure
 
     figure = matplotlib.figure.Figure(figsize=(8, 5), layout="constrained")

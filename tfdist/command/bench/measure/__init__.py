@@ -1,1 +1,1 @@
-"""What all benchmarks measure with: clocks in turn, statistics, tables, files. No benchmark is here."""
+"""What all benchmarks share: timing in turn, statistics, tables, files."""

@@ -1,4 +1,4 @@
-"""What a measurement was made on: processor, cores, memory, versions. It measures nothing."""
+"""Describes the machine a measurement ran on: processor, cores, memory, versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("tfdist", "tensorflow", "tensorflow-cpu", "keras")
 
 
 def describe(processor: Path = Path("/proc/cpuinfo")) -> dict[str, str | int]:
-    """Facts by name, all of which may go into a document."""
+    """Facts by name, none of them private."""
     facts: dict[str, str | int] = {
         "processor": hardware.processor(processor),
         "cores": os.cpu_count() or 1,

@@ -1,4 +1,4 @@
-"""Lines that tell how far a measurement is, once it has lasted for a while. It measures nothing itself."""
+"""Reports the progress of a measurement that takes a while."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-# Nothing is said about what is over sooner, and then not more often than this.
+# Nothing is printed before this time, nor more often than this.
 QUIET_S = 2.0
 
 
@@ -15,14 +15,14 @@ def _write(line: str) -> None:
 
 
 class Progress:
-    """Counts the parts of one measurement; on ranks other than 0, make it with `shown=False`.
+    """Counts the parts of one measurement; on ranks other than 0, create it with `shown=False`.
 
     Args:
         title: What is measured.
         total: Number of parts.
-        shown: Whether lines are written at all.
-        write: Takes a line; standard error by default, so that standard output holds only results.
-        clock: Seconds.
+        shown: Whether to print anything.
+        write: Prints a line; by default to standard error, so that standard output contains only results.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Progress:
         self._start = self._last = clock()
 
     def done(self, parts: int) -> None:
-        """Tells that so many parts are done."""
+        """Notes that this many parts are done."""
         now = self._clock()
         if not self._shown or now - self._last < QUIET_S or parts >= self._total:
             return

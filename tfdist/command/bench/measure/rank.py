@@ -1,4 +1,4 @@
-"""How a benchmark starts on its rank, and how samples of all ranks become one row. It times nothing."""
+"""Starts a benchmark on its rank, and combines the samples of all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTER_OP_THREADS = 1
 
 
 def start(threads: int, inter_op_threads: int = INTER_OP_THREADS) -> None:
-    """Sets TensorFlow's threads (0: as it chooses), which must come before anything else of it, and joins the job."""
+    """Sets TensorFlow's threads (0: its own default), which must precede all other use of it, and joins the job."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
     tfdist.init()
@@ -25,13 +25,13 @@ def say(*lines: str) -> None:
 
 
 def introduce(what: str, benchmark: str) -> None:
-    """The first line of the output, and what a world of one should know."""
+    """Prints the first line of the output, and a hint if there is only one rank."""
     ranks, hosts = tfdist.size(), tfdist.cross_size()
     where = f"{ranks} rank{'s' * (ranks != 1)} on {hosts} host{'s' * (hosts != 1)}"
     say(f"tfdist bench {benchmark}: {what}, {where}")
     if ranks == 1:
         say(
-            "One rank alone: nothing is exchanged, so this is what a collective costs without peers. "
+            "Only one rank: nothing is exchanged, so this is the cost of a collective without peers. "
             f"For 2 ranks: tfdistrun -np 2 tfdist bench {benchmark}"
         )
 

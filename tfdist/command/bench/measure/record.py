@@ -1,4 +1,4 @@
-"""Results as files that other programs read: CSV of the rows, JSON of everything. It measures nothing."""
+"""Writes results for other programs: the rows as CSV, everything as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line a row under a line of names; all rows have the keys of the first. What is not known stays empty."""
+    """A header, then one line per row; all rows have the keys of the first. Unknown values stay empty."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
@@ -19,7 +19,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """The document, indented; a number that JSON cannot carry (NaN, infinity) is an error."""
+    """The document, indented; a number that JSON does not support (NaN, infinity) is an error."""
     path.write_text(json.dumps(document, indent=2, default=_plain, allow_nan=False) + "\n", encoding="utf-8")
 
 
@@ -28,4 +28,4 @@ def _plain(value: Any) -> Any:
         return asdict(value)
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{value!r} has no form in JSON")
+    raise TypeError(f"{value!r} cannot be written as JSON")

@@ -1,11 +1,11 @@
-"""What a benchmark is asked for, as `option` has read it."""
+"""The parsed options of each benchmark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-# How an allreduce between hosts is predicted: as tfdist does it, or as one ring through all GPUs.
+# How to predict an allreduce between hosts: as tfdist does it, or as one ring through all GPUs.
 SCHEDULES = ("hierarchical", "flat")
 
 
@@ -29,7 +29,7 @@ class Allreduce:
 
 @dataclass(frozen=True)
 class Train:
-    """Options of `tfdist bench train`; `steps` are those of a round, 0 threads what TensorFlow chooses."""
+    """Options of `tfdist bench train`; `steps` are per round, 0 threads means TensorFlow's default."""
 
     model: str
     image_size: int
@@ -49,7 +49,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Starts:
-    """Options of `tfdist bench train --starts`; `words` are those of each start."""
+    """Options of `tfdist bench train --starts`; `words` are the arguments of each start."""
 
     words: tuple[str, ...]
     starts: int
@@ -60,7 +60,7 @@ class Starts:
 
 @dataclass(frozen=True)
 class Record:
-    """Options of `tfdist bench scale --record`; `throughput` in images a second, None: measured here."""
+    """Options of `tfdist bench scale --record`; `throughput` in images per second, None: measured here."""
 
     model: str
     image_size: int
@@ -74,7 +74,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Scale:
-    """Options of `tfdist bench scale --step`; None: `gpus` that suit the cluster, the `threshold` of the settings."""
+    """Options of `tfdist bench scale --step`; None: `gpus` to suit the cluster, `threshold` from the settings."""
 
     step: tuple[Path, ...]
     cluster: Path

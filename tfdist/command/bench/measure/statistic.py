@@ -1,4 +1,4 @@
-"""What is said about repeated measurements: median, confidence interval, expected maximum. It measures nothing."""
+"""Statistics of repeated measurements: median, confidence interval, expected maximum."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 # Halvings of an interval of at most 2^20; the rest is below a double's precision.
 _HALVINGS = 80
-# Where the normal distribution is integrated: 0 to 12, beyond which nothing is left; an odd number of points.
+# Points for integrating the normal distribution: 0 to 12, beyond which it is negligible; an odd number.
 _POINTS = [12 * index / 2400 for index in range(2401)]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of samples and half the width of its confidence interval; None where one sample says nothing of it."""
+    """The mean of samples and half the width of its confidence interval; None for a single sample."""
 
     mean: float
     half_width: float | None
@@ -26,12 +26,12 @@ class Interval:
 
 
 def median(samples: Sequence[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
+    """The middle value, or the mean of the two middle ones."""
     return statistics.median(samples)
 
 
 def confidence_interval(samples: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The mean and where it lies: mean ± t(1 - α/2, n - 1) s / √n for n independent samples of deviation s.
+    """The mean and its confidence interval: mean ± t(1 - α/2, n - 1) s / √n for n independent samples of deviation s.
 
     Source: Student (1908), "The probable error of a mean"; NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.5.2.
     """
@@ -53,9 +53,9 @@ def student_t(confidence: float, freedom: int) -> float:
 
 @functools.cache
 def expected_maximum(count: int) -> float:
-    """The mean of the largest of `count` independent standard normal numbers; 0 for one of them.
+    """The expected largest of `count` independent standard normal numbers; 0 for a single one.
 
-    E = integral of (1 - F(x)^n) over x > 0, less that of F(x)^n over x < 0, for the distribution F, by Simpson's rule.
+    E = integral of (1 - F(x)^n) over x > 0, minus that of F(x)^n over x < 0, for the distribution F, by Simpson's rule.
     Source: David and Nagaraja (2003), "Order Statistics", section 3.1; Blom (1958) approximates the same.
     """
     above = (-math.expm1(count * math.log1p(-_beyond(x))) for x in _POINTS)

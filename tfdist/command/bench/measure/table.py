@@ -1,4 +1,4 @@
-"""Rows as an aligned text table or as Markdown. It chooses no columns and rounds nothing."""
+"""Formats rows as an aligned text table or as Markdown."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell; the first is flush left, the others flush right."""
+    """Columns as wide as their widest cell; the first aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return "\n".join(_line(cells, widths) for cells in [head, *rows])
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same as a table of Markdown; a bar in a cell is escaped."""
+    """The same as a Markdown table; bars in cells are escaped."""
     rule = ["---", *("---:" for _ in head[1:])]
     lines = [head, rule, *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in lines)

@@ -1,6 +1,6 @@
-"""Calls that are timed in turn, round by round, so that the machine's noise meets all of them alike.
+"""Times calls in turn, round by round, so that the machine's noise affects all of them equally.
 
-It knows neither ranks nor TensorFlow.
+Independent of ranks and TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def take_turns(
     done: Callable[[int], None],
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
-    """Seconds of each call in each round.
+    """The seconds of each call in each round.
 
     Args:
-        calls: What is timed, in the order of a round.
+        calls: The calls to time, in the order of a round.
         rounds: Number of rounds.
-        before: Runs before each round, untimed: what brings the ranks back in step.
-        done: Is told the number of rounds done, between rounds.
-        clock: Seconds.
+        before: Called before each round, untimed, to bring the ranks back in step.
+        done: Called between rounds with the number of rounds done.
+        clock: Returns seconds.
     """
     seconds: list[list[float]] = [[] for _ in calls]
     for number in range(rounds):

@@ -1,4 +1,4 @@
-"""The networks that `tfdist bench train` knows, and the smallest image each one takes. It builds none."""
+"""The networks that `tfdist bench train` supports, and the smallest image of each."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LEAST_PIXELS = {
 
 
 def check(name: str, pixels: int) -> None:
-    """Raises ConfigError if there is no such network, or it takes no images as small as that."""
+    """Raises ConfigError if there is no such network, or the images are too small for it."""
     if name not in LEAST_PIXELS:
         near = difflib.get_close_matches(name, LEAST_PIXELS, n=3, cutoff=0.5)
-        advice = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(LEAST_PIXELS)}"
+        advice = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(LEAST_PIXELS)}"
         raise ConfigError(f"--model {name}: no such network of keras.applications; {advice}")
     least = LEAST_PIXELS[name]
     if pixels < least:
         raise ConfigError(
-            f"--image-size {pixels} is too small for {name}, which takes images of {least} pixels or more; "
-            f"give --image-size {least} or a larger one"
+            f"--image-size {pixels} is too small for {name}, which needs images of {least} pixels or more; "
+            f"use --image-size {least} or larger"
         )

@@ -1,8 +1,8 @@
-"""Starts `tfdist bench train` several times, beside as many independent processes in turn: how much starts differ.
+"""Starts `tfdist bench train` several times, in turn with as many independent processes, to see how starts differ.
 
-A start can be fast or slow as a whole, which no number of steps of one start shows; and what ranks can reach at most is
-not the step of one process alone, since processes share the host's memory and caches, but that of independent processes
-side by side. It measures nothing itself and imports no TensorFlow.
+A whole start can be fast or slow, which no number of steps within one start shows. And the best that ranks can reach is
+not the step time of a single process, since processes share the host's memory and caches, but that of independent
+processes side by side. It does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _TFDISTRUN = (sys.executable, "-m", "tfdist.launch")
 
 
 def run(options: Starts) -> None:
-    """Measures, prints the table and writes what was asked for.
+    """Measures, prints the table and writes the requested files.
 
     Raises:
-        ConfigError: If it was started by a launcher, which it has to call itself.
-        BuildError: If a start fails; has the end of its output.
+        ConfigError: If a launcher started it, because it runs the launcher itself.
+        BuildError: If a start fails; includes the end of its output.
     """
     if config.started_by_launcher():
         raise ConfigError(
-            "--starts starts the ranks itself; received it on ranks of a launcher. Run it alone: "
+            "--starts starts the ranks itself, but was run under a launcher. Run it without one: "
             f"tfdist bench train --starts {options.starts} --ranks {options.ranks} ..."
         )
     many = f"{options.starts} start{'s' * (options.starts != 1)}"
@@ -68,9 +68,9 @@ def row(number: int, together: dict[str, Any], independent: Sequence[dict[str, A
     """One start.
 
     Args:
-        number: Of the start, from 1.
-        together: The row that `tfdist bench train` has written of all ranks.
-        independent: That of each independent process.
+        number: The number of the start, from 1.
+        together: The row that `tfdist bench train` wrote for all ranks.
+        independent: The row of each independent process.
     """
     medians = [process["median_ms"] for process in independent]
     return {
@@ -85,7 +85,7 @@ def row(number: int, together: dict[str, Any], independent: Sequence[dict[str, A
 
 
 def summary(starts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over starts, how far these are apart, and the ratios of ranks to independent processes."""
+    """Medians over starts, their spread, and the ratios of ranks to independent processes."""
     together = [start["median_ms"] for start in starts]
     independent = [median for start in starts for median in start["independent_median_ms"]]
     return {
@@ -115,7 +115,7 @@ def conclusion(summed: dict[str, Any], ranks: int) -> list[str]:
 
 
 def shares(cores: Sequence[int], processes: int) -> list[frozenset[int] | None]:
-    """Equal shares of cores, as the launcher binds ranks; None for each process where there are too few."""
+    """Equal shares of cores, as the launcher binds ranks; None for each process if there are too few."""
     width = len(cores) // processes
     if width == 0:
         return [None] * processes
@@ -128,7 +128,7 @@ def _spread(medians: Sequence[float]) -> dict[str, float]:
 
 
 def _measure(options: Starts) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A start of the ranks, then one of the independent processes: the rows that they write."""
+    """Starts the ranks, then the independent processes; returns the rows they write."""
     with tempfile.TemporaryDirectory(prefix="tfdist-bench-") as folder:
         files = [Path(folder) / f"{number}.json" for number in range(options.ranks + 1)]
         words = [(*_TFDIST, "bench", "train", *options.words, "--json", str(file)) for file in files]
@@ -143,10 +143,10 @@ def _measure(options: Starts) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def run_side_by_side(
     commands: Sequence[Sequence[str]], cores: Sequence[frozenset[int] | None], limit_s: float = LIMIT_S
 ) -> None:
-    """Runs the commands at the same time, each on its cores, until all have ended; on an error none is left.
+    """Runs the commands at the same time, each on its cores, and waits for them; on an error, kills all of them.
 
     Raises:
-        BuildError: If one fails or takes longer than `limit_s`; has the end of its output.
+        BuildError: If one fails or takes longer than `limit_s`; includes the end of its output.
     """
     deadline = time.monotonic() + limit_s
     with contextlib.ExitStack() as stack:
@@ -155,7 +155,7 @@ def run_side_by_side(
         for command, own, output in zip(commands, cores, outputs, strict=True):
             with _bound_to(own):
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-            stack.callback(end_child, process, _GRACE_S)  # the launcher ends its ranks when it gets the signal
+            stack.callback(end_child, process, _GRACE_S)  # the launcher terminates its ranks on the signal
             running.append(process)
         for process, output in zip(running, outputs, strict=True):
             try:
@@ -163,12 +163,12 @@ def run_side_by_side(
             except subprocess.TimeoutExpired:
                 raise BuildError(f"a start took more than {limit_s:g} s. {_described(process, output)}") from None
             if status != 0:
-                raise BuildError(f"a start ended with status {status}. {_described(process, output)}")
+                raise BuildError(f"a start exited with status {status}. {_described(process, output)}")
 
 
 @contextlib.contextmanager
 def _bound_to(cores: frozenset[int] | None) -> Iterator[None]:
-    """What is started inside runs on these cores alone."""
+    """Processes started inside run only on these cores."""
     before = os.sched_getaffinity(0)
     if cores is not None:
         os.sched_setaffinity(0, cores)
@@ -181,7 +181,7 @@ def _bound_to(cores: frozenset[int] | None) -> Iterator[None]:
 def _described(process: subprocess.Popen[bytes], output: Any) -> str:
     output.seek(0)
     lines = output.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
-    command = " ".join(map(str, process.args))  # type: ignore[arg-type]  # words, as they were given
+    command = " ".join(map(str, process.args))  # type: ignore[arg-type]  # arguments, as given
     return "\n".join([f"Its command: {command}", "The end of its output:", *lines])
 
 
@@ -197,6 +197,6 @@ def _cells(start: dict[str, Any]) -> list[str]:
 
 
 def _flat(start: dict[str, Any]) -> dict[str, Any]:
-    """A column for each independent process."""
+    """One column per independent process."""
     others = {name: value for name, value in start.items() if name != "independent_median_ms"}
     return others | {f"independent_{index}_median_ms": m for index, m in enumerate(start["independent_median_ms"])}

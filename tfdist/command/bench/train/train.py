@@ -1,8 +1,8 @@
-"""Times the steps of `model.fit` on synthetic images, on all ranks and on one process alone. It trains nothing useful.
+"""Times the steps of `model.fit` on synthetic images, on all ranks and in a single process.
 
-The process alone is rank 0 with a second, plain model that knows nothing of tfdist, so that binding, threads and memory
-are the same. It takes its steps in turn with all ranks, round by round, while the others wait in a barrier, which
-sleeps. How much they worked there is measured too, and told where it was not negligible.
+The single process is rank 0 with a second, plain model without tfdist, so that binding, threads and memory are the
+same. It runs its steps in turn with all ranks, round by round, while the others sleep in a barrier. Their CPU use there
+is measured too, and reported if it was not negligible.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from tfdist.ops.graph import xla
 from tfdist.world import runtime
 
 CLASSES = 1000
-# Small, so that no network diverges on random labels: numbers that are not finite may be slower.
+# Small, so that no network diverges on random labels: computing with non-finite numbers may be slower.
 RATE = 1e-4
-# Each fit makes an iterator and starts callbacks around its first step, which is not timed therefore.
+# Each fit creates an iterator and starts callbacks around its first step, so that step is not timed.
 _STEPS_OF_START = 1
-# Part of a core above which waiting ranks are said to have disturbed the process alone.
+# Fraction of a core above which waiting ranks are reported to have disturbed the single process.
 _NEGLIGIBLE = 0.1
 
 HEAD = "run,steps,median ms,least ms,images/s a rank,images/s in all,communication ms".split(",")
 
 
 class StepTimer(keras.callbacks.Callback):
-    """Seconds of each step, and those of them that were spent in collectives.
+    """Records the seconds of each step, and how many of them were spent in collectives.
 
-    Put it last, so that the work of other callbacks at the start of a batch is not counted.
+    Put it last in the list, so that the work of other callbacks at the start of a batch is not counted.
 
     Example:
 
@@ -66,7 +66,7 @@ class StepTimer(keras.callbacks.Callback):
 
 
 class Training:
-    """One model with its data; `callbacks` are what distributes it, or nothing."""
+    """One model with its data; `callbacks` distribute it, or are empty."""
 
     def __init__(self, options: Train, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         self._callbacks = callbacks
@@ -91,23 +91,23 @@ class Training:
             callbacks=[*self._callbacks, timer],
         )
         if not math.isfinite(history.history["loss"][-1]):
-            raise ConfigError("the loss is not finite, so the steps are not those of a training; choose another model")
+            raise ConfigError("the loss is not finite, so the step times are not representative; choose another model")
         del timer.seconds[:_STEPS_OF_START], timer.communication[:_STEPS_OF_START]
         return timer
 
     def take_round(self, steps: int) -> None:
-        """One fit, whose times are kept."""
+        """One fit, with its times recorded."""
         timer = self.take(steps)
         self.rounds.append(timer.seconds)
         self.communication.append(timer.communication)
 
 
 def run(options: Train) -> None:
-    """Measures, prints the table on rank 0, and writes what was asked for."""
+    """Measures, prints the table on rank 0, and writes the requested files."""
     rank.start(options.threads, options.inter_op_threads)
     if options.plain and tfdist.size() > 1:
         raise ConfigError(
-            f"--plain is for one process; received it on {tfdist.size()} ranks. Run it without a launcher."
+            f"--plain is for a single process, but was run on {tfdist.size()} ranks. Run it without a launcher."
         )
     size = f"{options.image_size}x{options.image_size}"
     wire = "without tfdist" if options.plain else f"compression {options.compression}"
@@ -126,7 +126,7 @@ def run(options: Train) -> None:
         median, least = (f"{100 * efficiency[name]:.1f} %" for name in ("of_medians", "of_minima"))
         print(f"efficiency: {median} (step alone / step of {tfdist.size()} ranks, medians), {least} (least times)")
     if waiting > _NEGLIGIBLE:
-        print(f"note: while one process worked alone, a waiting rank used {100 * waiting:.0f} % of a core")
+        print(f"note: during the single-process steps, a waiting rank used {100 * waiting:.0f} % of a core")
     if options.csv is not None:
         record.write_csv(options.csv, rows)
     if options.json is not None:
@@ -153,7 +153,7 @@ def build(options: Train | Record) -> keras.Model:
 
 
 def _images(options: Train) -> tf.data.Dataset:
-    """One batch, over and over: reading data is not what is timed. Each rank has its own."""
+    """One batch, repeated, because reading data is not timed. Each rank has its own."""
     numbers = np.random.default_rng(tfdist.rank())
     images = numbers.random((options.batch_size, options.image_size, options.image_size, 3), np.float32)
     labels = numbers.integers(0, CLASSES, options.batch_size)
@@ -161,7 +161,7 @@ def _images(options: Train) -> tf.data.Dataset:
 
 
 def _measure(options: Train) -> tuple[Training | None, Training, float]:
-    """The process alone (on rank 0, if asked for), all ranks, and the part of a core that a waiting rank used."""
+    """Times of the single process (on rank 0, if requested) and of all ranks, and the CPU use of a waiting rank."""
     distribute = [DataParallel(compression=options.compression, scale_learning_rate=False)]
     together = Training(options, [] if options.plain else distribute)
     alone = Training(options, []) if options.compare_single and tfdist.rank() == 0 else None
@@ -195,11 +195,11 @@ def _threads(options: Train) -> str:
 
 def _check_compiled(options: Train, training: Training) -> None:
     if options.jit_compile and not training.model.jit_compile:
-        raise ConfigError(f"--jit-compile: {xla.obstacle() or 'the callback switched it off and warned why'}")
+        raise ConfigError(f"--jit-compile: {xla.obstacle() or 'the callback disabled it; its warning says why'}")
 
 
 def _row(name: str, training: Training, options: Train, ranks: int) -> dict[str, Any]:
-    """One line of results. Of several ranks, each step counts with the mean of the ranks, which wait for each other."""
+    """One line of results. A step on several ranks counts with their mean, since they wait for each other."""
     steps = [step for part in training.rounds for step in part]
     communication = [step for part in training.communication for step in part]
     if ranks > 1:
@@ -221,7 +221,7 @@ def _row(name: str, training: Training, options: Train, ranks: int) -> dict[str,
 
 
 def _efficiency(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Step time of one process alone, divided by that of all ranks: 1 where communication and sharing cost nothing."""
+    """Step time of a single process divided by that of all ranks: 1 if communication and sharing cost nothing."""
     together, alone = rows
     return {
         "of_medians": alone["median_ms"] / together["median_ms"],

@@ -1,1 +1,1 @@
-"""The hosts that a cluster manager has given to this job. Nothing is asked for here, and nothing started."""
+"""The hosts that a cluster manager has allocated to this job."""

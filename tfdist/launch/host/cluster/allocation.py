@@ -1,4 +1,4 @@
-"""Hosts with slots that a manager has given, as all of its modules return them. Pure, but for files a manager names."""
+"""The result of every cluster manager module: allocated hosts with their slots. Reads the files a manager names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tfdist.launch.host.host import Host
 
 @dataclass(frozen=True)
 class Allocation:
-    """The hosts of a job of a cluster manager.
+    """The hosts that a cluster manager allocated to a job.
 
     Attributes:
         manager: Its name, as in "Slurm".
         hosts: In the manager's order.
-        source: The variables that this is from.
+        source: The variables this was read from.
     """
 
     manager: str
@@ -32,8 +32,10 @@ class Allocation:
 
 
 def read_text(variable: str, path: str) -> str:
-    """The file that a variable names. Raises ConfigError."""
+    """The contents of the file that a variable names. Raises ConfigError."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{variable}={path} cannot be read: {error}; -H host:slots names hosts without it") from None
+        raise ConfigError(
+            f"{variable}={path} cannot be read: {error}; to do without it, name hosts with -H host:slots"
+        ) from None

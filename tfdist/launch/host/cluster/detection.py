@@ -1,4 +1,4 @@
-"""The one allocation that this process is in, if it is in one: asks each manager's module in turn."""
+"""Finds the allocation this process runs in, if any, by asking each manager's module in turn."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _MANAGERS = (slurm.find, lsf.find, pbs.find, sagemaker.find, mpijob.find)
 
 
 def detect(environment: Mapping[str, str]) -> Allocation | None:
-    """The allocation of the first manager that has made one. Raises ConfigError where its variables cannot be used."""
+    """The allocation of the first manager that made one. Raises ConfigError if its variables cannot be used."""
     return next((found for find in _MANAGERS if (found := find(environment)) is not None), None)

@@ -1,4 +1,4 @@
-"""IBM Spectrum LSF: the hosts of a job, by the file or the list that it names. Asks no `bhosts`."""
+"""IBM Spectrum LSF: the hosts of a job, from its host file or host list. Does not run `bhosts`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIST = "LSB_MCPU_HOSTS"
 
 
 def find(environment: Mapping[str, str]) -> Allocation | None:
-    """A slot for each line of the file, else what the list says; None outside of a job. Raises ConfigError."""
+    """One slot per line of the file, else what the list says; None outside a job. Raises ConfigError."""
     path, listed = environment.get(FILE, ""), environment.get(LIST, "")
     if path:
         return Allocation("LSF", host.counted(read_text(FILE, path), f"{FILE}={path}"), FILE)
@@ -21,5 +21,5 @@ def find(environment: Mapping[str, str]) -> Allocation | None:
         return None
     words = listed.split()
     if len(words) % 2:
-        raise ConfigError(f"{LIST}={listed}: expected names with numbers, as: host1 2 host2 4")
+        raise ConfigError(f"{LIST}={listed}: expected names with numbers, such as: host1 2 host2 4")
     return Allocation("LSF", host.listed(zip(words[::2], words[1::2], strict=True), f"{LIST}={listed}"), LIST)

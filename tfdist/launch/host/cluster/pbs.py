@@ -1,4 +1,4 @@
-"""PBS (OpenPBS, PBS Professional, Torque): the hosts of a job, by its node file. Asks no `pbsnodes`."""
+"""PBS (OpenPBS, PBS Professional, Torque): the hosts of a job, from its node file. Does not run `pbsnodes`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FILE = "PBS_NODEFILE"
 
 
 def find(environment: Mapping[str, str]) -> Allocation | None:
-    """A slot for each line of the node file; None outside of a job. Raises ConfigError."""
+    """One slot per line of the node file; None outside a job. Raises ConfigError."""
     path = environment.get(FILE, "")
     if not path:
         return None

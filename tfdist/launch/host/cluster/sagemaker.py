@@ -1,4 +1,4 @@
-"""Amazon SageMaker: the hosts of a training job, by the variables of its containers. Pure; asks no AWS."""
+"""Amazon SageMaker: the hosts of a training job, from the variables of its containers. Does not contact AWS."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HERE = "SM_CURRENT_HOST"
 
 
 def find(environment: Mapping[str, str]) -> Allocation | None:
-    """A slot for each GPU, one where there is none; None outside of a job.
+    """One slot per GPU, or one on hosts without GPUs; None outside a job.
 
     Raises:
-        ConfigError: For values that cannot be read, and on every host but the first: all of them run the same command,
-            and one is to start the ranks.
+        ConfigError: If a value cannot be parsed, and on every host except the first: all hosts run the same command,
+            but only one may start the ranks.
     """
     text = environment.get(HOSTS, "")
     if not text:
@@ -30,11 +30,11 @@ def find(environment: Mapping[str, str]) -> Allocation | None:
         raise ConfigError(f"{GPUS}={gpus} is not a number of GPUs; expected 0 or more")
     here = environment.get(HERE) or names[0]
     if here not in names:
-        raise ConfigError(f"{HERE}={here} is none of {HOSTS}={text}")
+        raise ConfigError(f"{HERE}={here} is not one of {HOSTS}={text}")
     if here != names[0]:
         raise ConfigError(
-            f"this is {here}, and tfdistrun is to run on {names[0]} alone, the first of {HOSTS}={text}; the others run "
-            "sshd meanwhile"
+            f"this is {here}, but tfdistrun must run only on {names[0]}, the first of {HOSTS}={text}; run sshd on the "
+            "other hosts"
         )
     slots = str(max(1, int(gpus)))
     source = f"{HOSTS} and {GPUS}"
@@ -47,5 +47,5 @@ def _names(text: str) -> list[str]:
     except ValueError:
         names = None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f'{HOSTS}={text}: expected names as ["algo-1", "algo-2"]')
+        raise ConfigError(f'{HOSTS}={text}: expected names such as ["algo-1", "algo-2"]')
     return names

@@ -1,4 +1,4 @@
-"""Slurm: the nodes of a job by its environment alone, without `scontrol`. Pure."""
+"""Slurm: the nodes of a job, from its environment variables. Does not run `scontrol`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdist.launch.host.cluster.allocation import Allocation
 NODES = "SLURM_JOB_NODELIST"
 TASKS = "SLURM_TASKS_PER_NODE"
 CORES = "SLURM_JOB_CPUS_PER_NODE"
-# As many as Slurm can have.
+# The most that Slurm supports.
 _MOST_NODES = 65536
 _NAMES = re.compile(r"(?:[^,\[\]]|\[[^\[\]]+\])+")
 _PART = re.compile(r"([^\[\]]+)|\[([^\[\]]+)\]")
@@ -22,21 +22,21 @@ _TIMES = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", re.ASCII)
 
 
 def find(environment: Mapping[str, str]) -> Allocation | None:
-    """The nodes with their tasks (or cores, where no tasks are given); None outside of a job. Raises ConfigError."""
+    """The nodes with their tasks (or cores, if tasks are not set); None outside a job. Raises ConfigError."""
     nodes = environment.get(NODES, "")
     if not nodes:
         return None
     counted = TASKS if environment.get(TASKS) else CORES
     if not environment.get(counted):
         raise ConfigError(
-            f"{NODES}={nodes} is set, but neither {TASKS} nor {CORES}, so it cannot be told how many ranks a node may "
-            "run; name them by -H host:slots"
+            f"{NODES}={nodes} is set, but neither {TASKS} nor {CORES}, so the number of ranks per node is unknown; "
+            "name the hosts with -H host:slots"
         )
     names, slots = expand(nodes), counts(environment[counted], counted)
     if len(names) != len(slots):
         raise ConfigError(
-            f"{NODES}={nodes} names {len(names)} nodes, and {counted}={environment[counted]} is about {len(slots)}; "
-            "give -H host:slots"
+            f"{NODES}={nodes} names {len(names)} nodes, but {counted}={environment[counted]} describes {len(slots)}; "
+            "name the hosts with -H host:slots"
         )
     source = f"{NODES} and {counted}"
     return Allocation("Slurm", host.listed(zip(names, map(str, slots), strict=True), source), source)
@@ -47,9 +47,9 @@ def expand(text: str) -> list[str]:
     names: list[str] = []
     parts = _NAMES.findall(text)
     if ",".join(parts) != text:
-        raise ConfigError(f"{NODES}={text}: expected names as node1,node[2-4,08]")
+        raise ConfigError(f"{NODES}={text}: expected names such as node1,node[2-4,08]")
     for part in parts:
-        # One more than there may be shows that there are too many, and takes no time.
+        # One more than allowed is enough to detect too many, and keeps this fast.
         names += itertools.islice(_expand_one(part, text), _MOST_NODES + 1 - len(names))
         if len(names) > _MOST_NODES:
             raise ConfigError(f"{NODES}={text}: more than {_MOST_NODES} nodes")
@@ -70,19 +70,19 @@ def _numbers(text: str, nodes: str) -> Iterator[str]:
     found = _RANGE.fullmatch(text)
     first, last = (found[1], found[2] or found[1]) if found else ("1", "0")
     if int(first) > int(last):
-        raise ConfigError(f"{NODES}={nodes}: [{text}] is no range of numbers; expected as [2-4,08]")
+        raise ConfigError(f"{NODES}={nodes}: [{text}] is not a range of numbers; expected a range such as [2-4,08]")
     if int(last) - int(first) >= _MOST_NODES:
         raise ConfigError(f"{NODES}={nodes}: more than {_MOST_NODES} nodes")
     return (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 
 
 def counts(text: str, variable: str) -> list[int]:
-    """A number for each node: 2, 2, 2, 1 of `2(x3),1`. Raises ConfigError."""
+    """One number per node: `2(x3),1` gives 2, 2, 2, 1. Raises ConfigError."""
     numbers: list[int] = []
     for part in text.split(","):
         found = _TIMES.fullmatch(part)
         if found is None or int(found[1]) == 0:
-            raise ConfigError(f"{variable}={text}: {part!r} is not understood; expected as 2(x3),1")
+            raise ConfigError(f"{variable}={text}: cannot parse {part!r}; expected counts such as 2(x3),1")
         times = int(found[2] or 1)
         if len(numbers) + times > _MOST_NODES:
             raise ConfigError(f"{variable}={text}: more than {_MOST_NODES} nodes")

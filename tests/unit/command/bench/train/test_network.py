@@ -41,7 +41,7 @@ def test_too_small_an_image(name: str, pixels: int) -> None:
 def test_a_name_that_is_not_known() -> None:
     with pytest.raises(ConfigError, match="did you mean ResNet50"):
         network.check("Resnet50", 96)
-    with pytest.raises(ConfigError, match="known are digits, "):
+    with pytest.raises(ConfigError, match="expected one of digits, "):
         network.check("?", 96)
 
 

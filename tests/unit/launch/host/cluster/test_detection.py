@@ -61,7 +61,7 @@ def test_fewer_ranks_than_slots() -> None:
 
 @pytest.mark.usefixtures("_known")
 def test_more_ranks_than_slots() -> None:
-    with pytest.raises(ConfigError, match=r"-np 6 asks for more than the 5 slots of n1:3, n2:2, .* Ask Slurm"):
+    with pytest.raises(ConfigError, match=r"-np 6 exceeds the 5 slots of n1:3, n2:2, .* Request more tasks from Slurm"):
         _plan("-np", "6", "sh")
 
 
@@ -83,7 +83,7 @@ def test_values_that_cannot_be_used_end_the_command(
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[2-1]")
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1")
     assert command.main(["-np", "1", "sh"]) == command.USAGE_ERROR
-    assert "tfdistrun: SLURM_JOB_NODELIST=n[2-1]: [2-1] is no range" in capsys.readouterr().err
+    assert "tfdistrun: SLURM_JOB_NODELIST=n[2-1]: [2-1] is not a range" in capsys.readouterr().err
 
 
 def test_job_from_python_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_other_form_of_a_line(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("", "no host in it"), ("a slots=x\n", "hostfile:1: 'x' is not a number")]
+    ("text", "message"), [("", "no hosts found"), ("a slots=x\n", "hostfile:1: 'x' is not a number")]
 )
 def test_refused(file: Path, text: str, message: str) -> None:
     file.write_text(text)

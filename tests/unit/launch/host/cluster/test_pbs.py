@@ -26,7 +26,7 @@ def test_outside_of_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("", "no host in it"), ("\n \n", "no host in it"), ("n1 slots=2\n", "is not a host name")]
+    ("text", "message"), [("", "no hosts found"), ("\n \n", "no hosts found"), ("n1 slots=2\n", "is not a host name")]
 )
 def test_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "nodes").write_text(text)

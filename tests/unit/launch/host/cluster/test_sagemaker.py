@@ -32,13 +32,13 @@ def test_outside_of_a_job() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"SM_CURRENT_HOST": "algo-2"}, "this is algo-2, and tfdistrun is to run on algo-1 alone"),
-        ({"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST=algo-3 is none of SM_HOSTS"),
+        ({"SM_CURRENT_HOST": "algo-2"}, "this is algo-2, but tfdistrun must run only on algo-1"),
+        ({"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST=algo-3 is not one of SM_HOSTS"),
         ({"SM_NUM_GPUS": "many"}, "SM_NUM_GPUS=many is not a number of GPUs"),
-        ({"SM_HOSTS": "algo-1,algo-2"}, "SM_HOSTS=algo-1,algo-2: expected names as"),
-        ({"SM_HOSTS": "[]"}, "expected names as"),
-        ({"SM_HOSTS": "[1]"}, "expected names as"),
-        ({"SM_HOSTS": '{"algo-1": 1}'}, "expected names as"),
+        ({"SM_HOSTS": "algo-1,algo-2"}, "SM_HOSTS=algo-1,algo-2: expected names such as"),
+        ({"SM_HOSTS": "[]"}, "expected names such as"),
+        ({"SM_HOSTS": "[1]"}, "expected names such as"),
+        ({"SM_HOSTS": '{"algo-1": 1}'}, "expected names such as"),
         ({"SM_HOSTS": '["algo-1", "algo-1"]'}, "host 'algo-1' is listed twice"),
     ],
 )

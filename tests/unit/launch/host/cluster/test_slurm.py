@@ -66,15 +66,15 @@ def test_names(text: str, names: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("n[1-3", "expected names as node1,node"),
-        ("n]", "expected names as"),
-        ("n[]", "expected names as"),
-        ("n1,,n2", "expected names as"),
-        ("n[[1]]", "expected names as"),
-        ("n[3-1]", "[3-1] is no range of numbers"),
-        ("n[a-b]", "[a-b] is no range"),
-        ("n[\u0661]", "is no range"),
-        ("n[1-]", "[1-] is no range"),
+        ("n[1-3", "expected names such as node1,node"),
+        ("n]", "expected names such as"),
+        ("n[]", "expected names such as"),
+        ("n1,,n2", "expected names such as"),
+        ("n[[1]]", "expected names such as"),
+        ("n[3-1]", "[3-1] is not a range of numbers"),
+        ("n[a-b]", "[a-b] is not a range"),
+        ("n[\u0661]", "is not a range"),
+        ("n[1-]", "[1-] is not a range"),
         ("n[1-999999999]", "more than 65536 nodes"),
         ("n[1-9999][1-9999]", "more than 65536 nodes"),
     ],
@@ -107,7 +107,10 @@ def test_counts_for_too_many_nodes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"SLURM_TASKS_PER_NODE": "2(x3)"}, "names 4 nodes, and SLURM_TASKS_PER_NODE=2.* is about 3; give -H"),
+        (
+            {"SLURM_TASKS_PER_NODE": "2(x3)"},
+            "names 4 nodes, but SLURM_TASKS_PER_NODE=2.* describes 3; name the hosts with -H",
+        ),
         ({"SLURM_TASKS_PER_NODE": "", "SLURM_JOB_CPUS_PER_NODE": ""}, "neither SLURM_TASKS_PER_NODE nor"),
         ({"SLURM_JOB_NODELIST": "a,b,a,c"}, "host 'a' is listed twice"),
         ({"SLURM_JOB_NODELIST": "a,b,c,$(x)"}, "is not a host name"),
