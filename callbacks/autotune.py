@@ -1,4 +1,4 @@
-"""Measures settings of the collectives while `fit` trains, and keeps the fastest. Decides nothing of it."""
+"""Measures settings of the collectives while `fit` trains, and applies what the tuner decides."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _Answer = TypeVar("_Answer")
 
 
 def need_equal_settings() -> None:
-    """Makes sure that all ranks tune, or none, and alike; every rank calls it.
+    """Checks that all ranks tune with the same settings, or none does; every rank calls it.
 
     Raises:
-        ConfigError: On every rank, if they differ; names the ranks and what each has.
+        ConfigError: On every rank, if they differ; names the ranks and their values.
     """
     mine = config.read()
     fields = ("autotune", "autotune_samples", "autotune_steps")
@@ -58,13 +58,13 @@ def need_equal_settings() -> None:
 
 
 class Autotune(keras.callbacks.Callback):
-    """Looks for the setting with the shortest step while it trains; `DataParallel` runs it where settings ask for it.
+    """Searches for the setting with the shortest step during training; `DataParallel` runs it if tuning is enabled.
 
-    All ranks change between the same two steps. A sample is the median step of the slowest rank; steps in which
-    something is traced do not count. Rank 0 decides what is next, and its errors are every rank's.
+    All ranks switch settings between the same two steps. A sample is the median step time of the slowest rank; steps
+    that trace are not counted. Rank 0 decides what to try next, and its errors are raised on every rank.
 
     Raises:
-        ConfigError: If a setting cannot be honoured, or the ranks may have unequal numbers of batches.
+        ConfigError: If a setting is invalid, or the ranks may have unequal numbers of batches.
     """
 
     _differs_by_rank = True
@@ -120,20 +120,20 @@ class Autotune(keras.callbacks.Callback):
             self._apply(self._default)
             most = self._settings.autotune_samples + COMPARED
             self._say(
-                f"autotune: training ended after {self._samples} of at most {most} samples of "
-                f"{self._settings.autotune_steps} steps, before the search did; the default is kept. It needs more "
-                f"steps, or less of {config.variable('autotune_samples')} and "
-                f"{config.variable('autotune_steps')}; the next fit with the same callback goes on."
+                f"autotune: training ended before the search, after {self._samples} of at most {most} samples of "
+                f"{self._settings.autotune_steps} steps; the default is kept. Train for more steps, or lower "
+                f"{config.variable('autotune_samples')} and {config.variable('autotune_steps')}; the next fit with "
+                "the same callback continues the search."
             )
 
     def _start_anew(self) -> None:
-        """The next step is the first one of a sample."""
+        """The next step is the first of a sample."""
         self._times: list[float] = []
         self._cycle = []
         self._last = None
 
     def _count(self, seconds: float) -> None:
-        """Takes one step; only after so many that are accumulated is there an update, and a reduction."""
+        """Counts one step; with gradient accumulation only every n-th step has an update and an all-reduce."""
         if self._uncounted:
             self._uncounted -= 1
             return
@@ -147,7 +147,7 @@ class Autotune(keras.callbacks.Callback):
         return self._settings.autotune_steps * (WATCHED_SAMPLES if watched else 1)
 
     def _begin(self) -> None:
-        """The first time in a `fit`, at its second step."""
+        """Called once per `fit`, at its second step."""
         inner = [keras_version.inner_optimizer(each) for each in model_optimizer.optimizers_of(self.model)]
         self._accumulated = max(each.gradient_accumulation_steps or 1 for each in inner)
         if self._order is None:
@@ -171,7 +171,7 @@ class Autotune(keras.callbacks.Callback):
         return model_optimizer.optimizers_of(self.model)[0]
 
     def _make_tuner(self) -> Order:
-        """On rank 0."""
+        """Runs on rank 0."""
         assert self._default is not None
         job, world = self._job(), self._world()
         knobs = offered(world, self._default)
@@ -180,14 +180,14 @@ class Autotune(keras.callbacks.Callback):
         if path:
             start, misfit = record.load(path, job)
             if start is not None and start not in set(settings(self._default, knobs)):
-                start, misfit = None, "its setting is none that is allowed here"
+                start, misfit = None, "its setting is not allowed here"
             if misfit:
-                self._say(f"autotune: {path} does not fit this job, and is replaced: {misfit}.")
+                self._say(f"autotune: {path} does not match this job and will be replaced: {misfit}.")
         if not knobs:
-            self._say("autotune: there is nothing to tune with one rank, or where everything is fixed.")
+            self._say("autotune: nothing to tune, because there is only one rank or every setting is fixed.")
         elif start is not None:
             what = "the default" if start == self._default else record.command(start, self._default, world.size)
-            self._say(f"autotune: begins with what {path} says, without a search: {what}")
+            self._say(f"autotune: using the result in {path} without a search: {what}")
         if knobs and self._settings.autotune_log:
             self._log = record.Log(self._settings.autotune_log)
 
@@ -239,7 +239,7 @@ class Autotune(keras.callbacks.Callback):
         self._start_anew()
 
     def _tell(self, seconds: float) -> Order:
-        """On rank 0."""
+        """Runs on rank 0."""
         assert self._tuner is not None
         order = self._tuner.order
         log = self._log
@@ -248,20 +248,20 @@ class Autotune(keras.callbacks.Callback):
         following = self._tuner.tell(seconds)
         if order.phase == WATCH and following.phase == EXPLORE:
             self._samples = -1  # this one is not of the search
-            self._say("autotune: the steps take another time than they did; the search begins again.")
+            self._say("autotune: step times have changed; the search starts from scratch.")
         return following
 
     def _write(self, write: Callable[[], None]) -> bool:
-        """Whether a file could be written: a disk that is full ends no training."""
+        """Whether a file could be written: a full disk does not stop training."""
         try:
             write()
         except errors.ConfigError as error:
-            self._say(f"autotune: the training goes on without a file: {error}")
+            self._say(f"autotune: training continues without the file: {error}")
             return False
         return True
 
     def _lead(self, decide: Callable[[], _Answer]) -> _Answer:
-        """What rank 0 decides, on every rank; its error is every rank's."""
+        """Returns on every rank what rank 0 decides; its error is raised on every rank."""
         answer: Any = None
         if tfdist.rank() == 0:
             try:
@@ -274,7 +274,7 @@ class Autotune(keras.callbacks.Callback):
         return answer
 
     def _apply(self, setting: Setting) -> None:
-        """Changes engine, optimizer and step, between two steps and on every rank."""
+        """Reconfigures the engine, optimizer and step between two steps, on every rank."""
         tuning.apply(tuning.Tuning(setting.fusion_threshold, setting.chunk, setting.hierarchy, setting.thread))
         if setting.compression != "own":
             for each in model_optimizer.optimizers_of(self.model):
@@ -291,7 +291,7 @@ class Autotune(keras.callbacks.Callback):
         self._applied = setting
 
     def _say(self, text: str) -> None:
-        """On rank 0: for people, and not a warning."""
+        """Prints on rank 0: information for people, not a warning."""
         if tfdist.rank() == 0:
             sys.stderr.write(f"tfdist: {text}\n")
             sys.stderr.flush()

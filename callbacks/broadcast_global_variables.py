@@ -19,20 +19,21 @@ from tfdist.training import model_state
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the weights and optimizer state of one rank before the first step.
 
-    You need it where the optimizer was wrapped by hand; `DataParallel` does it by itself. No step is taken from
-    weights that differ, at the start and when training resumes. What preprocessing layers have learned is compared. The
-    states of seed generators stay: give each rank another seed before the model is made, or all drop the same units.
+    You need it if you wrapped the optimizer by hand; `DataParallel` does it by itself. No step starts from weights that
+    differ, neither at the start nor when training resumes. The adapted state of preprocessing layers is compared. Seed
+    generators keep their state: set a different seed on each rank before making the model, otherwise all ranks drop the
+    same units.
 
     Args:
-        root_rank: The rank whose state everybody gets.
-        device: Only "".
-        local_variables: Variables, `keras.Variable` or `tf.Variable`, or one of them, that each rank keeps as they are;
-            the same on every rank.
-        drift: As in `DataParallel`: what to do when the ranks' weights differ after the first step or an epoch.
+        root_rank: The rank whose state all ranks get.
+        device: Must be "".
+        local_variables: One or more `keras.Variable` or `tf.Variable` that each rank keeps unchanged; the same on every
+            rank.
+        drift: As in `DataParallel`: what to do if the ranks' weights differ after the first step or an epoch.
 
     Raises:
-        ConfigError: If an argument cannot be honoured, or the model cannot be built before the first step.
-        MismatchError: In `fit`, if a preprocessing layer has learned something else on each rank.
+        ConfigError: If an argument is invalid, or the model cannot be built before the first step.
+        MismatchError: In `fit`, if a preprocessing layer was adapted differently on the ranks.
 
     Example:
 
@@ -54,7 +55,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local_variables = [local_variables] if one else list(local_variables or ())
 
     def register_local_var(self, var: Any) -> None:
-        """Adds a variable that each rank keeps as it is; for use before `fit`.
+        """Adds a variable that each rank keeps unchanged; call it before `fit`.
 
         Args:
             var: As one of `local_variables`.

@@ -32,58 +32,56 @@ class DataParallel(keras.callbacks.Callback):
 
     You need it, and `tfdist.shard` around the data, to train a single-process script on many processes. It
 
-    - makes the model's optimizer reduce gradients over the ranks, once per update, and so every other optimizer that
-      it finds among the attributes of the model and of the layers and models in it, in lists and dicts too: those of a
-      `train_step` of your own. An optimizer that only a closure or a global variable holds is not found;
-    - multiplies their learning rates or `LearningRateSchedule`s by the number of ranks, with a warm-up if asked for.
-      One process at that rate on the global batch is what the result equals;
+    - makes the model's optimizer all-reduce gradients, once per update. The same goes for every other optimizer that a
+      custom `train_step` uses, if it is an attribute of the model or of a layer or model inside it, in lists and dicts
+      too. An optimizer held only by a closure or a global variable is not found;
+    - multiplies their learning rates or `LearningRateSchedule`s by the number of ranks, with an optional warm-up. The
+      result equals one process that trains at that rate on the global batch;
     - starts all ranks from the weights and optimizer state of rank 0;
-    - makes the logs of each epoch those of all ranks, so that `EarlyStopping`, `ReduceLROnPlateau` and `TerminateOnNaN`
-      act on all ranks together;
-    - makes each rank draw dropout masks, noise and augmentation of its own, also where all have the same seed: once for
-      a model, a number is folded into its seed generators and that of `keras.random`. Rank 0 stays as it is;
-    - compares what preprocessing layers of the model have learned (vocabularies, boundaries) before the first step, and
-      has constants of `Normalization` follow the weights of rank 0;
-    - takes the moments of Keras' own `BatchNormalization(synchronized=True)` over the batches of all ranks, as
-      `tfdist.SyncBatchNormalization` does: in training steps only, in models inside the model too, and without a trace
-      in weights, configuration and files. Other batch normalisation is over each rank's own batch;
+    - aggregates the logs of each epoch over all ranks, so that `EarlyStopping`, `ReduceLROnPlateau` and
+      `TerminateOnNaN` act alike on all ranks;
+    - gives each rank its own dropout masks, noise and augmentation, even if all ranks set the same seed: once per
+      model, a number is folded into its seed generators and that of `keras.random`. Rank 0 is unchanged;
+    - compares the adapted state of the model's preprocessing layers (vocabularies, boundaries) before the first step,
+      and sets the constants of `Normalization` from the weights of rank 0;
+    - makes Keras' own `BatchNormalization(synchronized=True)` normalise over the batches of all ranks, as
+      `tfdist.SyncBatchNormalization` does: in training steps only, including nested models, with weights, configuration
+      and files unchanged. Other batch normalisation uses each rank's own batch;
     - averages moving statistics (batch normalisation) over the ranks at the end of each training epoch;
-    - keeps ranks other than 0 from printing;
-    - goes on when a rank is lost, if asked to;
-    - looks for the settings with the shortest step, with `TFDIST_AUTOTUNE=1`;
-    - lets ranks end an epoch with unequal numbers of batches, where they train on what
-      `tfdist.shard(..., remainder="join")` has returned;
-    - warns when all ranks are fed the same data;
-    - ends training when the weights of the ranks have drifted apart.
+    - silences Keras' output on all ranks but 0;
+    - continues when a rank is lost, with `elastic=True`;
+    - searches for the fastest settings of the collectives, with `TFDIST_AUTOTUNE=1`;
+    - allows unequal numbers of batches per epoch, for data from `tfdist.shard(..., remainder="join")`;
+    - warns if all ranks train on the same data;
+    - stops training if the weights of the ranks drift apart.
 
-    Calls `tfdist.init()` if that has not been done. In a world of one it changes nothing that can be measured.
+    Calls `tfdist.init()` if the script has not. In a world of one it has no measurable effect.
 
     Args:
         compression: Wire type of gradients: a member of `tfdist.Compression`, its name, or a `Compressor` of your own;
-            None takes `TFDIST_COMPRESSION`, or "none".
-        warmup_epochs: Epochs over which the rate rises to its scaled value; may be a fraction. Needs
+            None uses `TFDIST_COMPRESSION`, by default "none".
+        warmup_epochs: Epochs over which the rate rises to its scaled value; may be fractional. Needs
             `scale_learning_rate`.
-        scale_learning_rate: Whether to multiply the rate by the number of ranks. Files keep the rate of one process:
-            also a rate that a callback or you set later counts as scaled, and is divided when it is written.
-        checkpoint: Path of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to run with
-            this one; None writes nothing.
-        average_metrics: Whether logs are those of all ranks.
-        elastic: Whether training goes on when a rank is lost, in a job that was started with `tfdistrun --elastic`: the
-            others go back to the newest commit, in the middle of the epoch, and share what is left of it; no sample is
-            trained on twice or left out, but for an incomplete last round. `fit` needs `tfdist.shard(dataset)` of a
-            dataset of known length, with only map, batch and prefetch behind it, and no `steps_per_epoch`; or data
-            without an end from a data service, and `steps_per_epoch`. A commit is a copy of weights and optimizer
-            state in memory.
-        batches_per_commit: Steps between two commits, with `elastic`; None is 1. The end of an epoch is one too.
-        steps_per_epoch: Steps, for the warm-up on data whose length is not known.
+        scale_learning_rate: Whether to multiply the rate by the number of ranks. Files store the rate of one process: a
+            rate set later, by you or a callback, also counts as scaled and is divided when saved.
+        checkpoint: Path of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to run with this
+            one; None writes no checkpoint.
+        average_metrics: Whether to aggregate logs over all ranks.
+        elastic: Whether training continues when a rank is lost, in a job started with `tfdistrun --elastic`: the others
+            return to the newest commit, mid-epoch, and share the rest of the epoch. No sample is repeated or skipped,
+            except in an incomplete last round. `fit` needs `tfdist.shard(dataset)` of a dataset of known length,
+            followed only by map, batch and prefetch, without `steps_per_epoch`; or endless data from a data service,
+            with `steps_per_epoch`. A commit is a copy of weights and optimizer state in memory.
+        batches_per_commit: Steps between two commits, with `elastic`; None is 1. The end of an epoch also commits.
+        steps_per_epoch: Steps per epoch, for a warm-up on data of unknown length.
         quiet_ranks: Whether ranks other than 0 print nothing through Keras.
-        drift: What to do when the trainable weights of the ranks differ, which are compared after the first step and
-            each epoch of each fit: "error" raises a `MismatchError` on every rank, "warn" warns, "off" does not look.
-            Weights that are local to a rank are left out. Small differences, which are rounding, are a warning.
+        drift: What to do if the ranks' trainable weights differ; they are compared after the first step and each epoch
+            of each fit. "error" raises a `MismatchError` on every rank, "warn" warns, "off" skips the comparison.
+            Weights local to a rank are left out. Small differences, from rounding, only warn.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
-        MismatchError: In `fit`, if a preprocessing layer has learned something else on each rank: adapt it before
+        ConfigError: If an argument is invalid.
+        MismatchError: In `fit`, if a preprocessing layer was adapted differently on the ranks: adapt it before
             `tfdist.shard`.
 
     Example:
@@ -113,8 +111,8 @@ class DataParallel(keras.callbacks.Callback):
         self._drift = checked(drift)
         if batches_per_commit is not None and not elastic:
             raise errors.ConfigError(
-                f"batches_per_commit={batches_per_commit} needs elastic=True: nothing is committed without. Write "
-                f"DataParallel(elastic=True, batches_per_commit={batches_per_commit}), or leave it out."
+                f"batches_per_commit={batches_per_commit} needs elastic=True; without it nothing is committed. Write "
+                f"DataParallel(elastic=True, batches_per_commit={batches_per_commit}), or omit batches_per_commit."
             )
         if batches_per_commit is not None and batches_per_commit < 1:
             raise errors.ConfigError(f"batches_per_commit must be 1 or more; received {batches_per_commit}.")
@@ -130,8 +128,8 @@ class DataParallel(keras.callbacks.Callback):
         if elastic and settings.autotune != "0":
             name = config.variable("autotune")
             raise errors.ConfigError(
-                f"{name}={settings.autotune} needs the same ranks from begin to end; received elastic=True. Tune a job "
-                f"that is not elastic, and set what it finds; or set {name}=0."
+                f"{name}={settings.autotune} needs the same ranks from start to end; received elastic=True. Tune in "
+                f"a job that is not elastic and use the settings it finds, or set {name}=0."
             )
         tfdist.init()
         self.is_followed = self._watch_fit(settings)
@@ -148,7 +146,9 @@ class DataParallel(keras.callbacks.Callback):
         self._compared = self._steps_taken = False
 
     def _watch_fit(self, settings: config.Config) -> bool:
-        """Whether importing tfdist has done it, or need not; else an elastic fit reports that it found this one."""
+        """Whether `fit` was wrapped at import or need not be; else an elastic fit reports that it found this
+        callback.
+        """
         followed = settings.early or not (self.elastic and settings.elastic)
         if not followed:
             keras_fit.install()
@@ -193,7 +193,7 @@ class DataParallel(keras.callbacks.Callback):
             part.on_train_begin(logs)
 
     def resume(self) -> None:
-        """In place of `on_train_begin` where an elastic training goes on, perhaps with fewer ranks."""
+        """Replaces `on_train_begin` when elastic training continues, possibly with fewer ranks."""
         if self._quiet_ranks and tfdist.rank() == 0:
             keras.config.enable_interactive_logging()  # rank 0 may be lost
         self._hook.begin("train")
@@ -249,7 +249,7 @@ class DataParallel(keras.callbacks.Callback):
         return [part for part in (*self._warmups, self._checkpoint, self._autotune) if part is not None]
 
     def _distribute(self, model: keras.Model) -> None:
-        """The optimizers' gradients are reduced from here on; a step traced before is made again."""
+        """From here on the optimizers' gradients are all-reduced; a step traced earlier is traced again."""
         named = model_optimizer.named_optimizers(model)
         if not named:
             raise errors.ConfigError("the model has no optimizer. Call model.compile(optimizer=...) before fit.")
@@ -275,7 +275,7 @@ class DataParallel(keras.callbacks.Callback):
                 _logger.warning("the step is not compiled by XLA: %s", obstacle)
 
     def _join_where_uneven(self) -> None:
-        """Ranks with unequal numbers of batches count by their samples; a step traced without that is made again."""
+        """Ranks with unequal numbers of batches are weighted by samples; a step traced without that is traced again."""
         if model_optimizer.accumulates(self.model):  # a rank that is through would keep what was never applied
             need_equal_batches(self.model, "gradient_accumulation_steps", "it to None")
         joins = training_data.is_uneven(self.model)
@@ -298,13 +298,14 @@ class DataParallel(keras.callbacks.Callback):
         return warmups
 
     def _compare_with_job(self) -> None:
-        """A lost rank is survived where the job is elastic, and this callback or a loop around `fit` sees to it."""
+        """A lost rank is survived if the job is elastic, through this callback or a loop around `fit`."""
         if self.elastic:
             advice.need_elastic_job("DataParallel(elastic=True)")
             if not self.is_followed:
                 raise errors.ConfigError(
-                    "DataParallel(elastic=True) came after fit was looked up, so a lost rank would end this job. With "
-                    f"{config.variable('early')}=0 make it in a line before fit; and give it to fit alone or in a list."
+                    "DataParallel(elastic=True) was made after fit was looked up, so a lost rank would end this job. "
+                    f"With {config.variable('early')}=0, create it on a line before the call of fit, and pass it to "
+                    "fit by itself or in a list."
                 )
         elif not loop.is_running():
             advice.need_elastic_script(f"{self._made_in.filename}, line {self._made_in.lineno}: {self._made_in.line}")

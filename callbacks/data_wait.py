@@ -1,4 +1,4 @@
-"""The share of each epoch that training spent waiting for data, and what was lost of the data."""
+"""The share of each epoch spent waiting for data, and which data was lost."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from tfdist.world import runtime
 class DataWait(keras.callbacks.Callback):
     """Adds the time spent waiting for data to the logs of each epoch.
 
-    You need it to answer "am I input-bound?": a share near 0 says that more preprocessing workers bring nothing, one
-    near 1 that the model idles. The logs get `data_wait_seconds` and `data_wait_share` (mean of the ranks), for the
-    training steps of the epoch without validation. What counts as waiting is told by
-    `tfdist.data_service.measure_wait` and `wait_for_data`. Put it before the callbacks that write logs, such as
-    `keras.callbacks.TensorBoard`, which then shows them.
+    You need it to answer "am I input-bound?": a share near 0 means that more preprocessing workers will not help, near
+    1 that the model idles. The logs get `data_wait_seconds` and `data_wait_share` (mean of the ranks), for the training
+    steps of the epoch without validation. See `tfdist.data_service.measure_wait` and `wait_for_data` for what counts as
+    waiting. Put it before the callbacks that write logs, such as `keras.callbacks.TensorBoard`, which then shows them.
 
-    At the end of an epoch in which elements were lost or doubled on their way, it logs the visitation report
+    At the end of an epoch in which elements were lost or duplicated, it logs the visitation report
     (`tfdist.data_service.visitation`).
 
     Example:

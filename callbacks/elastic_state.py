@@ -1,4 +1,4 @@
-"""Keeps the state of an elastic training in step with `fit`, under Horovod's names.
+"""Keeps the state of elastic training in step with `fit`, under Horovod's names.
 
 For a `fit` inside a function of `tfdist.elastic.run`. `DataParallel(elastic=True)` needs none of it.
 """
@@ -14,9 +14,9 @@ from tfdist.elastic.state import State
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):
-    """Keeps `state.batch`: how many batches of the epoch this rank has trained on; 0 between two epochs.
+    """Maintains `state.batch`: how many batches of the epoch this rank has trained on; 0 between epochs.
 
-    A `fit` that goes on in the middle of an epoch counts on from the batches before it.
+    A `fit` that continues mid-epoch counts from the batches before it.
 
     Args:
         state: A state with the attribute `batch`, such as `tfdist.elastic.KerasState(model, batch=0, epoch=0)`.
@@ -37,7 +37,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):
-    """Keeps `state.epoch`: how many epochs have ended.
+    """Maintains `state.epoch`: how many epochs have ended.
 
     Args:
         state: A state with the attribute `epoch`.
@@ -55,12 +55,12 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
 
 
 class CommitStateCallback(keras.callbacks.Callback):
-    """Commits an elastic state after so many batches, and at the end of each epoch.
+    """Commits an elastic state every few batches and at the end of each epoch.
 
-    You need it last in the list, so that what the callbacks before it keep in the state is committed with the weights.
+    Put it last in the list, so that what the callbacks before it record in the state is committed with the weights.
 
     Args:
-        state: A state of the model that is trained.
+        state: The state of the model being trained.
         batches_per_commit: Batches between two commits. A commit is a copy of weights and optimizer state.
 
     Raises:
@@ -110,6 +110,6 @@ class CommitStateCallback(keras.callbacks.Callback):
 def _with_attribute(state: State, name: str) -> State:
     if not hasattr(state, name):
         raise errors.ConfigError(
-            f"the state has no attribute {name!r} to keep; make it with one, as in KerasState(model, {name}=0)."
+            f"the state has no attribute {name!r}; create it with one, as in KerasState(model, {name}=0)."
         )
     return state

@@ -1,4 +1,4 @@
-"""Makes logs those of all ranks."""
+"""Aggregates logs over all ranks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tfdist.ops.graph import call
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Makes the logs of each epoch and each evaluation those of all ranks, for every callback of the list.
+    """Aggregates the logs of each epoch and each evaluation over all ranks, for every callback in the list.
 
-    You need it where callbacks decide by logs (`EarlyStopping`, `ReduceLROnPlateau`) or write them: all ranks see the
-    same numbers, so they decide alike. The place in the list does not matter. Metrics of Keras are exact, as if one
-    process had seen all data, also where ranks have different numbers of samples or none: their states are summed. A
-    metric class of your own is exact if it declares `tfdist_reduction = "sum"`; others, and logs that your own
-    `train_step` makes, are means weighted by the samples each rank saw. The `loss` of each batch is the mean over
-    ranks, so `TerminateOnNaN` stops all of them together.
+    You need it if callbacks decide by logs (`EarlyStopping`, `ReduceLROnPlateau`) or write them: all ranks see the same
+    numbers, so they decide alike. Its place in the list does not matter. Keras metrics are exact, as if one process had
+    seen all data, even if ranks have different numbers of samples or none: their states are summed. A custom metric
+    class is exact if it declares `tfdist_reduction = "sum"`; other metrics, and logs from a custom `train_step`, are
+    means weighted by the samples each rank saw. The `loss` of each batch is the mean over ranks, so `TerminateOnNaN`
+    stops all of them together.
 
     Args:
-        device: Only "".
-        drift: As in `DataParallel`: what to do when the ranks' weights differ after the first step or an epoch.
+        device: Must be "".
+        drift: As in `DataParallel`: what to do if the ranks' weights differ after the first step or an epoch.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
 
     Example:
 

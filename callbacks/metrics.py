@@ -1,4 +1,4 @@
-"""Where each epoch's collectives spent their time, which rank is slow, and the gradient noise scale."""
+"""Where each epoch's collectives spent their time, which rank is the straggler, and the gradient noise scale."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ _PARTS = ("seconds", "wait_seconds", "exchange_seconds", "pack_seconds", "reduce
 
 
 class Metrics(keras.callbacks.Callback):
-    """Adds to the logs of each epoch where its collectives spent their time, and which rank the others waited for.
+    """Adds to the logs of each epoch where its collectives spent their time, and which rank was the straggler.
 
-    You need it to see why more ranks do not pay as they should. The logs of every rank get, for the training steps of
+    You need it to see why training does not scale as expected. The logs of every rank get, for the training steps of
     the epoch without validation:
 
     - `collective_seconds`, `collective_wait_seconds`, `collective_exchange_seconds`, `collective_pack_seconds`,
-      `collective_reduce_seconds`, `collective_unpack_seconds`: as `tfdist.metrics()` of all operations, mean of the
-      ranks.
-    - `straggler_rank`: the rank that waited least for the others, so that they waited for it.
-    - `straggler_seconds`: how much longer than it the others waited. Near 0 where all are alike, or slow in turn.
+      `collective_reduce_seconds`, `collective_unpack_seconds`: as in `tfdist.metrics()` over all operations, mean of
+      the ranks.
+    - `straggler_rank`: the rank that waited least, so the others waited for it.
+    - `straggler_seconds`: how much longer the others waited. Near 0 if all ranks are equally fast or take turns being
+      slow.
     - with `gradient_noise_scale`: `gradient_noise_scale`, in samples (McCandlish et al. 2018, arXiv:1812.06162,
-      appendix A.1): about the global batch beyond which more samples a step bring little. The averages behind it go on
-      from epoch to epoch. NaN while there are too few steps to tell.
+      appendix A.1): roughly the global batch size beyond which more samples per step help little. Its averages continue
+      across epochs. NaN until there are enough steps.
 
     Put it before the callbacks that write logs, such as `keras.callbacks.TensorBoard`, which then shows them.
 
     Args:
-        log_dir: Folder to which rank 0 writes the numbers for TensorBoard, as `tfdist/NAME`; None: to the logs alone.
-        straggler_share: Rank 0 warns after an epoch when `straggler_seconds` are more than this share of it, and more
-            than a second.
+        log_dir: Folder in which rank 0 writes the values for TensorBoard, as `tfdist/NAME`; None: only the logs.
+        straggler_share: Rank 0 warns after an epoch if `straggler_seconds` exceed this share of it and one second.
         gradient_noise_scale: Whether to estimate it, from the squared norms of each rank's gradient and of their mean,
-            which reads all gradients once more in each step. For two or more ranks with equally large batches; put the
-            callback behind `DataParallel` then.
-        decay: Of the averages behind the noise scale, a step; 0 to below 1.
+            which reads all gradients once more in each step. Needs two or more ranks with batches of equal size; put
+            the callback after `DataParallel`.
+        decay: Decay per step of the averages for the noise scale; at least 0 and less than 1.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
 
     Example:
 
@@ -71,11 +71,11 @@ class Metrics(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if not straggler_share > 0:
-            raise errors.ConfigError(f"straggler_share must be a number more than 0; received {straggler_share}.")
+            raise errors.ConfigError(f"straggler_share must be a number greater than 0; received {straggler_share}.")
         self._log_dir = None if log_dir is None else _writable(log_dir)
         self._straggler_share = straggler_share
         self._norms = GradientNorms(decay) if gradient_noise_scale else None
-        self._compiled = CompiledOptimizer("gradient_noise_scale is", "Leave it out for such a model.")
+        self._compiled = CompiledOptimizer("gradient_noise_scale is", "Omit it for such a model.")
         self._writer: Any = None
 
     def set_model(self, model: keras.Model) -> None:
@@ -85,7 +85,7 @@ class Metrics(keras.callbacks.Callback):
             return
         if tfdist.size() == 1:
             raise errors.ConfigError(
-                "gradient_noise_scale compares the gradients of ranks, and this job has one. Start it on two or more."
+                "gradient_noise_scale compares the gradients of several ranks, but this job has one. Start two or more."
             )
         if optimizer.observe(model.optimizer, "gradient noise scale", self._norms.observe):
             model.train_function = None
@@ -143,8 +143,8 @@ class Metrics(keras.callbacks.Callback):
         least = max(self._straggler_share * epoch_seconds, _LEAST_WARNED_SECONDS)
         if tfdist.rank() == 0 and slow.seconds > least:
             _logger.warning(
-                "the ranks waited %.1f s of this epoch's %.1f s for rank %d. See what it shares its processor, "
-                "disk or network with, and whether its data takes longer.",
+                "the ranks waited %.1f s of this epoch's %.1f s for rank %d, the straggler. Check what it shares its "
+                "processor, disk or network with, and whether its data takes longer.",
                 slow.seconds,
                 epoch_seconds,
                 slow.rank,
@@ -161,7 +161,7 @@ class Metrics(keras.callbacks.Callback):
 
 
 def _scalars() -> Any:
-    """What tells TensorBoard that a value is a scalar."""
+    """The metadata that marks a value as a scalar for TensorBoard."""
     plugin = tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
     return tf.compat.v1.SummaryMetadata(plugin_data=plugin)
 
@@ -173,7 +173,7 @@ def _costs() -> list[float]:
 
 
 def _writable(log_dir: str | os.PathLike[str]) -> str:
-    """TensorFlow writes these files, to the stores that it knows too."""
+    """TensorFlow writes these files, so remote stores that it supports work too."""
     text = os.fspath(log_dir)
     scheme = text.partition("://")[0] if "://" in text else ""
     return text if scheme in tf.io.gfile.get_registered_schemes() else str(local_path(text, "log_dir"))

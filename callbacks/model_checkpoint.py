@@ -1,4 +1,4 @@
-"""Keras' checkpoints, written once."""
+"""Keras' checkpoints, written by one rank."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _BY_KERAS = "let Keras write to the store: RankZero(lambda: keras.callbacks.Mode
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Keras' `ModelCheckpoint`, written by rank 0 only, completely or not at all.
 
-    You need it in place of Keras' own on several ranks: there, every rank writes the same file at the same time. Rank
-    0 decides whether to save, and the others wait until the file is there. The file loads with plain
-    `keras.models.load_model`, also where tfdist is not installed, and holds the learning rate of one process.
+    You need it instead of Keras' own on several ranks, where every rank would write the same file at the same time.
+    Rank 0 decides whether to save, and the others wait until the file is complete. The file loads with plain
+    `keras.models.load_model`, even without tfdist installed, and holds the learning rate of one process.
 
-    A file that cannot be written, as on a full disk, does not end the training: rank 0 logs an error with what is
-    missing, tries again at the next, and says at the end which is the newest. The best model is then the best of those
-    that are written.
+    A file that cannot be written, for example on a full disk, does not stop training: rank 0 logs an error with the
+    cause, tries again at the next checkpoint, and reports the newest complete one at the end. The best model is then
+    the best of those written.
 
     Args:
         *args: As Keras' `ModelCheckpoint`.
@@ -39,7 +39,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     Raises:
         ConfigError: If the path is an address, such as `gs://bucket/model.keras`.
-        TfdistError: On every rank, if the folder cannot be made or written before the first step, or if Keras cannot
+        TfdistError: On every rank, if the folder cannot be created or written before the first step, or if Keras cannot
             save this model; names the file and the cause.
 
     Example:
@@ -86,20 +86,20 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
             raise errors.TfdistError(failure)
 
     def _check_folder(self) -> str | None:
-        """Rank 0 makes the folder, as far as its name is known before the first epoch; returns what went wrong."""
+        """Rank 0 creates the folder, as far as its name is known before the first epoch; returns what went wrong."""
         if tfdist.rank() != 0:
             return None
         path = Path(self.filepath)
         try:
             if path.is_dir():
-                raise IsADirectoryError("it is a folder; a file is to be written there")
+                raise IsADirectoryError("it is a folder; expected a path for a file")
             need_folder(Path(*itertools.takewhile(lambda part: "{" not in part, path.parent.parts)))
         except OSError as error:
             return self._could_not(self.filepath, error)
         return None
 
     def _save_on_rank_zero(self, epoch: int, batch: int | None, logs: dict[str, Any]) -> str | None:
-        """Saves if it is time to; returns what ends the training, which the other ranks must hear of."""
+        """Saves if it is due; returns an error that stops training, to be shared with the other ranks."""
         path, best = self.filepath, self.best
         try:
             if self.save_best_only and self.monitor_op is None:
@@ -120,7 +120,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         return f"rank 0 could not write the checkpoint {path}: {type(error).__name__}: {error}"
 
     def _size_bytes(self) -> int:
-        """Of the variables; with what describes them, about."""
+        """The approximate size of the file: the variables and their description."""
         saved = self.model.weights if self.save_weights_only else model_state.variables_of(self.model)
         size = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in saved)
         return size + size // 20 + _DESCRIPTION_BYTES
@@ -135,11 +135,11 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
 
 class BestModelCheckpoint(ModelCheckpoint):
-    """`ModelCheckpoint` that keeps the best model only.
+    """`ModelCheckpoint` that keeps only the best model.
 
     Args:
         filepath: Where to write; ends in ".keras", or ".weights.h5" with `save_weights_only`.
-        monitor: Name of the log that decides.
+        monitor: Name of the log to compare.
         **kwargs: As Keras' `ModelCheckpoint`, without `save_best_only`.
 
     Example:

@@ -23,21 +23,21 @@ class RankZero(keras.callbacks.Callback):
     """Runs another callback on rank 0 and nothing on the other ranks.
 
     You need it for callbacks that write or print: `TensorBoard`, `CSVLogger`, your own. The callback may call
-    `model.evaluate` or `model.predict`; inside it metrics are those of rank 0. It must not change training (weights,
-    rate, `stop_training`), because the other ranks would not follow.
+    `model.evaluate` or `model.predict`; inside it, metrics cover rank 0 only. It must not affect training (weights,
+    learning rate, `stop_training`), because the other ranks would not follow.
 
-    A callback that acts when it is made, such as one that logs in to a tracker, is given as a function that makes it:
-    only rank 0 calls that, at once. Where it raises, rank 0's script ends with that error, `tfdistrun` ends the other
-    ranks, and its summary shows the error.
+    If the callback acts when it is constructed, such as one that logs in to an experiment tracker, pass a function that
+    returns it: only rank 0 calls the function, immediately. If it raises, rank 0's script ends with that error,
+    `tfdistrun` ends the other ranks, and its summary shows the error.
 
     Args:
         callback: Any Keras callback, or a function without arguments that returns one.
 
     Attributes:
-        callback: The callback; None on the ranks on which it was not made.
+        callback: The callback; None on ranks where it was not made.
 
     Raises:
-        ConfigError: If it is neither; on rank 0 also if the function returns something else.
+        ConfigError: If `callback` is neither; on rank 0 also if the function returns anything else.
 
     Example:
 

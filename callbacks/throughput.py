@@ -17,7 +17,7 @@ from tfdist.world import runtime
 class Throughput(keras.callbacks.Callback):
     """Adds the speed of each epoch to its logs.
 
-    You need it to see whether more ranks pay. The logs get `images_per_second` (mean of the ranks),
+    You need it to see whether more ranks pay off. The logs get `images_per_second` (mean of the ranks),
     `images_per_second_total` (sum over ranks), `communication_seconds` (mean of the ranks: time inside collectives,
     waiting for the others included) and `epoch_seconds`, all for the training steps of the epoch without validation.
     Put it before the callbacks that write logs, such as `keras.callbacks.TensorBoard`, which then shows them.

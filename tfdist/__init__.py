@@ -1,9 +1,9 @@
 """Distributed training for Keras 3 on TensorFlow: the public names, each loaded on first use.
 
-Importing this package imports neither TensorFlow nor Keras, so that launching stays quick. Two things it does all the
-same, since a script may make tensors or look up `model.fit` before it calls anything of tfdist: a rank takes its GPU
-where there is NVIDIA's driver, and an elastic job gets another `keras.Model.fit`. `TFDIST_EARLY=0` leaves them to
-`tfdist.init()` and `DataParallel`; docs/processes.md has more.
+Importing this package imports neither TensorFlow nor Keras, so that launching stays fast. It still does two things,
+since a script may make tensors or look up `model.fit` before it calls tfdist: a rank claims its GPU if there is an
+NVIDIA driver, and an elastic job wraps `keras.Model.fit`. `TFDIST_EARLY=0` leaves them to `tfdist.init()` and
+`DataParallel`; see docs/processes.md.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _act_early() -> None:
     importlib.import_module("tfdist.native.gpu").take_early(session.early)
     if config.is_elastic():
         after_import.after_import("keras", lambda: importlib.import_module("tfdist.elastic.keras_fit").install())
-        session.early.append("keras.Model.fit goes on when a rank is lost")
+        session.early.append("keras.Model.fit continues when a rank is lost")
 
 
 _act_early()

@@ -1,6 +1,6 @@
-"""What the two modules with Horovod's names share: names that tfdist has too, and answers for those it has not.
+"""What the two modules with Horovod's names share: names that tfdist has too, and explanations for those it lacks.
 
-Not a public door: both modules take `__all__` from here.
+Not public: both modules take `__all__` from here.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ __all__ = [
 GUIDE = "See docs/migrating-from-horovod.md."
 
 _SESSIONS = "sessions and global variables belong to TensorFlow 1"
-_INSIDE = "a part of Horovod's inside"
+_INSIDE = "internal to Horovod"
 _MODULE = "its public names are in tfdist.tensorflow"
 _MISSING = {
     "BroadcastGlobalVariablesHook": f"{_SESSIONS}: use callbacks.BroadcastGlobalVariablesCallback(0)",
     "LocalGradientAggregationHelper": f"{_INSIDE}: use backward_passes_per_step",
     "broadcast_global_variables": f"{_SESSIONS}: call broadcast_variables(model.weights, root_rank=0)",
-    "check_extension": f"{_INSIDE}: importing tfdist says what is missing",
+    "check_extension": f"{_INSIDE}: importing tfdist reports what is missing",
     "check_num_rank_power_of_2": "Adasum takes any number of ranks",
     "compression": _MODULE,
     "functions": _MODULE,
@@ -109,7 +109,7 @@ _MISSING = {
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Records what each collective does and when, from now on; see `tfdist.start_timeline`. Every rank calls it.
+    """Starts recording what each collective does and when; see `tfdist.start_timeline`. Every rank calls it.
 
     Args:
         file_path: As `path` of `tfdist.start_timeline`.
@@ -119,7 +119,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
 
 
 def refuse(module: str, name: str) -> NoReturn:
-    """Says why `module` does not have `name`, and what to write instead.
+    """Raises an error that explains why `module` lacks `name`, and what to use instead.
 
     Raises:
         AttributeError: Always.

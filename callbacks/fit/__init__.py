@@ -1,1 +1,1 @@
-"""What the callbacks change on a model, and what they compare over the ranks while it trains. No callback is here."""
+"""What the callbacks change on a model, and what they compare between ranks during training. Contains no callback."""

@@ -1,4 +1,4 @@
-"""Whether a model is trained by the optimizer it was compiled with alone. Not a callback."""
+"""Checks that only the compiled optimizer trains a model. Not a callback."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tfdist import errors
 from tfdist.training import model_optimizer
 
 RATES_REMEDY = (
-    "DataParallel(warmup_epochs=...) scales and warms up all of them; set other rates in a callback of your own."
+    "DataParallel(warmup_epochs=...) scales and warms up all of them; set any other rate in your own callback."
 )
 
 
 class CompiledOptimizer:
-    """Looks for updates by other optimizers of a model, which a callback of the compiled one does not reach.
+    """Detects updates by other optimizers of a model, which a callback for the compiled one does not cover.
 
     Args:
         what: What the callback does, for the error.

@@ -1,4 +1,4 @@
-"""A number that differs between batches, by which ranks notice that they are fed the same. Not a callback."""
+"""A digest of a batch, by which ranks notice that they train on the same data. Not a callback."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _ELEMENTS = 1024
 _BUCKETS = 1 << 20  # hashes of strings that float32 holds exactly
 
 _SAME = (
-    "all ranks are trained on the same data, so {size} ranks do the work of one. Give each rank its part, with this "
-    "line before fit:\n    dataset = tfdist.shard(dataset)\nor, for arrays:\n    x, y = tfdist.shard((x, y))"
+    "all ranks train on the same data, so {size} ranks do the work of one. Give each rank its shard with this line "
+    "before fit:\n    dataset = tfdist.shard(dataset)\nor, for arrays:\n    x, y = tfdist.shard((x, y))"
 )
 _SAME_AFTER_SHARD = (
-    "all ranks are trained on the same data, although tfdist.shard has dealt it out: the data itself is constant, or "
-    "repeats after so many batches as there are ranks ({size})."
+    "all ranks train on the same data although it was split by tfdist.shard: the data is constant, or it repeats "
+    "every {size} batches, the number of ranks."
 )
 
 
@@ -24,10 +24,10 @@ def digest(data: Any, compiled: bool) -> tf.Tensor:
 
     Args:
         data: A batch, as a step gets it.
-        compiled: Whether XLA compiles the step: it has no strings, so they are not looked at.
+        compiled: Whether XLA compiles the step; it does not support strings, so they are ignored.
 
     Returns:
-        NaN, which equals nothing, where there was nothing to look at.
+        NaN, which equals nothing, if there was nothing to compare.
     """
     parts = [
         _numbers(leaf)
@@ -41,11 +41,11 @@ def digest(data: Any, compiled: bool) -> tf.Tensor:
 
 
 def complaint(size: int, sharded: bool) -> str:
-    """What to say where the ranks were fed the same.
+    """The warning for ranks that train on the same data.
 
     Args:
         size: The number of ranks.
-        sharded: Whether `tfdist.shard` has dealt out what they were fed.
+        sharded: Whether the data came from `tfdist.shard`.
     """
     return (_SAME_AFTER_SHARD if sharded else _SAME).format(size=size)
 

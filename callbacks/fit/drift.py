@@ -1,7 +1,8 @@
-"""Looks, in `fit`, whether the ranks still have the same weights: after its first step and each epoch.
+"""Checks during `fit` that all ranks still have the same weights: after the first step and each epoch.
 
-Not a callback: those that start a distributed `fit` share the one of the model's hook, so that a look is taken once.
-Never inside a step: the look after the first one is at the begin of the next, or at the end of the epoch.
+Not a callback: the callbacks that start a distributed `fit` share the instance in the model's hook, so each check runs
+once. It never runs inside a step: the check after the first step runs at the start of the second, or at the end of the
+epoch.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _UNREDUCED_TOLERANCE = 1e-5
 
 
 def checked(mode: Any) -> str:
-    """What a callback was given as `drift`.
+    """Validates the `drift` argument of a callback.
 
     Raises:
-        ConfigError: If it is none of `MODES`.
+        ConfigError: If it is not one of `MODES`.
     """
     if mode not in MODES:
         raise errors.ConfigError(f'drift must be "error", "warn" or "off"; received {mode!r}.')
@@ -40,10 +41,10 @@ def checked(mode: Any) -> str:
 
 
 class Drift:
-    """The looks at one model.
+    """The checks of one model.
 
     Args:
-        model: Compiled, built or not.
+        model: A compiled model, built or not.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -57,12 +58,12 @@ class Drift:
         self._stepped = self._rounded = self._warned = False
 
     def begin(self, mode: str, keep: Sequence[Any] = (), in_epoch: bool = True) -> None:
-        """A `fit` begins. Each callback of the list says this; of their modes the mildest holds.
+        """A `fit` begins. Each callback in the list calls this; the mildest of their modes applies.
 
         Args:
             mode: One of `MODES`.
-            keep: Variables that each rank keeps as they are.
-            in_epoch: Whether ranks may look before the second step, where all of them have one.
+            keep: Variables that may differ between ranks.
+            in_epoch: Whether to check before the second step, which needs all ranks to have one.
         """
         if self._fit is not self._model.history:  # Keras makes one for each fit
             self._fit = self._model.history
@@ -73,12 +74,12 @@ class Drift:
         self._in_epoch = self._in_epoch and in_epoch
 
     def resume(self) -> None:
-        """An elastic `fit` goes on, perhaps with other ranks, of which none may count on what another has seen."""
+        """An elastic `fit` continues, possibly with other ranks; no rank may rely on what another has seen."""
         self._first_batch = self._epoch = None
         self._stepped = self._rounded = self._warned = False
 
     def batch_begins(self, batch: int) -> None:
-        """Before a step that is not skipped, of which the number counts from 0 in each epoch."""
+        """Called before each step that is not skipped; steps are numbered from 0 in each epoch."""
         if self._first_batch is None:
             self._first_batch = batch
         elif self._in_epoch and not self._stepped and batch >= self._first_batch + self._steps_of_update():
@@ -86,7 +87,7 @@ class Drift:
             self._stepped = True
 
     def epoch_ends(self, epoch: int) -> None:
-        """After the last step of an epoch, counted from 0, where all ranks have met."""
+        """Called after the last step of an epoch (numbered from 0), once all ranks have met."""
         if epoch != self._epoch:
             self._look(f"after epoch {epoch + 1} of fit")
             self._stepped, self._epoch = True, epoch
@@ -111,7 +112,7 @@ class Drift:
         self._warned = self._warned or bool(texts)
 
     def _compare(self, when: str, process_set: ProcessSet, variables: Sequence[Any]) -> str:
-        """What has drifted apart in a process set, the same on its ranks; empty where nothing has."""
+        """What has drifted apart in a process set, the same on its ranks; empty if nothing has."""
         parts = [equality.part_of(variable) for variable in variables]
         differences = equality.compare(parts, when, process_set)
         if not differences:
@@ -129,7 +130,7 @@ class Drift:
         return ""
 
     def _groups(self) -> list[tuple[ProcessSet, list[Any]]]:
-        """The trainable weights that ranks of a process set must have equal, for the sets that this rank is in."""
+        """The trainable weights that must be equal within each process set of this rank."""
         local = (*self._keep, *model_optimizer.local_variables(self._model))
         groups: dict[int, tuple[ProcessSet, list[Any]]] = {0: (global_process_set, [])}
         for variable in without(self._model.trainable_weights, local):
@@ -141,7 +142,7 @@ class Drift:
         return [groups[number] for number in sorted(groups) if groups[number][0].included()]
 
     def _advice(self, drifted: Sequence[equality.Difference], variables: Sequence[Any]) -> str:
-        """Who may have updated the variables, and what to do; those with the same answer together."""
+        """What may have updated the variables, and the remedy; variables with the same answer are grouped."""
         names: dict[str, list[str]] = {}
         for difference in drifted:
             names.setdefault(self._suspect(variables[difference.place]), []).append(difference.name)
@@ -149,7 +150,7 @@ class Drift:
         for suspect, members in names.items():
             more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
             lines.append(f"{', '.join(members[:_NAMED])}{more}: {suspect}")
-        lines.append('Ranks that shall train apart: drift="off" in the callback. See docs/drift.md.')
+        lines.append('If the ranks should train independently, pass drift="off" to the callback. See docs/drift.md.')
         return "\n".join(lines)
 
     def _suspect(self, variable: Any) -> str:
@@ -160,24 +161,25 @@ class Drift:
             unless = ", unless a tape has reduced its gradient" if reduced else ""
             return (
                 f"it is updated by {path} ({owner.name!r}), which is not distributed{unless}. Add "
-                "tfdist.callbacks.DataParallel() to the callbacks, or wrap it by tfdist.DistributedOptimizer(...)."
+                "tfdist.callbacks.DataParallel() to the callbacks, or wrap the optimizer with "
+                "tfdist.DistributedOptimizer(...)."
             )
         if reduced:
             by = f"by {path} ({owner.name!r}), which is distributed" if owner is not None else "by tfdist"
             return (
-                f"its gradient is reduced {by}, so something else changes it too, and not alike on all ranks: code of "
+                f"its gradient is reduced {by}, so something else also changes it, differently on each rank: code in "
                 "train_step, a constraint, or a callback that assigns weights."
             )
         return (
-            "no optimizer of the model holds it, and its gradient was never reduced: it is updated by code of "
-            "train_step or of a callback, or by an optimizer that tfdist did not find. Make that optimizer an "
-            "attribute of the model, so that its rate is scaled and it is part of backups too, or wrap it by "
+            "no optimizer of the model holds it, and its gradient was never reduced: it is updated by code in "
+            "train_step or a callback, or by an optimizer that tfdist did not find. Make that optimizer an attribute "
+            "of the model, so that its rate is scaled and backups include it, or wrap it with "
             "tfdist.DistributedOptimizer(...)."
         )
 
 
 def _is_missed(difference: equality.Difference, variable: Any) -> bool:
-    """Whether it is the update of a variable of which no gradient is reduced, however small."""
+    """Whether it comes from an update, however small, of a variable whose gradient is never reduced."""
     return gradient_record.read(variable) is None and difference.size > _UNREDUCED_TOLERANCE
 
 

@@ -1,4 +1,5 @@
-"""Where all ranks meet at the end of a training epoch, under a name that says so to one that trains on.
+"""Where all ranks meet at the end of a training epoch. The collective's name explains the wait to a rank that still
+trains.
 
 Not a callback.
 """
@@ -15,7 +16,7 @@ class EpochEnd:
     """Counts the batches of an epoch.
 
     Attributes:
-        in_lockstep: Whether each step has a collective, so that ranks that meet here have had equally many.
+        in_lockstep: Whether each step runs a collective, so that ranks that meet here have taken equally many steps.
     """
 
     def __init__(self) -> None:
@@ -24,23 +25,23 @@ class EpochEnd:
         self._batches = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def begin(self, epoch: int) -> None:
-        """An epoch begins, or what is left of one.
+        """An epoch begins, or the rest of one.
 
         Args:
-            epoch: Its number, from 0 on.
+            epoch: Its number, starting at 0.
         """
         self._epoch = epoch
         self._batches.assign(0)
 
     def count(self) -> None:
-        """A batch is trained on; for use in the step, once it has its data."""
+        """Counts a batch; called in the step, once the data is there."""
         self._batches.assign_add(1)
 
     def meet(self) -> None:
         """Waits for the other ranks.
 
         Raises:
-            MismatchError: If one of them trains on, or is in another epoch; says so on all.
+            MismatchError: On all ranks, if one of them still trains or is in another epoch.
         """
         if tfdist.size() > 1:
             name = f"{END_OF_EPOCH} {self._epoch + 1}"

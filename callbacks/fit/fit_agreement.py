@@ -1,4 +1,4 @@
-"""What the ranks must agree on as `fit` begins, compared before the first step. Not a callback."""
+"""What the ranks must agree on when `fit` begins, compared before the first step. Not a callback."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _DECISIONS = frozenset(("stop_training", "learning_rate"))
 # What differs, and what to write.
 _ADVICE = {
     "initial_epoch": (
-        "Begin all ranks at the same epoch: tfdist.callbacks.BackupAndRestore resumes them together, or write "
+        "Start all ranks at the same epoch: resume them together with tfdist.callbacks.BackupAndRestore, or pass "
         "initial_epoch=tfdist.broadcast_object(initial_epoch)."
     ),
-    "epochs": "Give fit the same epochs on every rank.",
-    "what tfdist.shard did with the remainder": "Give fit what tfdist.shard has returned, on every rank.",
+    "epochs": "Pass the same epochs to fit on every rank.",
+    "what tfdist.shard did with the remainder": "Train on what tfdist.shard returned, on every rank.",
     "the number of steps of an epoch": failure.EQUAL_BATCHES,
     "steps_per_execution": "Compile the model with the same steps_per_execution on every rank.",
     "validation_data": (
-        "Give every rank its part: validation_data=tfdist.shard(validation_data); or validate on rank 0 alone by "
-        "model.evaluate in a callback within tfdist.callbacks.RankZero."
+        "Give every rank its shard: validation_data=tfdist.shard(validation_data). Or validate on rank 0 only, with "
+        "model.evaluate in a callback inside tfdist.callbacks.RankZero."
     ),
-    "validation_freq": "Give fit the same validation_freq on every rank.",
-    "the list of callbacks that run collectives": "Give fit the same callbacks in the same order on every rank.",
+    "validation_freq": "Pass the same validation_freq to fit on every rank.",
+    "the list of callbacks that run collectives": "Pass the same callbacks in the same order to fit on every rank.",
     "the list of callbacks that end training or set the learning rate": (
-        "Give them to fit on every rank: they see the same logs there, and decide alike. Only what writes or prints "
-        "may be on rank 0 alone."
+        "Pass them to fit on every rank: they see the same logs there, so they decide alike. Only callbacks that "
+        "write or print may run on rank 0 alone."
     ),
 }
 
@@ -50,15 +50,15 @@ _AGREES, _LEFT_OUT = "_agrees_on_fit", "_differs_by_rank"
 
 
 def agree(callback: keras.callbacks.Callback) -> None:
-    """Compares over all ranks what this one knows of the `fit` that begins, once for all callbacks of its list.
+    """Compares the settings of the `fit` that begins over all ranks, once for all callbacks of its list.
 
-    Every callback of ours that runs collectives in each `fit` calls it first in its `on_train_begin`.
+    Every tfdist callback that runs collectives calls it first in `on_train_begin`.
 
     Args:
-        callback: The one that calls.
+        callback: The calling callback.
 
     Raises:
-        MismatchError: On every rank, if something differs; says what, on which ranks, and what to write.
+        MismatchError: On every rank, if anything differs; names what, on which ranks, and the remedy.
     """
     model: Any = callback.model
     params: Any = callback.params
@@ -77,10 +77,10 @@ def agree(callback: keras.callbacks.Callback) -> None:
 
 
 def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:
-    """What the ranks know differently, and what to write; empty if nothing.
+    """How the settings differ between ranks, and the remedy; empty if they are equal.
 
     Args:
-        by_rank: What each knows by name; None is not known.
+        by_rank: The settings of each rank by name; None is unknown.
     """
     problems = []
     for name, advice in _ADVICE.items():
@@ -91,13 +91,13 @@ def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:
         if len(groups) > 1:
             values = "; ".join(f"{_shown(value)} on {_named(ranks)}" for value, ranks in groups.items())
             problems.append(f"{name} is {values}. {advice}")
-    return f"fit begins differently on the ranks: {' Also, '.join(problems)}" if problems else ""
+    return f"fit was called differently on the ranks: {' Also, '.join(problems)}" if problems else ""
 
 
 def _knowledge(
     model: keras.Model, params: Mapping[str, Any], callbacks: Sequence[Any], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """By the names of `_ADVICE`; all of it can be compared and hashed."""
+    """The settings by the names of `_ADVICE`; all values are comparable and hashable."""
     remainders = training_data.remainders(model)
     validates = None
     if arguments:
@@ -122,7 +122,7 @@ def _knowledge(
 
 
 def _kind(callback: Any) -> str:
-    """Its class, with those of the callbacks inside; empty for one that is left out."""
+    """The class of a callback, with those of the callbacks inside; empty if it is ignored."""
     if getattr(callback, _LEFT_OUT, False):
         return ""
     inside = [_kind(part) for part in vars(callback).values() if isinstance(part, keras.callbacks.Callback)]
@@ -134,7 +134,7 @@ def _is_ours(callback: Any) -> bool:
 
 
 def _names_in(callback: Any) -> set[str]:
-    """What the code of a callback names: functions and attributes."""
+    """The functions and attributes that the code of a callback names."""
     return {name for code in _codes(callback) for name in code.co_names}
 
 
@@ -145,7 +145,7 @@ def _stores_in(callback: Any) -> set[str]:
 
 
 def _codes(callback: Any) -> Iterator[types.CodeType]:
-    """The code of the methods of a callback, and of functions that it was given, but not what all callbacks have."""
+    """The code of a callback's methods, and of functions passed to it, without what all callbacks inherit."""
     plain = keras.callbacks.Callback.__mro__
     members = [value for kind in type(callback).__mro__ if kind not in plain for value in vars(kind).values()]
     for member in [*members, *vars(callback).values()]:

@@ -1,4 +1,4 @@
-"""Metrics over all ranks: exact by summing states where that is possible, else a weighted mean. Not a callback."""
+"""Metrics over all ranks: exact, by summing states, if possible; otherwise a weighted mean. Not a callback."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tfdist.ops.allreduce import reduce_figures
 # A metric class may declare with this attribute that its state is additive: `tfdist_reduction = "sum"`.
 DECLARATION = "tfdist_reduction"
 _UNEQUAL = (
-    "the ranks have trained on %s samples in an epoch, and count alike in each step: a sample of a smaller batch "
-    'weighs more. They count by their samples after tfdist.shard(dataset, remainder="join"), in a fit of what it '
-    "returns, or of what tf.data makes of that."
+    "the ranks trained on %s samples in one epoch but have equal weight in each step, so a sample in a smaller batch "
+    'weighs more. To weight the ranks by samples, fit tfdist.shard(dataset, remainder="join") or a tf.data pipeline '
+    "built on it."
 )
 
 
 @dataclass(frozen=True)
 class _Report:
-    """What one rank tells the others.
+    """What one rank sends to the others.
 
     Attributes:
-        logs: What its last step returned; empty where it had no batch.
+        logs: What its last step returned; empty if it had no batch.
         is_metrics: Whether the logs are the results of the model's metrics.
         own: Results of the metrics that are not additive.
         states: Shape and dtype of each additive state.
@@ -56,13 +56,13 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int, warn_if_unequal: bo
 
     Args:
         model: The model whose metrics were updated.
-        logs: What the last step of this rank returned; empty where the rank had no batch.
+        logs: What the last step of this rank returned; empty if the rank had no batch.
         samples: Samples this rank has seen in this epoch.
-        warn_if_unequal: Whether rank 0 warns, once in a `fit`, where the ranks have not seen equally many samples.
+        warn_if_unequal: Whether rank 0 warns, once per `fit`, if the ranks have seen different numbers of samples.
 
     Returns:
-        Dict of name to scalar. A metric whose state is additive is exact, whatever the ranks have seen. Other metrics,
-        and logs that do not come from metrics, are means weighted by the samples.
+        Dict of name to scalar. A metric with additive state is exact, whatever each rank has seen. Other metrics, and
+        logs that do not come from metrics, are means weighted by samples.
 
     Raises:
         ConfigError: If ranks that have seen data return different logs.
@@ -92,7 +92,7 @@ def _warn_if_unequal(samples: Sequence[int]) -> None:
 
 
 def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """A `train_step` that returns `{m.name: m.result() for m in self.metrics}` has the compiled metrics as one dict."""
+    """A `train_step` that returns `{m.name: m.result() for m in self.metrics}` has the compiled metrics in one dict."""
     for name, value in logs.items():
         if isinstance(value, dict):
             yield from _flat(value)
@@ -103,7 +103,7 @@ def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def is_additive(metric: keras.metrics.Metric) -> bool:
     """Whether the sum of the states of all ranks is the state of one process on all data.
 
-    True where `update_state` is Keras' own, whose metrics all count and sum, and where the class says so.
+    True if `update_state` is Keras' own, whose metrics all count and sum, or if the class declares it.
 
     Raises:
         ConfigError: If the class declares anything but "sum".
@@ -118,7 +118,7 @@ def is_additive(metric: keras.metrics.Metric) -> bool:
 
 
 def leaves(metrics: Iterable[keras.metrics.Metric]) -> list[keras.metrics.Metric]:
-    """The metrics themselves, each once, without what only groups them."""
+    """The metrics themselves, each once, without containers."""
     found: dict[int, keras.metrics.Metric] = {}
     for metric in metrics:
         parts = getattr(metric, "metrics", None)
@@ -127,7 +127,7 @@ def leaves(metrics: Iterable[keras.metrics.Metric]) -> list[keras.metrics.Metric
 
 
 class _Metrics:
-    """The metrics of this rank's model, parted into those with additive states and the others."""
+    """The metrics of this rank's model, split into those with additive state and the others."""
 
     def __init__(self, model: keras.Model, has_data: bool) -> None:
         # Keras builds metrics in the first step, so a rank without data may have none to read.
@@ -140,13 +140,13 @@ class _Metrics:
         self._variables = [v for metric, additive in parted if additive for v in metric.variables]
 
     def report(self, logs: dict[str, Any], samples: int) -> _Report:
-        """What the other ranks must know."""
+        """What the other ranks need."""
         results = self._results() if self._any else {}
         own = {name: np.asarray(value.value) for name, value in results.items() if isinstance(value, _Own)}
         return _Report(logs, set(logs) == set(results), own, self._states(), samples)
 
     def summed_results(self, states: list[tuple[tuple[int, ...], str]]) -> dict[str, Any]:
-        """The results from the sums of all ranks' states; empty on a rank that has other states than `states`."""
+        """The results from the sums of all ranks' states; empty on a rank whose states differ from `states`."""
         complete = self._states() == states
         mine = [tf.identity(v.value) for v in self._variables] if complete else [tf.zeros(*state) for state in states]
         sums = reduce_figures(mine, tfdist.Sum, "metric states") if mine else []
@@ -159,7 +159,7 @@ class _Metrics:
         return [(tuple(variable.shape), str(variable.dtype)) for variable in self._variables]
 
     def _results(self) -> dict[str, Any]:
-        """The results under the names they have in the logs; those that are not additive are marked."""
+        """The results by their names in the logs; those that are not additive are marked."""
         with contextlib.ExitStack() as stack:
             for metric in self._others:
                 marked = tf.nest.map_structure(_Own, metric.result())
@@ -169,7 +169,7 @@ class _Metrics:
 
 
 def _first_with_data(reports: Sequence[_Report]) -> int:
-    """The first rank that has logs; every rank that has must agree with it."""
+    """The first rank that has logs; all other ranks with logs must agree with it."""
     seeing = [rank for rank, report in enumerate(reports) if report.logs]
     if not seeing:
         return 0

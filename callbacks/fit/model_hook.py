@@ -1,9 +1,8 @@
 """What the callbacks change on a model instance, once and together. Not a callback.
 
 `fit` traces `train_step`, evaluates through `evaluate`, and reads metrics through `_get_metrics_result_or_logs`; these
-are replaced on the instance. The hooks stay for the life of the model: those in the traced step are harmless where
-nobody reads them, and those that run eagerly act only between the begin and end of a `fit` or `evaluate` that one of
-our callbacks is part of.
+are replaced on the instance. The hooks stay for the life of the model: those in the traced step are harmless if nothing
+reads them, and those that run eagerly act only during a `fit` or `evaluate` with a tfdist callback.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ class ModelHook:
     Attributes:
         reduces_metrics: Whether `fit` and `evaluate` report metrics over all ranks.
         averages_statistics: Whether non-trainable weights are averaged at the end of each training epoch.
-        joins: Whether the ranks may have unequal numbers of batches: they count by their samples in each step, and wait
+        joins: Whether the ranks may have unequal numbers of batches: each step weights them by samples, and they wait
             for each other at the end of each training epoch.
-        synchronizes_moments: Whether Keras' `BatchNormalization(synchronized=True)` in a training step is over all
-            ranks. Read when the step is traced.
+        synchronizes_moments: Whether Keras' `BatchNormalization(synchronized=True)` normalises over all ranks in a
+            training step. Read when the step is traced.
         wrapped_optimizers: The optimizers that `DataParallel` made distributed.
-        drift: Looks whether the ranks still have the same weights.
-        epoch_end: Where the ranks meet at the end of a training epoch; to be told when one begins.
-        resume_batch: In the epoch that training resumes in, the first batch that is trained on again.
+        drift: Checks that the ranks still have the same weights.
+        epoch_end: Where the ranks meet at the end of a training epoch; must be notified when one begins.
+        resume_batch: The first batch to train on in the epoch where training resumes.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -88,7 +87,7 @@ class ModelHook:
         return installed if isinstance(installed, cls) else cls(model)
 
     def begin(self, phase: str) -> None:
-        """A `fit` ("train") or `evaluate` ("test") that has our callbacks begins."""
+        """A `fit` ("train") or `evaluate` ("test") with tfdist callbacks begins."""
         if phase == "train":
             self._phases.clear()  # an earlier fit may have ended by an exception
             self._history = self._model.history
@@ -102,18 +101,18 @@ class ModelHook:
             self._phases.pop()
 
     def when_built(self, action: Callable[[], None], alone: bool = False) -> None:
-        """Does something now, or before the first step where Keras has yet to make weights; every rank must ask.
+        """Runs an action now, or just before the first step if Keras has yet to make weights; every rank must call it.
 
         Args:
-            action: What to do.
-            alone: Whether a world of one needs it too.
+            action: The action.
+            alone: Whether to run it in a world of one too.
         """
         if alone or tfdist.size() > 1:
             self._building.then(action)
 
     @contextlib.contextmanager
     def local(self) -> Iterator[None]:
-        """Nothing inside reduces metrics: for code that runs on one rank."""
+        """Metrics are not reduced inside: for code that runs on one rank."""
         self._local += 1
         try:
             yield
@@ -121,7 +120,7 @@ class ModelHook:
             self._local -= 1
 
     def skips(self, batch: int) -> bool:
-        """Whether this batch was trained on before training was interrupted, so that it is only drawn now."""
+        """Whether this batch was trained on before the interruption, so that it is drawn and skipped."""
         return batch < self.resume_batch
 
     def samples_seen(self) -> int:
@@ -129,7 +128,7 @@ class ModelHook:
         return int(self._train_samples.numpy())
 
     def ranks_see_same_data(self) -> bool:
-        """Whether the latest batch was the same on all ranks; every rank must ask."""
+        """Whether the latest batch was the same on all ranks; every rank must call it."""
         digests = tfdist.allgather(tf.reshape(self._digest, [1]), name="digest of the first batch").numpy()
         return len(digests) > 1 and bool(np.all(digests == digests[0]))
 
@@ -160,7 +159,9 @@ class ModelHook:
         return logs
 
     def _hooked_evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """An `evaluate` is of all ranks only if `begin` is called within: the one of `fit`, or with our callbacks."""
+        """An `evaluate` covers all ranks only if `begin` is called inside: validation in `fit`, or with tfdist
+        callbacks.
+        """
         before = list(self._phases)
         self._phases.append("alone")
         try:
@@ -169,7 +170,7 @@ class ModelHook:
             self._phases[:] = before
 
     def _hooked_read_metrics(self, logs: Any) -> Any:
-        """What `fit` and `evaluate` take as the logs of the epoch."""
+        """What `fit` and `evaluate` use as the logs of the epoch."""
         phase = self._phases[-1] if self._phases else "alone"
         # Keras makes a history for each fit: with another one this is a later fit, which our callbacks are not part of.
         if phase == "train" and self._history is not self._model.history:
@@ -185,7 +186,7 @@ class ModelHook:
         return metric_reduction.reduce_logs(self._model, logs, int(samples.numpy()), warn_if_unequal=alike)
 
     def _meet(self) -> None:
-        """At the end of a training epoch."""
+        """Meets the other ranks at the end of a training epoch."""
         if self.joins:
             join(self._model)
         elif self.averages_statistics or self.reduces_metrics:
@@ -195,7 +196,7 @@ class ModelHook:
 
 
 def join(model: keras.Model) -> None:
-    """Waits until every rank has trained on its last batch; those that had fewer take over the state of the last."""
+    """Waits until every rank has trained on its last batch; ranks with fewer batches get the state of the last one."""
     last = tfdist.join()
     steps = tf.stack([tf.cast(count, tf.int64) for count in model_optimizer.iterations_of(model)])
     if len(np.unique(tfdist.allgather(steps[None], name="steps of each rank").numpy(), axis=0)) > 1:
@@ -205,14 +206,14 @@ def join(model: keras.Model) -> None:
 
 
 def need_equal_batches(model: keras.Model, what: str, instead: str) -> None:
-    """Refuses what every rank must do after the same batch, where ranks may have unequal numbers of them.
+    """Rejects what all ranks must do after the same batch, if their numbers of batches may differ.
 
     Raises:
         ConfigError: If what the running `fit` trains on was sharded with `remainder="join"`.
     """
     if training_data.is_uneven(model):
         raise errors.ConfigError(
-            f"{what} needs equally many batches on every rank, and this fit trains on what was sharded with "
+            f"{what} needs the same number of batches on every rank, but this fit trains on data sharded with "
             f'remainder="join". Set {instead}, or shard with remainder="drop" or "pad".'
         )
 

@@ -1,4 +1,4 @@
-"""The compiled functions of a model, with tfdist's errors for TensorFlow's. Not a callback."""
+"""The compiled functions of a model, raising tfdist's errors instead of TensorFlow's. Not a callback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdist.ops.graph import failure
 
 
 class StepFunction:
-    """What `fit` or `evaluate` calls for one or more steps; otherwise as the function that it calls."""
+    """What `fit` or `evaluate` calls for one or more steps; delegates everything else to the wrapped function."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -24,7 +24,7 @@ class StepFunction:
 
 
 def translate_errors(model: keras.Model) -> None:
-    """From now on an error in a step of this model is of the same class on all ranks, and says what happened."""
+    """From now on an error in a step of this model has the same class on all ranks and explains what happened."""
     for name in ("train_function", "test_function"):
         setattr(model, f"make_{name}", _making(model, name, getattr(model, f"make_{name}")))
         setattr(model, name, None)

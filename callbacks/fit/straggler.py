@@ -1,4 +1,4 @@
-"""Which rank the others wait for, from how long each has waited. Pure."""
+"""Finds the straggler, the rank that the others wait for, from how long each rank has waited."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Straggler:
 
     Attributes:
         rank: Its number.
-        seconds: How much longer than it the others waited, on average: the time they would have saved, had it been
-            as fast as they are.
+        seconds: How much longer the others waited than it did, on average: the time saved if it were as fast as they
+            are.
     """
 
     rank: int
@@ -23,11 +23,11 @@ class Straggler:
 def find(waits: Sequence[float]) -> Straggler:
     """The rank that came last more often, or by more, than the others.
 
-    A rank that is late makes the others wait and does not wait itself. Ranks that are late in turn wait equally long,
-    and then `seconds` is near 0, however long they waited.
+    A straggler makes the others wait and does not wait itself. Ranks that take turns being late wait equally long, so
+    `seconds` is near 0, however long they waited.
 
     Args:
-        waits: Seconds that each rank waited for all ranks to come, by rank; at least one.
+        waits: Seconds that each rank waited for the others, by rank; at least one.
     """
     rank = min(range(len(waits)), key=lambda r: waits[r])
     others = [wait for r, wait in enumerate(waits) if r != rank]

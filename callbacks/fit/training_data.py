@@ -1,4 +1,4 @@
-"""How `tfdist.shard` dealt out what a `fit` trains on: not its validation data, nor that of another `fit`."""
+"""How `tfdist.shard` split the training data of a `fit`: not its validation data, nor that of another `fit`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tfdist.native import keras_version
 
 
 def remainders(model: keras.Model) -> set[str]:
-    """The `remainder` of each part that the running `fit` trains on; none where `tfdist.shard` returned none of it."""
+    """The `remainder` of each shard that the running `fit` trains on; empty if none of it came from `tfdist.shard`."""
     arguments = keras_version.arguments_of_fit(model)
     return mark.of([arguments.get(name) for name in ("x", "y", "sample_weight")])
 
 
 def is_uneven(model: keras.Model) -> bool:
-    """Whether ranks may have unequal numbers of batches in the running `fit`, so that they join."""
+    """Whether ranks may have unequal numbers of batches in the running `fit`, and so join."""
     return "join" in remainders(model)

@@ -1,1 +1,1 @@
-"""The learning rate of a training: warm-up, schedule, and how a rate is set."""
+"""The learning rate during training: warm-up, schedule, and how a rate is set."""

@@ -17,7 +17,7 @@ from tfdist.callbacks.rate.rate_setter import RateSetter
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr` times a multiplier between two epochs.
 
-    You need it for the step-wise decays of published training recipes; several of them make up a schedule.
+    You need it for the stepwise decays of published training recipes; combine several into a schedule.
 
     Args:
         initial_lr: The base rate.
@@ -25,13 +25,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             fractional epochs, epoch + batch / steps.
         start_epoch: First epoch of the interval.
         end_epoch: First epoch after it; None: no end.
-        staircase: Whether the rate changes once an epoch (True) or with every batch.
+        staircase: Whether the rate changes once per epoch (True) or with every batch.
         momentum_correction: As in `LearningRateWarmupCallback`.
-        steps_per_epoch: Steps, for `staircase=False`; default: what `fit` knows.
+        steps_per_epoch: Steps per epoch, for `staircase=False`; default: as `fit` reports.
 
     Raises:
-        ConfigError: If an argument cannot be honoured, or at the end of an epoch if the model is also trained by
-            optimizers that it was not compiled with.
+        ConfigError: If an argument is invalid; at the end of an epoch, if the model is also trained by optimizers other
+            than the compiled one.
 
     Example:
 

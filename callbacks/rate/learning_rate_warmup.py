@@ -16,7 +16,7 @@ from tfdist.native.keras_version import print_message
 
 
 def warmup_rate(initial_lr: float, size: int, step: int, warmup_steps: int) -> float:
-    """The rate of one step: from `initial_lr / size` in a straight line to `initial_lr`.
+    """The rate of one step, rising linearly from `initial_lr / size` to `initial_lr`.
 
     Args:
         initial_lr: The rate after the warm-up, already scaled.
@@ -34,22 +34,22 @@ def warmup_rate(initial_lr: float, size: int, step: int, warmup_steps: int) -> f
 class LearningRateWarmupCallback(keras.callbacks.Callback):
     """Raises the learning rate linearly over the first epochs.
 
-    You need it where many ranks make the first steps too large for weights that are still random. With size n and a
-    warm-up of W epochs of S steps, step t = 0, 1, ..., W*S - 1 has the rate
-    `initial_lr / n * (1 + (n - 1) * t / (W*S))`, and later steps have `initial_lr`: it starts at `initial_lr / n` and
-    has no jump. With `steps_per_execution=k` the rate changes every k steps.
+    You need it if many ranks make the first steps too large for weights that are still random. With size n and a
+    warm-up of W epochs of S steps, step t = 0, 1, ..., W*S - 1 has the rate `initial_lr / n * (1 + (n - 1) * t /
+    (W*S))`, and later steps have `initial_lr`: it starts at `initial_lr / n` and has no jump. With
+    `steps_per_execution=k` the rate changes every k steps.
 
     Args:
         initial_lr: The rate after the warm-up, already multiplied by the number of ranks.
-        warmup_epochs: Epochs of the warm-up; may be a fraction.
+        warmup_epochs: Epochs of the warm-up; may be fractional.
         momentum_correction: Whether the velocity of SGD and RMSprop with momentum is multiplied by new rate / old rate
             at each change. Keras updates v = m*v - lr*g, so without it the past gradients keep the old rate.
-        steps_per_epoch: Steps; default: what `fit` knows.
+        steps_per_epoch: Steps per epoch; default: as `fit` reports.
         verbose: 1 prints a line at the end of the warm-up, on rank 0.
 
     Raises:
-        ConfigError: If an argument cannot be honoured, the steps of an epoch are not known, or, at the end of an epoch,
-            the model is also trained by optimizers that it was not compiled with.
+        ConfigError: If an argument is invalid or the steps per epoch are unknown; at the end of an epoch, if the model
+            is also trained by optimizers other than the compiled one.
 
     Example:
 
@@ -128,7 +128,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
 
 
 def steps_of_epoch(given: int | None, callback: keras.callbacks.Callback) -> int:
-    """Steps of an epoch, as given or as `fit` knows; every rank asks. Where ranks have unequal numbers, the largest.
+    """Steps per epoch, as given or as `fit` reports; the largest of all ranks. A collective: every rank calls it.
 
     Raises:
         ConfigError: If neither is known.
@@ -136,7 +136,7 @@ def steps_of_epoch(given: int | None, callback: keras.callbacks.Callback) -> int
     steps = given or (callback.params or {}).get("steps")
     if not steps:
         raise errors.ConfigError(
-            "the number of steps of an epoch is not known: the dataset does not say its length. Pass steps_per_epoch."
+            "the number of steps per epoch is unknown because the dataset has no known length. Pass steps_per_epoch."
         )
     if not training_data.is_uneven(callback.model):
         return int(steps)

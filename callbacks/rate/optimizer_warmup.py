@@ -1,4 +1,4 @@
-"""The warm-up of one of a model's optimizers, whose rate may be a schedule. What `DataParallel` runs."""
+"""The warm-up of one optimizer of a model, whose rate may be a schedule. Used by `DataParallel`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfdist.training import optimizer
 
 
 class OptimizerWarmup(LearningRateWarmupCallback):
-    """Raises the rate of an optimizer, or the factor before its schedule, to that of all ranks.
+    """Raises the rate of an optimizer, or the factor of its schedule, to that of all ranks.
 
     Args:
         target: A distributed optimizer.
-        base_rate: The rate of one process; None where it is a schedule.
+        base_rate: The rate of one process; None if it is a schedule.
         warmup_epochs: As in `LearningRateWarmupCallback`.
         steps_per_epoch: As in `LearningRateWarmupCallback`.
     """

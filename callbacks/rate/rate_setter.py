@@ -14,7 +14,7 @@ _WITH_RATE_IN_VELOCITY = (keras.optimizers.SGD, keras.optimizers.RMSprop)
 
 
 class RateSetter:
-    """Sets the rate, and multiplies the velocity by new / old rate if asked to.
+    """Sets the rate; with momentum correction also multiplies the velocity by new / old rate.
 
     Args:
         momentum_correction: Whether to correct the velocity at each change.

@@ -1,1 +1,1 @@
-"""Looking at a data service from outside: who is there, in which state, of which version. It changes nothing."""
+"""Inspects a data service from outside: its servers, their states and versions. Changes nothing."""

@@ -1,4 +1,4 @@
-"""How a server of the data service is named: host, port of tf.data's gRPC, control port. Pure: no name is looked up."""
+"""The address of a data service server: host, port of tf.data's gRPC, control port. Resolves no names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfdist.errors import ConfigError
 
-_FORM = '"HOST:PORT", or "HOST:PORT/CONTROL" where the control port is not PORT + 1'
+_FORM = '"HOST:PORT", or "HOST:PORT/CONTROL" if the control port is not PORT + 1'
 LARGEST_PORT = 65535
 _LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost", "::1", "[::1]"})
 
@@ -16,7 +16,7 @@ class ServiceAddress:
     """Where a dispatcher or a worker is.
 
     Attributes:
-        host: Name or address; an IPv6 address stands in brackets.
+        host: Name or address; an IPv6 address is in brackets.
         port: TCP port of tf.data's gRPC.
         control_port: TCP port of health, metrics and status.
     """
@@ -27,7 +27,7 @@ class ServiceAddress:
 
     @classmethod
     def parse(cls, text: str) -> ServiceAddress:
-        """Reads an address as people write it.
+        """Parses an address.
 
         Raises:
             ConfigError: If it is not one.
@@ -36,7 +36,7 @@ class ServiceAddress:
         host, _, port = place.rpartition(":")
         bracketed = host.startswith("[") and host.endswith("]")
         if not host or " " in host or not host.isprintable() or (":" in host and not bracketed):
-            raise ConfigError(f"a data service is written {_FORM}; received {text!r}.")
+            raise ConfigError(f"expected the address of a data service as {_FORM}; received {text!r}.")
         number = _port(port, text)
         return cls(host, number, _port(control, text) if slash else number + 1)
 
@@ -50,8 +50,8 @@ class ServiceAddress:
 
     @property
     def elsewhere(self) -> str:
-        """What to write where the control port tells nothing, because it is another one."""
-        return f"if its --metrics-port is another one than {self.control_port}, write {self.grpc}/CONTROL"
+        """The remedy if the control port does not answer because it is another one."""
+        return f"if its --metrics-port is not {self.control_port}, write {self.grpc}/CONTROL"
 
     @property
     def control(self) -> str:
@@ -60,7 +60,7 @@ class ServiceAddress:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine by its loopback device, as far as the name tells."""
+    """Whether a host name denotes the loopback device, judging by the name alone."""
     return host.lower() in _LOOPBACK_NAMES or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
@@ -68,8 +68,11 @@ def _port(text: str, whole: str) -> int:
     # 65535 has no port above it for control, so it needs one that is named.
     if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= LARGEST_PORT:
         raise ConfigError(
-            f"a data service is written {_FORM}, with ports from 1 to {LARGEST_PORT}; received {whole!r}."
+            f"expected the address of a data service as {_FORM}, with ports from 1 to {LARGEST_PORT}; received "
+            f"{whole!r}."
         )
     if int(text) == LARGEST_PORT and "/" not in whole:
-        raise ConfigError(f"there is no port above {LARGEST_PORT} for control; name one as in {whole}/5051.")
+        raise ConfigError(
+            f"there is no port above {LARGEST_PORT} for control; give a control port, as in {whole}/5051."
+        )
     return int(text)

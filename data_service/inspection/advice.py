@@ -1,11 +1,11 @@
-"""Whether training waits for its data, and how many workers would end that. Pure: from surveys, without a clock.
+"""Whether training waits for its data, and how many workers would end that. Computed from surveys, without a clock.
 
-The formula: n workers that work all the time give one step's data in the time T of a step. Of T the trainer waits the
-share w, so it could take the data every (1 - w) T. That needs 1 / (1 - w) times the throughput: n / (1 - w) workers.
-It holds where work is shared out evenly and there are cores for the workers. Near w = 1 it divides by what is hardly
-measured, so beyond `_MOST_TIMES` times n the answer is "at least so many".
-Where the workers do not work all the time, more of them would idle as well, and the formula is not used.
-The other way round, n workers that are busy a share b of the time have n b of work; they could be n b / `_FULL`.
+The formula: n busy workers produce one step's data in the time T of a step. The trainer waits a share w of T, so it
+could consume the data every (1 - w) T. That needs 1 / (1 - w) times the throughput: n / (1 - w) workers. The formula
+assumes evenly shared work and enough cores for the workers. Near w = 1 it divides by a value too small to measure well,
+so beyond `_MOST_TIMES` times n the answer is "at least". If the workers are not busy, more of them would idle too, and
+the formula is not used. Conversely, n workers that are busy a share b of the time have n b of work; n b / `_FULL` would
+be enough.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _MOST_TIMES = 4
 
 @dataclass(frozen=True)
 class Load:
-    """How much a worker works.
+    """The load of a worker.
 
     Attributes:
         worker: Its "HOST:PORT".
         state: As in a survey.
-        busy: The share of the time in which its datasets worked, 0 to 1; None where it did not tell, or has restarted.
+        busy: The share of time in which its datasets produced elements, 0 to 1; None if not reported, or after a
+            restart.
     """
 
     worker: str
@@ -43,17 +44,17 @@ class Load:
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer.
+    """The result.
 
     Attributes:
-        verdict: "input-bound", "slow elsewhere" (they wait, and not for the workers), "uneven" (some workers are what
-            they wait for), "not input-bound" or "unknown".
+        verdict: "input-bound", "slow elsewhere" (trainers wait, but not for the workers), "uneven" (they wait for some
+            of the workers), "not input-bound" or "unknown".
         workers: Workers that are ready.
-        wanted: How many would end the waiting, or would do; None where their number is not what matters.
-        at_least: Whether `wanted` is only known to be no less.
-        text: What it means, in sentences.
-        trainers: What the trainers told.
-        loads: What the workers told.
+        wanted: How many would end the waiting, or be enough; None if their number is not the problem.
+        at_least: Whether `wanted` is a lower bound.
+        text: The explanation, in sentences.
+        trainers: The trainers' reports.
+        loads: The workers' loads.
     """
 
     verdict: str
@@ -65,12 +66,12 @@ class Advice:
     loads: tuple[Load, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON has them, with the number of the schema."""
+        """The fields as JSON, with the schema number."""
         return {"schema": 1, **asdict(self)}
 
 
 def loads(before: Survey, after: Survey, seconds: float) -> tuple[Load, ...]:
-    """How much each worker worked between two surveys that were so many seconds apart."""
+    """The load of each worker between two surveys this many seconds apart."""
     earlier = {worker.address: worker for worker in before.workers}
     return tuple(
         Load(worker.address, worker.state, _busy(earlier.get(worker.address), worker, seconds))
@@ -89,11 +90,11 @@ def _busy(before: Server | None, after: Server, seconds: float) -> float | None:
 
 
 def advise(trainers: Sequence[TrainerWait], found: Sequence[Load]) -> Advice:
-    """Whether training is input-bound, and what to do; the formulas stand at the head of this file.
+    """Whether training is input-bound, and what to do; see the module docstring for the formulas.
 
     Args:
-        trainers: What they told; one that has told nothing for `LATE_S` reads no more, and is only shown.
-        found: How much the workers work.
+        trainers: Their reports; a trainer without a report for `LATE_S` no longer reads and is only shown.
+        found: The loads of the workers.
     """
     ready = [load for load in found if load.state == READY]
     busy = [load.busy for load in ready if load.busy is not None]
@@ -112,7 +113,7 @@ def advise(trainers: Sequence[TrainerWait], found: Sequence[Load]) -> Advice:
         wanted = _MOST_TIMES * len(ready) if at_least else _whole(len(ready) / (1 - share))
         text = (
             f"Training is input-bound: the slowest trainer waits {share:.1%} of the time, and the workers are busy.",
-            f"{'At least ' if at_least else ''}{wanted} workers would end the waiting, where there are cores for them; "
+            f"{'At least ' if at_least else ''}{wanted} workers would end the waiting, if there are cores for them; "
             f"{len(ready)} run now.",
         )
     else:
@@ -123,53 +124,55 @@ def advise(trainers: Sequence[TrainerWait], found: Sequence[Load]) -> Advice:
 
 
 def _fewer(share: float, busy: float, workers: int) -> tuple[int | None, tuple[str, ...]]:
-    """How many would do where nobody waits; None where all that run are needed, or that is not known."""
+    """How many are enough if no trainer waits; None if all are needed, or that is unknown."""
     text = (f"Training is not input-bound: no trainer waits more than {share:.1%} of the time.",)
     enough = max(1, _whole(workers * busy / _FULL))
     if share >= _HARDLY or enough >= workers:
         return None, text
-    return enough, (*text, f"The workers are busy {busy:.1%} of the time: {enough} of {workers} would do.")
+    return enough, (*text, f"The workers are busy {busy:.1%} of the time: {enough} of {workers} would be enough.")
 
 
 def _not_the_number(verdict: str, share: float) -> str:
     if verdict == UNEVEN:
         return (
-            f"The slowest trainer waits {share:.1%} of the time, and only some workers are busy: the others have less "
-            "to do, or faster cores. More workers help little. Look at the parts: files of one size, sharding "
-            '"dynamic", machines of one kind.'
+            f"The slowest trainer waits {share:.1%} of the time, but only some workers are busy: the others have "
+            "less to do, or faster cores. More workers would help little. Balance the work: files of equal size, "
+            'sharding="dynamic", machines of one kind.'
         )
     return (
-        f"The slowest trainer waits {share:.1%} of the time, and the workers are not busy: more of them would idle as "
-        "well. Look at the network between them (compression, larger elements), at max_outstanding_requests (too few "
-        "elements on their way), and at what the trainer itself does to the data behind `distribute`."
+        f"The slowest trainer waits {share:.1%} of the time, but the workers are not busy: more of them would idle "
+        "too. Check the network between them (compression, larger elements), max_outstanding_requests (too few "
+        "elements in flight), and what the trainer itself does to the data after `distribute`."
     )
 
 
 def _why_unknown(trainers: Sequence[TrainerWait], now: Sequence[TrainerWait], ready: Sequence[Load]) -> tuple[str, ...]:
-    """Why nothing can be said; empty where something can."""
+    """Why no verdict is possible; empty if one is."""
     busy = [load.busy for load in ready if load.busy is not None]
     if not ready:
-        return ("No worker is ready, so nothing can be said.",)
+        return ("No worker is ready, so there is no verdict.",)
     if not trainers:
         return (
-            "No trainer has told how long it waits. One that reads by tfdist.data_service.distribute tells it every "
-            "few seconds, from 10 s on after its first element; ask while training runs.",
+            "No trainer has reported how long it waits. A trainer that reads through tfdist.data_service.distribute "
+            "reports every few seconds, starting 10 s after its first element. Run this while training runs.",
         )
     if not now:
         last = min(trainers, key=lambda wait: wait.age_s)
         return (
-            f"No trainer reads now: the last one told {last.age_s:.0f} s ago that it waited {last.share:.1%} of the "
-            "time. Ask while training runs.",
+            f"No trainer is reading: the last report came {last.age_s:.0f} s ago, of a trainer that waited "
+            f"{last.share:.1%} of the time. Run this while training runs.",
         )
     if not busy:
-        return ("No worker has told how much it works; they were started a moment ago, or not by tfdist's commands.",)
+        return (
+            "No worker has reported its load: the workers were started a moment ago, or not with tfdist's commands.",
+        )
     share = max(wait.share for wait in now)
     if share <= _WAITS or any(busy):
         return ()
     return (
-        "No worker worked at all while this looked, so it seems that no trainer reads now: a pass has just ended, or "
-        f"the model is evaluated. The last that was told is that the slowest waits {share:.1%} of the time. If "
-        "training goes on, look longer: --seconds 20.",
+        "No worker was busy during the measurement, so it seems that no trainer is reading: a pass has just ended, "
+        f"or the model is being evaluated. The latest report says that the slowest trainer waits {share:.1%} of the "
+        "time. If training is running, measure longer: --seconds 20.",
     )
 
 
@@ -177,16 +180,16 @@ def _notes(trainers: Sequence[TrainerWait], found: Sequence[Load], share: float)
     notes: tuple[str, ...] = ()
     if share > _WAITS and any(wait.measured_at == SERVICE for wait in trainers if wait.share == share):
         notes += (
-            "The share was measured where elements leave the service. A `prefetch` behind it waits while the model "
-            "computes, so that the share and the number of workers are upper bounds; put "
-            "tfdist.data_service.measure_wait last for the exact ones.",
+            "The share was measured where elements leave the service. A `prefetch` after it waits while the model "
+            "computes, so the share and the number of workers are upper bounds; for exact values put "
+            "tfdist.data_service.measure_wait last.",
         )
     dead = [load.worker for load in found if load.state == DEAD]
     if dead:
-        notes += (f"These workers are dead, and passes wait for them: {', '.join(dead)}. Start them again first.",)
+        notes += (f"These workers are dead, and passes wait for them: {', '.join(dead)}. Restart them first.",)
     return notes
 
 
 def _whole(number: float) -> int:
-    """The next whole number, past the noise of a division."""
+    """Rounds up, ignoring floating-point noise."""
     return math.ceil(round(number, 6))

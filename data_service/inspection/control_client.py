@@ -1,4 +1,4 @@
-"""Asks one server at its control port. It needs no gRPC, so that it starts in a moment."""
+"""Queries one server at its control port. Needs no gRPC, so it starts quickly."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SHORTEST_WAIT_S = 0.01
 
 
 def fetch(address: ServiceAddress, timeout_s: float) -> Status:
-    """The status of a server, by its control port.
+    """The status of a server, from its control port.
 
     Raises:
-        OSError: If there is none; tells why.
+        OSError: If there is none; says why.
     """
     code, text = request(address, "GET", "/status", timeout_s)
     if code != http.client.OK:
@@ -30,14 +30,14 @@ def fetch(address: ServiceAddress, timeout_s: float) -> Status:
     try:
         found = status.parse(text)
         if any(plain(word) != word for word in _words(asdict(found))):
-            raise ValueError("it holds characters that control a terminal")
+            raise ValueError("it contains terminal control characters")
     except (ValueError, RecursionError) as error:
-        raise OSError(f"{address.control} answers GET /status with something else: {error}") from None
+        raise OSError(f"{address.control} answers GET /status with an invalid status: {error}") from None
     return found
 
 
 def _words(value: Any) -> Iterator[str]:
-    """All text in what JSON can hold."""
+    """All strings in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -49,22 +49,22 @@ def _words(value: Any) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Text of others as a terminal may show it: what is no printable character is written as its escape."""
+    """Untrusted text made safe for a terminal: non-printable characters are escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def request(
     address: ServiceAddress, method: str, path: str, timeout_s: float, body: bytes = b"", **headers: str
 ) -> tuple[int, bytes]:
-    """Status code and text of a request to a control port, which closes the connection behind its answer.
+    """Status code and text of a request to a control port, which closes the connection after its answer.
 
     Args:
-        address: Whose control port.
+        address: The server whose control port is used.
         method: Such as "GET".
         path: Such as "/status".
-        timeout_s: Seconds for all of it, however slowly the other side sends.
-        body: What is sent.
-        headers: A name's `_` stands for `-`.
+        timeout_s: Seconds for the whole exchange, however slowly the other side sends.
+        body: The body to send.
+        headers: Headers by name, with `_` for `-`.
 
     Raises:
         OSError: If there is no answer.
@@ -83,7 +83,7 @@ def request(
 
 
 class _Received:
-    """What `http.client` takes for a socket: an answer that is there already."""
+    """A stand-in for the socket that `http.client` expects, holding a complete answer."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -93,7 +93,7 @@ class _Received:
 
 
 def _exchange(address: ServiceAddress, sent: bytes, timeout_s: float) -> bytes:
-    """What comes back until the other side closes, up to `_LARGEST_ANSWER_BYTES`."""
+    """Returns what the other side sends until it closes, up to `_LARGEST_ANSWER_BYTES`."""
     end = time.monotonic() + timeout_s
     with _connect(address.host, address.control_port, timeout_s) as connection:
         connection.sendall(sent)
@@ -111,7 +111,7 @@ def _exchange(address: ServiceAddress, sent: bytes, timeout_s: float) -> bytes:
 
 
 def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A connection; a host of several addresses gets the time of one, divided among them."""
+    """Opens a connection; the timeout is divided among the addresses of the host."""
     end = time.monotonic() + timeout_s
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     reason: OSError = OSError(f"{host} has no address")
@@ -128,7 +128,7 @@ def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def accepts(host: str, port: int, timeout_s: float) -> bool:
-    """Whether something listens there."""
+    """Whether anything listens there."""
     try:
         _connect(host, port, timeout_s).close()
     except (OSError, ValueError):

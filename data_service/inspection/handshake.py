@@ -1,4 +1,4 @@
-"""What a process checks before it uses a data service: that it is there, and of the same versions."""
+"""What a process checks before it uses a data service: that it is reachable and has the same versions."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _T = TypeVar("_T")
 
 
 def shake_hands(service: str, deadline_s: float = DEADLINE_S) -> Survey:
-    """Surveys a service, waits for one that is just starting, and compares versions.
+    """Surveys a service, waiting for it if it is still starting, and compares versions.
 
     Args:
         service: "HOST:PORT" of the dispatcher, or "HOST:PORT/CONTROL".
         deadline_s: Seconds to wait for the dispatcher.
 
     Returns:
-        What was found.
+        The survey.
 
     Raises:
-        ConfigError: If the address is none, or a server has another version of TensorFlow or tfdist.
+        ConfigError: If the address is invalid, or a server has another version of TensorFlow or tfdist.
         PeerLostError: If the dispatcher does not answer in time.
     """
     address = ServiceAddress.parse(service)
@@ -45,12 +45,12 @@ def wait_for(address: ServiceAddress, attempt: Callable[[float], _T], deadline_s
     """Repeats an attempt until it does not raise PeerLostError.
 
     Args:
-        address: Who is waited for.
-        attempt: Takes the seconds that each of its two steps may last.
-        deadline_s: Seconds after which no attempt goes on.
+        address: The address to wait for.
+        attempt: Function of the seconds that each of its two steps may take.
+        deadline_s: Seconds after which no attempt continues.
 
     Raises:
-        PeerLostError: If none has succeeded by then.
+        PeerLostError: If no attempt has succeeded by then.
     """
     start = time.monotonic()
     while True:
@@ -65,10 +65,10 @@ def wait_for(address: ServiceAddress, attempt: Callable[[float], _T], deadline_s
 
 
 def check_versions(server: Server, tfdist: str = __version__, tensorflow: str = tf.__version__) -> None:
-    """Compares a server's versions with ours; one that told nothing is not checked.
+    """Compares a server's versions with this process's; a server without a status is not checked.
 
     Raises:
-        ConfigError: If they differ: a dataset is a graph that another TensorFlow may run otherwise, or not at all.
+        ConfigError: If they differ: a dataset is a graph, which another TensorFlow may run differently or not at all.
     """
     found = server.status
     if found is not None and (found.tfdist, found.tensorflow) != (tfdist, tensorflow):

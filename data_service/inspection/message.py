@@ -1,4 +1,4 @@
-"""Protobuf's classes for messages of tf.data's servers, of which TensorFlow's wheel has none. It sends nothing."""
+"""Protobuf classes for the messages of tf.data's servers, which TensorFlow's wheel lacks. Sends nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def classes(proto: str) -> SimpleNamespace:
     """The classes of messages, by name.
 
     Args:
-        proto: The messages as a .proto file has them. Fields that are left out are passed over where they are read.
+        proto: The messages in .proto syntax. Fields that are left out are skipped when parsing.
     """
     file = FileDescriptorProto(name="tfdist.proto", syntax="proto3")
     for name, body in _MESSAGE.findall(proto):

@@ -1,7 +1,7 @@
-"""What is being read: the passes over datasets that the workers of a survey have tasks of. It changes nothing.
+"""What is being read: the passes over datasets that the workers in a survey have tasks for. Changes nothing.
 
-A pass is what tf.data calls an iteration: one time through a dataset, by one trainer or by those that share a job name.
-The workers tell which passes their tasks belong to, the dispatcher what a pass reads, its journal the names of jobs.
+A pass is what tf.data calls an iteration: once through a dataset, by one trainer or by those that share a job name. The
+workers report which passes their tasks belong to, the dispatcher what a pass reads, and its journal the names of jobs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Pass:
     """One pass over a dataset.
 
     Attributes:
-        number: Its number, from 1001 on or so; larger ones began later.
-        dataset: The id of the dataset; empty if the dispatcher finished it while it was asked.
-        sharding: "off", "dynamic" and so on; empty likewise.
-        tasks: How many tasks each worker has of it, by the worker's address.
-        job: The name of its job; empty if the dispatcher keeps no journal, and so tells none.
+        number: Its number, starting near 1001; later passes have larger numbers.
+        dataset: The id of the dataset; empty if the pass ended during the query.
+        sharding: "off", "dynamic" and so on; empty in the same case.
+        tasks: Number of its tasks on each worker, by the worker's address.
+        job: The name of its job; empty if the dispatcher keeps no journal.
         repetition: Its number in that job.
     """
 
@@ -44,7 +44,7 @@ class Reading:
 
     Attributes:
         passes: The passes, by number.
-        silent: Workers that were ready and did not tell their tasks, with the reason.
+        silent: Workers that were ready but did not report their tasks, with the reason.
     """
 
     passes: tuple[Pass, ...]
@@ -52,10 +52,10 @@ class Reading:
 
 
 def read(found: Survey, service: ServiceAddress, timeout_s: float) -> Reading:
-    """Asks the workers of a survey for their tasks, and the dispatcher what they are.
+    """Asks the workers in a survey for their tasks, and the dispatcher to describe them.
 
     Args:
-        found: Who is there; only workers that are ready or drain are asked.
+        found: The survey; only workers that are ready or draining are asked.
         service: The dispatcher.
         timeout_s: Seconds for each answer.
 
@@ -81,7 +81,7 @@ def read(found: Survey, service: ServiceAddress, timeout_s: float) -> Reading:
 
 
 def _describe(client: DispatcherClient, tasks: Mapping[str, Mapping[int, int]]) -> dict[int, TaskTold]:
-    """What each pass is; no pass is asked for twice."""
+    """Describes each pass; no pass is queried twice."""
     told: dict[int, TaskTold] = {}
     for worker, own in tasks.items():
         if all(number in told for number in own.values()):
@@ -95,11 +95,11 @@ def _describe(client: DispatcherClient, tasks: Mapping[str, Mapping[int, int]]) 
 def gather(
     tasks: Mapping[str, Mapping[int, int]], told: Mapping[int, TaskTold], jobs: Mapping[str, tuple[str, int]]
 ) -> tuple[Pass, ...]:
-    """The passes of tasks. Pure.
+    """Groups tasks into passes.
 
     Args:
         tasks: For each worker the pass of each of its tasks, by the task's id.
-        told: What the passes are, by number.
+        told: The descriptions of the passes, by number.
         jobs: As in a dispatcher's status.
     """
     counts: dict[int, dict[str, int]] = {}
@@ -115,7 +115,7 @@ def gather(
 
 
 def describe(reading: Reading) -> dict[str, Any]:
-    """The reading as JSON has it."""
+    """The reading as JSON."""
     passes = [
         {
             "pass": one.number,

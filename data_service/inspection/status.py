@@ -1,4 +1,4 @@
-"""What a server of the data service tells about itself, and its JSON. Pure: how it is fetched is `survey`'s."""
+"""The status that a data service server reports, and its JSON. `survey` fetches it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHECKS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Status:
-    """One answer of `GET /status`.
+    """One answer to `GET /status`.
 
     Attributes:
         role: "dispatcher" or "worker".
@@ -46,15 +46,16 @@ class Status:
         pid: Process id on its machine.
         started: Unix time of its start, in seconds.
         state: "starting", "ready" or "draining".
-        work_dir_token: What proves that two processes see the same work_dir; None without one.
-        tags: Words that the operator gave it.
-        counters: Name to number; names that end in "_total" only grow.
-        leaving: Of a dispatcher: the workers that have drained, each with the start of the one that has, in seconds.
-        trainers: Of a dispatcher: the trainers that read, and the share of the time that each waits for data.
-        jobs: Of a dispatcher with a journal: for the number of each pass the name of its job, and its number in that
-            job, from 1 on.
-        ended: Of a dispatcher with a journal: which of these passes have been read to their end.
-        fixed_workers: Of a dispatcher: whether it was told its workers beforehand, so that each can have a fixed part.
+        work_dir_token: A token that proves that two processes see the same work_dir; None without one.
+        tags: Labels set by the operator.
+        counters: Name to number; those ending in "_total" only grow.
+        leaving: Of a dispatcher: the workers that have drained, with the Unix start time of each in seconds.
+        trainers: Of a dispatcher: the reading trainers, and the share of time that each waits for data.
+        jobs: Of a dispatcher with a journal: for each pass number the name of its job and its number in that job,
+            starting at 1.
+        ended: Of a dispatcher with a journal: which of these passes have been read to the end.
+        fixed_workers: Of a dispatcher: whether it was given its workers in advance, so that each can have a fixed
+            shard.
     """
 
     role: str
@@ -76,15 +77,15 @@ class Status:
     fixed_workers: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON has them, with the number of the schema."""
+        """The fields as JSON, with the schema number."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
 def parse(text: bytes) -> Status:
-    """Reads an answer.
+    """Parses an answer.
 
     Raises:
-        ValueError: If it is not one; says what is wrong.
+        ValueError: If it is invalid; says what is wrong.
     """
     found = json.loads(text)
     if not isinstance(found, dict):

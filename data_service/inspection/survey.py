@@ -1,4 +1,4 @@
-"""Who is there: the dispatcher's list of workers, and what each server tells about itself. It changes nothing."""
+"""Surveys a data service: the dispatcher's list of workers, and the status of each server. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True)
 class Server:
-    """One server as it was found.
+    """One server at the time of the survey.
 
     Attributes:
         address: "HOST:PORT" of its gRPC.
-        state: "ready", "draining", "drained" (it holds nothing, and leaves or has left), "dead" (nothing listens),
-            "unknown" (something listens, but its control port tells nothing) or "starting".
-        status: What it told; None if it told nothing.
-        detail: Why it told nothing, and of a dispatcher what to write instead; empty if it did.
+        state: "ready", "draining", "drained" (it holds nothing, and is leaving or has left), "dead" (nothing listens),
+            "unknown" (something listens, but its control port does not answer) or "starting".
+        status: Its status; None if it reported none.
+        detail: Why it reported no status, with the remedy for a dispatcher; empty if it did.
     """
 
     address: str
@@ -46,7 +46,7 @@ class Survey:
     """A service at one moment.
 
     Attributes:
-        service: Its address as it is written.
+        service: Its address in text form.
         dispatcher: The dispatcher.
         workers: All workers that ever registered, by address.
     """
@@ -57,7 +57,7 @@ class Survey:
 
     @property
     def dead(self) -> tuple[str, ...]:
-        """The addresses of workers that are gone without having been drained."""
+        """The addresses of workers that died without being drained."""
         return tuple(worker.address for worker in self.workers if worker.state == DEAD)
 
 
@@ -66,13 +66,14 @@ def survey(service: str | ServiceAddress, timeout_s: float = 5.0) -> Survey:
 
     Args:
         service: "HOST:PORT" of the dispatcher, or "HOST:PORT/CONTROL".
-        timeout_s: Seconds for the list of workers, and again for what all servers tell, who are asked at the same time.
+        timeout_s: Seconds for the list of workers, and again for the statuses of all servers, which are queried in
+            parallel.
 
     Returns:
-        What was found. A worker is "unknown" if its control port is not its port + 1, or if it told nothing in time.
+        The survey. A worker is "unknown" if its control port is not its port + 1, or if it did not answer in time.
 
     Raises:
-        ConfigError: If `service` is not an address, or that of a server that is no dispatcher.
+        ConfigError: If `service` is not an address, or the server there is not a dispatcher.
         PeerLostError: If the dispatcher does not answer.
     """
     address = ServiceAddress.parse(service) if isinstance(service, str) else service
@@ -91,7 +92,7 @@ def meet(address: ServiceAddress, timeout_s: float) -> Server:
     """The dispatcher alone, once its gRPC has answered.
 
     Raises:
-        ConfigError: If another server is there.
+        ConfigError: If a different server is there.
         PeerLostError: If it does not answer.
     """
     with DispatcherClient(address.grpc, timeout_s) as client:
@@ -100,24 +101,24 @@ def meet(address: ServiceAddress, timeout_s: float) -> Server:
 
 
 def _named_otherwise(found: Server, address: ServiceAddress) -> Server:
-    """A server that told nothing, with the remedy: whoever named it may have meant another control port."""
+    """Adds the remedy to a server without a status: its address may need another control port."""
     return replace(found, detail=f"{found.detail}; {address.elsewhere}") if found.state == UNKNOWN else found
 
 
 def _look_at(name: str, end: float) -> Server:
-    """What a server tells about itself that is written in any way; one nobody can ask is unknown."""
+    """The status of a server given by any text; unknown if the text is not an address."""
     try:
         address = ServiceAddress.parse(name)
     except ConfigError as error:
         return Server(plain(name), UNKNOWN, None, str(error))
     left_s = end - time.monotonic()
     if left_s <= 0:
-        return Server(address.grpc, UNKNOWN, None, "it was not asked: the others took all the time of this survey")
+        return Server(address.grpc, UNKNOWN, None, "not queried: the other servers used up the time of this survey")
     return look(address, left_s)
 
 
 def look(address: ServiceAddress, timeout_s: float) -> Server:
-    """What one server tells about itself, within this time; "dead" where nothing listens."""
+    """The status of one server, within this time; "dead" if nothing listens."""
     end = time.monotonic() + timeout_s
     try:
         found = fetch(address, timeout_s * _FETCH_PART)
@@ -128,7 +129,7 @@ def look(address: ServiceAddress, timeout_s: float) -> Server:
 
 
 def at_once(function: Callable[[_T], _R], arguments: Sequence[_T]) -> list[_R]:
-    """`map`, with several calls at the same time, for calls that wait."""
+    """`map` with parallel calls, for calls that wait."""
     if not arguments:
         return []
     with ThreadPoolExecutor(min(_AT_ONCE, len(arguments)), "tfdist-survey") as pool:
@@ -136,7 +137,7 @@ def at_once(function: Callable[[_T], _R], arguments: Sequence[_T]) -> list[_R]:
 
 
 def describe(found: Survey) -> dict[str, Any]:
-    """The survey as JSON has it."""
+    """The survey as JSON."""
 
     def server(item: Server) -> dict[str, Any]:
         told = item.status.to_json() if item.status is not None else None
@@ -153,6 +154,6 @@ def describe(found: Survey) -> dict[str, Any]:
 def unreachable(service: ServiceAddress, waited_s: float, reason: str) -> PeerLostError:
     """The error for a dispatcher that did not answer in time."""
     return PeerLostError(
-        f"no data service answers at {service.grpc}: tried for {waited_s:.0f} s; the last answer: {reason}. Check the "
+        f"no data service answers at {service.grpc}: tried for {waited_s:.0f} s; last error: {reason}. Check the "
         f"address and the network, or start one: tfdist data-service dispatcher --port {service.port}"
     )

@@ -1,4 +1,4 @@
-"""A survey, what is being read, and an advice, as tables for people. Pure."""
+"""Renders a survey, the running passes, and advice as tables for people."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAD = (
     "full queues",
     "CPU",
     "tags",
-    "what it told",
+    "details",
 )
 _HEAD_OF_PASSES = ("pass", "job", "repetition", "dataset", "sharding", "tasks", "workers")
 # What has a column of its own; totals are for --json and Prometheus.
@@ -31,11 +31,11 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
 def render(found: Survey, now: float) -> str:
-    """One line a server, the dispatcher first; then one line a trainer that has told how long it waits.
+    """One line per server, the dispatcher first; then one line per trainer that has reported how long it waits.
 
     Args:
-        found: What to show.
-        now: Unix time, for how long each has been running.
+        found: The survey to show.
+        now: Unix time, to compute uptimes.
     """
     rows = [_HEAD, _row("dispatcher", found.dispatcher, now)]
     rows += [_row("worker", worker, now) for worker in found.workers]
@@ -46,7 +46,7 @@ def render(found: Survey, now: float) -> str:
 
 
 def trainers(waits: Sequence[TrainerWait]) -> str:
-    """One line a trainer: the share of the last while that it waited, where that was measured, and when."""
+    """One line per trainer: the share of recent time that it waited, where it was measured, and when."""
     rows = [("trainer", "waits", "measured at the", "told")]
     return aligned(
         rows + [(wait.trainer, f"{wait.share:.1%}", wait.measured_at, f"{duration(wait.age_s)} ago") for wait in waits]
@@ -54,7 +54,7 @@ def trainers(waits: Sequence[TrainerWait]) -> str:
 
 
 def advice(found: Advice) -> str:
-    """Who waits, who works, and what to do."""
+    """The waiting trainers, the loads of the workers, and the advice."""
     parts = [trainers(found.trainers)] if found.trainers else []
     loads = [(load.worker, load.state, "-" if load.busy is None else f"{load.busy:.1%}") for load in found.loads]
     parts.append(aligned([("worker", "state", "busy"), *loads]))
@@ -62,7 +62,7 @@ def advice(found: Advice) -> str:
 
 
 def render_passes(reading: Reading) -> str:
-    """One line a pass over a dataset, and one for each worker that told nothing of its tasks."""
+    """One line per pass over a dataset, and one for each worker that did not report its tasks."""
     rows = [_HEAD_OF_PASSES]
     for one in reading.passes:
         names = [name if number == 1 else f"{name} ({number})" for name, number in sorted(one.tasks.items())]
@@ -72,7 +72,7 @@ def render_passes(reading: Reading) -> str:
         total = f"{sum(one.tasks.values())}"
         rows.append((f"{one.number}", *job, one.dataset or "-", one.sharding or "-", total, shown))
     text = aligned(rows) if reading.passes else "no dataset is being read"
-    return "\n".join([text, *(f"{worker} did not tell its tasks: {why}" for worker, why in reading.silent.items())])
+    return "\n".join([text, *(f"{worker} did not report its tasks: {why}" for worker, why in reading.silent.items())])
 
 
 def _row(role: str, server: Server, now: float) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def _shown(counters: Mapping[str, float], name: str, form: str, scale: float = 1
 
 
 def duration(seconds: float) -> str:
-    """How long, in the two largest units."""
+    """A duration in its two largest units."""
     whole = max(0, int(seconds))
     if whole < _MINUTE_S:
         return f"{whole} s"

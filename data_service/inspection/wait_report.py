@@ -1,4 +1,4 @@
-"""What a trainer tells a dispatcher of its waiting for data, by `POST /wait`, as JSON. Pure: it measures nothing."""
+"""A trainer's report to its dispatcher of the time it waits for data: the JSON body of `POST /wait`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NAME = re.compile(r"[A-Za-z0-9._:\[\]-]{1,128}")
 
 @dataclass(frozen=True)
 class TrainerWait:
-    """What one trainer told last.
+    """The latest report of one trainer.
 
     Attributes:
         trainer: Its name: host, process id and a random number.
-        share: The part of the last while that it waited for data, 0 to 1.
+        share: The share of recent time that it waited for data, 0 to 1.
         measured_at: "input" or "service".
-        age_s: Seconds since it was told.
+        age_s: Seconds since the report.
     """
 
     trainer: str
@@ -57,7 +57,7 @@ def parse(body: bytes) -> TrainerWait:
 
 
 def check(found: Any, age_s: Any) -> TrainerWait:
-    """One report out of JSON that was read.
+    """Validates one report from parsed JSON.
 
     Raises:
         ValueError: If it is none; says what is wrong.

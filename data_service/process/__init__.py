@@ -1,1 +1,1 @@
-"""Processes that run servers: each server in its own, its keeper, and who asks for it. The servers are `server`'s."""
+"""Processes that run servers: one per server, its supervisor, and those that request it. `server` has the servers."""

@@ -1,4 +1,4 @@
-"""An embedded data service: a dispatcher and workers on this machine, as processes that live as long as the trainer."""
+"""An embedded data service: a dispatcher and workers as processes on this machine that end with the trainer."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ _MARGIN_S = 15.0
 
 @dataclass
 class _Known:
-    """What the manager has told of the servers."""
+    """What the manager has reported about the servers."""
 
     workers: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
 
 
 class Cluster:
-    """A dispatcher and workers in processes of their own, on free ports of the loopback device.
+    """A dispatcher and workers in their own processes, on free ports of the loopback device.
 
-    You need it where one machine has cores to spare beside the trainer. It is ready when the constructor returns. A
-    server that dies is started again at its address, so that a pass over the data ends; a pass that was going on goes
-    on with the dispatcher's journal. Its processes end with it, and with the process that made it, however that ends.
-    What the servers print goes to standard error with their names. Other machines cannot reach it; other users of this
-    machine can, and a dataset is a program: do not use it where you do not trust them.
+    You need it if the trainer leaves cores of its machine unused. It is ready when the constructor returns. A server
+    that dies is restarted at its address, so that a pass over the data completes; the dispatcher resumes running passes
+    from its journal. The processes end with the cluster, and with the process that made it, however that ends. The
+    servers' output goes to standard error, prefixed with their names. Other machines cannot reach the cluster; other
+    users of this machine can, and a dataset is a program: do not use it if you do not trust them.
 
     Args:
         workers: Number of workers, 1 or more.
-        fixed_workers: Whether each worker has a part of its own, as sharding by "file", "data", "file_or_data" and
-            "hint" wants it. No worker can then be added.
-        autoscale: "MIN:MAX" lets the cluster add and drain workers by itself, by how long the trainers wait for their
-            data, and `workers` is what it begins with; a `ScalePolicy` says more. None changes nothing by itself. Each
-            change is a line on standard error. A worker that you drain below MIN is replaced.
-        restarts: How often each server may fail within ten minutes; one more, and it stays away.
-        start_timeout_s: Seconds until all servers must be ready.
+        fixed_workers: Whether each worker has a fixed shard, as needed for sharding by "file", "data", "file_or_data"
+            and "hint". No worker can be added then.
+        autoscale: "MIN:MAX" adds and drains workers automatically, by how long the trainers wait for their data,
+            starting with `workers`; a `ScalePolicy` sets more details. None disables autoscaling. Each change is
+            reported on standard error. A worker that you drain below MIN is replaced.
+        restarts: How often each server may fail within ten minutes; after one more failure it is not restarted.
+        start_timeout_s: Seconds within which all servers must be ready.
         drain_timeout_s: Seconds a worker may take to drain.
 
     Attributes:
         address: "HOST:PORT" for `distribute`.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
         PeerLostError: If the servers do not start.
 
     Example:
@@ -95,7 +95,8 @@ class Cluster:
             policy.check_start(workers)
             if fixed_workers:
                 raise ConfigError(
-                    "autoscale and fixed_workers=True exclude each other: fixed parts are dealt out once. Leave one."
+                    "autoscale and fixed_workers=True are mutually exclusive, because fixed shards are assigned "
+                    "once. Omit one."
                 )
         descriptor.fill_closed()
         order = {
@@ -131,47 +132,47 @@ class Cluster:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Host and port of the workers that were started and not drained, those of the autoscaler among them."""
+        """Host and port of the workers that were started and not drained, including those of the autoscaler."""
         return self._known.workers
 
     @property
     def failed(self) -> dict[str, str]:
-        """The servers that failed too often and stay away, by address, and what happened to each last."""
+        """The servers that failed too often to be restarted, by address, with the last failure of each."""
         return dict(self._known.failed)
 
     def add_worker(self) -> str:
-        """Starts one more worker; datasets that are being read get it within seconds.
+        """Starts one more worker; running passes use it within seconds.
 
-        Where no dataset is being read, or many workers have been drained, it gets the address of one that has drained.
-        Such a worker takes part in the passes that begin after its start.
+        If no dataset is being read, or many workers have been drained, it reuses the address of a drained one. Such a
+        worker joins the passes that begin after its start.
 
         Returns:
             Its "HOST:PORT".
 
         Raises:
-            ConfigError: If the workers are fixed, or as many run as `autoscale` allows.
+            ConfigError: If the workers are fixed, or the maximum of `autoscale` already runs.
             PeerLostError: If it does not start.
         """
         if self._fixed_workers:
-            raise ConfigError("a cluster with fixed_workers=True takes no further worker: its parts are dealt out.")
+            raise ConfigError("a cluster with fixed_workers=True cannot add a worker: its shards are already assigned.")
         return str(self._request(do="add")["worker"])
 
     def drain(self, worker: str) -> None:
-        """Has a worker deliver what it holds, take nothing new, and end. Its share goes to the others.
+        """Drains a worker: it delivers what it holds, takes no new work, and ends. The others take over its share.
 
-        One that drains already, by whoever's wish, is waited for; one that has drained is left as it is.
+        If it is already draining, for any reason, waits for it; if it has drained, does nothing.
 
         Args:
             worker: Its "HOST:PORT", as in `workers`.
 
         Raises:
-            ConfigError: If no such worker runs, or it is the last one that has not failed.
+            ConfigError: If no such worker runs, or it is the last working one.
             PeerLostError: If it has not drained in time, so that elements are lost.
         """
         self._request(do="drain", worker=worker)
 
     def survey(self, timeout_s: float = 5.0) -> Survey:
-        """What each server tells about itself at this moment.
+        """The current status of each server.
 
         Raises:
             PeerLostError: If the dispatcher does not answer.
@@ -227,7 +228,7 @@ def _read(
     answers: dict[int, queue.SimpleQueue[dict[str, Any]]],
     known: _Known,
 ) -> None:
-    """Hands on the manager's answers, until it ends; then all who wait are told. Holds no Cluster alive."""
+    """Forwards the manager's answers until it ends, then notifies all waiters. Keeps no Cluster alive."""
     assert manager.stdout is not None
     for line in manager.stdout:
         fields = json.loads(line)

@@ -1,4 +1,4 @@
-"""Where the lines of servers come out: standard error, whose reader must hold up nobody who looks after servers."""
+"""The output of the servers on standard error, whose reader must never block the supervisor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READER_S = 1.0
 
 
 class Log:
-    """Safe to use from several threads.
+    """Writes lines without blocking. Thread-safe.
 
     Args:
         descriptor: Where the lines go.
@@ -24,19 +24,21 @@ class Log:
         self._outlet = Outlet(descriptor, self._done)
 
     def show(self, line: str) -> None:
-        """Writes a line, now or when there is room; it is dropped where too much waits, or nobody can read."""
+        """Writes a line, now or when there is room; drops it if too much is waiting or nobody reads."""
         with self._lock:
             if self._waiting_bytes > LIMIT_BYTES:
                 self._dropped += 1
                 return
-            missed = f"[data-service] {self._dropped} lines were dropped: nobody read them\n" if self._dropped else ""
+            missed = (
+                f"[data-service] {self._dropped} lines were dropped because nobody read them\n" if self._dropped else ""
+            )
             data = (missed + line + "\n").encode(errors="replace")
             self._dropped = 0
             self._waiting_bytes += len(data)
         self._outlet.put(data, 0, len(data))
 
     def close(self) -> None:
-        """Waits a moment for the reader. The last call."""
+        """Waits briefly for the reader. Must be the last call."""
         self._outlet.hurry(_READER_S)
         self._outlet.finish()
 

@@ -1,8 +1,8 @@
 """The process of an embedded cluster, started by `Cluster` and by tfdistrun.
 
-It is a process of its own, so that servers that die are started again whatever the trainer computes, and so that all
-of them end with the trainer, however that ends. Standard input brings the order and then requests, standard output
-takes the answers, a line of JSON each. The end of standard input, or of the process that started it, ends everything.
+It is its own process, so that dead servers are restarted however busy the trainer is, and so that all of them end with
+the trainer, however that ends. Standard input carries the order and then requests, standard output the answers, one
+line of JSON each. The end of standard input, or of the process that started it, ends everything.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Manager:
     """One embedded cluster.
 
     Args:
-        order: "workers", "start_timeout_s", and "autoscale": the fields of a `ScalePolicy`, or None; and what differs
-            from "fixed_workers" false and the usual "restarts" and "drain_timeout_s".
+        order: "workers", "start_timeout_s", and "autoscale": the fields of a `ScalePolicy`, or None; optionally
+            "fixed_workers" (default: false), "restarts" and "drain_timeout_s".
         work_dir: Folder for the journal of the dispatcher.
         answer: Takes one answer.
         show: Takes a line of the log.
@@ -74,7 +74,7 @@ class Manager:
         self._service = ""
 
     def run(self) -> int:
-        """Serves until told to end; the exit status. No process is left."""
+        """Serves until told to end and returns the exit status. Leaves no process behind."""
         try:
             self._start()
             while not self._over:
@@ -95,7 +95,7 @@ class Manager:
         self._over = True
 
     def read_requests(self) -> None:
-        """Deals with what came by standard input."""
+        """Handles requests from standard input."""
         data = os.read(0, _CHUNK_BYTES)
         if not data:
             self._over = True
@@ -154,7 +154,10 @@ class Manager:
     def _why_not_add(self) -> str:
         if self._scaler is None or len(staying(self._workers)) < self._scaler.policy.largest:
             return ""
-        return f"autoscale allows {self._scaler.policy.largest} workers at most, and so many run. Drain one before."
+        return (
+            f"autoscale allows at most {self._scaler.policy.largest} workers, and that many already run. Drain one "
+            "first."
+        )
 
     def _why_not_drain(self, member: Member | None, named: str) -> str:
         if member is not None and member.leaving:
@@ -163,7 +166,7 @@ class Manager:
         if named not in running:
             return f"worker must be one of {', '.join(running)}; received {named!r}."
         if len(running) == 1:
-            return f"{named} is the last worker: nobody would take its share. Add one before, or stop."
+            return f"{named} is the last worker, so none would take over its share. Add one first, or stop the cluster."
         return ""
 
     def _advance(self) -> None:
@@ -188,21 +191,21 @@ class Manager:
                 self._answer({"failed": member.address or member.name, "detail": member.detail})
 
     def _keep_ports(self) -> None:
-        """Of the workers that have left."""
+        """Keeps the ports of workers that have left."""
         for member in self._workers:
             if member.state == ENDED and member.leaving and member.service and member not in self._left:
                 self._left.add(member)
                 self._spare.put(ServiceAddress.parse(member.service).port)
 
     def _tell_workers(self) -> None:
-        """Whenever the workers are others, and before anything that follows from it."""
+        """Announces the workers whenever they change, before anything that depends on it."""
         workers = [member.address for member in staying(self._workers) if member.address]
         if workers != self._told_workers:
             self._told_workers = workers
             self._answer({"workers": workers})
 
     def _scale(self) -> None:
-        """The autoscaler's part, one change at a time."""
+        """Runs the autoscaler, one change at a time."""
         if self._scaler is None or not self._announced:
             return
         now = time.monotonic()
@@ -224,7 +227,7 @@ class Manager:
         return [told.share for told in fetch(ServiceAddress.parse(self._service), _ANSWER_S).trainers]
 
     def _is_in_pass(self) -> bool:
-        """Whether a pass over the data goes on, as far as the workers tell."""
+        """Whether a pass over the data is running, as far as the workers report."""
         for member in staying(self._workers):
             if member.state == READY:
                 try:
@@ -235,7 +238,7 @@ class Manager:
         return False
 
     def _free_port(self) -> int:
-        """A port for a new worker; 0 lets it take a new one."""
+        """A port for a new worker; 0 lets it pick a new one."""
         for candidate in self._spare.take(self._is_in_pass()):
             try:
                 if candidate:
@@ -258,12 +261,12 @@ class Manager:
         elif time.monotonic() > self._deadline:
             missing = ", ".join(member.name for member in members if member.state != READY)
             waited = self._order["start_timeout_s"]
-            self._answer({"error": f"{missing} not ready within {waited:g} s; their lines above may tell why"})
+            self._answer({"error": f"{missing} not ready within {waited:g} s; see their output above for the cause"})
             self._over = True
 
 
 def main() -> int:
-    """Runs the order that comes by standard input."""
+    """Runs the order read from standard input."""
     parent = os.getppid()
     call_this_process("tfdist-data")
     line = b""

@@ -1,8 +1,8 @@
 """The process of one server, started by a `Supervisor` as `node ROLE`, never by a person.
 
-Standard input brings the order, a line of JSON, and stays open: its end means that the supervisor is gone. Reports go
-to what was standard output, a line of JSON each; everything anybody prints goes to standard error. SIGTERM ends a
-dispatcher, and drains a worker; a second one ends it at once.
+Standard input carries the order, a line of JSON, and stays open: its end means that the supervisor is gone. Reports go
+to the original standard output, one line of JSON each; all other output goes to standard error. SIGTERM ends a
+dispatcher and drains a worker; a second one ends it immediately.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Node:
         self._asked_again = threading.Event()
 
     def terminate(self) -> None:
-        """What SIGTERM does. Before it serves it holds nothing, and ends."""
+        """Handles SIGTERM. A server that does not serve yet holds nothing, so it just ends."""
         if not self._serves:
             os._exit(ENDED)
         (self._asked_again if self._asked.is_set() else self._asked).set()
 
     def run(self) -> int:
-        """Serves until told to end; the exit status."""
+        """Serves until told to end; returns the exit status."""
         try:
             server = self._make()
         except TfdistError as error:
@@ -84,7 +84,7 @@ class Node:
             return ENDED
         if outcome == [""]:
             return ENDED
-        self._report({"left": outcome[0] if outcome else "the drain broke off"})
+        self._report({"left": outcome[0] if outcome else "the drain was interrupted"})
         return LOST
 
     def _make(self) -> Any:
@@ -99,7 +99,7 @@ class Node:
 
 
 def main() -> NoReturn:
-    """Runs the order that comes by standard input."""
+    """Runs the order read from standard input."""
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)

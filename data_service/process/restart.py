@@ -1,4 +1,4 @@
-"""Whether and when a server that ended by itself is started again. Pure: the caller has the clock and the process."""
+"""Decides whether and when a failed server is restarted. The caller has the clock and the process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class RestartPolicy:
     """How often a server may fail.
 
     Attributes:
-        limit: Failures within `window_s` that are answered by a restart; one more gives up. 0 never restarts.
+        limit: Failures within `window_s` that lead to a restart; one more gives up. 0 never restarts.
         window_s: Seconds after which a failure no longer counts.
-        first_s: Seconds before the first restart; doubles with each further failure in the window.
-        longest_s: The most seconds before a restart.
+        first_s: Delay in seconds of the first restart; doubles with each further failure in the window.
+        longest_s: The longest delay in seconds.
     """
 
     limit: int = 5
@@ -27,14 +27,14 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows a failure: a restart at a time, or (None) none, and the reason in words."""
+    """What follows a failure: the time of a restart, or None for no restart, and the reason."""
 
     restart_at: float | None
     reason: str
 
 
 def decide(policy: RestartPolicy, failures: Sequence[float], now: float) -> Decision:
-    """What follows the newest failure.
+    """Decides what follows the newest failure.
 
     Args:
         policy: The limits.
@@ -44,7 +44,9 @@ def decide(policy: RestartPolicy, failures: Sequence[float], now: float) -> Deci
     recent = sum(1 for time in failures if now - time < policy.window_s)
     if recent > policy.limit:
         if policy.limit == 0:
-            return Decision(None, "it is not to be started again")
-        return Decision(None, f"it failed {recent} times within {policy.window_s:g} s; {policy.limit} are allowed")
+            return Decision(None, "restarts are disabled")
+        return Decision(
+            None, f"it failed {recent} times within {policy.window_s:g} s; at most {policy.limit} are allowed"
+        )
     delay = pause_s(policy.first_s, policy.longest_s, recent)
-    return Decision(now + delay, f"starts again in {delay:g} s, restart {recent} of {policy.limit}")
+    return Decision(now + delay, f"restarts in {delay:g} s, restart {recent} of {policy.limit}")

@@ -1,4 +1,4 @@
-"""What an autoscaler sees of a cluster, and what it remembers between two looks. It starts and drains nothing."""
+"""What an autoscaler observes of a cluster, and its state between two looks. Starts and drains nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOK_S = 2.0
 
 
 def settled(member: Member) -> bool:
-    """Whether a worker works, or has left as it was told to."""
+    """Whether a worker works, or has left on request."""
     return member.state == READY if not member.leaving else member.over and member.state != FAILED
 
 
@@ -21,7 +21,7 @@ def staying(workers: Sequence[Member]) -> list[Member]:
 
 
 class Scaler:
-    """Looks now and then, by a clock of its caller.
+    """Looks from time to time, by the caller's clock.
 
     Args:
         policy: The bounds and thresholds.
@@ -35,29 +35,29 @@ class Scaler:
         self._last = KEEP
 
     def look(self, now: float, workers: Sequence[Member], waiting: Callable[[], Sequence[float]]) -> ScaleDecision:
-        """What to do now; "keep" between two looks.
+        """The action to take now; "keep" between two looks.
 
         Args:
             now: The time now.
-            workers: All workers that ever were.
-            waiting: Asks for the shares of the time that trainers wait. An OSError of it means that nobody knows.
+            workers: All workers that ever existed.
+            waiting: Returns the shares of time that trainers wait. An OSError means that they are unknown.
         """
         unsettled = sum(not settled(member) for member in workers)
         if unsettled:
             # What trainers told before is of another number of workers.
             self._settled_at = now
         if now < self._look_at:
-            return ScaleDecision(KEEP, "it was looked at a moment ago")
+            return ScaleDecision(KEEP, "the last look was a moment ago")
         self._look_at = now + min(LOOK_S, self.policy.add_after_s)
         try:
             shares = tuple(waiting())
         except OSError as error:
-            return ScaleDecision(KEEP, f"the dispatcher does not tell who waits: {error}")
+            return ScaleDecision(KEEP, f"the dispatcher does not report which trainers wait: {error}")
         since_s = now - self._settled_at
         return decide(self.policy, Observation(shares, len(staying(workers)), unsettled, since_s, self._regrets))
 
     def note(self, action: str, now: float) -> None:
-        """What was decided has begun."""
+        """Records that a decided action has begun."""
         if self._last == DRAIN:
             self._regrets = self._regrets + 1 if action == ADD else 0
         self._last, self._settled_at = action, now

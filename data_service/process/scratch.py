@@ -1,4 +1,4 @@
-"""The temporary folder of an embedded cluster's journal; one whose owner was killed is cleared by a later one."""
+"""The temporary folder of an embedded cluster's journal; leftovers of killed owners are removed by a later cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scratch() -> Iterator[str]:
 
 
 def clear() -> None:
-    """Removes such folders of this user whose owner is dead: the kernel has let go of its lock."""
+    """Removes such folders of this user whose owner is dead: the kernel has released their locks."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # locked, another user's, or removed meanwhile
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

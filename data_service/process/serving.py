@@ -1,4 +1,4 @@
-"""One server of the data service in the foreground: supervised, drained by SIGTERM. It reads no options."""
+"""One server of the data service in the foreground: supervised, and drained by SIGTERM. Parses no options."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FAILURE = 1
 
 
 def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeout_s: float) -> int:
-    """Runs a server in a process of its own until it is told to end.
+    """Runs a server in its own process until it is told to end.
 
-    SIGTERM and Ctrl-C end a dispatcher and drain a worker; the second one ends it at once, and so does the first one
-    on a worker that drains by a request already. However this process ends, the server's ends too.
+    SIGTERM and Ctrl-C end a dispatcher and drain a worker; a second one ends it immediately, as does the first one on a
+    worker that already drains on request. However this process ends, the server's process ends too.
 
     Args:
         role: "dispatcher" or "worker".
@@ -28,7 +28,7 @@ def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeou
         drain_timeout_s: Seconds a worker may take to drain.
 
     Returns:
-        0 if it ended as it was told to, 1 if it could not start, failed too often, or lost elements in a drain.
+        0 if it ended on request, 1 if it could not start, failed too often, or lost elements in a drain.
     """
     log = Log()
     supervisor = Supervisor(policy, drain_timeout_s, log.show, end_key="Ctrl-C")

@@ -1,8 +1,8 @@
-"""The ports of workers that have drained, for those that come after them. Pure: it does not look whether one is free.
+"""The ports of drained workers, for reuse by later ones. Does not check that a port is free.
 
-tf.data's dispatcher forgets no worker, so new ports for ever would make its list grow for ever. But it gives a worker
-that comes back no part of a pass that goes on: only a port that it does not know is dealt in at once. So a worker that
-is started in mid-pass gets a new port as long as few are spare, and an old one otherwise.
+tf.data's dispatcher never forgets a worker, so always using new ports would let its list grow without bound. But it
+gives a returning worker no part of a running pass: only a worker on an unknown port joins at once. So a worker started
+mid-pass gets a new port while few are spare, and a used one otherwise.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ MOST = 32
 
 
 class SparePorts:
-    """Ports that nobody uses any more.
+    """Ports that are no longer in use.
 
     Args:
-        most: With so many, no further one is made spare in mid-pass.
+        most: At this number, workers started mid-pass reuse a port, and the autoscaler frees no more mid-pass.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -24,19 +24,19 @@ class SparePorts:
         self._ports: list[int] = []
 
     def put(self, port: int) -> None:
-        """A worker has left its port."""
+        """Adds the port of a worker that has left."""
         self._ports.append(port)
 
     @property
     def full(self) -> bool:
-        """Whether there are as many as there may be."""
+        """Whether the maximum number is reached."""
         return len(self._ports) >= self._most
 
     def take(self, in_pass: bool) -> Iterator[int]:
-        """Ports to be tried in turn, the oldest first, and at last 0 for a new one; whoever takes one, has it.
+        """Ports to try in turn, the oldest first, and finally 0 for a new one; a port that is taken leaves the list.
 
         Args:
-            in_pass: Whether a pass over the data goes on.
+            in_pass: Whether a pass over the data is running.
         """
         while self._ports and (self.full or not in_pass):
             yield self._ports.pop(0)

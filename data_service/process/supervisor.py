@@ -1,6 +1,6 @@
-"""Keeps servers of the data service running, each in a process of its own, in one loop without threads. Linux only.
+"""Keeps servers of the data service running, each in its own process, in one loop without threads. Linux only.
 
-Whether a server is started again is `restart`'s to decide. No TensorFlow here: it starts in a moment and stays small.
+`restart` decides whether a server is restarted. Does not import TensorFlow, so it starts quickly and stays small.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Member:
         name: How its lines are marked.
         role: "dispatcher" or "worker".
         config: The fields of its configuration; its ports once it has taken them.
-        state: "starting", "ready", "draining", "waiting" (for its restart), "ended" (as it was told to) or "failed".
-        service: Its address as it is written, once it was ready.
-        detail: What went wrong last.
-        restarts: How often it was started again.
+        state: "starting", "ready", "draining", "waiting" (for its restart), "ended" (on request) or "failed".
+        service: Its address in text form, once it was ready.
+        detail: The last failure.
+        restarts: How often it was restarted.
         code: Exit status of its last process; negative for a signal.
         leaving: Whether it was told to end.
-        lost: What it lost by dying while it drained; empty if nothing.
+        lost: What it lost by dying while draining; empty if nothing.
     """
 
     name: str
@@ -77,14 +77,14 @@ class Member:
 
 
 class Supervisor:
-    """Use it from one thread, the main one: children die with the thread that started them.
+    """Use it from the main thread only: children die with the thread that started them.
 
     Args:
         policy: How often each server may fail.
         drain_timeout_s: Seconds a worker may take to drain.
-        show: Takes a line of a member's log, or of ours, without its end.
-        program: The words that start a `node`; its role comes after them.
-        end_key: What a person presses to end a member that drains; empty where nobody can.
+        show: Takes a line of a member's log, or of the supervisor's, without its line end.
+        program: The command that starts a `node`; its role is appended.
+        end_key: The key that ends a draining member; empty if there is no terminal.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class Supervisor:
         self._selector.unregister(descriptor)
 
     def terminate(self, member: Member) -> None:
-        """Sends SIGTERM: a worker drains, and ends at once the second time; a dispatcher ends.
+        """Sends SIGTERM: a worker drains, and ends immediately on the second one; a dispatcher ends.
 
-        A worker that waits for its restart is started and drains then, so that no later pass waits for it.
+        A worker that waits for its restart is started and then drained, so that no later pass waits for it.
         """
         if member.state == WAITING and (member.leaving or member.role == DISPATCHER):
             member.state, member.restart_at = ENDED, None
@@ -128,7 +128,7 @@ class Supervisor:
         member.leaving = True
 
     def step(self, timeout_s: float) -> None:
-        """Deals with what happens next, waiting for it up to `timeout_s`."""
+        """Handles the next events, waiting up to `timeout_s` for them."""
         now = time.monotonic()
         due = [member.restart_at - now for member in self.members if member.restart_at is not None]
         for key, _ in self._selector.select(max(0.0, min([timeout_s, *due]))):
@@ -140,7 +140,7 @@ class Supervisor:
                 self._start(member)
 
     def end(self) -> None:
-        """Kills what still runs. The last call."""
+        """Kills what still runs. Must be the last call."""
         running = [(member, member.process) for member in self.members if member.process is not None]
         for _, process in running:
             process.kill()
@@ -212,7 +212,7 @@ class Supervisor:
                 self.terminate(member)
         elif "draining" in fields:
             member.state = DRAINING
-            self._say(member, f"drains: takes no new work and delivers what it holds{self._limits(member)}")
+            self._say(member, f"draining: takes no new work and delivers what it holds{self._limits(member)}")
         else:
             member.detail = fields.get("error") or fields["left"]
             self._say(member, member.detail)
@@ -229,7 +229,7 @@ class Supervisor:
             return
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         if told:
-            member.lost = f"it {how} while it drained, and what it held is lost"
+            member.lost = f"it {how} while draining, so the elements it held are lost"
         now = time.monotonic()
         member.failures.append(now)
         # What was refused once it had run may be the old process's port, still held for a moment.
@@ -256,10 +256,10 @@ class Supervisor:
                 pipe.close()
 
     def _limits(self, member: Member) -> str:
-        """How long it drains, and what ends it earlier; a drain that was asked for by key is the first word too."""
-        longest = f", for {self._drain_timeout_s:g} s at most"
+        """How long it drains, and what ends it earlier; a drain requested by key counts as the first signal."""
+        longest = f", for at most {self._drain_timeout_s:g} s"
         again = " again" if member.leaving else ""
-        return f"{longest}; {self._end_key}{again} ends it at once" if self._end_key else longest
+        return f"{longest}; {self._end_key}{again} ends it immediately" if self._end_key else longest
 
     def _say(self, member: Member, text: str) -> None:
         self._show(f"[{member.name}] {text}")

@@ -1,1 +1,1 @@
-"""The two servers of the data service in this process, and what they have: ports, control, counters, work dir."""
+"""The two servers of the data service in this process, with their ports, control, counters and work dir."""

@@ -1,4 +1,4 @@
-"""What a dispatcher and a worker need to know before they start. Frozen, checked, and without a server."""
+"""The configuration of a dispatcher and a worker: frozen and validated. Starts no server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _check_ports(port: int, control_port: int | None) -> None:
     if port and control_port == port:
         raise ConfigError(f"control_port must differ from port; received {port} for both.")
     if port == LARGEST_PORT and control_port is None:
-        raise ConfigError(f"port {port} has no port above it for control; name a control_port.")
+        raise ConfigError(f"port {port} has no port above it for control; set control_port.")
 
 
 def _set_work_dir(config: DispatcherConfig | WorkerConfig) -> None:
@@ -33,17 +33,19 @@ def _set_work_dir(config: DispatcherConfig | WorkerConfig) -> None:
 
 def _check_seconds(name: str, value: float) -> None:
     if not 0 < value < float("inf"):
-        raise ConfigError(f"{name} must be a finite number of seconds, more than 0; received {value}.")
+        raise ConfigError(f"{name} must be a finite number of seconds greater than 0; received {value}.")
 
 
 def _check_tags(tags: Sequence[str]) -> None:
     if isinstance(tags, str):
-        raise ConfigError(f"tags must be a sequence of words; received the text {tags!r}. Write ({tags!r},) for one.")
+        raise ConfigError(
+            f"tags must be a sequence of words; received the string {tags!r}. Write ({tags!r},) for a single tag."
+        )
     for tag in tags:
         if not _TAG.fullmatch(tag):
-            raise ConfigError(f"a tag is 1 to 64 letters, digits, dots, - and _; received {tag!r}.")
+            raise ConfigError(f"a tag must be 1 to 64 letters, digits, dots, - and _; received {tag!r}.")
     if len(set(tags)) != len(tags):
-        raise ConfigError(f"each tag is named once; received {', '.join(tags)}.")
+        raise ConfigError(f"tags must be unique; received {', '.join(tags)}.")
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,17 @@ class DispatcherConfig:
     """How to start a dispatcher.
 
     Attributes:
-        host: Name or address under which trainers and workers reach this machine. One of the loopback device, as the
-            default, closes the ports to other machines.
+        host: Name or address at which trainers and workers reach this machine. A loopback address, as by default,
+            closes the ports to other machines.
         port: TCP port; 0 takes a free one.
         control_port: TCP port of health, metrics and status; None takes `port` + 1.
         work_dir: Folder for the journal; the same path on every worker. None keeps no journal.
-        fault_tolerant: Whether a restarted dispatcher goes on from the journal.
+        fault_tolerant: Whether a restarted dispatcher continues from the journal.
         worker_addresses: "HOST:PORT" of all workers, in the order of their shards. Needed for sharding by "file",
-            "data", "file_or_data" and "hint", where each worker has a fixed part.
+            "data", "file_or_data" and "hint", where each worker has a fixed shard.
         insecure: Leaves the ports open to other machines whatever `host` is.
-        unread_timeout_s: Seconds after which a pass that nobody reads any more is cleared away, as when a trainer was
-            killed. Until then a worker that drains waits for it, if the data has no end.
+        unread_timeout_s: Seconds after which a pass that is no longer read, for example because a trainer was killed,
+            is removed. Until then a draining worker waits for it if the data is endless.
     """
 
     host: str = "localhost"
@@ -93,21 +95,21 @@ class WorkerConfig:
     """How to start a worker.
 
     Attributes:
-        dispatcher: "HOST:PORT" of the dispatcher, or "HOST:PORT/CONTROL" where its control port is not PORT + 1.
-        host: Name or address under which trainers reach this machine. One of the loopback device, as the default,
-            closes the ports to other machines.
+        dispatcher: "HOST:PORT" of the dispatcher, or "HOST:PORT/CONTROL" if its control port is not PORT + 1.
+        host: Name or address at which trainers reach this machine. A loopback address, as by default, closes the ports
+            to other machines.
         port: TCP port; 0 takes a free one.
-        control_port: TCP port of health, metrics and status; None takes `port` + 1. Another one is not found by
-            surveys, which then show the worker as "unknown".
-        work_dir: The dispatcher's work_dir as it is seen here; it is checked to be the same. None does not look.
-        key_file: File with mode 0600 and the key of requests to drain; None accepts no requests, only SIGTERM.
-        dispatcher_timeout_s: Seconds to wait for the dispatcher at the start. During a pass a worker waits for a
-            dispatcher that is away up to an hour, as TensorFlow has it; the trainer's `wait_seconds` is the bound then.
+        control_port: TCP port of health, metrics and status; None takes `port` + 1. Surveys do not find any other port
+            and then show the worker as "unknown".
+        work_dir: The dispatcher's work_dir as mounted here, verified to be the same folder. None skips the check.
+        key_file: File with mode 0600 that holds the key for drain requests; None accepts only SIGTERM.
+        dispatcher_timeout_s: Seconds to wait for the dispatcher at startup. During a pass TensorFlow lets a worker wait
+            up to an hour for a missing dispatcher; the trainer's `wait_seconds` is the limit then.
         insecure: Leaves the ports open to other machines whatever `host` is.
-        tags: Words for people, shown by surveys, and for tf.data, which takes "COLOCATED" for a worker in the trainer's
+        tags: Labels shown by surveys and passed to tf.data, which treats "COLOCATED" as a worker in the trainer's
             process.
-        cores: Cores of the processor that this process may use from then on, TensorFlow's threads included; None
-            leaves it all it may use.
+        cores: Processor cores that this process may use from then on, including TensorFlow's threads; None sets no
+            limit.
     """
 
     dispatcher: str

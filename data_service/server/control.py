@@ -1,4 +1,4 @@
-"""The HTTP side of a server: health, readiness, metrics, status; a request to drain, a report of waiting. It measures
+"""The HTTP interface of a server: health, readiness, metrics, status, drain requests, and reports of waiting. Measures
 nothing itself.
 """
 
@@ -24,17 +24,17 @@ _POSTS = "POST /drain on a worker, POST /wait on a dispatcher"
 
 @dataclass(frozen=True)
 class Source:
-    """Where the answers come from; each is called for one request, from any thread.
+    """Where the answers come from; each function is called for one request, from any thread.
 
     Attributes:
         status: The server's status.
         obstacle: Why the server is not ready; empty if it is.
-        drain: Begins a drain and returns at once; None on a server that has none.
-        gatekeeper: Tells genuine requests to drain; None where no key was given, so that there are none.
-        waits: Takes what trainers tell of their waiting; None on a server that trainers do not tell.
-        tick: Called ten times a second, by the thread that accepts; it must be quick.
-        name: The host name under which this server is asked, where it is for this machine alone; a page in a browser
-            here could else have its own name point to us. Empty: any name.
+        drain: Starts a drain and returns immediately; None on a server that cannot drain.
+        gatekeeper: Authenticates drain requests; None if there is no key, so none are accepted.
+        waits: Records trainers' reports of waiting; None on a server that takes none.
+        tick: Called ten times a second, by the accepting thread; must be quick.
+        name: The only host name accepted in requests if the server is for this machine alone: otherwise a page in a
+            local browser could point its own name here (DNS rebinding). Empty: any name.
     """
 
     status: Callable[[], Status]
@@ -47,7 +47,7 @@ class Source:
 
 
 class ControlServer(BoundedServer):
-    """Answers on a socket that listens already, in threads of its own, until `stop`.
+    """Answers on a socket that already listens, in its own threads, until `stop`.
 
     Args:
         listener: The socket; taken over.
@@ -76,7 +76,7 @@ class _Handler(BoundedHandler):
         elif self.path == "/status":
             self.answer(200, json.dumps(source.status().to_json()) + "\n", "application/json")
         else:
-            self.answer(404, f"there are /healthz, /readyz, /metrics, /status, {_POSTS}\n")
+            self.answer(404, f"not found; available: /healthz, /readyz, /metrics, /status, {_POSTS}\n")
 
     def do_POST(self) -> None:  # noqa: N802  (the name the library calls it by)
         source = self.server.source
@@ -85,11 +85,11 @@ class _Handler(BoundedHandler):
         elif self.path == wait_report.PATH and source.waits is not None:
             self._take_wait(source.waits)
         else:
-            self.answer(404, f"there is only {_POSTS}\n")
+            self.answer(404, f"not found; available: {_POSTS}\n")
 
     def _take_drain(self, drain: Callable[[], None], gatekeeper: Gatekeeper | None) -> None:
         if gatekeeper is None:
-            self.answer(403, "this worker was started without a key file, so it drains by SIGTERM only\n")
+            self.answer(403, "this worker was started without a key file, so only SIGTERM drains it\n")
             return
         body = self.read_body(LARGEST_BODY_BYTES)
         if body is None:
@@ -109,9 +109,9 @@ class _Handler(BoundedHandler):
         try:
             wait = wait_report.parse(body)
         except ValueError as error:
-            self.answer(400, f"this is no report of a wait: {error}\n")
+            self.answer(400, f"not a valid report of waiting: {error}\n")
             return
         if waits.note(wait, time.monotonic()):
             self.answer(200, "noted\n")
         else:
-            self.answer(503, "too many trainers have reported; this one is not kept\n")
+            self.answer(503, "too many trainers have reported; this report is dropped\n")

@@ -1,7 +1,7 @@
-"""Limits this process to some of the processor cores it may use, so that others keep theirs.
+"""Limits this process to some of its processor cores, leaving the rest to others.
 
-Which ones: first those that no other server of tfdist on this machine has taken. A core is taken by a name in the
-kernel's table of socket names, which goes with the process.
+It prefers cores that no other tfdist server on this machine has claimed. A core is claimed by binding an abstract
+socket name, which the kernel frees when the process ends.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ def available() -> int:
 
 
 def check(cores: int) -> None:
-    """Refuses more cores than there are.
+    """Rejects more cores than there are.
 
     Raises:
         ConfigError: If this process may not use so many.
     """
     if cores > available():
         raise ConfigError(
-            f"cores is {cores}, but this process may use {available()}: the machine has {os.cpu_count()}, and a "
-            "container, `taskset` or `numactl` may leave fewer. Give a smaller number, or leave it out to use all."
+            f"cores is {cores}, but this process may use only {available()}: the machine has {os.cpu_count()}, and a "
+            "container, `taskset` or `numactl` may allow fewer. Give a smaller number, or omit it to use all."
         )
 
 
 def limit(cores: int) -> tuple[int, ...]:
-    """Leaves so many cores to all threads of this process, and to those they start.
+    """Limits all threads of this process, and those they start, to this many cores.
 
     Args:
-        cores: How many; at least 1.
+        cores: Number of cores, at least 1.
 
     Returns:
-        Which ones.
+        The cores chosen.
 
     Raises:
         ConfigError: If this process may not use so many.
@@ -61,7 +61,7 @@ def limit(cores: int) -> tuple[int, ...]:
 
 
 def _take(core: int) -> bool:
-    """Whether nobody else has it."""
+    """Claims a core; False if another server has it."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         made.bind(_NAME.format(core))

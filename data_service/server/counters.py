@@ -1,7 +1,7 @@
-"""What a worker can tell of the work of its process, and how that process is told to take no more.
+"""What a worker can report about the work of its process, and how that process is told to stop taking more.
 
-`TaskMeter` knows what TensorFlow's own server tells; `ServingMeter` what the library counts, which is for the whole
-process, and so is for processes with one worker.
+`TaskMeter` reports what TensorFlow's own server knows; `ServingMeter` what the library counts for the whole process, so
+it is for processes with one worker.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _WINDOW_S, _SPACING_S = 10.0, 0.5
 
 
 class Meter(Protocol):
-    """Counts the work of a process and lets it run out."""
+    """Counts the work of a process and lets it drain."""
 
     def counters(self) -> dict[str, float]:
-        """Name to number; what only grows ends in "_total". "tasks" is how many tasks have not ended."""
+        """Name to number; names of counters that only grow end in "_total". "tasks" is the number of running tasks."""
 
     def drain(self) -> None:
-        """Tells the tasks of this process to take no further split; returns at once."""
+        """Tells the tasks of this process to take no further split; returns immediately."""
 
     def tick(self) -> None:
-        """Is called several times a second, for what is measured over a while."""
+        """Called several times a second, to sample rates."""
 
 
 class TaskMeter:
-    """What a server of TensorFlow's own tells: the number of its tasks. They run to their end by themselves."""
+    """Reports what TensorFlow's own server knows: the number of its tasks. They run to their end by themselves."""
 
     def __init__(self, tasks: Callable[[], int]) -> None:
         self._tasks = tasks
@@ -43,14 +43,14 @@ class TaskMeter:
         return {"tasks": self._tasks()}
 
     def drain(self) -> None:
-        """A task of TensorFlow's own cannot be told; a drain waits until it ends."""
+        """TensorFlow's own tasks cannot be told to stop; a drain waits until they end."""
 
     def tick(self) -> None:
-        """A number of tasks needs no while."""
+        """Nothing to sample."""
 
 
 class ServingMeter(TaskMeter):
-    """What the library counts of the datasets that this process serves, and what the process takes."""
+    """What the library counts of the datasets that this process serves, and what resources the process uses."""
 
     def __init__(self, tasks: Callable[[], int]) -> None:
         super().__init__(tasks)
@@ -58,7 +58,7 @@ class ServingMeter(TaskMeter):
         self._lock = threading.Lock()
 
     def counters(self) -> dict[str, float]:
-        """See `Meter`. What ends in "_per_second", and "cpu_cores", is over the last ten seconds."""
+        """See `Meter`. Values ending in "_per_second", and "cpu_cores", cover the last ten seconds."""
         with self._lock:
             rates = {
                 "elements_per_second": self._window.per_second("elements_total"),
@@ -76,7 +76,7 @@ class ServingMeter(TaskMeter):
                 self._window.add(now_s, _totals() | {"full_queues": library.read_serving().waiting_iterators})
 
     def drain(self) -> None:
-        """Tasks under dynamic sharding take no further part of the data; others run to their end."""
+        """Tasks under dynamic sharding take no further split of the data; others run to their end."""
         library.set_draining(True)
 
 

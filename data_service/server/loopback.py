@@ -1,8 +1,8 @@
-"""Closes a listening port of this process to everything that does not arrive by the loopback device.
+"""Closes a listening port of this process to everything that does not arrive through the loopback device.
 
-gRPC as tf.data starts it listens on every interface, and no setting changes that. The kernel lets the owner of a socket
-put a filter before it, without privileges: packets from other devices are dropped, connections inherit the filter.
-Other users of this machine are not kept out.
+tf.data's gRPC server listens on every interface, and no setting changes that. The kernel lets the owner of a socket
+attach a filter without privileges: packets from other devices are dropped, and connections inherit the filter. It does
+not keep out other users of this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACCEPT, _DROP = 0xFFFFFFFF, 0
 
 
 def program(device: int) -> bytes:
-    """The filter, as four instructions of classic BPF: accept what arrives by the device of this number."""
+    """The filter, as four instructions of classic BPF: accept what arrives through the device with this index."""
     instructions = (
         (_LOAD_WORD, 0, 0, _DEVICE_INDEX),
         (_JUMP_IF_EQUAL, 0, 1, device),
@@ -35,12 +35,12 @@ def program(device: int) -> bytes:
 
 
 def close_off(port: int) -> None:
-    """Puts the filter before every socket of this process that listens on the port, for good.
+    """Attaches the filter permanently to every socket of this process that listens on the port.
 
-    A connection that another machine made before the filter stood is cut.
+    A connection that another machine made before that is cut.
 
     Raises:
-        ConfigError: If none of our sockets listens there, or the kernel refuses.
+        ConfigError: If no socket of this process listens there, or the kernel refuses.
     """
     code = program(socket.if_nametoindex("lo"))
     buffer = ctypes.create_string_buffer(code, len(code))
@@ -56,7 +56,7 @@ def close_off(port: int) -> None:
                 except OSError as error:
                     raise ConfigError(
                         f"port {port} cannot be closed to other machines: the kernel refuses a socket filter "
-                        f"({error.strerror}). On a private network it may stay open: insecure=True, or --insecure."
+                        f"({error.strerror}). On a private network, leave it open with insecure=True or --insecure."
                     ) from None
                 filtered += 1
     if not filtered:
@@ -68,7 +68,7 @@ def close_off(port: int) -> None:
 
 
 def _sockets(port: int) -> list[socket.socket]:
-    """Duplicates of this process's TCP sockets whose own port is this one."""
+    """Duplicates of this process's TCP sockets bound to this port."""
     found = []
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:

@@ -1,4 +1,4 @@
-"""The status of a server as text for Prometheus. Pure: it measures nothing and knows no socket."""
+"""The status of a server in Prometheus' text format. Measures nothing and uses no socket."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ _PREFIX = "tfdist_data_service_"
 # What a scraper shows beside the name. A counter that is not here has none.
 HELP = {
     "info": "What the server is; always 1.",
-    "ready": "Whether the server takes work, 1 or 0.",
+    "ready": "Whether the server accepts work, 1 or 0.",
     "start_time_seconds": "Unix time of the start of the server.",
-    "workers": "Workers that have registered with the dispatcher; it forgets none.",
-    "datasets": "Datasets that have been registered with the dispatcher; it forgets none.",
-    "journal_bytes": "Size of the journal of the dispatcher.",
-    "tasks": "Tasks of the worker that have not ended, one for each pass over a dataset.",
-    "elements_total": "Elements that the worker has made.",
-    "bytes_total": "Bytes of the elements that the worker has made, before compression.",
-    "busy_seconds_total": "Time in which the worker made elements, the sum over its tasks.",
-    "splits_total": "Parts of the data that the worker has taken from the dispatcher.",
-    "elements_per_second": "Elements that the worker makes a second, over the last ten seconds.",
-    "bytes_per_second": "Bytes that the worker makes a second, over the last ten seconds.",
-    "full_queues": "Tasks whose queue of elements is full, so that they wait for trainers, over the last ten seconds.",
-    "cpu_seconds_total": "CPU time of the process of the server.",
-    "cpu_cores": "CPU time a second of the process of the server, over the last ten seconds.",
-    "cores": "Cores of the processor that the process of the server may use.",
-    "trainer_wait_ratio": "Share of the last while, 0 to 1, that a trainer waited for data.",
+    "workers": "Workers that have ever registered with the dispatcher.",
+    "datasets": "Datasets that have ever been registered with the dispatcher.",
+    "journal_bytes": "Size of the dispatcher's journal in bytes.",
+    "tasks": "Running tasks of the worker, one per pass over a dataset.",
+    "elements_total": "Elements that the worker has produced.",
+    "bytes_total": "Bytes of the elements that the worker has produced, before compression.",
+    "busy_seconds_total": "Time the worker spent producing elements, summed over its tasks.",
+    "splits_total": "Splits of the data that the worker has taken from the dispatcher.",
+    "elements_per_second": "Elements that the worker produces per second, over the last ten seconds.",
+    "bytes_per_second": "Bytes that the worker produces per second, over the last ten seconds.",
+    "full_queues": "Tasks that wait for trainers because their queue of elements is full, over the last ten seconds.",
+    "cpu_seconds_total": "CPU time of the server's process.",
+    "cpu_cores": "CPU time per second of the server's process, over the last ten seconds.",
+    "cores": "Processor cores that the server's process may use.",
+    "trainer_wait_ratio": "Share of recent time, 0 to 1, that a trainer waited for data.",
 }
 
 
 def render(status: Status) -> str:
-    """The metrics of a server: what it is, whether it is ready, when it started, its counters, how long trainers wait.
+    """The metrics of a server: its role, readiness, start time, counters, and how long trainers wait.
 
     Raises:
-        ValueError: If a counter has a name that Prometheus would refuse.
+        ValueError: If a counter has a name that Prometheus would reject.
     """
     labels = {"role": status.role, "address": status.address}
     versions = {"tfdist": status.tfdist, "tensorflow": status.tensorflow, "python": status.python}

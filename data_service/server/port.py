@@ -1,7 +1,7 @@
-"""Takes the two ports of a server, so that nobody else has them, or says at once that they are taken.
+"""Reserves the two ports of a server, or reports at once that they are taken.
 
 gRPC listens with SO_REUSEPORT: a second server starts on a taken port without an error and steals connections. So the
-port is bound here first, alone, and kept until gRPC has it.
+port is first bound here exclusively and held until gRPC has it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FREE, _FREE_OR_LEFT = (0,), (0, 1)
 
 
 class PortPair:
-    """Two ports that are ours. `close` what is left when both servers listen, or when they failed to.
+    """Two reserved ports. Call `close` once both servers listen or have failed to.
 
     Attributes:
-        port: For gRPC; `close` lets go of it without a moment in which it is free.
-        control_port: Of `listener`.
-        listener: Listens already; the control server takes it over.
+        port: For gRPC; `close` hands it over without ever leaving it free.
+        control_port: The port of `listener`.
+        listener: Already listening; the control server takes it over.
     """
 
     def __init__(self, guard: socket.socket, listener: socket.socket) -> None:
@@ -40,25 +40,25 @@ class PortPair:
         self.control_port = int(listener.getsockname()[1])
 
     def close(self) -> None:
-        """Lets go of the port for gRPC; the listener belongs to whoever took it."""
+        """Releases the port for gRPC; the listener belongs to whoever took it over."""
         self._guard.close()
 
     def release(self) -> None:
-        """Lets go of both, for a process that will take them soon."""
+        """Releases both ports, for a process that will take them soon."""
         self.listener.close()
         self.close()
 
 
 def take(port: int, control_port: int | None, control_host: str) -> PortPair:
-    """Takes a pair of ports.
+    """Reserves a pair of ports.
 
     Args:
-        port: For gRPC; 0 takes a free one that has a free one above it.
-        control_port: For control; None takes `port` + 1, 0 any free one.
+        port: For gRPC; 0 picks a free port with a free port above it.
+        control_port: For control; None uses `port` + 1, 0 any free port.
         control_host: Address that control listens on; empty for every interface.
 
     Raises:
-        ConfigError: If a port is taken or not ours to take.
+        ConfigError: If a port is taken or not permitted.
     """
     if port:
         return _bind(port, port + 1 if control_port is None else control_port, control_host)
@@ -67,11 +67,11 @@ def take(port: int, control_port: int | None, control_host: str) -> PortPair:
     for candidate in _candidates():
         with contextlib.suppress(ConfigError):
             return _bind(candidate, candidate + 1 if control_port is None else control_port, control_host, _FREE)
-    raise ConfigError(f"no two adjacent free ports were found in {_ATTEMPTS} attempts; name one with port (--port).")
+    raise ConfigError(f"no two adjacent free ports were found in {_ATTEMPTS} attempts; choose one with port (--port).")
 
 
 def _candidates() -> list[int]:
-    """Below the ports that the kernel gives to outgoing connections, so that a restarted server finds its own free."""
+    """Ports below the kernel's range for outgoing connections, so that a restarted server finds its own port free."""
     try:
         end = int(_RANGE_FILE.read_text().split()[0])
     except (OSError, ValueError):
@@ -107,6 +107,6 @@ def _bound(port: int, host: str, ways: Sequence[int] = _FREE_OR_LEFT) -> socket.
             made.close()
             reason = error.strerror
     raise ConfigError(
-        f"port {port} cannot be used on {host or 'this machine'}: {reason}. See who has it with `ss -ltnp sport = "
-        f":{port}`, or choose another port; 0 takes a free one."
+        f"port {port} cannot be used on {host or 'this machine'}: {reason}. Find the process that has it with `ss "
+        f"-ltnp sport = :{port}`, or choose another port; 0 picks a free one."
     )

@@ -1,4 +1,4 @@
-"""The two servers of the data service, as context managers in this process. Processes are `supervisor`'s."""
+"""The two servers of the data service, as context managers in this process. `supervisor` runs them as processes."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from tfdist.errors import ConfigError, PeerLostError
 
 _LOG = logging.getLogger("tfdist")
 OPEN = (
-    "%s: this %s listens on every interface, without authentication or encryption, and runs the programs it is "
-    "sent. Only a private network keeps others out."
+    "%s: this %s listens on every interface without authentication or encryption and runs the programs it receives. "
+    "Use it on a private network only."
 )
 CUT = (
-    "the journal %s ended in the middle of a record, as when a dispatcher is killed while it writes: the last "
-    "%d bytes, from byte %d on, were cut off. Nobody had been answered what they said."
+    "the journal %s ended in the middle of a record, as happens when a dispatcher is killed while writing: removed "
+    "the last %d bytes, from byte %d on. No client had been told of them."
 )
 UNCHECKED = (
-    "the dispatcher at %s has a work_dir and this worker names none. It takes the datasets from that path if "
-    "it is here, unchecked: another folder under the same path would bring other datasets. Name it (--work-dir), if "
-    "this machine sees it."
+    "the dispatcher at %s has a work_dir but this worker sets none. The worker reads datasets from that path if it "
+    "exists here, unverified: a different folder at that path would yield other datasets. Set --work-dir if this "
+    "machine mounts it."
 )
 WAITING = (
-    "the worker at %s has tasks that ask a dispatcher at %s, which is gone. TensorFlow would wait for them, so "
-    "its port stays open until this process ends."
+    "the worker at %s has tasks of a dispatcher at %s that is gone. Stopping it would make TensorFlow wait for them, "
+    "so its port stays open until this process ends."
 )
 _PROTOCOL = "grpc"
 _HEARTBEAT_MS = 1000
@@ -67,7 +67,7 @@ _FAREWELL_S = 10.0
 
 
 class _Server:
-    """Starts in the constructor; `stop` or leaving the context ends it. Not restartable."""
+    """Starts in the constructor; ends with `stop` or the context. Cannot be restarted."""
 
     def __init__(self, role: str, config: DispatcherConfig | WorkerConfig) -> None:
         self._role, self._config = role, config
@@ -80,7 +80,7 @@ class _Server:
         self._control: ControlServer | None = None
 
     def _listen(self, source: Source, make: Callable[[], Any]) -> None:
-        """Starts the control server, then tf.data's; on failure neither is left."""
+        """Starts the control server, then tf.data's; on failure neither keeps running."""
         self._control = ControlServer(self._ports.listener, source)
         try:
             row_reader.open_reader()  # datasets that come here hold ops of the library
@@ -100,7 +100,7 @@ class _Server:
         self._state = READY
 
     def status(self) -> Status:
-        """What `GET /status` answers."""
+        """The answer to `GET /status`."""
         return Status(
             role=self._role,
             address=self.address,
@@ -122,7 +122,7 @@ class _Server:
         )
 
     def _only_name(self) -> str:
-        """The one name by which the control port is asked; empty where other machines ask, by names of theirs."""
+        """The only host name accepted at the control port; empty if other machines may ask, by any name."""
         return self._config.host if self._config.local else ""
 
     def _token(self) -> str | None:
@@ -171,7 +171,7 @@ class _Server:
 
 
 class Dispatcher(_Server):
-    """Hands out work to the workers and tells trainers where they are.
+    """Assigns work to the workers and directs trainers to them.
 
     Args:
         config: How to start it.
@@ -218,7 +218,7 @@ class Dispatcher(_Server):
             raise
 
     def _begin(self, made: Any) -> Any:
-        """TensorFlow's own server, once its journal is one that it reads."""
+        """Starts TensorFlow's own server, after repairing its journal if needed."""
         if made.fault_tolerant_mode:
             cut = journal.cut_unfinished(made.work_dir)
             if cut is not None:
@@ -270,7 +270,7 @@ class Worker(_Server):
 
     Args:
         config: How to start it.
-        meter: Makes what counts the work of this process, from a function that tells the number of running tasks.
+        meter: Makes the `Meter` of this process from a function that returns the number of running tasks.
 
     Attributes:
         address: "HOST:PORT" that trainers connect to.
@@ -303,7 +303,9 @@ class Worker(_Server):
             _LOG.warning(UNCHECKED, self._dispatcher.grpc)
         if config.work_dir:
             if found.status is None:
-                raise ConfigError(f"work_dir cannot be compared: the dispatcher tells nothing: {found.detail}.")
+                raise ConfigError(
+                    f"work_dir cannot be verified because the dispatcher does not report its status: {found.detail}."
+                )
             work_dir.check_token(config.work_dir, found.status.work_dir_token)
             self._work_dir_token = found.status.work_dir_token
         self._kept = False
@@ -324,7 +326,7 @@ class Worker(_Server):
         self._listen(source, lambda: tf.data.experimental.service.WorkerServer(made))
 
     def stop(self) -> None:
-        """Ends the server; a second call does nothing. Reads of Parquet files in this process fail meanwhile."""
+        """Stops the server; a second call does nothing. Meanwhile reads of Parquet files in this process fail."""
         with row_reader.closed():
             if self._server is not None and not self._kept:
                 self._kept = True
@@ -357,39 +359,39 @@ class Worker(_Server):
         return self._meter.counters()
 
     def wait_for_request_to_drain(self, timeout_s: float) -> bool:
-        """Whether `POST /drain` has asked this worker to drain, waiting for it up to `timeout_s`."""
+        """Waits up to `timeout_s` for a `POST /drain`; returns whether one came."""
         return self._drain_asked.wait(timeout_s)
 
     def drain(self, timeout_s: float = DRAIN_TIMEOUT_S) -> str:
-        """Lets the tasks of this worker run out and bids the dispatcher farewell; `stop` it afterwards.
+        """Lets the tasks of this worker finish and unregisters it from the dispatcher; call `stop` afterwards.
 
         Args:
             timeout_s: Seconds the tasks may take.
 
         Returns:
-            What went wrong; empty if nothing did, so that training goes on without this worker and no element is lost.
+            What went wrong; empty on success: training continues without this worker and no element is lost.
         """
         deadline = time.monotonic() + timeout_s
         self._state = DRAINING
         self._meter.drain()
         if not self._wait(lambda: self._meter.counters()["tasks"] == 0, deadline):
             return (
-                f"{self._meter.counters()['tasks']:.0f} tasks of {self.address} have not ended within {timeout_s:g} s; "
-                "the elements they hold are lost. Give it longer (--drain-timeout) or, where nobody reads them any "
-                "more, have the dispatcher forget them sooner (--unread-timeout)"
+                f"{self._meter.counters()['tasks']:.0f} tasks of {self.address} have not ended within {timeout_s:g} "
+                "s; the elements they hold are lost. Allow more time (--drain-timeout) or, if nobody reads them any "
+                "more, let the dispatcher drop them sooner (--unread-timeout)"
             )
         self._state = DRAINED
         if not self._wait(self._is_noted, time.monotonic() + _FAREWELL_S):
             return (
-                f"the dispatcher at {self._dispatcher.control} has not taken note that {self.address} leaves, so the "
+                f"the dispatcher at {self._dispatcher.control} has not recorded that {self.address} leaves, so the "
                 "next pass over the data will wait for it. Start a worker at that address again"
             )
         return ""
 
     def _is_noted(self) -> bool:
-        """Whether the dispatcher knows that this worker leaves, and not one before it at its address.
+        """Whether the dispatcher knows that this worker leaves, rather than an earlier one at its address.
 
-        So it will not have trainers wait for it.
+        Then trainers will not wait for it.
         """
         found = look(self._dispatcher, _CALL_S).status
         return found is not None and found.leaving.get(self.address) == self._started
@@ -403,19 +405,19 @@ class Worker(_Server):
 
 
 def _keep_for_ever(server: Any) -> None:
-    """Lets a worker of TensorFlow never be destroyed.
+    """Prevents the destruction of a TensorFlow worker.
 
-    Its destructor waits for its tasks, and a task whose dispatcher is gone asks it for an hour. It would do so wherever
-    the garbage collector happens to run, with Python's lock held: all threads would stand still, and so would the exit.
+    Its destructor waits for its tasks, and a task whose dispatcher is gone retries for an hour. That would happen
+    whenever the garbage collector runs, holding the GIL: all threads would freeze, and so would the exit.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def _limit(cores: int) -> None:
-    """Leaves TensorFlow's threads so many cores.
+    """Limits TensorFlow's threads to this many cores.
 
     Raises:
-        ConfigError: If there are fewer, or TensorFlow has started its threads.
+        ConfigError: If there are fewer, or TensorFlow has already started its threads.
     """
     core.check(cores)
     try:
@@ -423,8 +425,8 @@ def _limit(cores: int) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(cores)
     except RuntimeError:
         raise ConfigError(
-            f"cores={cores} must be given before this process has used TensorFlow, whose threads have started. Start "
-            "the worker first, or in a process of its own."
+            f"cores={cores} must be set before this process uses TensorFlow, but its threads have already started. "
+            "Start the worker first, or in its own process."
         ) from None
     chosen = core.limit(cores)
-    _LOG.info("data service: this process has the cores %s", ", ".join(map(str, chosen)))
+    _LOG.info("data service: this process uses the cores %s", ", ".join(map(str, chosen)))

@@ -1,9 +1,10 @@
-"""What trainers have told a dispatcher of their waiting: who, how much, and how long ago. No clock, no socket.
+"""The waiting times that trainers have reported to a dispatcher: which trainer, how much, how long ago. No clock, no
+socket.
 
-Reports carry no proof. Whoever reaches the control port reaches tf.data's own port as well and can run code there, so
-a key would keep nobody out. By this door alone one can pretend that trainers wait, or that they do not: a cluster that
-scales by itself then has as many workers as its bounds allow, or as few, and `advise` says the wrong thing. One can
-fill the book, so that new trainers are not heard, as long as one keeps filling it. No element is lost by either.
+Reports are not authenticated. Whoever can reach the control port can also reach tf.data's own port and run code there,
+so a key would keep nobody out. False reports can only claim that trainers wait, or that they do not: an autoscaled
+cluster then grows or shrinks to its bounds, and `advise` gives wrong advice. An attacker can also keep the book full,
+so that new trainers are ignored. Neither loses any element.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ MOST_TRAINERS = 1024
 
 
 class WaitBook:
-    """The newest report of each trainer, for a while. Thread safe.
+    """The newest report of each trainer, until it expires. Thread-safe.
 
     Args:
         expiry_s: Seconds after which a report no longer counts.
-        most: How many trainers are kept at a time.
+        most: How many trainers are kept at once.
     """
 
     def __init__(self, expiry_s: float = EXPIRY_S, most: int = MOST_TRAINERS) -> None:
@@ -31,7 +32,7 @@ class WaitBook:
         self._told: dict[str, tuple[float, TrainerWait]] = {}
 
     def note(self, wait: TrainerWait, now: float) -> bool:
-        """Takes a report at a time of a steady clock; False where there is no room for one more trainer."""
+        """Records a report, with the time by a monotonic clock; False if there is no room for another trainer."""
         with self._lock:
             self._forget(now)
             if wait.trainer not in self._told and len(self._told) >= self._most:
@@ -40,7 +41,7 @@ class WaitBook:
             return True
 
     def read(self, now: float) -> tuple[TrainerWait, ...]:
-        """The reports that count, by trainer."""
+        """The reports that have not expired, by trainer."""
         with self._lock:
             self._forget(now)
             return tuple(

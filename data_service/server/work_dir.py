@@ -1,4 +1,4 @@
-"""Proves that dispatcher and worker see the same work_dir, by a random token in it. Two equal paths prove nothing."""
+"""Verifies that dispatcher and worker see the same work_dir, by a random token in it. Equal paths prove nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TOKEN_FILE = "tfdist-token"
 
 
 def provide_token(folder: str) -> str:
-    """The token of a dispatcher's work_dir, which is made if it is not there; kept when the dispatcher starts again.
+    """The token of a dispatcher's work_dir, which is created if missing; kept when the dispatcher restarts.
 
     Raises:
-        ConfigError: If the folder cannot be written, or everybody can write to it.
+        ConfigError: If the folder cannot be written, or every user can write to it.
     """
     path = Path(folder) / TOKEN_FILE
     try:
@@ -28,18 +28,17 @@ def provide_token(folder: str) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"work_dir {folder} cannot be used: {error.strerror}. Name a folder to write in, on a disk "
-            "that is not full."
+            f"work_dir {folder} cannot be used: {error.strerror}. Choose a writable folder on a disk that is not full."
         ) from None
 
 
 def _check_private(folder: Path) -> None:
-    """Raises where any user of this machine could put a dataset, which is a program, into the folder."""
+    """Raises if any user of this machine could put a dataset, which is a program, into the folder."""
     mode = folder.stat().st_mode
     if mode & stat.S_IWOTH:
         raise ConfigError(
-            f"work_dir {folder} has mode {stat.S_IMODE(mode):04o}: every user can write to it, and so have workers run "
-            f"programs as this user. Take a folder of its own, or: chmod o-w {folder}"
+            f"work_dir {folder} has mode {stat.S_IMODE(mode):04o}: every user can write to it and could make the "
+            f"workers run code as this user. Use a folder of its own, or run: chmod o-w {folder}"
         )
 
 
@@ -51,10 +50,10 @@ def check_token(folder: str, expected: str | None) -> None:
         expected: The dispatcher's token; None if it has no work_dir.
 
     Raises:
-        ConfigError: If they are not the same folder, or everybody can write to it.
+        ConfigError: If they are not the same folder, or every user can write to it.
     """
     if expected is None:
-        raise ConfigError(f"the worker has work_dir {folder}, but its dispatcher has none; give both the same folder.")
+        raise ConfigError(f"the worker has work_dir {folder}, but its dispatcher has none. Give both the same folder.")
     path = Path(folder) / TOKEN_FILE
     try:
         found = path.read_text(encoding="utf-8")
@@ -66,6 +65,6 @@ def check_token(folder: str, expected: str | None) -> None:
     if found != expected:
         raise ConfigError(
             f"work_dir {folder} is not the dispatcher's: the token in it is {found[:8]}..., the dispatcher's is "
-            f"{expected[:8]}.... Two folders have the same path; mount the dispatcher's here."
+            f"{expected[:8]}.... These are two folders with the same path. Mount the dispatcher's here."
         )
     _check_private(path.parent)

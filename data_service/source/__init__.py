@@ -1,1 +1,1 @@
-"""Datasets from files people have, for the service and without it."""
+"""Datasets from common file formats, for use with or without the service."""

@@ -1,4 +1,4 @@
-"""Which files a source reads. Opens none."""
+"""Resolves which files a source reads. Opens none."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from tfdist.system.local_path import local_path
 
 
 def find(source: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], suffix: str) -> list[str]:
-    """Absolute paths of the files that are meant, in the order in which they are named; those of a pattern sorted.
+    """The absolute paths of the files, in the order given; those of a pattern are sorted.
 
     Args:
         source: Name of the function, for messages.
         files: A path, a pattern such as "data/*.parquet", a folder, or a list of them.
-        suffix: Which files of a folder are meant, such as ".parquet".
+        suffix: Suffix of the files to read from a folder, such as ".parquet".
 
     Raises:
-        ConfigError: If there are none, or one is named twice.
+        ConfigError: If there are none, or one is given twice.
     """
     named = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     found: list[str] = []
     for given in named:
-        name = str(local_path(given, f"{source}: each file", "have workers mount the store"))
+        name = str(local_path(given, f"{source}: each file", "mount the store on the workers"))
         matches = _matches(name, suffix)
         if not matches:
             raise ConfigError(
-                f"{source}: there are no files for {name!r} (from {os.getcwd()}). It must be a file, a pattern such as "
-                f"'data/*{suffix}', or a folder with files that end in {suffix}."
+                f"{source}: found no files for {name!r} (working directory: {os.getcwd()}). Expected a file, a "
+                f"pattern such as 'data/*{suffix}', or a folder with files that end in {suffix}."
             )
         found += map(os.path.abspath, matches)
     twice = sorted({path for path in found if found.count(path) > 1}) if len(set(found)) < len(found) else []
     if not found or twice:
-        raise ConfigError(f"{source}: files must name each file once; received {named}, twice are {twice[:3]}.")
+        raise ConfigError(
+            f"{source}: each file must be given once; received {named}, of which these are given twice: {twice[:3]}."
+        )
     return found
 
 

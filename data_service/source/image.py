@@ -1,4 +1,4 @@
-"""Datasets of folders of images, a folder a class: a graph of tf.data alone, which any worker can run."""
+"""Datasets of images in folders, one folder per class: a pure tf.data graph, which any worker can run."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def from_images(
     drop_remainder: bool = False,
     channels: int = 3,
 ) -> tf.data.Dataset:
-    """A dataset of the images in the subfolders of a folder, labelled by subfolder.
+    """Returns a dataset of the images in the subfolders of a folder, labelled by subfolder.
 
-    Images are decoded and resized in the graph, on as many threads as are free; with `distribute` that is on the
-    workers, which need the folder under the same path. Files are what is dealt out.
+    Images are decoded and resized in the graph, on all free threads; with `distribute` that happens on the workers,
+    which need the folder at the same path. The unit of sharding is a file.
 
     Args:
-        folder: Holds a subfolder a class, with files .jpg, .jpeg, .png, .gif or .bmp in it or below. Of a GIF the
-            first picture counts.
-        image_size: Height and width that all images are resized to (bilinear, without keeping their proportions).
-        batch_size: Images of a batch.
-        shuffle: 0 keeps the order of classes and names. N > 0 puts the files into a random order, one for all passes,
-            and mixes N of them at a time, differently in each pass; it costs the memory of their names.
+        folder: Contains one subfolder per class, with .jpg, .jpeg, .png, .gif or .bmp files in it or below. Only the
+            first frame of a GIF is used.
+        image_size: Height and width that all images are resized to (bilinear, ignoring the aspect ratio).
+        batch_size: Images per batch.
+        shuffle: 0 keeps the order of classes and names. N > 0 puts the files into a random order, the same for all
+            passes, and shuffles with a buffer of N file names, differently in each pass.
         seed: Makes the shuffling the same in every process.
-        drop_remainder: Whether to leave out a last batch with fewer images.
+        drop_remainder: Whether to drop a last batch with fewer images.
         channels: 1 for grey, 3 for colour, 4 for colour and transparency (PNG only).
 
     Returns:
         A `tf.data.Dataset` of pairs: float32 images of shape `[batch_size, height, width, channels]` from 0 to 255, and
-        int32 labels of shape `[batch_size]`: the number of the class in `dataset.class_names`, the sorted names of the
+        int32 labels of shape `[batch_size]`: the index of the class in `dataset.class_names`, the sorted names of the
         subfolders.
 
     Raises:
-        ConfigError: If the folder does not hold such files.
+        ConfigError: If the folder does not contain such files.
 
     Example:
 
@@ -77,7 +77,7 @@ def from_images(
     def decode(path: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         content = tf.io.read_file(path)
         known = [tf.strings.substr(content, 0, len(beginning)) == beginning for beginning in _BEGINNINGS]
-        problem = tf.strings.join([path, " is no JPEG, PNG, GIF or BMP image."])
+        problem = tf.strings.join([path, " is not a JPEG, PNG, GIF or BMP image."])
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_any(known), [problem])]):
             image = tf.io.decode_image(content, channels, expand_animations=False)
         image.set_shape([None, None, channels])
@@ -93,16 +93,18 @@ def from_images(
 def _files(folder: Path) -> tuple[list[str], list[str], list[int]]:
     """Names of the classes, paths of all files, and the class of each."""
     if not folder.is_dir():
-        raise ConfigError(f"from_images: {folder} is not a folder (from {os.getcwd()}).")
+        raise ConfigError(f"from_images: {folder} is not a folder (working directory: {os.getcwd()}).")
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
         found = sorted(str(path.absolute()) for path in (folder / name).rglob("*") if path.suffix.lower() in _SUFFIXES)
         if not found:
-            raise ConfigError(f"from_images: {folder / name} holds no file that ends in {', '.join(_SUFFIXES)}.")
+            raise ConfigError(f"from_images: {folder / name} contains no file that ends in {', '.join(_SUFFIXES)}.")
         paths += found
         labels += [label] * len(found)
     if not names:
-        raise ConfigError(f"from_images: {folder} has no subfolders. It must hold one a class, with the images in it.")
+        raise ConfigError(
+            f"from_images: {folder} has no subfolders. It must contain one subfolder per class, with the images in it."
+        )
     return names, paths, labels

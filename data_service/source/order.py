@@ -1,4 +1,4 @@
-"""The random order in which a source hands out its pieces. Drawn where the dataset is made, never on workers."""
+"""The random order of a source's pieces. Drawn where the dataset is made, never on workers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import tensorflow as tf
 
 
 def draw(count: int, seed: int | None) -> tuple[np.ndarray[Any, Any], tuple[int, ...] | None]:
-    """A permutation of `count` pieces that all workers of a service follow, as each piece must go to one of them.
+    """A permutation of `count` pieces that all workers of a service follow, so that each piece goes to exactly one of
+    them.
 
     Args:
         count: Number of pieces.
-        seed: As for `tf.data.Dataset.shuffle`: None takes TensorFlow's global seed, where one is set.
+        seed: As for `tf.data.Dataset.shuffle`: None uses TensorFlow's global seed, if set.
 
     Returns:
-        The permutation, and the numbers it was drawn with; None where nothing was fixed.
+        The permutation, and the numbers it was drawn with; None without a seed.
     """
     seeds = tf.compat.v1.random.get_seed(seed)
     if seeds == (None, None):

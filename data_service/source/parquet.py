@@ -1,4 +1,6 @@
-"""Datasets of Parquet files that run in the trainer and on the workers of a data service. Reads nothing itself."""
+"""Datasets of Parquet files that run in the trainer and on the workers of a data service. `parquet_file` reads the
+files.
+"""
 
 from __future__ import annotations
 
@@ -27,35 +29,35 @@ def from_parquet(
     drop_remainder: bool = False,
     fill: Mapping[str, Any] | None = None,
 ) -> tf.data.Dataset:
-    """A dataset of the rows of Parquet files.
+    """Returns a dataset of the rows of Parquet files.
 
-    You need it to train from a table. Row groups are what is dealt out: with `distribute(..., sharding="dynamic")` each
-    is read by exactly one worker, which needs the files under the same paths, and pyarrow. Only the columns that are
-    asked for are read.
+    You need it to train from a table. The unit of sharding is a row group: with `distribute(..., sharding="dynamic")`
+    each is read by exactly one worker, which needs pyarrow and the files at the same paths. Only the requested columns
+    are read.
 
-    Whole numbers, floats, booleans and strings keep their type; strings and binary values become `tf.string`. Dates and
-    times become whole numbers of the unit that the file has. Lists of a fixed size become one more dimension. Other
-    types, and nulls without a `fill`, are errors.
+    Integers, floats and booleans keep their type; strings and binary values become `tf.string`. Dates and times become
+    integers in the unit of the file. Lists of a fixed size become one more dimension. Other types, and nulls without a
+    `fill`, are errors.
 
     Args:
         files: A path, a pattern such as "data/*.parquet", a folder, or a list of them.
         columns: Names of the columns to read; None reads all.
-        batch_size: Rows of a batch. Batches may span row groups and files.
-        shuffle: 0 keeps the order of the files. N > 0 puts the row groups into a random order and mixes the rows of N
-            of them at a time, which takes the memory of about 3 N row groups in each process that reads. The order of
-            the row groups is drawn when the dataset is made, because all workers must follow the same; what is mixed
-            with what differs from pass to pass, but the workers of a service do each pass alike where there is a seed.
-        seed: Makes the shuffling the same in every process; ranks that use `tfdist.shard` need it, or
-            `keras.utils.set_random_seed`.
-        drop_remainder: Whether to leave out a last batch with fewer rows; each worker of a service has one.
-        fill: By column, what stands in place of nulls.
+        batch_size: Rows per batch. Batches may span row groups and files.
+        shuffle: 0 keeps the order of the files. N > 0 puts the row groups into a random order and shuffles the rows of
+            N of them at a time, which takes the memory of about 3 N row groups in each reading process. The order of
+            the row groups is drawn when the dataset is made, because all workers must follow the same order. Rows are
+            shuffled differently in each pass, except on the workers of a service if there is a seed.
+        seed: Makes the shuffling the same in every process; required with `tfdist.shard`, unless
+            `keras.utils.set_random_seed` was called.
+        drop_remainder: Whether to drop a last batch with fewer rows; each worker of a service has one.
+        fill: Replacement for nulls, by column.
 
     Returns:
-        A `tf.data.Dataset` of dictionaries: by column a tensor of shape `[batch_size]`, or `[batch_size, size]` for
+        A `tf.data.Dataset` of dictionaries from column to a tensor of shape `[batch_size]`, or `[batch_size, size]` for
         lists.
 
     Raises:
-        ConfigError: If the files cannot be delivered as asked; names the file and the column.
+        ConfigError: If the files cannot be read as requested; names the file and the column.
         BuildError: If pyarrow is missing.
 
     Example:
@@ -68,7 +70,7 @@ def from_parquet(
     """
     for name, value, least in (("batch_size", batch_size, 1), ("shuffle", shuffle, 0)):
         if not isinstance(value, (int, np.integer)) or value < least:
-            raise ConfigError(f"from_parquet: {name} must be a whole number, {least} or more; received {value!r}.")
+            raise ConfigError(f"from_parquet: {name} must be an integer, {least} or more; received {value!r}.")
     plan = parquet_file.plan(file_list.find("from_parquet", files, ".parquet"), columns, dict(fill or {}))
     row_reader.open_reader()
     groups = len(plan.file_of)
@@ -83,7 +85,7 @@ def from_parquet(
 
 
 def _reader(plan: parquet_file.Plan, permutation: np.ndarray[Any, Any], seed: str) -> Any:
-    """A function from the places of row groups in the order to their rows."""
+    """A function from the positions of row groups in the order to their rows."""
     specification = parquet_file.specification(plan.columns)
     numbers = np.stack([plan.group_of, plan.rows_of])[:, permutation]
     file_of = plan.file_of[permutation]

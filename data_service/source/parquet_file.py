@@ -1,4 +1,4 @@
-"""What is in Parquet files, and reading row groups of them through `pyarrow`. Knows no TensorFlow."""
+"""Inspects Parquet files and reads their row groups through `pyarrow`. Independent of TensorFlow."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _NUMBERS = {
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """One column as it is delivered.
+    """One column of the dataset.
 
     Attributes:
-        name: In the file and in the dataset.
-        dtype: As TensorFlow names it.
-        shape: Of one row.
-        fill: What stands in place of a null; None refuses nulls.
+        name: Its name in the file and in the dataset.
+        dtype: TensorFlow's name of the type.
+        shape: Shape of one row.
+        fill: Replacement for nulls; None rejects nulls.
     """
 
     name: str
@@ -45,7 +45,7 @@ class ColumnPlan:
 
 @dataclass(frozen=True)
 class _Footer:
-    """What the end of a file tells; the file is closed."""
+    """What the footer of a file says; the file is closed."""
 
     schema_arrow: Any
     metadata: Any
@@ -54,14 +54,14 @@ class _Footer:
 
 @dataclass(frozen=True)
 class Plan:
-    """What there is to read.
+    """Everything there is to read.
 
     Attributes:
-        columns: In the order of the dataset.
+        columns: Columns in the order of the dataset.
         files: Absolute paths.
         file_of: For each row group, in the order of files, the index of its file.
-        group_of: For each row group, its number in its file.
-        rows_of: For each row group, its rows.
+        group_of: For each row group, its index in its file.
+        rows_of: For each row group, its number of rows.
     """
 
     columns: tuple[ColumnPlan, ...]
@@ -72,23 +72,23 @@ class Plan:
 
 
 def plan(files: Sequence[str], columns: Sequence[str] | None, fill: Mapping[str, Any]) -> Plan:
-    """Reads the footers of the files and checks that all of them can be delivered in the same way.
+    """Reads the footers of the files and checks that all have the same columns.
 
     Args:
         files: Absolute paths.
-        columns: Which columns; None takes all.
-        fill: By column, what stands in place of nulls.
+        columns: Which columns; None reads all.
+        fill: Replacement for nulls, by column.
 
     Raises:
-        ConfigError: If a column is missing, of a type that tensors do not have, or differs between files, or if there
-            are nulls without a `fill`.
+        ConfigError: If a column is missing, has a type without a tensor equivalent or differs between files, or if
+            there are nulls without a `fill`.
     """
     footers = [_footer(path) for path in files]
     names = list(columns) if columns is not None else list(footers[0].schema_arrow.names)
     unknown = [name for name in fill if name not in names]
     if not names or len(set(names)) != len(names) or unknown:
         raise ConfigError(
-            f"from_parquet: columns must be one or more different names, and fill must be for these; received columns "
+            "from_parquet: columns must be one or more unique names, and fill may only name these; received columns "
             f"{names} and fill for {list(fill)}."
         )
     planned = _columns(files[0], footers[0], names, fill)
@@ -115,12 +115,12 @@ def read(parts: Sequence[bytes]) -> list[Column]:
     """Reads one window of row groups; shuffles its rows if a seed is given.
 
     Args:
-        parts: The specification; a seed: numbers, "any" or ""; then for each row group its place in the whole order,
-            its number in its file, its rows and its file.
+        parts: The specification; a seed: numbers, "any" or ""; then for each row group its position in the whole order,
+            its index in its file, its number of rows and its file.
 
     Raises:
-        ConfigError: If the files do not hold what was planned.
-        FileNotFoundError: If one is not there.
+        ConfigError: If the files have changed since the plan was made.
+        FileNotFoundError: If a file is missing.
     """
     arrow = _arrow()
     columns, seed = _parsed(parts[0]), parts[1].decode()
@@ -146,7 +146,7 @@ def _arrow() -> ModuleType:
         import pyarrow.parquet
     except ImportError as error:
         raise BuildError(
-            f"Parquet is read through pyarrow, which could not be imported on {socket.gethostname()}: {error}. Install "
+            f"Reading Parquet needs pyarrow, which could not be imported on {socket.gethostname()}: {error}. Install "
             "it there: pip install 'tfdist[data]'"
         ) from error
     return pyarrow
@@ -156,13 +156,13 @@ def _open(path: str) -> Any:
     arrow = _arrow()
     if not Path(path).is_file():
         raise FileNotFoundError(
-            f"{path} is not a file on {socket.gethostname()}. Workers of a data service read the files themselves, so "
-            "they must find them under the same path as the trainer does."
+            f"{path} is not a file on {socket.gethostname()}. Workers of a data service read the files themselves, "
+            "so they need them at the same path as the trainer."
         )
     try:
         return arrow.parquet.ParquetFile(path)
     except arrow.ArrowInvalid as error:
-        raise ConfigError(f"{path} is no Parquet file that can be read: {error}") from error
+        raise ConfigError(f"{path} is not a readable Parquet file: {error}") from error
 
 
 def _footer(path: str) -> _Footer:
@@ -188,18 +188,18 @@ def _column_plan(path: str, field: Any, fill: Any) -> ColumnPlan:
         kind = kind.value_type
     if types.is_list(kind) or types.is_large_list(kind):
         raise ConfigError(
-            f"from_parquet: column {field.name!r} of {path} holds lists of any length ({field.type}), which are no "
-            "tensor of one shape. Write it as a list of fixed size (pyarrow.list_(type, size)), or leave it out with "
-            "columns=[...]."
+            f"from_parquet: column {field.name!r} of {path} holds lists of variable length ({field.type}), which "
+            "have no fixed tensor shape. Write it as a list of fixed size (pyarrow.list_(type, size)), or exclude it "
+            "with columns=[...]."
         )
     dtype = _dtype(kind)
     if dtype is None:
         raise ConfigError(
-            f"from_parquet: column {field.name!r} of {path} is of type {field.type}, which tensors do not have. Cast "
-            "it where the file is written, or leave it out with columns=[...]."
+            f"from_parquet: column {field.name!r} of {path} is of type {field.type}, which has no tensor equivalent. "
+            "Cast it when writing the file, or exclude it with columns=[...]."
         )
     if fill is not None and shape:
-        raise ConfigError(f"from_parquet: fill is for columns of single values; {field.name!r} holds lists.")
+        raise ConfigError(f"from_parquet: fill only applies to columns of single values; {field.name!r} holds lists.")
     return ColumnPlan(field.name, dtype, tuple(shape), _fill(field.name, dtype, fill))
 
 
@@ -215,7 +215,7 @@ def _dtype(kind: Any) -> str | None:
 
 
 def _fill(name: str, dtype: str, fill: Any) -> Any:
-    """The value as JSON can carry it."""
+    """The value in a form that JSON can represent."""
     if fill is None:
         return None
     good = isinstance(fill, str) if dtype == "string" else isinstance(fill, (bool, int, float, np.number, np.bool_))
@@ -242,7 +242,7 @@ def _check_same(first: str, expected: tuple[ColumnPlan, ...], path: str, found: 
 
 
 def _check_nulls(path: str, footer: _Footer, columns: Sequence[ColumnPlan]) -> None:
-    """As far as the footer tells; reading tells the rest."""
+    """Checks for nulls as far as the footer counts them; reading finds the rest."""
     leaves = {footer.metadata.schema.column(i).path: i for i in range(footer.metadata.num_columns)}
     for column in columns:
         if column.fill is not None or column.name not in leaves:
@@ -255,8 +255,8 @@ def _check_nulls(path: str, footer: _Footer, columns: Sequence[ColumnPlan]) -> N
 
 def _nulls(name: str, count: int, where: str) -> ConfigError:
     return ConfigError(
-        f"from_parquet: column {name!r} has {count} nulls in {where}, and tensors have none. Say what stands in their "
-        f'place, as in fill={{"{name}": 0}}, or leave the column out with columns=[...].'
+        f"from_parquet: column {name!r} has {count} nulls in {where}, which tensors cannot represent. Replace them, "
+        f'as in fill={{"{name}": 0}}, or exclude the column with columns=[...].'
     )
 
 
@@ -265,8 +265,8 @@ def _read_group(columns: Sequence[ColumnPlan], group: int, rows: int, path: str)
         found = file.metadata.row_group(group).num_rows if group < file.num_row_groups else 0
         if found != rows:
             raise ConfigError(
-                f"{path} has changed: row group {group} had {rows} rows when the dataset was made, and has {found} "
-                f"now on {socket.gethostname()}. Make the dataset again."
+                f"{path} has changed: row group {group} had {rows} rows when the dataset was made and now has "
+                f"{found} on {socket.gethostname()}. Make the dataset again."
             )
         return file.read_row_group(group, columns=[column.name for column in columns])
 

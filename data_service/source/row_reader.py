@@ -1,10 +1,11 @@
-"""Reads rows with Python libraries for `tf.data` pipelines, wherever they run: the Python side of TfdistReadRows.
+"""Reads rows with Python libraries for `tf.data` pipelines, wherever they run: the Python side of the op
+TfdistReadRows.
 
 Not a source of data: `parquet_source` builds the pipeline, `parquet_file` reads.
 
-A pipeline with a `py_function` cannot move to a worker of a data service, because the function stays behind. The op
-TfdistReadRows moves, and asks the reader of the process it finds itself in, which is the same in every process of ours.
-It runs on threads of the library, never on TensorFlow's: see `tfdist/csrc/data/row_reader.h` for why.
+A pipeline with a `py_function` cannot move to a worker of a data service, because the function stays in its process.
+The op TfdistReadRows can: it calls the reader of whatever process it runs in, and every tfdist process has the same
+one. It runs on threads of the library, never on TensorFlow's: see `tfdist/csrc/data/row_reader.h` for why.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char
 
 
 class _GivenColumn(ctypes.Structure):
-    """`tfdist_column` of the C interface."""
+    """`tfdist_column` of the C API."""
 
     _fields_ = (
         ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -44,7 +45,9 @@ class _GivenColumn(ctypes.Structure):
 
 
 class Column(NamedTuple):
-    """The values of one output in memory that `owner` keeps: numbers, or bytes of strings with where each ends."""
+    """The values of one output, in memory kept alive by `owner`: numbers, or string bytes with the end of each
+    string.
+    """
 
     shape: tuple[int, ...]
     address: int
@@ -54,17 +57,17 @@ class Column(NamedTuple):
 
 
 def column_of(array: np.ndarray[Any, Any]) -> Column:
-    """The column with the numbers of an array."""
+    """Makes a column from an array of numbers."""
     array = np.ascontiguousarray(array)
     return Column(array.shape, array.ctypes.data, array.nbytes, None, array)
 
 
 @functools.cache
 def open_reader() -> None:
-    """Makes this process one that can read rows; a trainer and every worker of a data service need it.
+    """Enables this process to read rows; the trainer and every worker of a data service need it.
 
     Raises:
-        BuildError: If the shared library is missing or does not fit.
+        BuildError: If the shared library is missing or incompatible.
     """
     loaded = library.load()
     pointer, number = ctypes.c_void_p, ctypes.c_int
@@ -87,10 +90,10 @@ def open_reader() -> None:
 
 @contextmanager
 def closed() -> Iterator[None]:
-    """Ends all reads of this process, and refuses new ones until the context is left.
+    """Ends all reads of this process, and rejects new ones until the context is left.
 
-    A worker's server must be stopped in it: stopping waits, with Python's lock held, for the pipelines of the worker,
-    and a read that waited for that lock would never end.
+    A worker's server must be stopped inside it: stopping waits for the worker's pipelines while holding the GIL, and a
+    read waiting for the GIL would never end.
 
     Raises:
         StallError: If a read does not end.
@@ -100,8 +103,8 @@ def closed() -> Iterator[None]:
     try:
         if not loaded.tfdist_close_row_reader(_CLOSE_SECONDS):
             raise StallError(
-                f"A read of rows has not ended within {_CLOSE_SECONDS} seconds, so the worker cannot be stopped. Is "
-                "the storage of the files gone? End the process instead."
+                f"A read of rows did not end within {_CLOSE_SECONDS} seconds, so the worker cannot be stopped. Check "
+                "whether the storage of the files is still reachable, or end the process."
             )
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The readers of tensorflow-io, in the one environment where it loads. Elsewhere asking for them is an error."""
+"""The readers of tensorflow-io, for the one environment where it loads. Anywhere else they raise an error."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _LONGEST_BEGINNING = 8
 def from_io(
     kind: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
 ) -> tf.data.Dataset:
-    """A dataset of the records that a reader of tensorflow-io finds in files, one file after the other.
+    """Returns a dataset of the records that a reader of tensorflow-io finds in files, one file after another.
 
-    You need it for formats that neither TensorFlow nor pyarrow reads. It runs in the trainer only: the readers keep
+    You need it for formats that neither TensorFlow nor pyarrow reads. It runs only in the trainer: the readers keep
     state that cannot move to the workers of a data service. For Parquet, `from_parquet` is faster and runs anywhere.
 
     Args:
         kind: "avro", "hdf5", "json", "orc" or "parquet".
         files: A path, a pattern, a folder, or a list of them.
-        **options: What `tensorflow_io.IODataset.from_<kind>` takes besides the file, such as `schema` for "avro" or
-            `columns` for "parquet" and "json".
+        **options: Further arguments of `tensorflow_io.IODataset.from_<kind>`, such as `schema` for "avro" or `columns`
+            for "parquet" and "json".
 
     Returns:
         A `tf.data.Dataset` of single records, as that function makes them.
 
     Raises:
-        BuildError: Where tensorflow-io does not load; says which versions it needs.
-        ConfigError: If there is no such kind or file, or a file cannot be read as that.
+        BuildError: If tensorflow-io does not load; names the versions it needs.
+        ConfigError: If there is no such kind or file, or a file is not of that kind.
 
     Example:
 
@@ -79,27 +79,28 @@ def _check_beginning(kind: str, path: str, beginnings: tuple[bytes, ...]) -> Non
         found = file.read(_LONGEST_BEGINNING)
     if not found.startswith(beginnings):
         raise ConfigError(
-            f"from_io: {path} is no file of kind {kind!r}: it begins with {found!r}, and such files with one of "
-            f"{beginnings}."
+            f"from_io: {path} is not a file of kind {kind!r}: it begins with {found!r}; expected one of {beginnings}."
         )
 
 
 def _tensorflow_io() -> ModuleType:
-    """tensorflow-io, whose libraries crash or are not found beside another TensorFlow: so the versions come first."""
+    """Imports tensorflow-io; checks versions first, because its libraries crash or are not found with any other
+    TensorFlow.
+    """
     try:
         found = metadata.version("tensorflow-io")
     except metadata.PackageNotFoundError:
         found = "no"
     if not _is(found, _RELEASE) or not _is(tf.__version__, _TENSORFLOW):
         raise BuildError(
-            f"tensorflow-io {_RELEASE} is needed, its last release, which loads into TensorFlow {_TENSORFLOW} only; "
-            f"found are {found} tensorflow-io and TensorFlow {tf.__version__}. Make an environment for it: {_INSTALL}. "
-            "For Parquet use from_parquet, which needs pyarrow and runs everywhere."
+            f"from_io needs tensorflow-io {_RELEASE}, its last release, which loads only with TensorFlow "
+            f"{_TENSORFLOW}; found {found} tensorflow-io and TensorFlow {tf.__version__}. Create an environment for "
+            f"it: {_INSTALL}. For Parquet use from_parquet, which needs pyarrow and runs everywhere."
         )
     try:
         return importlib.import_module("tensorflow_io")
     except ImportError as error:
-        raise BuildError(f"tensorflow-io could not be imported: {error}. Install it anew: {_INSTALL}") from error
+        raise BuildError(f"tensorflow-io could not be imported: {error}. Reinstall it: {_INSTALL}") from error
 
 
 def _is(version: str, release: str) -> bool:

@@ -1,4 +1,4 @@
-"""Datasets of TFRecord files with `tf.train.Example` in them: a graph of tf.data alone, which any worker can run."""
+"""Datasets of TFRecord files that contain `tf.train.Example`: a pure tf.data graph, which any worker can run."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def from_tfrecord(
     drop_remainder: bool = False,
     compression: str = "",
 ) -> tf.data.Dataset:
-    """A dataset of the examples in TFRecord files.
+    """Returns a dataset of the examples in TFRecord files.
 
-    Files are what is dealt out, by `distribute(..., sharding="dynamic")` and by `tfdist.shard(policy="file")`. Four
-    files are read at a time, a record of each in turn, always in the same order.
+    The unit of sharding is a file, for `distribute(..., sharding="dynamic")` and `tfdist.shard(policy="file")`. Four
+    files are read at a time, one record from each in turn, always in the same order.
 
     Args:
         files: A path, a pattern such as "data/*.tfrecord", a folder, or a list of them.
-        features: As for `tf.io.parse_example`: by name a `tf.io.FixedLenFeature`, `VarLenFeature` or another.
-        batch_size: Examples of a batch.
-        shuffle: 0 keeps the order. N > 0 puts the files into a random order, one for all passes, and mixes N examples
-            at a time, differently in each pass.
+        features: As for `tf.io.parse_example`: a `tf.io.FixedLenFeature`, `VarLenFeature` or other, by name.
+        batch_size: Examples per batch.
+        shuffle: 0 keeps the order. N > 0 puts the files into a random order, the same for all passes, and shuffles with
+            a buffer of N examples, differently in each pass.
         seed: Makes the shuffling the same in every process.
-        drop_remainder: Whether to leave out a last batch with fewer examples.
-        compression: "", "GZIP" or "ZLIB", of the files.
+        drop_remainder: Whether to drop a last batch with fewer examples.
+        compression: Compression of the files: "", "GZIP" or "ZLIB".
 
     Returns:
-        A `tf.data.Dataset` of dictionaries: by feature a batch of values.
+        A `tf.data.Dataset` of dictionaries from feature to a batch of values.
 
     Raises:
-        ConfigError: If there are no files, or the first example in them does not have the features.
+        ConfigError: If there are no files, or their first example lacks the features.
 
     Example:
 
@@ -81,31 +81,31 @@ def from_tfrecord(
 
 
 def _check_features(paths: Sequence[str], features: Mapping[str, Any], compression: str) -> None:
-    """Looks at the first example, because an error of the graph names neither the file nor what is in it."""
+    """Checks the first example, because an error in the graph names neither the file nor its contents."""
     path, record = _first_record(paths, compression)
     example = tf.train.Example()
     try:
         example.ParseFromString(record)
     except DecodeError as error:
-        raise ConfigError(f"from_tfrecord: the first record of {path} is no tf.train.Example: {error}") from error
+        raise ConfigError(f"from_tfrecord: the first record of {path} is not a tf.train.Example: {error}") from error
     found = {name: _KINDS.get(str(value.WhichOneof("kind"))) for name, value in example.features.feature.items()}
     if not features or not found:
         raise ConfigError(
-            f"from_tfrecord: features must name what to read; received {list(features)}. The first record of {path} "
-            f"has {sorted(found) or 'no features'}."
+            f"from_tfrecord: features must name at least one feature; received {list(features)}. The first record of "
+            f"{path} has {sorted(found) or 'no features'}."
         )
     for name, feature in features.items():
         needed = getattr(feature, "default_value", "") is None and name not in found
         if needed or (name in found and found[name] not in (None, feature.dtype)):
             there = {name: dtype.name if dtype else "empty" for name, dtype in sorted(found.items())}
             raise ConfigError(
-                f"from_tfrecord: feature {name!r} is asked for as {feature.dtype.name}, but the first example of "
-                f"{path} has {there}. Name what is there, or give a default_value."
+                f"from_tfrecord: feature {name!r} is requested as {feature.dtype.name}, but the first example of "
+                f"{path} has {there}. Match the file, or give a default_value."
             )
     try:
         tf.io.parse_single_example(record, dict(features))
     except (tf.errors.InvalidArgumentError, ValueError) as error:
-        raise ConfigError(f"from_tfrecord: the first example of {path} does not fit features: {error}") from error
+        raise ConfigError(f"from_tfrecord: the first example of {path} does not match features: {error}") from error
 
 
 def _first_record(paths: Sequence[str], compression: str) -> tuple[str, bytes]:
@@ -115,6 +115,7 @@ def _first_record(paths: Sequence[str], compression: str) -> tuple[str, bytes]:
                 return path, record.numpy()
         except tf.errors.DataLossError as error:
             raise ConfigError(
-                f"from_tfrecord: {path} is no TFRecord file, or its compression is not {compression!r}: {error.message}"
+                f"from_tfrecord: {path} is not a TFRecord file, or its compression is not {compression!r}: "
+                f"{error.message}"
             ) from error
-    raise ConfigError(f"from_tfrecord: there are no records in {len(paths)} files, the first of which is {paths[0]}.")
+    raise ConfigError(f"from_tfrecord: found no records in {len(paths)} files, the first of which is {paths[0]}.")

@@ -1,1 +1,3 @@
-"""What is kept of a dataset, in memory and on disk, and what it takes. Works with the service and without it."""
+"""Caches and snapshots of datasets in memory and on disk, and the space they take. Works with or without the
+service.
+"""

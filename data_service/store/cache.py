@@ -1,4 +1,4 @@
-"""Keeps what a pipeline, or a cluster, has produced, so that later passes take it from memory or disk."""
+"""Keeps what a pipeline, or a cluster, has produced, so that later passes read it from memory or disk."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ _TYPES = "element_spec.txt"
 def cache(dataset: tf.data.Dataset, where: str | os.PathLike[str] = "memory") -> tf.data.Dataset:
     """Keeps the elements of the first pass over a dataset for the passes that follow.
 
-    You need it where producing the elements takes longer than training on them and they fit somewhere. Behind
-    `distribute` it is the trainer that keeps what the cluster produced. Before it each worker would keep its own part:
-    `distribute` takes that in memory only, and not under dynamic sharding, which deals out other parts in each pass.
+    You need it if producing the elements takes longer than training on them and there is room for them. After
+    `distribute` the trainer keeps what the cluster produced. Before it each worker would keep its own part:
+    `distribute` accepts that only in memory, and not with dynamic sharding, which assigns different parts in each pass.
 
-    What it will take is said before the first pass, through the logger `tfdist`: a warning where it is more than half
-    of what is free or where the number of elements is not known. See `footprint` for when that reads an element.
+    The space it will take is logged before the first pass, by the logger `tfdist`: as a warning if it is more than half
+    of what is free or if the number of elements is unknown. See `footprint` for when that reads an element.
 
     Args:
-        dataset: A finite `tf.data.Dataset`. What should differ from pass to pass, such as augmentation, comes behind.
-        where: "memory", or a folder of this dataset's own on a disk of this machine. A folder is used again by later
-            processes; remove it when the data or the pipeline has changed. In a job of several ranks each rank has a
-            folder of its own in it, "rank-3-of-8", because ranks may read different elements; a job of another size
-            fills folders of its own.
+        dataset: A finite `tf.data.Dataset`. Put what should differ from pass to pass, such as augmentation, after the
+            cache.
+        where: "memory", or a folder used only by this dataset, on a disk of this machine. Later processes reuse the
+            folder; remove it when the data or the pipeline has changed. In a job of several ranks each rank has its own
+            subfolder, such as "rank-3-of-8", because ranks may read different elements; a job of another size fills
+            other subfolders.
 
     Returns:
-        A `tf.data.Dataset` of the same elements. Only a pass that went to the end is kept.
+        A `tf.data.Dataset` of the same elements. Only a complete pass is kept.
 
     Raises:
-        ConfigError: If it does not fit, if the dataset is endless, if the folder holds something else, or if this is a
-            rank of a job and its launcher does not say which.
+        ConfigError: If there is not enough space, if the dataset is endless, if the folder contains something else, or
+            if this is a rank of a job whose launcher does not say which one.
 
     Example:
 
@@ -61,13 +62,13 @@ def cache(dataset: tf.data.Dataset, where: str | os.PathLike[str] = "memory") ->
 
 
 def _part_of_rank() -> str:
-    """The folder of this rank in the one that was named; "" where this process is the only one."""
+    """The subfolder of this rank; "" if this process is the only one."""
     place = config.launcher_place()
     if place is None and config.started_by_launcher():
         raise ConfigError(
-            "cache: this process is one rank of a job, and its launcher does not say which one of how many (Open MPI "
-            "sets OMPI_COMM_WORLD_RANK and _SIZE, MPICH and Slurm PMI_RANK and PMI_SIZE), so that all ranks would "
-            "write one folder. Start the job with tfdistrun, or cache in memory."
+            "cache: this process is a rank of a job, but its launcher does not set its rank and the number of ranks "
+            "(Open MPI sets OMPI_COMM_WORLD_RANK and _SIZE, MPICH and Slurm PMI_RANK and PMI_SIZE), so all ranks "
+            "would write the same folder. Start the job with tfdistrun, or cache in memory."
         )
     return "" if place is None or place[1] == 1 else f"rank-{place[0]}-of-{place[1]}"
 
@@ -77,14 +78,16 @@ def _check_folder(folder: Path, types: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f'cache: {folder} is a file; where must be "memory" or a folder.')
     if folder.is_dir() and any(folder.iterdir()) and not known.is_file():
-        raise ConfigError(f"cache: {folder} holds something else than a cache. Name a folder of its own.")
+        raise ConfigError(
+            f"cache: {folder} contains something other than a cache. Choose a folder used for nothing else."
+        )
     if known.is_file() and known.read_text() != types:
         raise ConfigError(
-            f"cache: {folder} holds elements of another type: {known.read_text()}; this dataset has {types}. Remove "
-            "the folder, or name another."
+            f"cache: {folder} contains elements of another type: {known.read_text()}; this dataset has {types}. "
+            "Remove the folder, or choose another."
         )
     if list(folder.glob(f"{_NAME}*.lockfile")):
         raise ConfigError(
-            f"cache: {folder} is being written by another process, or was when that process was killed. If none is, "
-            "remove the folder."
+            f"cache: {folder} is being written by another process, or a process was killed while writing it. If no "
+            "process is writing it, remove the folder."
         )

@@ -1,4 +1,4 @@
-"""What a dataset takes in memory or on disk, and what is free. Stores nothing."""
+"""The space a dataset takes in memory or on disk, and the space that is free. Stores nothing."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Footprint:
     """How large a dataset is.
 
     Attributes:
-        element_bytes: Of one element.
-        elements: How many there are; None where tf.data cannot tell.
-        measured: Whether `element_bytes` is that of the first element rather than of the element's type.
+        element_bytes: Size of one element.
+        elements: Number of elements; None if tf.data does not know it.
+        measured: Whether `element_bytes` was measured on the first element rather than derived from the type.
     """
 
     element_bytes: int
@@ -41,27 +41,27 @@ class Footprint:
 
     @property
     def total_bytes(self) -> int | None:
-        """All elements together; None where their number is not known."""
+        """Size of all elements; None if their number is unknown."""
         return None if self.elements is None else self.element_bytes * self.elements
 
     def __str__(self) -> str:
         source = "as large as the first" if self.measured else "by their type"
         if self.total_bytes is None:
-            return f"{in_words(self.element_bytes)} an element ({source}), of an unknown number of elements"
+            return f"{in_words(self.element_bytes)} per element ({source}), for an unknown number of elements"
         return f"{in_words(self.total_bytes)}: {self.elements} elements of {in_words(self.element_bytes)} ({source})"
 
 
 def footprint(dataset: tf.data.Dataset) -> Footprint:
     """How much memory or disk the elements of a dataset take together.
 
-    Where the types of the elements have fixed shapes and no strings, nothing is read; else the first element is, which
-    also runs what comes before it: of a job of a data service that has a name, it is lost to the others.
+    If the element types have fixed shapes and no strings, nothing is read. Otherwise the first element is read, which
+    runs the pipeline: from a named job of a data service that element is lost to the other trainers.
 
     Args:
         dataset: A finite `tf.data.Dataset`.
 
     Raises:
-        ConfigError: If it is endless.
+        ConfigError: If the dataset is endless.
 
     Example:
 
@@ -71,7 +71,7 @@ def footprint(dataset: tf.data.Dataset) -> Footprint:
     """
     elements = int(dataset.cardinality())
     if elements == tf.data.INFINITE_CARDINALITY:
-        raise ConfigError("An endless dataset cannot be stored: put .repeat() behind cache or load, not before.")
+        raise ConfigError("An endless dataset cannot be stored: put .repeat() after cache or load, not before.")
     fixed = _bytes_by_type(dataset.element_spec)
     measured = 0
     if fixed is None:
@@ -80,21 +80,21 @@ def footprint(dataset: tf.data.Dataset) -> Footprint:
 
 
 def check_space(what: str, needed: Footprint, where: str, free_bytes: int) -> None:
-    """Says what will be taken before it is; refuses what does not fit.
+    """Logs how much space will be taken; rejects what does not fit.
 
     Args:
-        what: Who takes it, for messages.
-        needed: How much.
+        what: What takes the space, for messages.
+        needed: The space needed.
         where: "memory", or the folder.
-        free_bytes: What is free there.
+        free_bytes: Bytes that are free there.
 
     Raises:
-        ConfigError: If more is needed than is free.
+        ConfigError: If less space is free than needed.
     """
     text = f"{what} will take {needed}, in {where}, where {in_words(free_bytes)} are free."
     least = needed.element_bytes if needed.total_bytes is None else needed.total_bytes
     if least > free_bytes:
-        raise ConfigError(f"{text} Take fewer or smaller elements, or store them where there is room.")
+        raise ConfigError(f"{text} Use fewer or smaller elements, or store them where there is room.")
     if needed.total_bytes is None or least > _WARN_FRACTION * free_bytes:
         _logger.warning("%s", text)
     else:
@@ -102,7 +102,9 @@ def check_space(what: str, needed: Footprint, where: str, free_bytes: int) -> No
 
 
 def free_memory() -> int:
-    """Bytes of memory that this process could take: what the machine has left, or the container if that is less."""
+    """Bytes of memory available to this process: the rest of the machine's memory, or of the container's limit if
+    less.
+    """
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) << 10
     for limit, used in _CGROUP_FILES:
@@ -113,7 +115,7 @@ def free_memory() -> int:
 
 
 def free_disk(folder: str | os.PathLike[str]) -> int:
-    """Bytes that are free where a folder is, or would be made."""
+    """Bytes that are free where a folder is, or would be created."""
     place = Path(folder).absolute()
     while not place.exists():
         place = place.parent
@@ -121,7 +123,7 @@ def free_disk(folder: str | os.PathLike[str]) -> int:
 
 
 def in_words(count: int) -> str:
-    """A number of bytes for people, such as "3.2 GB"."""
+    """A human-readable number of bytes, such as "3.2 GB"."""
     value, unit = float(count), 0
     while value >= 1000 and unit < len(_UNITS) - 1:
         value, unit = value / 1000, unit + 1

@@ -1,4 +1,4 @@
-"""Saves the elements of a dataset and loads them again. A snapshot is whole or it is not there."""
+"""Saves the elements of a dataset and loads them again. A snapshot is either complete or absent."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _ORDERS = ("saved", "shards")
 def save(dataset: tf.data.Dataset, path: str | os.PathLike[str], shards: int = 1, compression: str = "") -> None:
     """Saves the elements of a dataset in files.
 
-    You need it where preprocessing is the same for many runs: do it once, on a cluster by `distribute`, and train from
-    the snapshot. It is written beside `path` and renamed when it is complete, so whoever finds it finds all of it.
+    You need it if many runs share the same preprocessing: do it once, on a cluster with `distribute`, and train from
+    the snapshot. It is written beside `path` and renamed once complete, so a snapshot at `path` is always complete.
 
     Args:
         dataset: A finite `tf.data.Dataset`.
         path: Folder of the snapshot; must not exist.
-        shards: Number of files; element i stands in file i modulo `shards`. Workers share a snapshot by files.
+        shards: Number of files; element i is in file i modulo `shards`. Workers share a snapshot by files.
         compression: "", "GZIP" or "SNAPPY".
 
     Raises:
-        ConfigError: If the path exists, the dataset is endless or empty, or the disk has too little room.
+        ConfigError: If the path exists, the dataset is endless or empty, or the disk has too little space.
 
     Example:
 
@@ -45,7 +45,7 @@ def save(dataset: tf.data.Dataset, path: str | os.PathLike[str], shards: int = 1
     """
     target = local_path(path, "save: path").absolute()
     if target.exists():
-        raise ConfigError(f"save: {target} exists already. Remove it, or save under another name.")
+        raise ConfigError(f"save: {target} already exists. Remove it, or save under another name.")
     if shards < 1 or compression not in _COMPRESSIONS:
         raise ConfigError(
             f"save: shards must be 1 or more and compression one of {_COMPRESSIONS}; received {shards} and "
@@ -65,18 +65,18 @@ def save(dataset: tf.data.Dataset, path: str | os.PathLike[str], shards: int = 1
 
 
 def load(path: str | os.PathLike[str], order: str = "saved") -> tf.data.Dataset:
-    """A dataset of the elements of a snapshot that `save` wrote.
+    """Returns a dataset of the elements of a snapshot that `save` wrote.
 
     Args:
-        path: Folder of the snapshot; workers of a data service need it under the same path.
-        order: "saved": as they were saved; reads all files at once. "shards": one file after the other, which is what
-            `distribute(..., sharding="dynamic")` needs so that each worker reads files of its own.
+        path: Folder of the snapshot; workers of a data service need it at the same path.
+        order: "saved": the original order; reads all files at once. "shards": one file after another, as needed for
+            `distribute(..., sharding="dynamic")` so that each worker reads its own files.
 
     Returns:
-        A `tf.data.Dataset` with the element type of what was saved.
+        A `tf.data.Dataset` with the element type of the saved dataset.
 
     Raises:
-        ConfigError: If there is no snapshot, or it is not complete; says which file is missing or cut off.
+        ConfigError: If there is no snapshot, or it is incomplete; names the missing or truncated file.
 
     Example:
 
@@ -137,9 +137,11 @@ def _checked_manifest(folder: Path) -> dict[str, Any]:
     path = folder / _MANIFEST
     if not path.is_file():
         cut_off = sorted(entry.name for entry in folder.parent.glob(f"{_partial_prefix(folder)}*"))
-        reason = f"it is being saved, or saving was cut off ({', '.join(cut_off)})" if cut_off else "nothing is there"
+        reason = (
+            f"it is being saved, or saving was interrupted ({', '.join(cut_off)})" if cut_off else "nothing is there"
+        )
         if folder.exists():
-            reason = "what is there is no complete snapshot of tfdist.data_service.save"
+            reason = "the folder is not a complete snapshot of tfdist.data_service.save"
         raise ConfigError(f"load: there is no snapshot at {folder}: {reason}. Save it again.")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
@@ -154,7 +156,7 @@ def _checked_manifest(folder: Path) -> dict[str, Any]:
         if size != shard["bytes"]:
             state = "is missing" if size < 0 else f"has {size} bytes"
             raise ConfigError(
-                f"load: the snapshot at {folder} is damaged: {shard['file']} {state}, and must have {shard['bytes']}. "
+                f"load: the snapshot at {folder} is damaged: {shard['file']} {state}; expected {shard['bytes']}. "
                 "Save or copy it again."
             )
     return manifest

@@ -1,1 +1,1 @@
-"""The trainer's side: reading from a service with bounds and counts. What is read is `source`'s."""
+"""The trainer's side: reading from a service with deadlines and counts. `source` has the data sources."""

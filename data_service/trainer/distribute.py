@@ -22,8 +22,8 @@ from tfdist.errors import ConfigError
 
 _LOG = logging.getLogger("tfdist")
 READ = (
-    "passes of job %r at %s have been read to their end: %d. A trainer that begins anew gets no element of "
-    "them, also where it brings other data or code; for a new run take another job_name."
+    "passes of job %r at %s that have been read to the end: %d. A trainer that starts from the first pass gets no "
+    "elements from them, even with other data or code. Use a new job_name for each run."
 )
 _PROTOCOL = "grpc"
 _COMPRESSIONS = ("AUTO", "SNAPPY", None)
@@ -48,48 +48,47 @@ def distribute(  # noqa: PLR0913 -- settings, all by keyword
 ) -> Any:
     """Runs a dataset on the workers of a data service.
 
-    You need it where preprocessing, not the training step, takes the time. What stands behind it, such as
-    `prefetch`, runs in the trainer. What was read is counted: see `visitation`, `wait_for_data` and
-    `tfdist.callbacks.DataWait`.
+    You need it if preprocessing, not the training step, takes the time. Steps after it, such as `prefetch`, run in the
+    trainer. Reads are counted: see `visitation`, `wait_for_data` and `tfdist.callbacks.DataWait`.
 
     Args:
         dataset: A `tf.data.Dataset` that can be serialised: no `py_function`, no generator.
-        service: "HOST:PORT" of the dispatcher, or "HOST:PORT/CONTROL" where its control port is not PORT + 1; None
-            takes that of the job, which `tfdistrun --data-workers` sets (`TFDIST_DATA_SERVICE`).
-        sharding: "dynamic": the workers share the elements, each is delivered exactly once while no server dies, at
-            most once otherwise; a dataset with `take`, `skip`, `shard`, `zip` or another step that goes by position is
-            refused. "off": every worker delivers all elements. "file", "data", "file_or_data", "hint":
-            each worker has a fixed part, by files, by every n-th element, or as `shard(SHARD_HINT, ...)` says; the
-            dispatcher must know the workers' addresses beforehand, and a worker that is restarted begins its part
-            again. Under "file" and "file_or_data" a worker neither drains nor counts.
+        service: "HOST:PORT" of the dispatcher, or "HOST:PORT/CONTROL" if its control port is not PORT + 1; None uses
+            the job's own, set by `tfdistrun --data-workers` (`TFDIST_DATA_SERVICE`).
+        sharding: "dynamic": the workers share the elements; each is delivered exactly once while no server dies, at
+            most once otherwise. A dataset with `take`, `skip`, `shard`, `zip` or another step that depends on position
+            is rejected. "off": every worker delivers all elements. "file", "data", "file_or_data", "hint": each worker
+            has a fixed shard, by files, by every n-th element, or as `shard(SHARD_HINT, ...)` says; the dispatcher must
+            know the workers' addresses in advance, and a restarted worker starts its shard from scratch. With "file"
+            and "file_or_data" a worker neither drains nor counts.
         job_name: Trainers that give the same name share one pass over the data; None gives each trainer its own. A
-            service that stays up keeps what a name has read: passes that were read bring nothing, and later ones the
-            data and code of whoever used the name first. So each run takes a name of its own.
-        compression: "AUTO" and "SNAPPY" compress elements on their way, None does not.
-        max_outstanding_requests: Elements that may be asked for at a time, and so kept in the trainer's memory; None
-            leaves it to TensorFlow. Where workers come and go, leave it: TensorFlow also asks those that drain later,
-            in each later pass, and each takes up one request.
-        cross_trainer_cache: Name of this trainer. Trainers of the same `job_name` and different names get the
-            same elements, made once and kept in the workers' memory for a while. Needs an infinite dataset.
-        consumer_index: Number of this trainer, from 0 on, for coordinated reads: the trainers get elements in turn, one
-            each per step. Needs `num_consumers`, a `job_name` and an infinite dataset.
+            long-running service remembers what a name has read: finished passes deliver nothing, and later ones use the
+            data and code of whoever used the name first. So use a new name for each run.
+        compression: "AUTO" and "SNAPPY" compress elements on the wire, None does not.
+        max_outstanding_requests: Elements that may be requested at a time, and so held in the trainer's memory; None
+            leaves it to TensorFlow. Do not set it if workers come and go: in each later pass TensorFlow also asks
+            workers that have drained, and each takes up one request.
+        cross_trainer_cache: Name of this trainer. Trainers with the same `job_name` and different names get the same
+            elements, produced once and cached in the workers' memory for a while. Needs an infinite dataset.
+        consumer_index: Index of this trainer, starting at 0, for coordinated reads: the trainers get elements in turn,
+            one each per step. Needs `num_consumers`, a `job_name` and an infinite dataset.
         num_consumers: How many trainers take part in coordinated reads.
         wait_seconds: Seconds that one element may take, after which reading fails with
-            `tf.errors.DeadlineExceededError`. Raise it where a worker fills a large shuffle buffer first.
-        element_id: Takes an element, as the function of `map` does, and returns an integer that no other element has,
-            or a vector of such integers for a batch; then give `expected` too. It runs on the workers, and `visitation`
-            then tells exactly what was lost and doubled. The ids cost the trainer 1 bit each where they are close
-            together, about 130 bytes each where they are spread over all 64 bits.
-        expected: Elements of one pass over all the data, ids where there is an `element_id`. The visitation report
-            needs it to tell what was lost where `dataset.cardinality()` does not tell their number: after `filter`,
-            and where `element_id` gives a vector of ids for a batch.
+            `tf.errors.DeadlineExceededError`. Raise it if a worker first fills a large shuffle buffer.
+        element_id: Function of an element, as for `map`, that returns an integer unique to it, or a vector of such
+            integers for a batch; then set `expected` too. It runs on the workers, and `visitation` then reports exactly
+            what was lost and duplicated. The ids cost the trainer 1 bit each if they are dense, about 130 bytes each if
+            they are spread over all 64 bits.
+        expected: Elements of one pass over all the data, or ids if there is an `element_id`. The visitation report
+            needs it to count lost elements if `dataset.cardinality()` is unknown, as after `filter`, or if `element_id`
+            returns a vector of ids for a batch.
 
     Returns:
         A `tf.data.Dataset` of the same element type.
 
     Raises:
-        ConfigError: If an argument cannot be honoured, an element is too large for the service (2 GB), the dispatcher
-            does not take the dataset, or a server of the service has another version of tfdist or TensorFlow.
+        ConfigError: If an argument is invalid, an element is too large for the service (2 GB), the dispatcher rejects
+            the dataset, or a server of the service has another version of tfdist or TensorFlow.
         PeerLostError: If no dispatcher answers at `service` within 15 seconds.
 
     Example:
@@ -132,20 +131,20 @@ def register(
     element_id: Callable[..., Any] | None = None,
     sharding: str = "dynamic",
 ) -> str:
-    """Hands a dataset to a data service, from which `from_id` reads it.
+    """Registers a dataset with a data service, from which `from_id` reads it.
 
-    You need it where trainers shall not carry the preprocessing code: one program registers, and the trainers know
-    nothing but the id.
+    You need it to keep preprocessing code out of the trainers: one program registers the dataset, and the trainers only
+    need its id.
 
     Args:
         dataset: As for `distribute`.
         service: As for `distribute`.
         compression: As for `distribute`.
         element_id: As for `distribute`.
-        sharding: How it will be read. It matters for "file" and "file_or_data" only, which need the dataset as it is.
+        sharding: How it will be read. It matters only for "file" and "file_or_data", which need the dataset unchanged.
 
     Returns:
-        The id that the service gave the dataset.
+        The id that the service assigned to the dataset.
 
     Raises:
         ConfigError: As `distribute`.
@@ -176,12 +175,12 @@ def from_id(  # noqa: PLR0913 -- settings, all by keyword
     wait_seconds: float = 60,
     expected: int | None = None,
 ) -> Any:
-    """Reads a dataset that `register` has handed to a data service.
+    """Reads a dataset that was registered with a data service by `register`.
 
     Args:
         dataset_id: What `register` returned.
         service: As for `distribute`.
-        sharding: As for `distribute`, as the rest.
+        sharding: As for `distribute`; likewise all further arguments.
         job_name: As for `distribute`, for trainers that read the same id.
         max_outstanding_requests: As for `distribute`.
         cross_trainer_cache: As for `distribute`.
@@ -194,7 +193,7 @@ def from_id(  # noqa: PLR0913 -- settings, all by keyword
         A `tf.data.Dataset` of the element type of the registered one.
 
     Raises:
-        ConfigError: As `distribute`, and if the service knows no dataset of this id.
+        ConfigError: As `distribute`, and if the service has no dataset with this id.
 
     Example:
 
@@ -226,11 +225,11 @@ def from_id(  # noqa: PLR0913 -- settings, all by keyword
 
 
 def _meet(service: str | None) -> Survey:
-    """The service as it is, once it has answered."""
+    """Surveys the service, once it answers."""
     named = service if service is not None else config.read().data_service
     if not named:
         raise ConfigError(
-            "no data service is named. Give its address as `service`, or start the job with tfdistrun --data-workers N."
+            "no data service is given. Pass its address as `service`, or start the job with tfdistrun --data-workers N."
         )
     if not isinstance(named, str):
         raise ConfigError(f'service must be "HOST:PORT" of a dispatcher; received {named!r}.')
@@ -240,15 +239,16 @@ def _meet(service: str | None) -> Survey:
 
 
 def _check_workers(found: Survey, reading: Reading) -> None:
-    """Refuses fixed parts where the dispatcher has no list of its workers.
+    """Rejects fixed shards if the dispatcher has no list of its workers.
 
-    TensorFlow's would take the job, and then fail for every worker that asks it for tasks, now and after a restart.
+    TensorFlow's dispatcher would accept the job, and then fail for every worker that asks for tasks, even after a
+    restart.
     """
     if not reading.fixed:
         return
     told = found.dispatcher.status
     if told is None or not told.fixed_workers:
-        reason = "was started without" if told is not None else f"does not tell: {found.dispatcher.detail}"
+        reason = "was started without them" if told is not None else f"does not report them: {found.dispatcher.detail}"
         raise ConfigError(
             f"sharding={reading.sharding!r} needs a dispatcher that knows its workers: `dispatcher --workers "
             f"HOST:PORT,...` or `Cluster(..., fixed_workers=True)`; the one at {found.dispatcher.address} {reason}."
@@ -256,7 +256,7 @@ def _check_workers(found: Survey, reading: Reading) -> None:
 
 
 def _warn_of_read_passes(found: Survey, reading: Reading) -> None:
-    """Says where a job's first pass has been read already: this trainer may have come late, or have an old name."""
+    """Warns if a job's first pass has already been read: this trainer may be late, or reuse an old name."""
     told = found.dispatcher.status
     if told is None or reading.job_name is None:
         return
@@ -268,19 +268,19 @@ def _warn_of_read_passes(found: Survey, reading: Reading) -> None:
 
 @contextlib.contextmanager
 def _handing_over(service: ServiceAddress) -> Iterator[None]:
-    """Says what to do where the dispatcher does not take a dataset."""
+    """Explains what to do if the dispatcher rejects a dataset."""
     try:
         yield
     except tf.errors.OpError as error:
         raise ConfigError(
-            f"the dispatcher at {service.grpc} did not take the dataset: {error.message}. If its work_dir is full or "
-            "cannot be written, make room there; nothing needs to be started again. If the dataset is the reason, make "
-            "it from files: what it holds in memory travels with it, up to 2 GB."
+            f"the dispatcher at {service.grpc} did not accept the dataset: {error.message}. If its work_dir is full "
+            "or cannot be written, free space there; no restart is needed. If the dataset is the reason, build it "
+            "from files: data held in memory is sent with it, up to 2 GB."
         ) from error
 
 
 def _prepare(dataset: Any, sharding: str, compression: str | None, element_id: Callable[..., Any] | None) -> Any:
-    """What the workers run of a dataset."""
+    """What the workers run for a dataset."""
     if not isinstance(dataset, tf.data.Dataset):
         raise ConfigError(f"dataset must be a tf.data.Dataset; received {type(dataset)}.")
     if compression not in _COMPRESSIONS:
@@ -297,7 +297,7 @@ def _prepare(dataset: Any, sharding: str, compression: str | None, element_id: C
 def _watch(
     dataset: Any, service: ServiceAddress, name: str, reading: Reading, cardinality: int, *, gathered: bool
 ) -> Any:
-    """What the trainer reads; a negative cardinality is unknown or without end."""
+    """The watch of the trainer; a negative cardinality is unknown or infinite."""
     by_id = watch.has_ids(dataset.element_spec)
     tells = cardinality >= 0 and (not by_id or watch.has_one_id(dataset.element_spec))
     watched = watch.Watch(
@@ -314,7 +314,7 @@ def _watch(
 
 
 def _arguments(reading: Reading, found: Survey) -> dict[str, Any]:
-    """The settings that TensorFlow takes."""
+    """The arguments for TensorFlow."""
     service = tf.data.experimental.service
     requests = reading.max_outstanding_requests
     if requests is not None:
@@ -332,12 +332,12 @@ def _arguments(reading: Reading, found: Survey) -> dict[str, Any]:
 
 
 def _cardinality(service: ServiceAddress, dataset_id: str) -> int:
-    """Elements of a registered dataset, by tf.data's codes."""
+    """Number of elements of a registered dataset, or tf.data's codes for infinite and unknown."""
     try:
         metadata = _pywrap_server_lib.TF_DATA_GetDataServiceMetadataByID(dataset_id, service.grpc, _PROTOCOL)
     except (RuntimeError, tf.errors.OpError) as error:
         raise ConfigError(
-            f"the data service at {service.grpc} gave no dataset of id {dataset_id!r}: {error}. Expected an id that "
+            f"the data service at {service.grpc} has no dataset with id {dataset_id!r}: {error}. Expected an id that "
             "`register` returned for this service."
         ) from error
     return int(metadata.cardinality)

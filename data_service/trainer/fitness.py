@@ -1,6 +1,7 @@
-"""Whether workers can share a dataset as is asked; TensorFlow would tell it later, at length, or not at all.
+"""Checks that workers can share a dataset as requested; TensorFlow would report problems later, verbosely, or not at
+all.
 
-It looks at what the dataset is made of. Steps that go by position are `position`'s.
+It checks what the dataset is made of. `position` handles steps that depend on position.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _READERS = frozenset(
 
 
 def check_fit(dataset: Any, sharding: str) -> None:
-    """Refuses a dataset whose workers would fight, fail, or not keep what they should.
+    """Rejects a dataset whose workers would conflict, fail, or not keep what they should.
 
     Args:
         dataset: A `tf.data.Dataset`.
         sharding: How workers share it, as for `distribute`.
 
     Raises:
-        ConfigError: If it has a cache in a folder; under "dynamic" also if it has one in memory, or asserts how many
-            elements it has; under "file" if it asserts that, or reads no files.
+        ConfigError: If it has a cache in a folder; with "dynamic" also if it has one in memory, or asserts its
+            cardinality; with "file" if it asserts its cardinality, or reads no files.
     """
     for step in _steps(dataset):
         kind = type(step).__name__
@@ -44,15 +45,15 @@ def check_fit(dataset: Any, sharding: str) -> None:
             _check_cache(step, sharding)
         elif kind == "_AssertCardinalityDataset" and sharding in ("dynamic", "file"):
             raise ConfigError(
-                "dataset asserts how many elements it has (`load` does so unless told otherwise, and "
-                f"`assert_cardinality`), but under sharding={sharding!r} each worker has only a part of them. Say "
-                'load(..., order="shards"), or put assert_cardinality behind `distribute`.'
+                "dataset asserts its number of elements (by `assert_cardinality`, or by `load` as it does by "
+                f"default), but with sharding={sharding!r} each worker has only a part of them. Use load(..., "
+                'order="shards"), or put assert_cardinality after `distribute`.'
             )
     if sharding == "file" and not _reads_files(dataset):
         raise ConfigError(
-            "sharding='file' wants a dataset that begins with files that tf.data reads: tf.data.TFRecordDataset, "
-            "TextLineDataset or FixedLengthRecordDataset, also by `interleave` over their names, or from_tfrecord. "
-            'This one reads none in that way; take "data" or "dynamic".'
+            "sharding='file' needs a dataset that starts with files read by tf.data: tf.data.TFRecordDataset, "
+            "TextLineDataset or FixedLengthRecordDataset, directly or by `interleave` over their names, or "
+            'from_tfrecord. This one reads no files that way; use "data" or "dynamic".'
         )
 
 
@@ -60,18 +61,18 @@ def _check_cache(step: Any, sharding: str) -> None:
     folder = tf.get_static_value(step._filename)
     if folder:
         raise ConfigError(
-            f"dataset has a cache in {folder.decode(errors='replace')}, where workers of one machine, and passes that "
-            "go on side by side, would all write at once. Put cache(...) behind `distribute`."
+            f"dataset has a cache in {folder.decode(errors='replace')}, where all workers of one machine and all "
+            "concurrent passes would write at once. Put cache(...) after `distribute`."
         )
     if sharding == "dynamic":
         raise ConfigError(
-            "dataset has a cache in memory; under sharding='dynamic' a worker gets other elements in each pass, for "
-            'which those it has kept are of no use. Put cache(...) behind `distribute`, or take "data" or "off".'
+            "dataset has a cache in memory, but with sharding='dynamic' a worker gets different elements in each "
+            'pass, so cached ones are useless. Put cache(...) after `distribute`, or use "data" or "off".'
         )
 
 
 def _steps(dataset: Any) -> Iterator[Any]:
-    """The dataset and all it is made of, without what the functions of `interleave` and `flat_map` make."""
+    """The dataset and all its inputs, except those made by the functions of `interleave` and `flat_map`."""
     yield dataset
     for part in dataset._inputs():
         yield from _steps(part)

@@ -1,7 +1,7 @@
-"""What a trainer and its service tell each other: which workers are dead or silent, and how long the trainer waits.
+"""What a trainer and its service report to each other: dead or silent workers, and how long the trainer waits.
 
-One thread a service looks at it now and then, and leaves a note with the library, which a wait that has become too long
-ends with. Then it tells the dispatcher which share of the last while this process waited for data. It decides nothing.
+One thread per service checks it from time to time and leaves a note in the library, which becomes part of the error
+when a wait times out. It also reports to the dispatcher the share of recent time that this process waited for data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 
 def keep(service: ServiceAddress) -> None:
-    """Keeps the note of a service true from now on, until this process ends."""
+    """Keeps the note on a service up to date from now on, until this process ends."""
     with _lock:
         if service.grpc in _watched:
             return
@@ -55,18 +55,18 @@ def _run(service: ServiceAddress, period_s: float) -> None:
 
 
 def own_name() -> str:
-    """A name for this process that no other trainer has, wherever it runs."""
+    """A globally unique name for this trainer process."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:100]
     return f"{host}:{os.getpid()}:{secrets.token_hex(2)}"
 
 
 class Reporter:
-    """Tells a dispatcher how long this process waits for its data.
+    """Reports to a dispatcher how long this process waits for its data.
 
     Args:
         service: The dispatcher.
-        name: Under which name.
-        meter: Makes shares of what was counted.
+        name: The name of this trainer.
+        meter: Turns counts into shares.
     """
 
     def __init__(self, service: ServiceAddress, name: str, meter: WaitMeter) -> None:
@@ -74,7 +74,7 @@ class Reporter:
         self._refusal = ""
 
     def tell(self) -> None:
-        """Measures, and reports where there is something to tell. What becomes of it is logged and stops nothing."""
+        """Measures and reports, if there is anything to report. Failures are only logged."""
         measured = self._meter.add(wait.sample(self._service.grpc, time.monotonic()))
         if measured is None:
             return
@@ -86,35 +86,35 @@ class Reporter:
             return
         refusal = "" if code == http.client.OK else text.decode(errors="replace").strip()
         if refusal and refusal != self._refusal:
-            _LOG.warning("data service: %s does not take note of waiting: %s", self._service.control, refusal)
+            _LOG.warning("data service: %s rejected the report of waiting: %s", self._service.control, refusal)
         self._refusal = refusal
 
 
 def look_at(service: ServiceAddress) -> str:
-    """The note of this moment; empty where all is well."""
+    """The current note; empty if all is well."""
     try:
         return note_on(survey(service, _ANSWER_S))
     except PeerLostError as error:
         return f"The dispatcher at {service.grpc} does not answer: {error}."
     except ConfigError as error:  # a worker has taken its place
-        return f"There is no dispatcher at {service.grpc} any more: {error}"
+        return f"There is no longer a dispatcher at {service.grpc}: {error}"
 
 
 def note_on(found: Survey) -> str:
-    """The note that a survey gives. Pure."""
+    """The note that follows from a survey."""
     dead = [worker.address for worker in found.workers if worker.state == DEAD]
     silent = [f"{worker.address} ({worker.detail})" for worker in found.workers if worker.state == UNKNOWN]
     alive = len(found.workers) - len(dead) - len(silent)
     parts = []
     if dead:
         parts.append(
-            f"Of {len(found.workers)} workers these are dead: {', '.join(dead)}. Start each again at its address, and "
-            "passes over the data end again."
+            f"Of {len(found.workers)} workers these are dead: {', '.join(dead)}. Restart each at its address, so "
+            "that passes over the data can complete."
         )
     if silent:
-        parts.append(f"These do not tell how they are: {', '.join(silent)}.")
+        parts.append(f"These do not report their status: {', '.join(silent)}.")
     if not found.workers:
-        parts.append(f"No worker has registered: tfdist data-service worker --dispatcher {found.service}")
+        parts.append(f"No worker has registered. Start one: tfdist data-service worker --dispatcher {found.service}")
     elif parts:
-        parts.append(f"{alive} are well.")
+        parts.append(f"{alive} are ready.")
     return " ".join(parts)

@@ -1,8 +1,8 @@
-"""Which steps of a pipeline mean something else on each worker, because they go by position or number. Pure.
+"""Finds the steps of a pipeline whose meaning differs on each worker, because they depend on position or count.
 
-Dynamic sharding deals out the source. A step behind it sees what its worker got: with three workers `take(10)` brings
-30 elements, `skip(10)` loses 30, and `zip` of two sources pairs what does not belong together (1,141 of 3,000 pairs on
-three workers), all without an error.
+Dynamic sharding splits the source. A later step sees only what its worker got: with three workers `take(10)` yields 30
+elements, `skip(10)` loses 30, and `zip` of two sources pairs the wrong elements (1,141 of 3,000 pairs on three
+workers), all without an error.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ _STEPS = {
     "_DirectedInterleaveDataset": "choose_from_datasets",
 }
 _ADVICE = {
-    "shard": "Several trainers share a pass when they give the same job_name, without tfdist.shard",
-    "zip` or `enumerate": "Pair the data where it is made, as from_tensor_slices((x, y)) does",
+    "shard": "Several trainers share a pass if they use the same job_name, without tfdist.shard",
+    "zip` or `enumerate": "Pair the data at its source, as from_tensor_slices((x, y)) does",
 }
 
 
 def check_dynamic(dataset: Any) -> None:
-    """Refuses a dataset that dynamic sharding would change.
+    """Rejects a dataset that dynamic sharding would change.
 
     Args:
-        dataset: A `tf.data.Dataset`. What the functions of `interleave` and `flat_map` do inside of one element of
-            their source is theirs.
+        dataset: A `tf.data.Dataset`. What the functions of `interleave` and `flat_map` do within one element of their
+            source is allowed.
 
     Raises:
-        ConfigError: If a step goes by position.
+        ConfigError: If a step depends on position.
     """
     step = _find(dataset)
     if step is None:
         return
-    advice = _ADVICE.get(step, f"Put `{step}` behind `distribute`")
+    advice = _ADVICE.get(step, f"Put `{step}` after `distribute`")
     raise ConfigError(
-        f"dataset has a `{step}`, which goes by the position of an element; under dynamic sharding every worker counts "
-        f'for itself, so elements would be lost, doubled or wrongly paired. {advice}; or use sharding="data" or "off".'
+        f"dataset has a `{step}`, which depends on the position of an element; with dynamic sharding every worker "
+        f"counts separately, so elements would be lost, duplicated or wrongly paired. {advice}; or use "
+        'sharding="data" or "off".'
     )
 
 
 def gathers(dataset: Any) -> bool:
-    """Whether a dataset puts elements together, as `batch` does.
+    """Whether a dataset combines elements, as `batch` does.
 
-    Where each worker runs such a step on a part of the data, each makes a short last batch of its own, or leaves one
-    out under `drop_remainder`: 100 elements in batches of 10 may come as 11 batches from two workers, or as 9.
+    If each worker runs such a step on part of the data, each makes its own short last batch, or drops it with
+    `drop_remainder`: 100 elements in batches of 10 may come as 11 batches from two workers, or as 9.
     """
     return bool(_GATHERING.fullmatch(type(dataset).__name__)) or any(map(gathers, dataset._inputs()))
 
@@ -66,5 +67,5 @@ def _find(dataset: Any) -> str | None:
 
 
 def _is_random(dataset: Any) -> bool:
-    """Whether `sample_from_datasets` has made the choice, which no position does."""
+    """Whether the choice comes from `sample_from_datasets`, which does not depend on position."""
     return type(dataset).__name__ == "_RandomDataset" or any(map(_is_random, dataset._inputs()))

@@ -1,4 +1,4 @@
-"""How a trainer reads from a data service. Frozen, checked, and without TensorFlow."""
+"""How a trainer reads from a data service: frozen and validated, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ POLICIES = ("off", "dynamic", "file", "data", "file_or_data", "hint")
 
 @dataclass(frozen=True)
 class Reading:
-    """The arguments of `distribute` that say how to read; see there.
+    """The arguments of `distribute` that specify how to read; see there.
 
     Raises:
-        ConfigError: If one cannot be honoured.
+        ConfigError: If one is invalid.
     """
 
     sharding: str = "dynamic"
@@ -31,15 +31,14 @@ class Reading:
         if self.sharding not in POLICIES:
             raise ConfigError(f"sharding must be one of {', '.join(POLICIES)}; received {self.sharding!r}.")
         if self.job_name == "":
-            raise ConfigError("job_name is empty; expected a name, or None for a pass of this trainer alone.")
+            raise ConfigError("job_name is empty; expected a name, or None for a pass that this trainer reads alone.")
         if self.max_outstanding_requests is not None and self.max_outstanding_requests < 1:
             raise ConfigError(
                 f"max_outstanding_requests must be 1 or more, or None; received {self.max_outstanding_requests}."
             )
         if not math.isfinite(self.wait_seconds) or self.wait_seconds < 0.001:
             raise ConfigError(
-                f"wait_seconds must be a number of seconds from 0.001 on; received {self.wait_seconds}. No wait may "
-                "last for ever."
+                f"wait_seconds must be 0.001 or more; received {self.wait_seconds}. Every wait needs a limit."
             )
         if self.expected is not None and self.expected < 0:
             raise ConfigError(f"expected must be a number of elements, or None; received {self.expected}.")
@@ -67,21 +66,21 @@ class Reading:
 
     @property
     def fixed(self) -> bool:
-        """Whether each worker has a fixed part, for which the dispatcher must know the workers beforehand."""
+        """Whether each worker has a fixed shard, for which the dispatcher must know the workers in advance."""
         return self.sharding not in ("off", "dynamic")
 
     @property
     def repeats(self) -> bool:
-        """Whether an element may rightly come more than once: from every worker."""
+        """Whether an element may legitimately come more than once: from every worker."""
         return self.sharding == "off"
 
     @property
     def parts_the_source(self) -> bool:
-        """Whether a worker runs all steps on a part of the data, rather than keeps every n-th of what they make."""
+        """Whether a worker runs all steps on part of the data, rather than keeping every n-th result."""
         return self.sharding in ("dynamic", "file", "file_or_data", "hint")
 
     def expected_elements(self, cardinality: int | None) -> int | None:
-        """Elements of one pass of all trainers together, as far as the arguments and the dataset tell."""
+        """Elements of one pass of all trainers together, if known from the arguments or the dataset."""
         if self.expected is not None:
             return self.expected
         # Under "off" it depends on the number of workers; a hint makes a dataset's cardinality meaningless.

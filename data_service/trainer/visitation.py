@@ -1,4 +1,4 @@
-"""What one pass over the data brought: expected, seen, lost, doubled."""
+"""The outcome of one pass over the data: elements expected, seen, lost, duplicated."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _logger = logging.getLogger("tfdist")
 class Visitation:
     """The visitation report of one pass over the data.
 
-    With an `element_id` the figures count ids, and `lost` and `doubled` are exact. Without one they are what counting
-    tells: an element that is lost and another one that comes twice cancel out. Batches are elements here: where each
-    worker makes batches of its part of the data, each has a short last one of its own, so that a few more may come than
-    expected and nothing is doubled (`short_batches`).
+    With an `element_id` the figures count ids, and `lost` and `doubled` are exact. Without one they come from counting:
+    one lost and one duplicated element cancel out. Batches are elements here: if each worker batches its own part of
+    the data, each has a short last batch, so a few more may come than expected although nothing is duplicated
+    (`short_batches`).
 
     Attributes:
         name: The name of the dataset in this process: address, id and number.
-        pass_number: Which pass of this process it is, from 1 on; 0: none was begun.
-        complete: Whether it was read to its end.
-        expected: How many the data has; None: unknown.
-        seen: How many came.
-        lost: How many did not come; None: unknown, as before the end, and for a part of a shared pass.
-        doubled: How many came that had come before; None: unknown, as where more batches came than expected and some
-            may be short ones.
-        exact: Whether it was counted by id.
+        pass_number: The number of the pass in this process, starting at 1; 0: none was begun.
+        complete: Whether it was read to the end.
+        expected: Number of elements in the data; None: unknown.
+        seen: Number received.
+        lost: Number not received; None: unknown, as before the end, or for part of a shared pass.
+        doubled: Number received more than once; None: unknown, as when more batches came than expected and some may be
+            short ones.
+        exact: Whether elements were counted by id.
         shared: Whether other trainers may have read parts of this pass.
-        repeats: Whether elements rightly come more than once, from every worker.
-        id_bytes: Memory that the ids took, in bytes.
-        short_batches: Whether it was counted in batches of which each worker may have made a short last one, or have
-            left one out under `drop_remainder`.
+        repeats: Whether elements legitimately come more than once, from every worker.
+        id_bytes: Memory used by the ids, in bytes.
+        short_batches: Whether batches were counted of which each worker may have made a short last one, or dropped it
+            with `drop_remainder`.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Visitation:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is known to be lost or wrongly doubled."""
+        """Whether nothing is known to be lost or wrongly duplicated."""
         return not self.lost and (self.repeats or not self.doubled)
 
     def __str__(self) -> str:
@@ -63,24 +63,23 @@ class Visitation:
         text = ", ".join(f"{'unknown' if number is None else f'{number:,}'} {what}" for number, what in figures)
         how = "counted by id" if self.exact else "counted without ids"
         if self.short_batches and self.expected not in (None, self.seen):
-            how += "; each worker makes or drops a short last batch of its own"
-        state = "" if self.complete else ", not read to its end"
-        part = ", a part of a shared pass" if self.shared else ""
+            how += "; each worker makes or drops its own short last batch"
+        state = "" if self.complete else ", not read to the end"
+        part = ", part of a shared pass" if self.shared else ""
         return f"{self.name}, pass {self.pass_number}: {text} ({how}{state}{part})"
 
 
 def visitation(dataset: Any) -> Visitation:
-    """Reports on the newest pass of this process over a dataset.
+    """Reports on the latest pass of this process over a dataset.
 
-    You need it to know that a training step saw all data: the data service itself loses and repeats elements without
-    a word when a worker dies. `tfdist.callbacks.DataWait` logs it at the end of an epoch where something was lost or
-    doubled.
+    You need it to verify that training saw all data: the data service silently loses and repeats elements when a worker
+    dies. `tfdist.callbacks.DataWait` logs it at the end of an epoch in which elements were lost or duplicated.
 
     Args:
         dataset: What `distribute` or `from_id` returned, or a dataset made from it.
 
     Returns:
-        The `Visitation` of the newest pass.
+        The `Visitation` of the latest pass.
 
     Raises:
         ConfigError: If the dataset does not read from a data service.
@@ -103,7 +102,7 @@ def visitation(dataset: Any) -> Visitation:
 
 
 def report(watched: watch.Watch, reading: library.Pass) -> Visitation:
-    """What a pass that was read tells, given what the dataset is."""
+    """The report on a pass, given what the dataset is."""
     complete = bool(reading.ended)
     seen = reading.ids if watched.by_id else reading.elements
     lost = doubled = None
@@ -131,18 +130,18 @@ def report(watched: watch.Watch, reading: library.Pass) -> Visitation:
 
 
 def _surplus(expected: int, seen: int, short_batches: bool) -> int | None:
-    """How many came twice by their number alone; None where what is too many may be short batches.
+    """How many came twice, judged by count alone; None if the surplus may be short batches.
 
-    Their number has no bound that a trainer knows: a worker that joins or starts again in mid-pass makes one more.
+    A trainer cannot bound their number: a worker that joins or restarts mid-pass makes one more.
     """
     return None if short_batches and seen > expected else max(0, seen - expected)
 
 
 def combine(reports: Iterable[Visitation]) -> Visitation:
-    """One report on a pass that several trainers shared.
+    """Combines the reports on a pass that several trainers shared.
 
-    An element that came to two trainers is not told from two elements, so the result is not exact: lost and doubled
-    are what counting tells, and no fewer doubled than the trainers saw by themselves.
+    One element that reached two trainers is indistinguishable from two elements, so the result is not exact: lost and
+    duplicated elements come from counting, with at least as many duplicates as the trainers saw themselves.
 
     Args:
         reports: The `visitation` of each trainer, all of the same pass.
@@ -180,7 +179,7 @@ def combine(reports: Iterable[Visitation]) -> Visitation:
 
 
 def newest_passes() -> dict[str, int]:
-    """The number of the newest complete pass of each watched dataset of this process."""
+    """The number of the latest complete pass of each watched dataset of this process."""
     return {
         watched.name: library.read_watch(watched.name).newest_ended.number
         for watched in watch.watches()
@@ -189,10 +188,10 @@ def newest_passes() -> dict[str, int]:
 
 
 def log_since(before: dict[str, int]) -> list[Visitation]:
-    """Logs the newest complete pass of each dataset in which something was lost or doubled.
+    """Logs the latest complete pass of each dataset that lost or duplicated elements.
 
     Args:
-        before: What `newest_passes` said; later passes are looked at.
+        before: An earlier result of `newest_passes`; only later passes are checked.
 
     Returns:
         The reports that were logged.
@@ -203,6 +202,6 @@ def log_since(before: dict[str, int]) -> list[Visitation]:
         if watched.service and reading.number > before.get(watched.name, 0):
             result = report(watched, reading)
             if not result.is_clean:
-                _logger.warning("data was lost or doubled on its way from the data service: %s", result)
+                _logger.warning("data was lost or duplicated on its way from the data service: %s", result)
                 found.append(result)
     return found

@@ -1,4 +1,4 @@
-"""How long this process has waited for data: whether training is input-bound."""
+"""How long this process has waited for data, to see whether training is input-bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Waited:
     """What this process has read, and how long it has waited for it.
 
     Attributes:
-        seconds: Time that readers were waiting.
+        seconds: Time that readers waited.
         elements: Elements read.
         longest_seconds: The longest wait for one element since the process began.
     """
@@ -27,29 +27,29 @@ class Waited:
     longest_seconds: float
 
     def since(self, before: Waited) -> Waited:
-        """What was added after an earlier reading; `longest_seconds` stays that of the process."""
+        """The difference to an earlier reading; `longest_seconds` stays that of the process."""
         return Waited(self.seconds - before.seconds, self.elements - before.elements, self.longest_seconds)
 
     def share(self, wall_seconds: float) -> float:
-        """The waited part of a time: 0 is compute-bound, 1 is input-bound.
+        """The share of a time span spent waiting: 0 is compute-bound, 1 is input-bound.
 
         Args:
-            wall_seconds: The time in which these waits were. Readers that wait side by side count as one at most.
+            wall_seconds: The time span of these waits. Concurrent readers count as one at most.
         """
         return min(1.0, self.seconds / wall_seconds) if wall_seconds > 0 else 0.0
 
 
 def measure_wait(dataset: Any) -> Any:
-    """Counts the wait for a dataset that goes straight into training.
+    """Measures the wait for a dataset that goes directly into training.
 
-    You need it where more steps stand between `distribute` and `fit`, such as `prefetch` or a `map` in the trainer:
-    put it last. `distribute` itself measures its own end, and a `prefetch` behind it waits while the model computes.
+    You need it if there are steps between `distribute` and `fit`, such as `prefetch` or a `map` in the trainer: put it
+    last. `distribute` measures only its own output, and a `prefetch` after it waits while the model computes.
 
     Args:
         dataset: A `tf.data.Dataset`, from a data service or not.
 
     Returns:
-        A `tf.data.Dataset` of the same elements. Where a process has one, `wait_for_data` counts these only.
+        A `tf.data.Dataset` of the same elements. If a process has one, `wait_for_data` counts only such datasets.
 
     Example:
 
@@ -67,11 +67,11 @@ def measure_wait(dataset: Any) -> Any:
 
 
 def wait_for_data() -> Waited:
-    """Reads how long this process has waited for data so far.
+    """Returns how long this process has waited for data so far.
 
     Returns:
-        A `Waited` of the datasets that went through `measure_wait`; where none was read, of those of `distribute`
-        and `from_id`.
+        A `Waited` of the datasets that went through `measure_wait`; if none was read, of those from `distribute` and
+        `from_id`.
 
     Example:
 
@@ -92,7 +92,9 @@ def wait_for_data() -> Waited:
 
 
 def sample(service: str, now: float) -> Sample:
-    """What this process has read of one service ("HOST:PORT"), and waited for it, by this moment of a steady clock."""
+    """What this process has read from one service ("HOST:PORT"), and waited for it, up to this time of a monotonic
+    clock.
+    """
 
     def counts(watches: list[watch.Watch]) -> dict[str, Count]:
         read = {watched.name: library.read_watch(watched.name) for watched in watches}

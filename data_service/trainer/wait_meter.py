@@ -1,8 +1,8 @@
-"""Which share of the last while this process waited for data of one service. Pure: the caller reads clock and counters.
+"""The share of recent time that this process waited for data of one service. The caller reads clock and counters.
 
-The while is the last `WINDOW_S`. What is read once in a longer time has its whole wait in it, so a short hitch at the
-start of a pass weighs little. A time in which nothing is read and nothing waited for, as in a long evaluation, is not
-counted as time without waiting: it tells nothing about the service.
+The window is the last `WINDOW_S`. A read that happens less often counts with its whole wait, so a short hitch at the
+start of a pass weighs little. Time in which nothing is read and nothing is waited for, as in a long evaluation, does
+not count as time without waiting: it says nothing about the service.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WINDOW_S = 20.0
 
 @dataclass(frozen=True)
 class Count:
-    """What one watch has counted so far: elements, and seconds waited for them, with the wait that goes on."""
+    """What one watch has counted so far: elements, and seconds waited for them, including the current wait."""
 
     elements: int
     seconds: float
@@ -29,7 +29,7 @@ class Sample:
     """All watches of a service at one moment, by name.
 
     Attributes:
-        time_s: The moment, by a steady clock.
+        time_s: The moment, by a monotonic clock.
         at_input: Watches at the end of the input (`measure_wait`).
         at_service: Watches where elements leave the service.
     """
@@ -43,7 +43,7 @@ class WaitMeter:
     """Turns samples into shares.
 
     Args:
-        window_s: Seconds that a share is of, once they have passed; it is told from half of them on.
+        window_s: Length of the window in seconds; shares are reported once half of it has passed.
     """
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
@@ -51,11 +51,11 @@ class WaitMeter:
         self._samples: collections.deque[Sample] = collections.deque()
 
     def add(self, sample: Sample) -> tuple[float, str] | None:
-        """Takes a sample.
+        """Adds a sample.
 
         Returns:
-            The share and where it was measured ("input" or "service"); None where too little is known, or nothing
-            was read and nothing waited for.
+            The share and where it was measured ("input" or "service"); None if too little is known, or if nothing was
+            read and nothing was waited for.
         """
         samples = self._samples
         samples.append(sample)

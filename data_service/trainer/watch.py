@@ -1,6 +1,6 @@
 """The two dataset ops of the library as `tf.data` transformations, and the list of what this process watches.
 
-No server and no address is looked at here.
+Contacts no server.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Watch:
 
     Attributes:
         name: The name under which the library counts, unique in the process.
-        service: "HOST:PORT" of the data service that the elements come from at once; empty where they do not.
-        expected: Elements of one pass (of all trainers that share it), ids where the elements have ids; None: unknown.
+        service: "HOST:PORT" of the data service that the elements come from directly; empty if there is none.
+        expected: Elements of one pass (of all trainers that share it), or ids if the elements have ids; None: unknown.
         shared: Whether other trainers may read parts of the same pass.
-        by_id: Whether each element comes with its ids.
-        repeats: Whether an element may rightly come more than once in a pass.
+        by_id: Whether each element carries its ids.
+        repeats: Whether an element may legitimately come more than once in a pass.
         endless: Whether a pass has no end.
-        gathered: Whether workers may each have made a short last batch of their own, or have left one out.
-        made_of: The services whose elements these are made of, where `service` is empty.
+        gathered: Whether each worker may have made, or dropped, a short last batch of its own.
+        made_of: The services whose elements these are made from, if `service` is empty.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Watch:
 
 
 def add_ids(dataset: Any, element_id: Any) -> Any:
-    """Puts the ids before each element; `element_id` takes an element as the function of `map` does."""
+    """Puts the ids before each element; `element_id` gets an element as a function passed to `map` does."""
     is_tuple = type(dataset.element_spec) is tuple  # `map` hands over its parts one by one
 
     def join(*element: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def has_one_id(element_spec: Any) -> bool:
 
 
 def check_size(element_spec: Any) -> None:
-    """Refuses elements that no message can carry, as far as their type tells; the worker looks at the others.
+    """Rejects elements too large for a message, as far as their type shows; the worker checks the others.
 
     Raises:
         ConfigError: If they are too large.
@@ -88,14 +88,14 @@ def check_size(element_spec: Any) -> None:
                 bytes_known += leaf.shape.num_elements() * leaf.dtype.size
     if bytes_known > LARGEST_ELEMENT_BYTES:
         raise ConfigError(
-            f"dataset has elements of {bytes_known} bytes; the data service carries at most {LARGEST_ELEMENT_BYTES} "
-            "bytes in one element. Deliver smaller ones: `batch` with fewer rows, or behind `distribute`, where it "
-            "runs in the trainer."
+            f"dataset has elements of {bytes_known} bytes; the data service supports at most {LARGEST_ELEMENT_BYTES} "
+            "bytes per element. Make them smaller: `batch` fewer rows, or `batch` after `distribute`, where it runs "
+            "in the trainer."
         )
 
 
 def serve(dataset: Any) -> Any:
-    """What a worker runs of a dataset: the same elements, counted, and no new part of the data once it drains."""
+    """What a worker runs for a dataset: the same elements, counted, and no new split once it drains."""
     spec = dataset.element_spec
     variant = library.ops().tfdist_served_dataset(
         tf.data.experimental.to_variant(dataset), largest_bytes=LARGEST_ELEMENT_BYTES, **_types(spec)
@@ -108,8 +108,8 @@ def watch(dataset: Any, watched: Watch, wait_seconds: float = 0) -> Any:
 
     Args:
         dataset: A `tf.data.Dataset`.
-        watched: What to count it as.
-        wait_seconds: Seconds that one element may take; 0: any time.
+        watched: The watch to count for.
+        wait_seconds: Seconds that one element may take; 0: no limit.
     """
     spec = dataset.element_spec
     if watched.by_id:
@@ -129,17 +129,17 @@ def watch(dataset: Any, watched: Watch, wait_seconds: float = 0) -> Any:
 
 
 def new_name(origin: str) -> str:
-    """A name for a watch of this process."""
+    """A unique name for a watch of this process."""
     return f"{origin}#{next(_numbers)}"
 
 
 def watches() -> tuple[Watch, ...]:
-    """All watches of this process, in the order in which they were made."""
+    """All watches of this process, in the order of creation."""
     return tuple(_watches)
 
 
 def watches_of(dataset: Any) -> Iterator[Watch]:
-    """The watches that a dataset reads through, the nearest to its end first."""
+    """The watches that a dataset reads through, the one nearest to its end first."""
     found = getattr(dataset, _MARK, None)
     if found is not None:
         yield found
@@ -153,7 +153,7 @@ def _types(element_spec: Any) -> dict[str, Any]:
 
 
 def _components(spec: Any) -> list[Any]:
-    """How tf.data lays out one part of an element: a sparse or ragged tensor is one variant there."""
+    """The components by which tf.data represents part of an element: a sparse or ragged tensor is one variant."""
     return [spec] if isinstance(spec, tf.TensorSpec) else list(spec._flat_tensor_specs)
 
 

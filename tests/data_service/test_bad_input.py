@@ -145,7 +145,7 @@ def test_a_wrong_address_is_an_error_within_the_handshake(monkeypatch):
 
 def test_the_address_of_a_worker_is_named_at_once(cluster):
     text = refusal(ConfigError, lambda: data_service.distribute(numbers(), cluster.workers[0]))
-    assert f"{cluster.workers[0]} is no dispatcher" in text and "Is it a worker?" in text
+    assert f"{cluster.workers[0]} is not a dispatcher" in text and "It may be a worker" in text
 
 
 # Another version.
@@ -193,7 +193,7 @@ def generated():
     [
         (lambda: numbers().map(refuse_fives), ["a five", "failed on that worker", "ignore_errors"]),
         (lambda: numbers().map(lambda x: 10 // x), ["division by zero", "without `distribute`"]),
-        (lambda: numbers().map(with_python), ["calls a Python function", "own operations"]),
+        (lambda: numbers().map(with_python), ["calls a Python function", "TensorFlow operations"]),
         (generated, ["calls a Python function", "from_generator"]),
     ],
 )
@@ -256,9 +256,9 @@ def test_full_disk_is_named_and_work_resumes_with_room(small_disk):
             fill(small_disk)
             for read in (lambda: list(elements), lambda: iter(distributed)):
                 text = refusal(tf.errors.ResourceExhaustedError, read, MARGIN_S * 2)
-                assert work_dir in text and "No space left" in text and "make room there" in text
+                assert work_dir in text and "No space left" in text and "Free space there" in text
             text = refusal(ConfigError, lambda: data_service.distribute(numbers(7), dispatcher.address))
-            assert "did not take the dataset" in text and work_dir in text and "make room there" in text
+            assert "did not accept the dataset" in text and work_dir in text and "free space there" in text
             text = refusal(
                 ConfigError, lambda: data_service.Dispatcher(data_service.DispatcherConfig(work_dir=work_dir + "2"))
             )
@@ -274,9 +274,9 @@ def test_a_journal_that_may_not_grow_is_named(cluster):
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
     try:
-        assert "may not grow further" in refusal(tf.errors.OpError, lambda: iter(distributed), MARGIN_S * 2)
+        assert "has reached its size limit" in refusal(tf.errors.OpError, lambda: iter(distributed), MARGIN_S * 2)
         text = refusal(ConfigError, lambda: data_service.distribute(numbers(7), cluster.address))
-        assert "did not take the dataset" in text and "File too large" in text
+        assert "did not accept the dataset" in text and "File too large" in text
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
     assert outcome(lambda: sorted(map(int, distributed)), 30) == list(range(20))
@@ -294,7 +294,7 @@ def test_a_pass_does_not_begin_at_a_frozen_dispatcher(cluster, wait_until):
     distributed = data_service.distribute(numbers(), cluster.address, wait_seconds=SHORT_S)
     with frozen(pid_of_dispatcher(cluster), wait_until):
         text = refusal(tf.errors.UnavailableError, lambda: iter(distributed), SHORT_S + MARGIN_S)
-        assert f"{cluster.address} takes connections and does not answer" in text
+        assert f"{cluster.address} accepts connections but does not answer" in text
         assert "tried for 2 s (wait_seconds)" in text
     assert outcome(lambda: sorted(map(int, distributed)), 30) == list(range(20))
 
@@ -306,7 +306,7 @@ def test_frozen_dispatcher_ends_the_pass_and_its_iterator(cluster, wait_until):
     next(held[0])
     with frozen(pid_of_dispatcher(cluster), wait_until):
         text = refusal(tf.errors.DeadlineExceededError, lambda: list(held[0]), 30)
-        assert f"the data service at {cluster.address} gave no element for 2 s" in text
+        assert f"the data service at {cluster.address} delivered no element for 2 s" in text
 
         def leave():
             held.clear()
@@ -331,7 +331,7 @@ def test_restarted_dispatcher_names_what_keeps_its_place(sharding):
         servers.enter_context(data_service.Dispatcher(dataclasses.replace(config, port=before.service.port)))
         text = refusal(tf.errors.NotFoundError, lambda: list(endless), within_s=30)
     assert "Unknown iteration client id" in text or "Iteration id" in text
-    assert "--work-dir and --fault-tolerant" in text and "start training again" in text
+    assert "--work-dir and --fault-tolerant" in text and "restart training" in text
 
 
 def test_a_program_that_took_the_dispatchers_place_is_told_apart():

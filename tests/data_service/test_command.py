@@ -133,7 +133,7 @@ def test_open_ports_need_a_word(monkeypatch, capsys):
 def test_the_service_may_come_from_the_environment(monkeypatch):
     served = []
     monkeypatch.setattr(command, "serve", lambda role, config, *_: served.append(config["dispatcher"]) or 0)
-    with pytest.raises(ConfigError, match="which data service"):
+    with pytest.raises(ConfigError, match="no data service given"):
         command.main(["worker"])
     monkeypatch.setenv("TFDIST_DATA_SERVICE", "node:5050")
     assert command.main(["worker"]) == 0
@@ -158,7 +158,7 @@ def test_a_dispatcher_is_restarted_only_with_a_journal(monkeypatch, tmp_path, li
         (["worker", "--dispatcher", "nowhere"], "HOST:PORT"),
         (["worker", "--dispatcher", "a:1", "--drain-timeout", "0"], "more than 0"),
         (["worker", "--dispatcher", "a:1", "--key-file", "none"], "cannot be read"),
-        (["worker", "--dispatcher", "a:1", "--tags", "a,,b"], "a tag is 1 to 64 letters"),
+        (["worker", "--dispatcher", "a:1", "--tags", "a,,b"], "a tag must be 1 to 64 letters"),
         (["worker", "--dispatcher", "a:1", "--tags", "a,Colocated"], "trainers would not read from this one"),
         (["worker", "--dispatcher", "a:1", "--cores", "0"], "not a number of cores"),
         (["worker", "--dispatcher", "a:1", "--cores", "4096"], "but this process may use"),
@@ -166,8 +166,8 @@ def test_a_dispatcher_is_restarted_only_with_a_journal(monkeypatch, tmp_path, li
         (["dispatcher", "--port", "x"], "not a port"),
         (["dispatcher", "--restarts", "-1"], "0 to 1000"),
         (["dispatcher", "--fault-tolerant"], "work_dir"),
-        (["status"], "which data service"),
-        (["advise"], "which data service"),
+        (["status"], "no data service given"),
+        (["advise"], "no data service given"),
         (["advise", "a:1", "--seconds", "0"], "more than 0"),
         (["drain", "a:1"], "--key-file"),
         (["dispatcher", "--por", "1"], "--por"),
@@ -202,7 +202,7 @@ def test_a_dispatcher_that_tells_nothing_gives_no_advice(monkeypatch, capsys):
     found = Survey("node:5050", Server("node:5050", "unknown", None, "no answer"), ())
     monkeypatch.setattr(command, "survey", lambda service, timeout_s: found)
     assert tfdist(["data-service", "advise", "node:5050", "--seconds", "0.001"]) == 1
-    assert "does not tell who waits: no answer" in capsys.readouterr().err
+    assert "does not report which trainers wait: no answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["status"], ["advise", "--seconds", "0.001"]])
@@ -234,4 +234,4 @@ def test_a_drain_of_nobody_is_named(key_file, capsys):
     pair.release()
     assert command.main(["drain", f"127.0.0.1:{pair.port}", "--key-file", str(key_file)]) == 1
     said = capsys.readouterr().err
-    assert "was not asked to drain" in said and f"write 127.0.0.1:{pair.port}/CONTROL" in said
+    assert "the drain request did not reach" in said and f"write 127.0.0.1:{pair.port}/CONTROL" in said

@@ -116,7 +116,7 @@ def worker_killed(cluster, folder, sharding):
 
 def worker_added(cluster, folder, sharding):
     if sharding in FIXED:
-        with pytest.raises(ConfigError, match="takes no further worker"):
+        with pytest.raises(ConfigError, match="cannot add a worker"):
             cluster.add_worker()
         return None
     got, elements = begin(cluster, folder, sharding)

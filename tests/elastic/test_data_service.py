@@ -88,8 +88,8 @@ for name, (data, fitted) in cases.items():
     except tfdist.errors.ConfigError as error:
         print(f"{name}: {error}", flush=True)
 """
-ANEW = "must deal out the rest of an epoch anew when a rank is lost, and cannot here: "
-SERVICE = "reads from a data service what has no end, and counts its epochs by steps. Missing here: "
+ANEW = "must reshard the rest of an epoch when a rank is lost, which is impossible here: "
+SERVICE = "needs endless data from a data service, with epochs counted in steps. Missing here: "
 
 
 @pytest.mark.slice("elastic")
@@ -99,12 +99,12 @@ def test_what_is_refused(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     said = dict(re.findall(r"^\[0\] (\w+): DataParallel\(elastic=True\) (.+)$", done.stdout, re.MULTILINE))
     expected = {
-        "array": f"{ANEW}arrays (ndarray) are no tf.data.Dataset",
-        "steps": "takes no steps_per_epoch (received 3)",
-        "shuffled": f"{ANEW}.shuffle stands behind tfdist.shard",
+        "array": f"{ANEW}arrays (ndarray) are not a tf.data.Dataset",
+        "steps": "does not support steps_per_epoch (received 3)",
+        "shuffled": f"{ANEW}.shuffle comes after tfdist.shard",
         "end": f"{SERVICE}.repeat() before distribute.",
         "own": f"{SERVICE}a job_name in distribute.",
-        "endless": f"{SERVICE}steps_per_epoch in fit, the steps that an epoch has with the ranks that the job ",
+        "endless": f"{SERVICE}steps_per_epoch in fit, the steps of an epoch with the initial number of ranks",
     }
     assert said.keys() == expected.keys(), done.stdout
     assert [name for name, text in expected.items() if not said[name].startswith(text)] == []

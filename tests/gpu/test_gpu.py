@@ -120,7 +120,7 @@ def test_help_names_every_part_and_a_typing_error_is_refused(build: Path) -> Non
 def test_a_missing_nvrtc_fails_with_a_remedy(build: Path) -> None:
     done = run_part("compile", build=build, TFDIST_NVRTC_LIBRARY="no/libnvrtc.so.12")
     assert done.returncode == 1
-    assert "no NVRTC was found. Install tensorflow[and-cuda] or nvidia-cuda-nvrtc-cu12" in done.stdout
+    assert "NVRTC was not found. Install tensorflow[and-cuda] or nvidia-cuda-nvrtc-cu12" in done.stdout
     assert "| compile   | FAILED " in done.stdout
 
 

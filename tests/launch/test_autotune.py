@@ -93,7 +93,7 @@ def test_ranks_that_are_set_differently_do_not_start(launch: Any) -> None:
     launch.script("os.environ['TFDIST_AUTOTUNE'] = str(rank)\nimport tfdist\ntfdist.init()\n")
     done = launch.run("-np", "2", "python", "rank.py", variables=SHORT)
     assert done.code != 0
-    assert "Set TFDIST_SHARED_MEMORY and TFDIST_AUTOTUNE alike" in done.stderr
+    assert "Set TFDIST_SHARED_MEMORY and TFDIST_AUTOTUNE to the same values on all ranks" in done.stderr
 
 
 @pytest.mark.slice("launch")
@@ -101,7 +101,7 @@ def test_a_script_that_cannot_be_tuned_is_told(launch: Any) -> None:
     launch.script("import tfdist\ntfdist.init()\n")
     done = launch.run("-np", "2", "--autotune", "python", "rank.py", variables=SHORT)
     assert done.code == 0
-    assert "TFDIST_AUTOTUNE=1 was set, but nothing was tuned" in done.stderr
+    assert "TFDIST_AUTOTUNE=1 is set, but nothing was tuned" in done.stderr
     assert "tfdist.callbacks.DataParallel()" in done.stderr
 
 

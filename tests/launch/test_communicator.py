@@ -123,10 +123,10 @@ def test_lists_of_ranks(launch: Any) -> None:
     done = run(launch, 3, LISTS)
     done.assert_passed(3)
     for rank in range(3):
-        text = f"init received the ranks [{rank}, {rank}] on rank {rank} of 3; expected different ranks of the job"
-        assert f"[{rank}] refused [{rank}, {rank}] {text}, this one among them" in done.stdout
+        text = f"init received the ranks [{rank}, {rank}] on rank {rank} of 3; expected distinct ranks of the job"
+        assert f"[{rank}] refused [{rank}, {rank}] {text}, including this one" in done.stdout
     assert "refused MPI.COMM_NULL init received MPI_COMM_NULL; expected a communicator that" in done.stdout
-    assert "refused [] init(comm=...) takes None, a list of one or more ranks of the job, or an mpi4py" in done.stdout
+    assert "refused [] init(comm=...) must be None, a list of one or more ranks of the job, or an mpi4py" in done.stdout
     assert "received [0.5]." in done.stdout
     assert "received 'no ranks'." in done.stdout
 
@@ -144,7 +144,7 @@ def test_lists_that_disagree(launch: Any, lists: Sequence[Sequence[int]]) -> Non
     done = run(launch, 2, DISAGREE.format(lists=lists), TFDIST_STALL_CHECK_SHUTDOWN_TIME="3")
     assert done.code == 1
     assert "StallError: rank 0 has waited 3 seconds in tfdist.init()" in done.stderr
-    assert "all ranks in a list given as comm=[...] give the same list" in done.stderr
+    assert "With comm=[...], all ranks in the list must pass the same list" in done.stderr
 
 
 SETS = """
@@ -155,7 +155,7 @@ pair, split = tfdist.ProcessSet([1, 0]), tfdist.ProcessSet(MPI.COMM_WORLD.Split(
 try:
     split.ranks
 except tfdist.errors.NotInitializedError as error:
-    assert "known once it was given to tfdist.init" in str(error)
+    assert "known only after passing it to tfdist.init" in str(error)
 tfdist.init(process_sets=[pair, split])
 
 assert tfdist.get_process_set_ids_and_ranks() == {0: [0, 1, 2], 1: [0, 1], 2: [0, 2], 3: [1]}
@@ -238,11 +238,11 @@ def refused(error, text, *sets):
 refused("MismatchError", "add_process_set 'rank 0'", tfdist.ProcessSet([0, 1] if rank else [0]))
 refused("MismatchError", "communicators of process sets", tfdist.ProcessSet([0, 1] if rank else everybody))
 refused("MismatchError", "add_process_set 'rank 0'", *[tfdist.ProcessSet([r]) for r in ((0, 1) if rank else (1, 0))])
-refused("ConfigError", "expected one or more different ranks of 0 to 1", tfdist.ProcessSet([0, 2]))
-refused("ConfigError", "exists already", tfdist.ProcessSet([0]), tfdist.ProcessSet([0]))
+refused("ConfigError", "expected one or more distinct ranks of 0 to 1", tfdist.ProcessSet([0, 2]))
+refused("ConfigError", "already exists", tfdist.ProcessSet([0]), tfdist.ProcessSet([0]))
 twice = tfdist.ProcessSet([0])
-refused("ConfigError", "is in use already", twice, twice)
-refused("ConfigError", "exists already", tfdist.ProcessSet([0, 1]), tfdist.ProcessSet(everybody))
+refused("ConfigError", "is already in use", twice, twice)
+refused("ConfigError", "already exists", tfdist.ProcessSet([0, 1]), tfdist.ProcessSet(everybody))
 refused("ConfigError", "is MPI.COMM_NULL, or has processes that did not call tfdist.init together, on the ranks [0]",
         tfdist.ProcessSet(left_out))
 tfdist.init(process_sets=[twice])

@@ -13,13 +13,13 @@ import pytest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "debug-a-hang.md"
 ADVICE = (
-    " Check that those processes still run and what they do now, and that no rank skips a collective, for example by "
-    "having fewer steps or a branch that depends on its rank."
+    " Check that those processes are still running and what they are doing, and that no rank skips a collective, for "
+    "example because it has fewer steps or a branch that depends on its rank."
 )
 FAILS = f"It fails after N s (TFDIST_STALL_CHECK_SHUTDOWN_TIME).{ADVICE}"
 FAILED = f"It has failed after N s (TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it if those ranks are only slow).{ADVICE}"
 OVER = (
-    "tfdist: the stall is over: rank 1 (host HOST) came to allreduce 'grads' (1 tensor, 'grads') after N s; the job "
+    "tfdist: the stall is over: rank 1 (host HOST) reached allreduce 'grads' (1 tensor, 'grads') after N s; the job "
     "continues.\n"
 )
 STACKS = "Its Python stacks: kill -USR1 PID on host HOST"
@@ -89,7 +89,7 @@ def test_a_rank_that_sleeps_on_another_host(
     done = launch.end(job)
     assert done.code == 0, done.stderr
     assert words(done.stderr).count(OVER) == 1
-    did = ["rank 1 was last heard of in allreduce 'loss' (call 1) N s ago"]
+    did = ["rank 1 was last seen in allreduce 'loss' (call 1) N s ago"]
     assert reports(done.stderr) == [report("allreduce 'grads' (1 tensor, 'grads')", "rank 1", did, 2)]
 
 
@@ -116,7 +116,7 @@ def test_a_rank_that_took_another_branch(launch: Any, ranks: int) -> None:
     assert done.code != 0
     title = "allreduce 'grads' (1 tensor, 'grads')"
     pair = f"in process set 1 (ranks 0{'-' if last == 1 else ', '}{last})"
-    did = [f"rank {last} waits in another collective: barrier 'x' {pair} (call 1), for N s"]
+    did = [f"rank {last} is waiting in another collective: barrier 'x' {pair} (call 1), for N s"]
     told = [text for text in reports(done.stderr) if "'grads' (1 tensor" in text]
     assert told == [report(title, f"rank {last}", did, 2)]
     assert report(title, f"rank {last}", did, 2, FAILED) in words(done.stderr)
@@ -196,7 +196,7 @@ def test_a_rank_with_a_handler_of_its_own(launch: Any) -> None:
     times = {"TFDIST_STALL_CHECK_WARNING_TIME": "1", "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "15"}
     done = launch.run("-np", "2", sys.executable, "rank.py", variables=times)
     assert done.stdout.count("mine") == 1
-    assert "tfdist rank 1: the script has a handler of its own for SIGUSR1, which stays" in done.stderr
+    assert "tfdist rank 1: the script has its own handler for SIGUSR1" in done.stderr
     (text,) = reports(done.stderr)
     assert "\n  rank 1 has not called a collective yet. Its stacks: py-spy dump, on host HOST\n" in text
 

@@ -171,5 +171,5 @@ def test_what_is_no_compression_is_refused_everywhere(world):
         lambda c: tfdist.callbacks.DataParallel(compression=c),
         lambda c: tfdist.optimizer.distribute(keras.optimizers.SGD(), compression=c),
     ):
-        with pytest.raises(tfdist.errors.ConfigError, match="pass an object of the class"):
+        with pytest.raises(tfdist.errors.ConfigError, match="pass an instance of the class"):
             take(Scaled)

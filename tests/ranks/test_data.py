@@ -78,7 +78,7 @@ def test_global_seed_that_differs_by_rank_is_warned_about(world, warnings_of_tfd
 def test_own_seed_that_differs_by_rank_is_warned_about(world, warnings_of_tfdist):
     tf.random.set_seed(7)
     tfdist.shard(tf.data.Dataset.range(100).shuffle(100, seed=tfdist.rank()).batch(2))
-    assert_warned(warnings_of_tfdist, "another seed on each rank: write .shuffle(100, seed=1)")
+    assert_warned(warnings_of_tfdist, "a different seed on each rank: write .shuffle(100, seed=1)")
 
 
 @pytest.mark.ranks(2, 3)
@@ -129,7 +129,7 @@ def test_files_are_dealt_out(world, file_pattern, warnings_of_tfdist):
 def test_files_that_cannot_be_sharded_are_refused_everywhere(world, file_pattern):
     names = sorted(tf.io.gfile.glob(file_pattern))
     refused = {
-        r"must end in \.repeat\(\)": tf.data.TFRecordDataset(names).batch(2),
+        r"end the dataset with \.repeat\(\)": tf.data.TFRecordDataset(names).batch(2),
         "drop_remainder=True": tf.data.TFRecordDataset(names).batch(2).repeat(),
         r"only has 1 file\(s\)|fewer files": tf.data.TFRecordDataset(names[:1]).repeat().batch(2),
         "does not read files": tf.data.Dataset.range(8).repeat(),
@@ -159,8 +159,8 @@ def test_what_a_data_service_deals_out_is_left_as_it_is():
 @pytest.mark.parametrize(
     ("shared", "arguments", "text"),
     [
-        (False, {"remainder": "join"}, "Give `distribute` a job_name"),
-        (True, {}, "or say remainder='join'"),
+        (False, {"remainder": "join"}, "Pass the same job_name to `distribute`"),
+        (True, {}, "or use remainder='join'"),
         (True, {"remainder": "join", "policy": "file"}, "Received policy='file'"),
     ],
 )

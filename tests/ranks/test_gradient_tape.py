@@ -343,7 +343,7 @@ def with_arguments(**arguments):
 
 REFUSED = {
     "no tape": (lambda: tfdist.DistributedGradientTape(lambda: None), "must be a tf.GradientTape"),
-    "wrapped": (wrap_again, "wrap it once"),
+    "wrapped": (wrap_again, "wrap it only once"),
     "ragged": (ragged, "RaggedTensor"),
     "device": (with_arguments(device_dense="/gpu:0"), "device_dense"),
     "sparse device": (with_arguments(device_sparse="/gpu:0"), "device_sparse"),

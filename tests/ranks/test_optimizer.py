@@ -179,7 +179,7 @@ def test_groups_are_one_collective_each(world, case, wrap, collectives, monkeypa
 def test_groups_of_another_model_are_refused(world):
     (mine,), (other,) = variables([2]), variables([2])
     optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(1.0), groups=[[other]])
-    with pytest.raises(tfdist.errors.ConfigError, match="groups names none"):
+    with pytest.raises(tfdist.errors.ConfigError, match="groups contains none"):
         optimizer.apply_gradients([(tf.ones([2]), mine)])
 
 
@@ -216,7 +216,7 @@ REFUSED = {
     "a flag": ({"backward_passes_per_step": True}, "received True"),
     "both groups": ({"num_groups": 2, "groups": 2}, "not both"),
     "no lists": ({"groups": ["v0"]}, "list of lists"),
-    "predivided sum": ({"op": tfdist.Sum, "gradient_predivide_factor": 2.0}, "is for op=Average"),
+    "predivided sum": ({"op": tfdist.Sum, "gradient_predivide_factor": 2.0}, "needs op=Average"),
     "no predivision": ({"gradient_predivide_factor": 0}, "more than 0"),
     "op": ({"op": tfdist.Max}, "op=Average or op=Sum"),
     "device": ({"device_sparse": "/cpu:0"}, "device_sparse"),

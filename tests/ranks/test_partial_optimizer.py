@@ -79,7 +79,7 @@ def test_registration_that_would_come_too_late_is_refused(world):
     apply(optimizer, lambda f: f, (1.0, local), (1.0, late))
     apply(optimizer, tf.function, (1.0, local), (1.0, late))
     optimizer.register_local_var(local)  # nothing new
-    with pytest.raises(tfdist.errors.ConfigError, match="late is registered after a compiled step"):
+    with pytest.raises(tfdist.errors.ConfigError, match="late is registered too late: a compiled step"):
         optimizer.register_local_var(late)
 
 

@@ -44,7 +44,7 @@ def test_two_threads_in_another_order_by_rank(world):
     found, names = call_in_order(tfdist.rank() == 0, total)
     for text in found.values():
         assert isinstance(text, str), found
-        assert "let one thread call all collectives" in text
+        assert "call all collectives from one thread" in text
         assert all(f"in thread '{name}'" in text for name in names), text
     assert len(found) == 2
 

@@ -169,7 +169,7 @@ def test_second_start_and_bad_path_are_refused_on_all_ranks(shared_tmp_path):
     name = "/proc/no/such/run.json" if tfdist.rank() == 0 else shared_tmp_path / "run.json"
     alone = tfdist.size() == 1
     begin = "" if alone else "start_timeline failed on some ranks: rank 0: "
-    text = f"^{begin}the timeline '/proc/no/such/run.0.json' cannot be made: .* on a disk with room[.]$"
+    text = f"^{begin}the timeline '/proc/no/such/run.0.json' cannot be made: .* on a disk with free space[.]$"
     with pytest.raises(errors.ConfigError if alone else errors.MismatchError, match=text):
         tfdist.start_timeline(name)
     tfdist.start_timeline(shared_tmp_path / "run.json")

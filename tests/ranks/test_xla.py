@@ -356,7 +356,7 @@ def test_allgather_of_unequal_rows_is_refused_on_every_rank(world):
     )
     assert f"by rank: {', '.join(str(rank + 1) for rank in range(world))}" in message
     assert "allgather 'ids'" in message
-    assert "outside of the function with jit_compile=True" in message
+    assert "outside the function with jit_compile=True" in message
 
 
 @pytest.mark.ranks(2, 3)
@@ -379,7 +379,7 @@ def test_what_has_no_form_for_xla_says_what_to_do(world, name):
     with pytest.raises(tf.errors.UnimplementedError) as caught:
         compiled(function)()
     assert f"Tfdist{name.title()} cannot be compiled by XLA" in caught.value.message
-    assert f"Call tfdist.{name} outside of the function with jit_compile=True" in caught.value.message
+    assert f"Call tfdist.{name} outside the function with jit_compile=True" in caught.value.message
 
 
 @SIZES

@@ -92,7 +92,7 @@ def test_avro(tmp_path):
 
 
 def test_what_a_file_is_not_is_told(folder, tmp_path):
-    with pytest.raises(ConfigError, match=r"0\.json is no file of kind 'orc': it begins with b'\{"):
+    with pytest.raises(ConfigError, match=r"0\.json is not a file of kind 'orc': it begins with b'\{"):
         from_io("orc", folder / "0.json")
     with pytest.raises(ConfigError, match="there are no files"):
         from_io("avro", folder)

@@ -1,1 +1,1 @@
-"""Finds how collectives run fastest in a training: knobs, search, what is kept of it. Measures nothing itself."""
+"""Finds the fastest settings of the collectives for a training: knobs, search, records. Measures nothing itself."""

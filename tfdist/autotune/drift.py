@@ -1,4 +1,4 @@
-"""Tells when step times have changed for good. Knows no clock."""
+"""Detects when step times have changed permanently. Uses no clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEVIATIONS = 5.0
 
 
 class Drift:
-    """Compares the newest times with the first ones, both by their medians: single slow steps count for nothing.
+    """Compares the medians of the newest and the first times, so that single slow steps do not matter.
 
     Args:
         window: Times on each side.
@@ -24,7 +24,7 @@ class Drift:
         self._window = window
 
     def add(self, seconds: float) -> bool:
-        """Takes the next time; returns whether the newest ones differ from the first."""
+        """Adds a time; returns whether the newest ones differ from the first."""
         if len(self._first) < self._window:
             self._first.append(seconds)
             return False

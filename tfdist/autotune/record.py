@@ -1,4 +1,4 @@
-"""What is kept of a tuning: the CSV log of its samples, the JSON result for later jobs, and the report for people."""
+"""The records of autotuning: the CSV log of its samples, the JSON result for later jobs, and the report for people."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CONFIG_FIELDS = {
 
 
 class Log:
-    """A CSV file with a row a sample, written as they come.
+    """A CSV file with one row per sample, written immediately.
 
     Args:
-        path: The file; one that is there is replaced.
+        path: The file; an existing one is replaced.
 
     Raises:
         ConfigError: If it cannot be written.
@@ -56,20 +56,20 @@ class Log:
         except OSError as error:
             name = config.variable("autotune_log")
             raise ConfigError(
-                f"{name}={self._path} cannot be written: {error}. Give a file in a folder that is there."
+                f"{name}={self._path} cannot be written: {error}. Choose a file in an existing folder."
             ) from None
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a result belongs to: in another job another setting may be the fastest.
+    """The job a result belongs to: in another job another setting may be the fastest.
 
     Attributes:
-        version: Of tfdist.
+        version: Version of tfdist.
         size: Number of ranks.
         hosts: Number of hosts.
         tensors: Number of gradients.
-        bytes: Their bytes.
+        bytes: Total bytes of the gradients.
     """
 
     version: str
@@ -96,10 +96,10 @@ def load(path: str | Path, job: Job) -> tuple[Setting | None, str]:
     """Reads a result.
 
     Returns:
-        The setting, or None and why it does not fit this job; both empty where there is no file yet.
+        The setting, or None and why it does not match this job; None and "" if there is no file yet.
 
     Raises:
-        ConfigError: If the file is no result.
+        ConfigError: If the file is not a result.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -116,11 +116,11 @@ def load(path: str | Path, job: Job) -> tuple[Setting | None, str]:
             for name, value in asdict(read).items()
         )
         if not same_types:
-            raise TypeError("a value is of another type")
+            raise TypeError("a value has the wrong type")
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{config.variable('autotune_result')}={path} is no result of autotuning ({type(error).__name__}: "
-            f"{error}). Delete it, or name another file."
+            f"{config.variable('autotune_result')}={path} is not an autotuning result ({type(error).__name__}: "
+            f"{error}). Delete it, or choose another file."
         ) from None
     wrong = [
         f"{name} is {getattr(found, name)!r} there and {value!r} here"
@@ -131,20 +131,20 @@ def load(path: str | Path, job: Job) -> tuple[Setting | None, str]:
 
 
 def report(verdict: Verdict, ranks: int) -> str:
-    """The final comparison as a table, what was kept, and the command that starts with it."""
+    """The final comparison as a table, the setting kept, and the command that starts with it."""
     kept, default = verdict.kept, verdict.default
     head = ("fusion KiB", "chunk KiB", "compression", "thread", "hierarchy", "step ms", "saves", "")
     table = aligned([head, *(_row(rival, verdict) for rival in verdict.rivals)], indent="  ")
     if kept is default:
-        return f"autotune: nothing beats the default by more than the noise; it is kept.\n{table}"
+        return f"autotune: no setting beats the default by more than the noise, so the default is kept.\n{table}"
     return (
-        f"autotune: steps take {kept.gain:.1%} less time than with the default.\n{table}\n"
-        f"To begin with it:\n  {command(kept.setting, default.setting, ranks)}"
+        f"autotune: steps take {kept.gain:.1%} less time than with the default.\n{table}\nTo start with this "
+        f"setting:\n  {command(kept.setting, default.setting, ranks)}"
     )
 
 
 def command(setting: Setting, default: Setting, ranks: int) -> str:
-    """The command line that starts a job with a setting, where the default is what it would have."""
+    """The command line that starts a job with a setting, given its default."""
     texts = {
         "fusion_threshold": str(setting.fusion_threshold),
         "chunk": str(setting.chunk * SHARED_CHUNKS),

@@ -1,4 +1,4 @@
-"""Elastic training: a job that goes on when a rank is lost.
+"""Elastic training: a job that continues when a rank is lost.
 
 Example:
 

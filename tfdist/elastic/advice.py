@@ -1,4 +1,4 @@
-"""Warns where a script and the way it was started disagree about elastic training; once in a process, on rank 0."""
+"""Warns if a script and the way it was started disagree about elastic training; once per process, on rank 0."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _logger = logging.getLogger("tfdist")
 
 
 def need_elastic_job(piece: str) -> None:
-    """Warns if a lost rank ends the job although the script uses a piece of elastic training. Needs `tfdist.init`.
+    """Warns if a lost rank ends the job although the script uses elastic training. Needs `tfdist.init`.
 
     Args:
-        piece: What it uses, as it is written.
+        piece: The code that the script uses.
     """
     if not config.is_elastic() and config.started_by_launcher():
         _warn(
-            f"the script uses {piece}, but the job is not elastic: a lost rank will end it. Start it with --elastic: "
-            f"tfdistrun -np {runtime.size()} --elastic python train.py"
+            f"the script uses {piece}, but the job is not elastic, so a lost rank will end it. Start it with "
+            f"--elastic: tfdistrun -np {runtime.size()} --elastic python train.py"
         )
 
 
@@ -28,7 +28,7 @@ def need_elastic_script(line: str) -> None:
     """Warns if a lost rank ends the job although it was started as an elastic one. Needs `tfdist.init`.
 
     Args:
-        line: Which line of the script makes the callback.
+        line: The line of the script that creates the callback.
     """
     if config.is_elastic():
         _warn(

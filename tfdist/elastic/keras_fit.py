@@ -1,7 +1,7 @@
-"""`model.fit` in an elastic job: entered again from the newest commit when a rank is lost. Not a callback.
+"""`model.fit` in an elastic job: restarted from the newest commit when a rank is lost. Not a callback.
 
-Whatever fails in `fit`, a step, a metric or a callback, leaves it by an exception; only a call from outside can go on.
-So an elastic job wraps `keras.Model.fit`, for calls that have a `DataParallel(elastic=True)` among their callbacks.
+Any failure in `fit`, in a step, a metric or a callback, raises out of it; only a new call from outside can continue. So
+an elastic job wraps `keras.Model.fit`, for calls with a `DataParallel(elastic=True)` among their callbacks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def install() -> None:
 
 
 class _Fit:
-    """One call of `fit` by the script, as many of Keras as it takes."""
+    """One call of `fit` by the script, as any number of Keras' calls."""
 
     def __init__(
         self, original: Callable[..., Any], arguments: dict[str, Any], callbacks: Sequence[Any], plugin: Any
@@ -67,8 +67,8 @@ class _Fit:
         strategy = self._model.distribute_strategy
         if replica.is_wrapped(strategy):
             raise errors.ConfigError(
-                "DataParallel(elastic=True) keeps the place in the data, which a tf.distribute strategy hides; got "
-                f"a model under {type(strategy).__name__}. Leave the strategy out: each rank is one replica."
+                "DataParallel(elastic=True) tracks the position in the data, which a tf.distribute strategy hides; "
+                f"received a model under {type(strategy).__name__}. Remove the strategy: each rank is one replica."
             )
         steps = arguments.pop("steps_per_epoch")
         self._part, self._unit = part_of(self._dataset, steps)
@@ -118,7 +118,7 @@ class _Fit:
 
 
 def _tell_length(arguments: dict[str, Any]) -> None:
-    """A part that can be dealt out anew does not tell its length, which stays as it is in a fit that cannot go on."""
+    """Passes on the length, which a reshardable part does not report; it stays fixed in a fit that cannot continue."""
     dataset = arguments["x"]
     part, unit = pipeline.elastic_part_of(dataset) if isinstance(dataset, tf.data.Dataset) else (None, 0)
     if part is not None and arguments["steps_per_epoch"] is None:
@@ -126,10 +126,10 @@ def _tell_length(arguments: dict[str, Any]) -> None:
 
 
 class _Training(elastic.KerasState):
-    """Where the training stands. Ranks differ in the metrics of the epoch only, which each keeps for itself.
+    """The progress of training. Ranks differ only in the metrics of the epoch, which are local to each.
 
-    `position` counts the elements of the epoch that are trained on, `epoch_elements` those that it has where the data
-    has no end: where it is the iterator `stream`, which goes on behind what was lost, and has no order to be kept.
+    `position` counts the elements of the epoch already trained on, `epoch_elements` those in an epoch of endless data:
+    there the data is the iterator `stream`, which continues after what was lost and has no order to keep.
     """
 
     epoch: int
@@ -158,16 +158,16 @@ class _Training(elastic.KerasState):
         )
 
     def deal(self, round_size: int, steps: int) -> None:
-        """A `fit` of Keras begins, whose epochs have so many steps, each with so many elements of all ranks."""
+        """A `fit` of Keras begins, with this many steps per epoch and elements of all ranks per step."""
         self._round_size, self._steps = round_size, steps
         self._entered = True
 
     def begin_epoch(self) -> None:
-        """The next step is the first of an epoch, or of what is left of one."""
+        """The next step is the first of an epoch, or of the rest of one."""
         self._begins = True
 
     def begin_step(self, iterator: Any) -> Any:
-        """Returns the iterator to draw from: in the order of the epoch on all ranks, that of the newest commit's."""
+        """Returns the iterator to draw from, in the order of the epoch on all ranks, taken from the newest commit."""
         if not self._begins:
             return self._iterator
         self._begins, self._step = False, 0
@@ -182,7 +182,7 @@ class _Training(elastic.KerasState):
         return self._iterator
 
     def end_steps(self) -> None:
-        """As many as Keras takes at once have been taken; fewer where the data has ended."""
+        """One execution of Keras has taken its steps, or fewer if the data has ended."""
         taken = self._model.steps_per_execution
         if self._stream is None:
             taken = min(taken, self._steps - self._step)
@@ -203,7 +203,7 @@ class _Training(elastic.KerasState):
         self.resumed = True
 
     def restore_history(self) -> None:
-        """That of the epochs that processes before this one have ended."""
+        """Restores the history of the epochs that earlier processes completed."""
         self._model.history.epoch = list(self.history["epoch"])
         self._model.history.history = dict(self.history["history"])
 
@@ -227,7 +227,7 @@ class _Training(elastic.KerasState):
 
 
 class _Steps:
-    """Stands in for a train function: draws from the iterator that the training says, and commits."""
+    """Stands in for a train function: draws from the iterator that the training chooses, and commits."""
 
     def __init__(self, train_function: Callable[[Any], Any], training: _Training) -> None:
         self.train_function = train_function
@@ -240,10 +240,10 @@ class _Steps:
 
 
 class _Callbacks(keras.callbacks.CallbackList):
-    """The callbacks of all calls of Keras' `fit`, to which they look like one.
+    """The callbacks, for which all calls of Keras' `fit` look like one.
 
     Attributes:
-        begun: Whether there was one.
+        begun: Whether a call has begun.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class _Callbacks(keras.callbacks.CallbackList):
         )
 
     def resume_at(self, step: int, steps: int) -> None:
-        """The next epoch begins behind so many steps, and has so many more."""
+        """The next epoch begins after this many steps, and has this many more."""
         self._offset = step
         self.set_params({**self.params, "steps": step + steps})
 

@@ -1,4 +1,4 @@
-"""The training function of an elastic job, called again after each loss of a rank."""
+"""Runs the training function of an elastic job again after each loss of a rank."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def run(
 ) -> Callable[Concatenate[_StateType, _Arguments], _Result]:
     """Makes a training function survive the loss of ranks; for use as a decorator.
 
-    The function gets the state as its first argument and goes on from it: from `state.epoch`, for one. It is called
-    when every rank has the same state. When a rank is lost in it, the others meet, count themselves anew, go back to
-    the newest commit, call what was registered by `state.register_reset_callbacks`, and call the function again. Start
-    the job with `tfdistrun --elastic`; else a lost rank ends it.
+    The function gets the state as its first argument and continues from it, for example from `state.epoch`. It is
+    called once every rank has the same state. When a rank is lost, the others meet, are renumbered, return to the
+    newest commit, call what was registered by `state.register_reset_callbacks`, and call the function again. Start the
+    job with `tfdistrun --elastic`; otherwise a lost rank ends it.
 
-    Where the others cannot go on as they are, `tfdistrun` starts all ranks anew, and `run` begins with the newest
-    commit that is left on a host. The script runs from its beginning then: a training that had ended ends at once.
+    If the others cannot continue in place, `tfdistrun` restarts all ranks, and `run` starts from the newest commit left
+    on a host. The script then runs from its beginning: training that had ended ends immediately.
 
-    Whatever depends on the number of ranks belongs into the function: `tfdist.shard`, `steps_per_epoch`. Any other
-    exception leaves it as usual.
+    Put everything that depends on the number of ranks into the function: `tfdist.shard`, `steps_per_epoch`. Any other
+    exception is raised as usual.
 
     Args:
         func: The training function.
@@ -98,7 +98,7 @@ def is_running() -> bool:
 
 @contextlib.contextmanager
 def _kept_in_files(state: State) -> Iterator[None]:
-    """New processes go on from the state of the outermost function; what is inside of it begins anew."""
+    """Restarted processes continue from the state of the outermost function; nested ones start from scratch."""
     folder = member.commits()
     outermost = folder is not None and not _running
     if folder is not None and outermost:

@@ -1,4 +1,4 @@
-"""A rank that SIGTERM tells to end leaves at its next commit, so that the others lose nothing that it has done."""
+"""Makes a rank that gets SIGTERM leave at its next commit, so that none of its work is lost."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def is_due() -> bool:
 
 @contextlib.contextmanager
 def at_next_commit() -> Iterator[None]:
-    """Has SIGTERM wait for a commit; a second one ends the process at once, as one that waited for no commit does.
+    """Delays SIGTERM until a commit; a second one ends the process at once, as SIGTERM does without a pending commit.
 
-    Where the script has a handler of its own, that stays. Outside of the main thread, which alone may set one, SIGTERM
-    ends the process as ever.
+    A handler set by the script stays. Outside the main thread, which alone may set handlers, SIGTERM ends the process
+    as usual.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -46,7 +46,7 @@ def _note(signum: int, _: object) -> None:
 
 
 def _hold() -> None:
-    """SIGTERM waits while this thread forks: Python forgets what reaches a process that has only just been forked."""
+    """Blocks SIGTERM while this thread forks: Python loses signals that reach a process that was just forked."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
@@ -55,7 +55,7 @@ def _release() -> None:
 
 
 def _release_forked() -> None:
-    """A process that this one has forked makes no commit: SIGTERM ends it."""
+    """A forked process makes no commit: SIGTERM ends it."""
     if signal.getsignal(signal.SIGTERM) is _note:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _release()

@@ -1,4 +1,4 @@
-"""What this process does when a rank is lost: goes on with the others."""
+"""What this process does when a rank is lost: continue with the others."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _logger = logging.getLogger("tfdist")
 
 
 def go_on(loss: errors.PeerLostError) -> None:
-    """Goes on with the ranks that live, counted anew. Each of them calls it.
+    """Continues with the surviving ranks, renumbered. Each of them calls it.
 
     Raises:
-        PeerLostError: Where a lost rank ends the job.
+        PeerLostError: If a lost rank ends the job.
     """
     if not config.is_elastic():
         raise errors.PeerLostError(
-            f"{loss} A lost rank ends the job, as it was not started with tfdistrun --elastic."
+            f"{loss} A lost rank ends the job, because it was not started with tfdistrun --elastic."
         ) from loss
     size, rank = runtime.size(), runtime.rank()
     runtime.shrink()
     part.deal_all()
     _logger.warning(
-        "%d of %d ranks go on; this one was rank %d and is rank %d now. %s",
+        "continuing with %d of %d ranks; this one was rank %d and is now rank %d. %s",
         *(runtime.size(), size, rank, runtime.rank(), loss),
     )

@@ -1,1 +1,1 @@
-"""Each rank's part of the data."""
+"""Each rank's shard of the data."""

@@ -1,7 +1,7 @@
-"""What `shard` notes on the data that it returns, by which a `fit` knows how its own was dealt out.
+"""The mark that `shard` puts on the data it returns, by which `fit` knows how its data was sharded.
 
-A dataset keeps its mark through whatever tf.data puts on top of it, since each step knows its inputs; an array has one
-as long as it is the same object. What is made from them again has none: by a generator, from a file, by arithmetic.
+A dataset keeps its mark through further tf.data steps, since each step knows its inputs; an array has one as long as it
+is the same object. Data derived in any other way has none: by a generator, from a file, by arithmetic.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _arrays: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDi
 
 
 def put(data: Any, *remainders: str) -> Any:
-    """Marks a part.
+    """Marks a shard.
 
     Args:
-        data: A dataset that nobody else has; or arrays, likewise, in a structure.
-        remainders: Of `REMAINDERS`.
+        data: A dataset that nothing else uses; or a structure of such arrays.
+        remainders: Values from `REMAINDERS`.
 
     Returns:
         The data.
@@ -36,10 +36,10 @@ def put(data: Any, *remainders: str) -> Any:
 
 
 def of(data: Any) -> set[str]:
-    """The remainders by which the parts in some data were dealt out; none where `shard` returned nothing of it.
+    """The remainders with which the shards in some data were made; empty if none of it came from `shard`.
 
     Args:
-        data: What `fit` takes, in a structure.
+        data: A structure of the data that `fit` takes.
     """
     found: set[str] = set()
     for leaf in tf.nest.flatten(data):

@@ -1,4 +1,4 @@
-"""A rank's part of a dataset that can be dealt out anew in the middle of an epoch, in the order that it has."""
+"""A rank's shard of a dataset that can be resharded mid-epoch, keeping its order."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _parts: weakref.WeakSet[ElasticPart] = weakref.WeakSet()
 
 
 class ElasticPart:
-    """Every n-th element of a dataset, from some element on, for this rank of n.
+    """This rank's shard of n: every n-th element of a dataset, starting at some element.
 
-    The deal is in variables, which an iterator reads as it goes: change it between two iterators only.
+    The sharding is stored in variables, which an iterator reads as it runs: change it only between iterators.
 
     Args:
         whole: The dataset, the same on all ranks, with a known number of elements.
 
     Attributes:
-        elements: That number.
-        dataset: The part.
+        elements: The number of elements.
+        dataset: The shard.
     """
 
     def __init__(self, whole: tf.data.Dataset) -> None:
@@ -42,14 +42,14 @@ class ElasticPart:
         _parts.add(self)
 
     def deal(self, start: int = 0, unit: int = 1) -> int:
-        """Deals the elements from `start` on to the ranks that there are now.
+        """Assigns the elements from `start` on to the current ranks.
 
         Args:
-            start: Number of the first element that is dealt out.
-            unit: Elements that each rank takes in a step; an incomplete last round of steps is left out.
+            start: Index of the first element to assign.
+            unit: Elements that each rank takes per step; an incomplete last round of steps is dropped.
 
         Returns:
-            How many steps each rank gets.
+            The number of steps of each rank.
         """
         steps = max(0, self.elements - start) // (runtime.size() * unit)
         self._start.assign(start)
@@ -64,18 +64,18 @@ class ElasticPart:
 
 
 def deal_all() -> None:
-    """Deals out all parts of this process anew, each from its beginning."""
+    """Reshards all parts of this process from their beginning."""
     for part in list(_parts):
         part.deal()
 
 
 def order_of(iterator: Any) -> Any:
-    """The state of an iterator that nothing has been drawn from: which order the epoch has."""
+    """The state of an iterator before its first element: it determines the order of the epoch."""
     return gen_dataset_ops.serialize_iterator(
         iterator._iterator_resource, external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value
     )
 
 
 def put_in_order(iterator: Any, order: Any) -> None:
-    """Makes a new iterator of the same dataset go through the elements in an order that `order_of` gave."""
+    """Makes a new iterator of the same dataset follow the order that `order_of` returned."""
     gen_dataset_ops.deserialize_iterator(iterator._iterator_resource, order)

@@ -1,7 +1,7 @@
-"""What a `tf.data` pipeline is made of: the only user of tf.data's private names. Deals out files, never elements.
+"""What a `tf.data` pipeline is made of: the only user of tf.data's private names. Shards files, never elements.
 
-A dataset knows its inputs (`_inputs()`) and the arguments it was made with. Where a name is missing in some release of
-TensorFlow, or the pipeline came from a saved graph, the answer is "unknown" and the caller gets on without it.
+A dataset knows its inputs (`_inputs()`) and the arguments it was made with. If a name is missing in some release of
+TensorFlow, or the pipeline came from a saved graph, the answer is "unknown" and the caller manages without it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Batching:
     """The `.batch(...)` of a pipeline and what comes after it.
 
     Attributes:
-        batch_size: Rows of a full batch where `.batch` makes it.
-        rows: Cardinality of what is batched, or tf.data's codes for infinite and unknown.
-        drops_remainder: Whether `.batch` leaves out a short last batch itself.
+        batch_size: Rows of a full batch as made by `.batch`.
+        rows: Cardinality before batching, or tf.data's codes for infinite and unknown.
+        drops_remainder: Whether `.batch` itself drops a short last batch.
         mapped: Whether a function runs on the batches, which may change their size.
         shuffled: Whether the batches themselves are shuffled.
-        partial: Whether some batches are left out after batching, so that their number does not follow from `rows`.
+        partial: Whether some batches are dropped after batching, so that their number does not follow from `rows`.
     """
 
     batch_size: int
@@ -71,14 +71,14 @@ class Batching:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """One `.shuffle(...)`: its buffer in elements, and the two seeds; both 0 means that none was given."""
+    """One `.shuffle(...)`: its buffer size in elements, and the two seeds; both are 0 without a seed."""
 
     buffer_size: int
     seeds: tuple[int, int]
 
 
 def batching(dataset: tf.data.Dataset) -> Batching | None:
-    """Finds the `.batch(...)` that made the elements of a pipeline; None if its elements are not seen to be batches."""
+    """Finds the `.batch(...)` that made the elements of a pipeline; None if they are not recognised as batches."""
     mapped = shuffled = partial = False
     node = dataset
     while True:
@@ -114,7 +114,7 @@ def _batching_of(node: Any, mapped: bool, shuffled: bool, partial: bool) -> Batc
 
 
 def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
-    """The shuffles of a pipeline, the last applied first. Those inside the function of an interleave are not seen."""
+    """The shuffles of a pipeline, the last applied first. Shuffles in the function of an interleave are not found."""
     found = []
     for node in nodes(dataset):
         if _kind(node) == "ShuffleDataset":
@@ -124,18 +124,18 @@ def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
 
 
 def is_ordered(dataset: tf.data.Dataset) -> bool:
-    """Whether parallel calls hand out their results in order, as they do unless `deterministic=False` is set."""
+    """Whether parallel calls return their results in order, as they do unless `deterministic=False` is set."""
     if dataset.options().deterministic is False:
         return False
     return all(getattr(node, "_deterministic", None) != "false" for node in nodes(dataset))
 
 
 def origins(dataset: tf.data.Dataset, through_files: bool = False) -> list[tf.data.Dataset]:
-    """The datasets a pipeline starts from: cheap to read a little of, no shuffle buffer or cache is filled.
+    """The datasets a pipeline starts from: reading a few elements is cheap, as no shuffle buffer or cache is filled.
 
     Args:
         dataset: The pipeline.
-        through_files: Whether to go on from what is read to the names of the files it is read from.
+        through_files: Whether to continue from what is read to the names of the files it is read from.
     """
     kind = _kind(dataset)
     if kind.startswith("DataService") or hasattr(dataset, SERVICE_MARK):
@@ -149,14 +149,14 @@ def origins(dataset: tf.data.Dataset, through_files: bool = False) -> list[tf.da
 
 
 def service_of(dataset: tf.data.Dataset) -> Any:
-    """What `distribute` says of what the pipeline reads from a data service; None where it reads from none."""
+    """What `distribute` recorded about the data service that the pipeline reads from; None if it reads from none."""
     marks = (getattr(node, SERVICE_MARK, None) for node in nodes(dataset))
     return next((mark for mark in marks if mark is not None and mark.service), None)
 
 
 def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
-    """The part that `shard` made, and how many of its elements make one of the pipeline; None and 0 where the elements
-    of the pipeline do not follow from those of the part, one by one and in order.
+    """The shard that the pipeline is built on, and how many of its elements make one of the pipeline; None and 0 if the
+    elements of the pipeline do not correspond to those of the shard, one by one and in order.
     """
     node, rows = dataset, 1
     while not hasattr(node, ELASTIC_MARK):
@@ -169,7 +169,7 @@ def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
 
 
 def step_behind_elastic_part(dataset: tf.data.Dataset) -> str:
-    """The last step of a pipeline for which `elastic_part_of` gives up on a part that is there; empty if none is."""
+    """The last step of a pipeline that makes `elastic_part_of` fail although there is a shard; empty if none does."""
     node = dataset
     while not hasattr(node, ELASTIC_MARK) and _keeps_count(node):
         node = _inputs(node)[0]
@@ -180,13 +180,15 @@ def step_behind_elastic_part(dataset: tf.data.Dataset) -> str:
 
 
 def _keeps_count(node: Any) -> bool:
-    """Whether the elements of a step follow from those of the one before, one by one or batch by batch."""
+    """Whether the elements of a step correspond to those of the previous one, one by one or batch by batch."""
     keeping = (_BATCHES - {"RebatchDataset"}) | (_SAME_ELEMENTS - {"CacheDataset"}) | _MAPS
     return _kind(node) in keeping and len(_inputs(node)) == 1
 
 
 def repeats_forever(dataset: tf.data.Dataset) -> bool:
-    """Whether the pipeline ends in `.repeat()`, which tf.data does not call infinite while it cannot count below it."""
+    """Whether the pipeline ends in `.repeat()`, which tf.data does not report as infinite if its input has unknown
+    length.
+    """
     node = dataset
     while _kind(node) in _SAME_ELEMENTS | _MAPS | _BATCHES | {"ShuffleDataset"}:
         node = _inputs(node)[0]
@@ -194,7 +196,7 @@ def repeats_forever(dataset: tf.data.Dataset) -> bool:
 
 
 def shard_files(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Dataset:
-    """The pipeline with only every `size`-th of its source files, from number `rank` on.
+    """The pipeline with only every `size`-th of its source files, starting at index `rank`.
 
     Raises:
         tf.errors.NotFoundError: If the pipeline does not read files.
@@ -205,7 +207,7 @@ def shard_files(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Datas
 
 
 def nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """A dataset and all that it is made from. What a function of `.flat_map` and the like opens is not seen."""
+    """A dataset and all its inputs. Datasets opened by a function of `.flat_map` and the like are not found."""
     yield dataset
     for part in _inputs(dataset):
         yield from nodes(part)

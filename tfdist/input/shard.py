@@ -1,4 +1,4 @@
-"""Gives each rank its part of a dataset or of arrays. Moves no data between ranks."""
+"""Gives each rank its shard of a dataset or of arrays. Moves no data between ranks."""
 
 from __future__ import annotations
 
@@ -25,54 +25,54 @@ _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
 
 
 def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
-    """Returns this rank's part of a dataset or of arrays.
+    """Returns this rank's shard of a dataset or of arrays.
 
-    You need it once in a script that trains on several ranks, around what is passed to `fit` or `evaluate`. Rank r
-    of n gets the elements r, r + n, r + 2n, ...: where the elements are batches, each rank's batch keeps the size that
-    the script says, and the global batch is n times as large. Unless `remainder` says otherwise, all ranks get the same
-    number of elements, so no rank waits for another at the end of an epoch. In a world of one that is not elastic the
-    dataset comes back as it is. It calls `tfdist.init()` if that has not been done.
+    Use it once in a script that trains on several ranks, around the data for `fit` or `evaluate`. Rank r of n gets the
+    elements r, r + n, r + 2n, ...: if the elements are batches, each rank's batch keeps the size set in the script, and
+    the global batch is n times as large. Unless `remainder` says otherwise, all ranks get the same number of elements,
+    so no rank waits for another at the end of an epoch. In a world of one that is not elastic the dataset is returned
+    unchanged. It calls `tfdist.init()` if the script has not.
 
-    The ranks read one order of the data, so that order must be the same on all of them: give `.shuffle` a seed, call
-    `keras.utils.set_random_seed` before the pipeline is made, or shard before shuffling. Where the orders differ, rank
-    0 prints a warning that names the line. Iterating a shuffled pipeline on one rank only moves its order on as well:
-    look into the data on all ranks or on none. The same seeds also make a new process read the same order again, which
-    resuming in the middle of an epoch depends on: it draws the batches already trained on and drops them.
+    The order of the data must be the same on all ranks: give `.shuffle` a seed, call `keras.utils.set_random_seed`
+    before making the pipeline, or shard before shuffling. If the orders differ, rank 0 prints a warning that names the
+    line. Iterating over a shuffled pipeline on one rank only also advances its order: inspect the data on all ranks or
+    on none. Seeds also make a new process read the same order again, which resuming mid-epoch depends on: it draws the
+    batches already trained on and drops them.
 
-    Layers that learn from data (`Normalization`, `TextVectorization` and others) are adapted before, to the whole data:
-    adapted to its part each rank would have learned something else. `DataParallel` compares those of the model. One
-    seed on all ranks is right: `DataParallel` makes each rank draw dropout masks and augmentation of its own.
+    Adapt layers that learn from data (`Normalization`, `TextVectorization` and others) before sharding, to the whole
+    dataset: otherwise each rank would learn something different. `DataParallel` compares those of the model. Use the
+    same seed on all ranks: `DataParallel` gives each rank its own dropout masks and augmentation.
 
-    Every rank runs the steps above `shard`, so put it before an expensive `.map`, and `.batch` and `.prefetch` after:
-    `tfdist.shard(paths.shuffle(1000, seed=1)).map(decode).batch(32)`.
+    Every rank runs the steps before `shard`, so put it before an expensive `.map`, and `.batch` and `.prefetch` after
+    it: `tfdist.shard(paths.shuffle(1000, seed=1)).map(decode).batch(32)`.
 
     Args:
         dataset: A `tf.data.Dataset`, finite or not, of batches or of single samples; or a numpy array, a tensor or
             a pandas table, or a tuple, list or dict of them with the same number of rows: rank r gets the rows r,
             r + n, r + 2n, ... in the same types.
-        policy: "data" deals out elements. "auto" is "data". "file" deals out the files that the pipeline reads, so that
+        policy: "data" shards by element. "auto" is "data". "file" shards by the files that the pipeline reads, so that
             each rank reads only its own; because files differ in length it needs remainder="join", or an endless
-            dataset (`.repeat()` with `steps_per_epoch`) of batches of one size, and at least one file a rank. "off"
+            dataset (`.repeat()` with `steps_per_epoch`) of batches of equal size, and at least one file per rank. "off"
             returns the dataset unchanged on every rank.
-        remainder: What happens when the elements do not come out even. "drop" leaves out the last, incomplete round,
-            and before that every batch that is shorter than the others. Batches are recognised by `.batch` or
-            `.padded_batch` in the pipeline. "pad" loses no sample: it completes the last round with the first elements
-            of the epoch, which then count twice; a short last batch stays as it is. "join" uses every sample once:
-            some ranks get one element more than others, and the last batch may be short. `DataParallel` then weights
-            the ranks by their samples in each step, so that the gradient is the mean over all samples of the global
-            batch, lets ranks that are through wait for the others, and gives them the state of the last: in each `fit`
-            that trains on what this returns, or on what tf.data makes of it. What a generator, a file or NumPy makes of
-            it does not show where it is from: ranks count alike there, and unequal numbers of batches are an error. In
-            a loop of your own end with `tfdist.broadcast_variables(variables, root_rank=tfdist.join())`; ranks count
-            alike there too. A dataset that reads from a data service needs a `job_name` in `distribute`, and "join"
-            unless it is endless: the ranks share each pass, and each gets what it asks for.
+        remainder: What happens if the elements do not divide evenly. "drop" drops the last, incomplete round, and
+            before that every batch shorter than the others. Batches are recognised by `.batch` or `.padded_batch` in
+            the pipeline. "pad" loses no sample: it completes the last round with the first elements of the epoch, which
+            then count twice; a short last batch stays. "join" uses every sample once: some ranks get one element more
+            than others, and the last batch may be short. `DataParallel` then weights the ranks by their samples in each
+            step, so that the gradient is the mean over all samples of the global batch, makes finished ranks wait for
+            the others, and gives them the state of the last one. That works in each `fit` that trains on what this
+            returns, or on a tf.data pipeline built on it. Data derived through a generator, a file or NumPy is not
+            recognised: ranks have equal weight there, and unequal numbers of batches are an error. End a custom
+            training loop with `tfdist.broadcast_variables(variables, root_rank=tfdist.join())`; ranks have equal weight
+            there too. A dataset that reads from a data service needs a `job_name` in `distribute`, and "join" unless it
+            is endless: the ranks share each pass, and each gets what it requests.
 
     Returns:
-        What was passed in, with this rank's elements. Where the number of elements is known, so is that of the part.
+        The same kind of data, with this rank's elements. If the number of elements is known, so is that of the shard.
 
     Raises:
-        ConfigError: If an argument cannot be honoured, if there are fewer elements than ranks, or if the ranks
-            passed different arguments or data of different length.
+        ConfigError: If an argument is invalid, if there are fewer elements than ranks, or if the ranks passed different
+            arguments or data of different length.
 
     Example:
 
@@ -108,17 +108,17 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
 
 
 def _is_dealt_anew(policy: str, remainder: str) -> bool:
-    """Whether what is left of the elements can be dealt out anew when ranks are lost."""
+    """Whether the remaining elements can be resharded when ranks are lost."""
     return policy != "file" and remainder == "drop" and config.is_elastic()
 
 
 def _check_arguments(dataset: Any, policy: str, remainder: str) -> bool:
-    """Refuses what no rank can honour; returns whether the data is a `tf.data.Dataset`."""
+    """Rejects invalid arguments; returns whether the data is a `tf.data.Dataset`."""
     _check_choice("policy", policy, _POLICIES)
     _check_choice("remainder", remainder, mark.REMAINDERS)
     if policy == "off" and remainder != "drop":
         raise ConfigError(
-            f'policy="off" leaves the dataset unchanged, so remainder={remainder!r} has no meaning with it.'
+            f'policy="off" leaves the dataset unchanged, so remainder={remainder!r} has no effect. Omit it.'
         )
     if isinstance(dataset, tf.data.Dataset):
         return True
@@ -129,26 +129,26 @@ def _check_arguments(dataset: Any, policy: str, remainder: str) -> bool:
 
 
 def _check_shared(service: Any, policy: str, remainder: str) -> None:
-    """Refuses what cannot be had of a dataset that reads from a data service."""
+    """Rejects arguments that do not work with a dataset that reads from a data service."""
     if not service.shared:
         raise ConfigError(
-            "every rank would read all of the data from the data service, in an order of its own. Give `distribute` a "
-            "job_name, the same on all ranks: they then share each pass."
+            "every rank would read all of the data from the data service, in its own order. Pass the same job_name "
+            "to `distribute` on all ranks, so that they share each pass."
         )
     if policy == "file" or not (service.endless or remainder == "join"):
         raise ConfigError(
-            "ranks that share a pass of a data service get what they ask for, not equally many batches. Make it "
-            "endless by .repeat() before `distribute` and give `fit` steps_per_epoch, or say remainder='join'. "
-            f"Received policy={policy!r}, remainder={remainder!r}."
+            "ranks that share a pass of a data service get what they request, not equal numbers of batches. Make the "
+            "dataset endless with .repeat() before `distribute` and pass steps_per_epoch to `fit`, or use "
+            f"remainder='join'. Received policy={policy!r}, remainder={remainder!r}."
         )
 
 
 def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: str = "drop") -> tf.data.Dataset:
-    """Returns the part of one rank of a world of `size`; asks no other rank. `shard` is what scripts call.
+    """Returns the shard of one rank in a world of `size`, without communication. Scripts call `shard`.
 
     Args:
         dataset: As for `shard`.
-        rank: Whose part.
+        rank: The rank whose shard to return.
         size: Number of ranks.
         remainder: "drop", "pad" or "join".
 
@@ -172,7 +172,7 @@ def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: st
 
 
 def _elastic_part(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """The part of a rank in a job that may lose ranks: where the length is known, it can be dealt out anew."""
+    """The shard of a rank in a job that may lose ranks: if the length is known, the data can be resharded."""
     full = _only_full_batches(dataset)
     if int(full.cardinality()) < size:
         return shard_elements(dataset, rank, size)  # unknown, endless or an error
@@ -180,11 +180,11 @@ def _elastic_part(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dat
 
 
 def shard_rows(arrays: Any, rank: int, size: int, remainder: str = "drop") -> Any:
-    """Returns the rows of one rank of a world of `size`; asks no other rank. `shard` is what scripts call.
+    """Returns the rows of one rank in a world of `size`, without communication. Scripts call `shard`.
 
     Args:
         arrays: As for `shard`.
-        rank: Whose rows.
+        rank: The rank whose rows to return.
         size: Number of ranks.
         remainder: "drop", "pad" or "join".
 
@@ -204,14 +204,14 @@ def shard_rows(arrays: Any, rank: int, size: int, remainder: str = "drop") -> An
 
 
 def _shard_files(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
-    """The part by files. The ranks agree before anybody raises an error, so that none is left waiting."""
+    """The shard by files. The ranks agree before any of them raises an error, so that none is left waiting."""
     problem = _why_not_by_file(dataset) if remainder != "join" else ""
     part = dataset
     if not problem:
         try:
             part = pipeline.shard_files(dataset, size, rank)
             if not any(True for _ in part.take(1)):
-                problem = f"there are fewer files than the {size} ranks"
+                problem = f"there are fewer files than ranks ({size})"
         except tf.errors.NotFoundError:
             problem = "the pipeline does not read files by a tf.data reader such as tf.data.TFRecordDataset"
         except tf.errors.InvalidArgumentError as error:
@@ -224,17 +224,17 @@ def _shard_files(dataset: tf.data.Dataset, rank: int, size: int, remainder: str)
 def _why_not_by_file(dataset: tf.data.Dataset) -> str:
     if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY and not pipeline.repeats_forever(dataset):
         return (
-            "files differ in length, and the ranks must take the same number of steps: "
-            'the dataset must end in .repeat(), with steps_per_epoch in fit, or be sharded with remainder="join"'
+            "files differ in length, but the ranks must take the same number of steps: end the dataset with "
+            '.repeat() and pass steps_per_epoch to fit, or shard with remainder="join"'
         )
     batching = pipeline.batching(dataset)
     if batching is not None and not batching.all_full and _batch_part(dataset) is not None:
-        return "the last batch of a file may be short: write .batch(..., drop_remainder=True)"
+        return "the last batch of a file may be short: use .batch(..., drop_remainder=True)"
     return ""
 
 
 def _only_full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Leaves out batches that are shorter than the others; asserts how many are left where that is known."""
+    """Drops batches that are shorter than the others; asserts how many are left if that is known."""
     batching = pipeline.batching(dataset)
     part = _batch_part(dataset)
     if batching is None or batching.all_full or part is None:
@@ -243,7 +243,7 @@ def _only_full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
         full = dataset.filter(_as_written(lambda *element: _rows(element, part) == batching.batch_size))
     elif batching.shuffled:
         raise ConfigError(
-            "The batches of this dataset are shuffled and mapped, so the size of a full one is not known. Write "
+            "The batches of this dataset are shuffled and mapped, so the size of a full batch is unknown. Use "
             ".batch(..., drop_remainder=True), or .shuffle before .batch."
         )
     else:
@@ -255,7 +255,7 @@ def _only_full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _as_large_as_first(dataset: tf.data.Dataset, part: int) -> tf.data.Dataset:
-    """The batches with as many rows as the first one. Batches are made in order, so the first one is full."""
+    """Keeps the batches with as many rows as the first one. Batches are made in order, so the first one is full."""
 
     @_as_written
     def compare(first_rows: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
@@ -268,7 +268,7 @@ def _as_large_as_first(dataset: tf.data.Dataset, part: int) -> tf.data.Dataset:
 
 
 def _batch_part(dataset: tf.data.Dataset) -> int | None:
-    """Which component of an element tells the size of its batch; None if the sizes are fixed or there is none."""
+    """Which component of an element shows its batch size; None if the sizes are fixed or there is none."""
     specs = tf.nest.flatten(dataset.element_spec)
     for index, spec in enumerate(specs):
         shape = getattr(spec, "shape", None)
@@ -287,15 +287,15 @@ def _rows(element: Any, part: int) -> tf.Tensor:
 
 
 def _complete_rounds(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """One element of each `size`, where all `size` are there: for datasets whose length shows only at their end."""
+    """One element of each complete group of `size`: for datasets of unknown length."""
     rounds = _rounds(dataset, size, drop_remainder=True)
     return rounds.flat_map(_as_written(lambda elements: elements.skip(rank).take(1)))
 
 
 def _padded_rounds(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """One element of each `size`, the last round completed by the first elements.
+    """One element of each group of `size`, the last group completed with the first elements.
 
-    They are remembered, as serialized tensors, and not read again: a second reading would be shuffled otherwise.
+    These are kept as serialized tensors and not read again: a second pass would be shuffled differently.
     """
     spec = dataset.element_spec
     parts = tf.nest.flatten(spec, expand_composites=True)
@@ -339,7 +339,7 @@ def _rounds(dataset: tf.data.Dataset, size: int, drop_remainder: bool) -> tf.dat
 
 @dataclass(frozen=True)
 class _Description:
-    """What a rank tells the others about its data, so that they notice where it differs."""
+    """What a rank sends the others about its data, so that they notice differences."""
 
     kind: str
     length: int | None
@@ -363,7 +363,7 @@ def _describe_arrays(arrays: Any) -> _Description:
 
 
 def _compare(arguments: dict[str, str], described: _Description) -> None:
-    """Raises the same error on every rank where the ranks cannot train together; warns where their orders differ."""
+    """Raises the same error on every rank if the ranks cannot train together; warns if their orders differ."""
     everything = object_ops.allgather_object((arguments, asdict(described)), name="tfdist.shard")
     told = [description for _, description in everything]
     for name in arguments:
@@ -372,7 +372,7 @@ def _compare(arguments: dict[str, str], described: _Description) -> None:
     _require_same("number of elements or rows", [description["length"] for description in told])
     problems = [description["problem"] for description in told if description["problem"]]
     if problems:
-        raise ConfigError(f'policy="file" cannot be honoured: {problems[0]}. Use policy="data".')
+        raise ConfigError(f'policy="file" is not possible: {problems[0]}. Use policy="data".')
     warning = _order_problem(told) if runtime.rank() == 0 else ""
     if warning:
         _logger.warning("tfdist.shard: %s", warning)
@@ -382,19 +382,19 @@ def _require_same(name: str, values: list[Any]) -> None:
     if any(value != values[0] for value in values):
         by_rank = ", ".join(f"rank {rank}: {value!r}" for rank, value in enumerate(values))
         raise ConfigError(
-            f"tfdist.shard got a different {name} on different ranks ({by_rank}). Every rank must pass the same, "
-            "whole data; tfdist.shard picks the part."
+            f"tfdist.shard received a different {name} on different ranks ({by_rank}). Every rank must pass the "
+            "same, complete data; tfdist.shard selects its shard."
         )
 
 
 def _order_problem(told: list[dict[str, Any]]) -> str:
-    """What is wrong with the order of the data, which line to change and what it means; empty if nothing is."""
-    meaning = "so in every epoch some samples are trained on twice and others never"
+    """What is wrong with the order of the data, the consequence, and which line to change; empty if nothing is."""
+    meaning = "so in every epoch some samples are used twice and others never"
     if told[0]["kind"] == "arrays":
         if any(description["origins"] != told[0]["origins"] for description in told):
             return (
-                f"the arrays differ between the ranks, {meaning}. Was the data shuffled or split without a seed, as in "
-                "train_test_split(x, y)? Write train_test_split(x, y, random_state=1)."
+                f"the arrays differ between the ranks, {meaning}. If the data was shuffled or split without a seed, "
+                "as in train_test_split(x, y), write train_test_split(x, y, random_state=1)."
             )
         return ""
     by_rank = [description["shuffles"] for description in told]
@@ -404,34 +404,34 @@ def _order_problem(told: list[dict[str, Any]]) -> str:
             text = f".shuffle({shuffle['buffer_size']}"
             return f"the ranks shuffle the data in different orders, {meaning}. {lack.format(shuffle=text)}"
     if not all(description["ordered"] for description in told):
-        return f"deterministic=False lets the order of the data change, {meaning}. Remove it above tfdist.shard."
+        return f"deterministic=False lets the order of the data vary, {meaning}. Remove it before tfdist.shard."
     if any(description["origins"] != told[0]["origins"] for description in told):
         return (
             f"the first elements read from the source differ between the ranks, {meaning}. Make every rank read the "
-            "same data in the same order: sort file names, and give a seed to whatever is random."
+            "same data in the same order: sort file names, and seed everything random."
         )
     return ""
 
 
 def _lack_of_seed(by_rank: list[tuple[int, int]]) -> str:
-    """Why one shuffle differs between the ranks, given its (global, own) seeds on each; empty if it does not."""
+    """Why a shuffle differs between the ranks, given its (global, own) seeds on each; empty if it does not."""
     if by_rank[0] == (0, 0):
         return "The pipeline has {shuffle}) without a seed: write {shuffle}, seed=1), or tfdist.shard before .shuffle."
     if any(seeds[0] != by_rank[0][0] for seeds in by_rank):
         return (
-            "keras.utils.set_random_seed or tf.random.set_seed got another number on each rank, which {shuffle}) "
-            "depends on: give all ranks the same one before the pipeline is made."
+            "keras.utils.set_random_seed or tf.random.set_seed was called with different seeds on the ranks, on "
+            "which {shuffle}) depends: set the same seed on all ranks before making the pipeline."
         )
     if any(seeds != by_rank[0] for seeds in by_rank):
-        return "{shuffle}) has another seed on each rank: write {shuffle}, seed=1)."
+        return "{shuffle}) has a different seed on each rank: write {shuffle}, seed=1)."
     return ""
 
 
 def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if hasattr(value, "shape") or isinstance(value, (list, tuple, dict)):
         raise ConfigError(
-            f"tfdist.shard takes all arrays as one argument, so that they are dealt out together; received "
-            f"{type(value).__name__} as {name}. Write tfdist.shard((X, Y)), with a pair of parentheses more."
+            "tfdist.shard expects all arrays as one argument, so that they are sharded together; received "
+            f"{type(value).__name__} as {name}. Write tfdist.shard((X, Y)), with double parentheses."
         )
     if value not in choices:
         raise ConfigError(f"tfdist.shard: {name} must be one of {', '.join(map(repr, choices))}; received {value!r}.")
@@ -441,14 +441,15 @@ def _check_arrays(arrays: Any) -> int:
     """The number of rows that all arrays have.
 
     Raises:
-        ConfigError: If something is no array, has no rows, or has another number of them.
+        ConfigError: If anything is not an array, has no rows, or has a different number of them.
     """
     leaves = tf.nest.flatten(arrays)
     for leaf in leaves:
         if isinstance(leaf, tf.SparseTensor) or not hasattr(leaf, "shape") or not hasattr(leaf, "__getitem__"):
             raise ConfigError(
-                "tfdist.shard takes a tf.data.Dataset, or numpy arrays, tensors or pandas tables, or a tuple, list or "
-                f"dict of them; received {type(leaf).__name__}. For a generator, use tf.data.Dataset.from_generator."
+                "tfdist.shard expects a tf.data.Dataset, or numpy arrays, tensors or pandas tables, or a tuple, list "
+                f"or dict of them; received {type(leaf).__name__}. For a generator, use "
+                "tf.data.Dataset.from_generator."
             )
         if len(leaf.shape) == 0:
             raise ConfigError("tfdist.shard needs arrays with rows; received one without dimensions.")
@@ -471,7 +472,7 @@ def _gather(array: Any, order: np.ndarray[Any, Any]) -> Any:
 def _too_few(count: int, what: str, needed: int) -> str:
     return (
         f"tfdist.shard found {count} {what}; {needed} are needed so that every rank gets one. Start fewer ranks, "
-        'choose a smaller batch, or give more data; with remainder="pad" the ranks share what there is.'
+        'choose a smaller batch, or provide more data; with remainder="pad" the ranks share what there is.'
     )
 
 

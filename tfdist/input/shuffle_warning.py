@@ -1,6 +1,6 @@
-"""Keras' warning of its own default, `shuffle=True` in a `fit` of a `tf.data.Dataset`: every rank would print it.
+"""Hides Keras' warning about its own default, `shuffle=True` in a `fit` of a `tf.data.Dataset`, on all ranks.
 
-It comes before `fit` calls any callback, so it is hidden from `tfdist.shard` on until a callback of ours is called.
+It comes before `fit` calls any callback, so it is hidden from `tfdist.shard` until a tfdist callback is called.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ _hidden: list[Any] = []
 
 
 def hide() -> None:
-    """Until `show`."""
+    """Hides the warning until `show`."""
     if not _hidden:
         warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored", module=r"keras\.")
         _hidden.append(warnings.filters[0])
 
 
 def show() -> None:
-    """The filters are as they were."""
+    """Restores the filters."""
     while _hidden:
         entry = _hidden.pop()
         if entry in warnings.filters:

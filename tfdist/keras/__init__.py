@@ -1,6 +1,6 @@
 """Horovod's names for Keras: `import tfdist.keras as hvd` in place of `import horovod.tensorflow.keras as hvd`.
 
-Holds signatures that differ from tfdist's own, and `load_model`; everything else comes from where it is made.
+Contains signatures that differ from tfdist's own, and `load_model`; everything else is re-exported.
 """
 
 from __future__ import annotations
@@ -73,20 +73,20 @@ def PartialDistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature ar
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
 ) -> keras.optimizers.Optimizer:
-    """`tfdist.PartialDistributedOptimizer`, with the order of arguments that Horovod has for Keras.
+    """`tfdist.PartialDistributedOptimizer`, with Horovod's argument order for Keras.
 
     Args:
-        optimizer: As in `tfdist.PartialDistributedOptimizer`, and so are the other arguments.
+        optimizer: As in `tfdist.PartialDistributedOptimizer`, like all other arguments.
         name: Name of the returned optimizer.
-        device_dense: Only "".
-        device_sparse: Only "".
+        device_dense: Must be "".
+        device_sparse: Must be "".
         compression: Compression on the wire.
         sparse_as_dense: Whether `tf.IndexedSlices` are made dense.
         gradient_predivide_factor: Part of the division before the sum.
         op: The reduction.
         groups: Variables of each collective.
         process_set: The ranks that take part.
-        local_layers: Layers whose gradients stay on their rank.
+        local_layers: Layers whose gradients stay local to their rank.
         scale_local_gradients: Whether gradients of these layers are divided by the number of ranks.
         backward_passes_per_step: Steps for one update.
         average_aggregated_gradients: Whether the steps of an update are averaged.
@@ -120,10 +120,10 @@ def allreduce(
     op: ReduceOp | None = None,
     compression: AnyCompression = Compression.none,
 ) -> Any:
-    """Reduces one value over all ranks, with the order of arguments that Horovod has for Keras.
+    """Reduces one value over all ranks, with Horovod's argument order for Keras.
 
     Args:
-        value: As `tensor` of `tfdist.allreduce`, and so are the other arguments.
+        value: As `tensor` in `tfdist.allreduce`.
         name: As in `tfdist.allreduce`.
         average: As in `tfdist.allreduce`.
         prescale_factor: As in `tfdist.allreduce`.
@@ -189,18 +189,18 @@ def load_model(
 ) -> keras.Model:
     """Loads a saved model and makes its optimizers distributed, with their state.
 
-    You need it to go on training, on several ranks, from a file of `model.save`, whether it was written by one process
-    or many. Every rank loads the file; the rate is the one that is in it.
+    You need it to continue training on several ranks from a file of `model.save`, written by one process or many. Every
+    rank loads the file; the learning rate is the one in the file.
 
     Args:
         filepath: As in `keras.saving.load_model`.
-        custom_optimizers: Optimizer classes of your own that the file may hold.
+        custom_optimizers: Custom optimizer classes that the file may contain.
         custom_objects: As in `keras.saving.load_model`.
         compression: As in `tfdist.DistributedOptimizer`.
-        legacy_opts: Only False: Keras 3 has no legacy optimizers.
+        legacy_opts: Must be False: Keras 3 has no legacy optimizers.
 
     Raises:
-        ConfigError: If the compression is none that is known, or `legacy_opts` is True.
+        ConfigError: If the compression is unknown, or `legacy_opts` is True.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:
@@ -212,7 +212,7 @@ def load_model(
     """
     runtime.rank()
     if legacy_opts:
-        raise errors.ConfigError("legacy_opts=True cannot be honoured: Keras 3 has no legacy optimizers. Leave it out.")
+        raise errors.ConfigError("legacy_opts=True is not supported: Keras 3 has no legacy optimizers. Omit it.")
     compression = Compression.of(compression)
     objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
     model = keras.saving.load_model(filepath, custom_objects=objects)

@@ -1,4 +1,4 @@
-"""The collectives, one a file: argument checks, the TensorFlow op, its gradient. The algorithms are in csrc/core."""
+"""The collectives, one per file: argument checks, the TensorFlow op, its gradient. The algorithms are in csrc/core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formula of Adasum on tensors of one process, for the gradient of an allreduce. The engine has its own."""
+"""The formula of Adasum on tensors of one process, for the gradient of an all-reduce. The engine has its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def fold_by_adasum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Combines the tensors of the ranks as a binary tree of neighbours.
 
     Maleki et al., "Scaling Distributed Training with Adaptive Summation" (2020), eq. 4:
-    `(1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b`. Where a level of the tree has an odd number, its last tensor
-    passes on unchanged.
+    `(1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b`. If a level of the tree has an odd number of tensors, the last
+    one moves up unchanged.
 
     Args:
-        tensors: One a rank, of one floating dtype and shape.
+        tensors: One per rank, all of the same floating dtype and shape.
     """
     level = list(tensors)
     while len(level) > 1:

@@ -1,4 +1,4 @@
-"""Allgather: every rank gets the tensors of all ranks, one after the other."""
+"""Allgather: every rank gets the concatenated tensors of all ranks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
     """Concatenates the tensors of all ranks along dimension 0, in the order of the ranks.
 
     Args:
-        tensor: Tensor of any dtype that collectives carry; dimension 0 may differ by rank, the others may not. A
-            scalar counts as one row.
+        tensor: Tensor of any supported dtype; dimension 0 may differ by rank, the others may not. A scalar counts as
+            one row.
         name: Same on every rank; errors name the tensor by it.
         process_set: The ranks that take part.
 
     Returns:
-        Tensor of the same dtype whose dimension 0 is the sum of those of the ranks.
+        Tensor of the same dtype whose dimension 0 is the sum over the ranks.
 
     Raises:
         MismatchError: On every rank, if dtype, rank or a dimension after the first differs.
@@ -45,7 +45,7 @@ def grouped_allgather(
 
     Args:
         tensors: Tensors as in `allgather`; may differ in dtype and shape from each other.
-        name: What errors call the collective.
+        name: Name of the collective in errors.
         process_set: The ranks that take part.
 
     Returns:
@@ -76,7 +76,7 @@ def grouped_allgather(
 
 @tf.RegisterGradient("TfdistGroupedAllgather")
 def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
-    """Each rank's rows fed every rank's result: sum the gradients, then keep the rows this rank gave."""
+    """Each rank's rows fed every rank's result: sum the gradients, then keep the rows this rank contributed."""
     process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
     rows, rank = op.outputs[-1], process_set.rank()

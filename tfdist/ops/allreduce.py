@@ -39,15 +39,15 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
 
     Args:
         tensor: Tensor of any shape and of dtype bool, (u)int8, (u)int16, int32, int64, float16, bfloat16, float32 or
-            float64; dtype and shape are the same on every rank. A `tf.IndexedSlices` is gathered, with Sum or
-            Average only.
+            float64; dtype and shape are the same on every rank. A `tf.IndexedSlices` is gathered, for Sum or Average
+            only.
         average: Horovod's older form of `op`: True is Average, False is Sum.
-        device_dense: Only "".
-        device_sparse: Only "".
-        compression: Wire type of float32 and float64 tensors, or a `Compressor` of your own. Rows of a
-            `tf.IndexedSlices` travel as they are.
-        op: `Average` (default), `Sum`, `Min`, `Max`, `Product` or `Adasum`; Average and Adasum take floating dtypes
-            only. Adasum (Maleki et al. 2020, eq. 4) adds what tensors disagree on and averages what they agree on.
+        device_dense: Must be "".
+        device_sparse: Must be "".
+        compression: Wire type of float32 and float64 tensors, or a custom `Compressor`. Rows of a `tf.IndexedSlices`
+            are not compressed.
+        op: `Average` (default), `Sum`, `Min`, `Max`, `Product` or `Adasum`; Average and Adasum need floating dtypes.
+            Adasum (Maleki et al. 2020, eq. 4) adds what tensors disagree on and averages what they agree on.
         prescale_factor: Multiplies the tensor before the reduction; floating dtypes only.
         postscale_factor: Multiplies the result; floating dtypes only.
         name: Same on every rank; errors name the tensor by it.
@@ -58,7 +58,7 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
 
     Raises:
         MismatchError: On every rank, if the ranks called different things.
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
         PeerLostError: If a rank died.
 
     Example:
@@ -105,25 +105,25 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
     Args:
         tensors: Tensors as in `allreduce`; may differ in dtype and shape from each other.
         average: As in `allreduce`.
-        device_dense: Only "".
-        device_sparse: Only "".
+        device_dense: Must be "".
+        device_sparse: Must be "".
         compression: As in `allreduce`.
         op: As in `allreduce`.
         prescale_factor: As in `allreduce`; a float64 scalar tensor is read at run time.
         postscale_factor: As `prescale_factor`.
-        name: What errors call the collective.
+        name: Name of the collective in errors.
         process_set: The ranks that take part.
-        tensor_names: One name a tensor, for errors; default: the name, numbered.
-        weight: With Average, what this rank counts for, such as its number of samples: 0 to 2^32 - 1. Ranks that have
-            joined count for nothing. Default: all ranks count alike. Inside a function with `jit_compile=True` on a GPU
-            it must not be computed from data; the number of samples of a batch is known by its shape.
+        tensor_names: One name per tensor, for errors; default: the name, numbered.
+        weight: With Average, the weight of this rank, such as its number of samples: 0 to 2^32 - 1. Ranks that have
+            joined have weight 0. Default: equal weights. Inside a function with `jit_compile=True` on a GPU it must not
+            be computed from data; the number of samples in a batch is known from its shape.
 
     Returns:
-        List in the order of `tensors`, each of the type that was given.
+        List in the order of `tensors`, each of the same type as its input.
 
     Raises:
         MismatchError: On every rank, if the ranks called different things.
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
 
     Example:
 
@@ -135,12 +135,14 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
     label, reduction = name or "grouped_allreduce", _reduction(average, op)
     names = list(tensor_names) if tensor_names is not None else call.names_of(tensors, label)
     if len(names) != len(tensors):
-        raise errors.ConfigError(f"tensor_names has {len(names)} names for {len(tensors)} tensors; give one a tensor.")
+        raise errors.ConfigError(
+            f"tensor_names has {len(names)} names for {len(tensors)} tensors; give one name per tensor."
+        )
     result = list(tensors)
     sparse = [index for index, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
     for index in sparse:
         if weight is not None:
-            raise errors.ConfigError(f"weight is for dense tensors; {names[index]} is a tf.IndexedSlices.")
+            raise errors.ConfigError(f"weight needs dense tensors; {names[index]} is a tf.IndexedSlices.")
         _check_slices(tensors[index], reduction, (prescale_factor, postscale_factor), names[index])
     before, after = call.factor_of(prescale_factor), call.factor_of(postscale_factor)
     dense = [index for index in range(len(tensors)) if index not in sparse]
@@ -164,14 +166,14 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
 
 
 def reduce_figures(tensors: Sequence[Any], op: ReduceOp, name: str) -> list[tf.Tensor]:
-    """Reduces what is no gradient, such as metrics and times, in one collective of all ranks.
+    """Reduces values other than gradients, such as metrics and times, in one collective of all ranks.
 
-    Unlike `grouped_allreduce` it does not count as training together.
+    Unlike `grouped_allreduce` it does not count as a reduction of gradients.
 
     Args:
         tensors: Dense tensors.
         op: How to reduce.
-        name: What errors call the collective.
+        name: Name of the collective in errors.
     """
     one = call.factor_of(1.0)
     names = tuple(call.names_of(tensors, name))
@@ -179,7 +181,7 @@ def reduce_figures(tensors: Sequence[Any], op: ReduceOp, name: str) -> list[tf.T
 
 
 def _remember(tensors: Sequence[Any]) -> None:
-    """A script that reduces gradients by itself comes here too; a number alone is a loss, a metric or a count."""
+    """Records that a script reduces gradients itself; a single number is a loss, a metric or a count."""
     if not all(_is_number(tensor) for tensor in tensors):
         session.gradients_reduced = True
 
@@ -190,16 +192,16 @@ def _is_number(tensor: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class FusedAllreduce:
-    """An allreduce of dense tensors in one collective. Its arguments are as in `grouped_allreduce`.
+    """An all-reduce of dense tensors in one collective. Its arguments are as in `grouped_allreduce`.
 
     Attributes:
         op: How to reduce.
-        compression: Wire type, or a compression of the user's own.
+        compression: Wire type, or a custom compression.
         before: Multiplies the tensors: a float64 scalar.
         after: Multiplies the results: a float64 scalar.
-        label: What errors call the collective.
-        tensor_names: One a tensor, for errors.
-        weight: With Average, what this rank counts for; None: all ranks count alike.
+        label: Name of the collective in errors.
+        tensor_names: One name per tensor, for errors.
+        weight: With Average, the weight of this rank; None: equal weights.
         process_set: The ranks that take part.
     """
 
@@ -218,10 +220,10 @@ class FusedAllreduce:
         return unpack(call.run("tfdist_grouped_allreduce", **inputs))
 
     def start(self, tensors: Sequence[Any]) -> Callable[[], Sequence[tf.Tensor]]:
-        """Starts the collective; what is returned waits for its results, once.
+        """Starts the collective; returns a function that waits for its results and must be called once.
 
-        On a GPU the computation goes on meanwhile, and on the CPU with `TFDIST_COMMUNICATION_THREAD=1`; else it is done
-        at once. All that is started must be waited for.
+        On a GPU, and on the CPU with `TFDIST_COMMUNICATION_THREAD=1`, the computation continues meanwhile; otherwise
+        the collective runs immediately. Every started collective must be waited for.
         """
         if not call.overlaps():
             reduced = self.run(tensors)
@@ -238,7 +240,7 @@ class FusedAllreduce:
         return finish
 
     def _inputs(self, tensors: Sequence[Any]) -> tuple[dict[str, Any], Callable[..., Sequence[tf.Tensor]]]:
-        """What the op takes, and what makes results of what it returns."""
+        """The arguments of the op, and a function that turns its outputs into results."""
         values, wire, unpack = pack(self.compression, call.tensors_of(tensors, self.tensor_names))
         inputs = {
             "tensors": values,
@@ -277,7 +279,7 @@ def _reduction(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 
 def _weight(weight: Any) -> tf.Tensor:
-    """The weight as the op takes it; no number is rounded or cut to fit."""
+    """The weight in the form the op takes; values are never rounded or clipped."""
     if weight is None:
         return tf.constant(1, tf.int64)
     if hasattr(weight, "dtype"):
@@ -285,14 +287,14 @@ def _weight(weight: Any) -> tf.Tensor:
     else:
         whole = isinstance(weight, int) and 0 <= weight <= _LARGEST_WEIGHT
     if not whole:
-        raise errors.ConfigError(f"weight must be a whole number, 0 to {_LARGEST_WEIGHT}; received {weight!r}.")
+        raise errors.ConfigError(f"weight must be an integer, 0 to {_LARGEST_WEIGHT}; received {weight!r}.")
     return tf.cast(weight, tf.int64) if hasattr(weight, "dtype") else tf.constant(weight, tf.int64)
 
 
 def _check_slices(slices: tf.IndexedSlices, reduction: ReduceOp, factors: Sequence[Any], name: str) -> None:
     if reduction not in (Average, Sum):
         raise errors.ConfigError(
-            f"tf.IndexedSlices can be reduced by Sum or Average; {name} received {reduction.name.title()}."
+            f"tf.IndexedSlices can only be reduced by Sum or Average; {name} received {reduction.name.title()}."
         )
     scaled = reduction is Average or any(hasattr(factor, "dtype") or factor != 1 for factor in factors)
     dtype = tf.as_dtype(slices.values.dtype)
@@ -306,7 +308,7 @@ def _check_slices(slices: tf.IndexedSlices, reduction: ReduceOp, factors: Sequen
 def _allreduce_slices(
     slices: tf.IndexedSlices, reduction: ReduceOp, scale: tf.Tensor, label: str, process_set: ProcessSet
 ) -> tf.IndexedSlices:
-    """Rows stay apart: adding up rows of the same index is left to whoever applies them."""
+    """Rows stay separate: whoever applies them adds up rows with the same index."""
     values, indices = allgather.grouped_allgather([slices.values, slices.indices], label, process_set)
     factor = scale / process_set.size() if reduction is Average else scale
     return tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, slices.dense_shape)
@@ -320,7 +322,7 @@ def _gradient_of_await(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
 @tf.RegisterGradient("TfdistStartAllreduce")
 @tf.RegisterGradient("TfdistGroupedAllreduce")
 def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
-    """Of the sum, over all ranks, of whatever was computed from the result."""
+    """The gradient of the sum, over all ranks, of whatever was computed from the result."""
     functions = {
         "min": _gradient_of_extreme,
         "max": _gradient_of_extreme,
@@ -339,20 +341,20 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
 
 
 def _again(forward: tf.Operation, tensors: Sequence[tf.Tensor], purpose: str, **arguments: Any) -> list[tf.Tensor]:
-    """Another allreduce in the same process set."""
+    """Another all-reduce in the same process set."""
     process_set = process_sets.of_number(forward.get_attr("process_set"))
     label = f"{purpose} of {forward.get_attr('label').decode()}"
     return grouped_allreduce(tensors, name=label, process_set=process_set, **arguments)
 
 
 def _factors(op: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
-    """Those before and after the reduction."""
+    """The factors before and after the reduction."""
     count = len(op.get_attr("dtypes"))
     return op.inputs[count], op.inputs[count + 1]
 
 
 def _gradient_of_sum(op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """A sum's gradient is the sum of the gradients; the other linear forms follow from it."""
+    """The gradient of a sum is the sum of the gradients; the other linear reductions follow from it."""
     before, after = _factors(op)
     compression = Compression(op.get_attr("compression").decode())
     reduction = ReduceOp(op.get_attr("reduction").decode())
@@ -370,7 +372,7 @@ def _gradient_of_sum(op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: S
 def _gradient_of_weighted_average(
     op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The sum of the gradients, by this rank's part of all weights."""
+    """The sum of the gradients, times this rank's share of all weights."""
     before, after = _factors(op)
     weight = tf.cast(op.inputs[len(op.get_attr("dtypes")) + 2], tf.float64)
     *totals, weights = _again(op, [*gradients, weight], "gradient", op=Sum)
@@ -381,7 +383,7 @@ def _gradient_of_weighted_average(
 def _gradient_of_extreme(
     op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Goes to the ranks that hold the extreme value, in equal parts where several do."""
+    """Goes to the ranks that hold the extreme value, in equal parts if several do."""
     before, after = _factors(op)
     # Not by comparing with the outputs: factors and compression have rounded those.
     signed = [x * tf.cast(tf.sign(before), x.dtype) for x in inputs]
@@ -399,7 +401,7 @@ def _gradient_of_extreme(
 def _gradient_of_product(
     op: tf.Operation, inputs: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The product over the other ranks: by division, but where a factor is zero."""
+    """The product over the other ranks: by division, except where a factor is zero."""
     before, after = _factors(op)
     factors = [x * tf.cast(before, x.dtype) for x in inputs]
     zeros = [tf.cast(tf.equal(x, 0), x.dtype) for x in factors]

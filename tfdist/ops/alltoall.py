@@ -17,19 +17,19 @@ def alltoall(
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
     """Sends rows of the tensor to each rank, and returns those that all ranks sent here.
 
-    You need it where each rank holds a part of something, such as an embedding table, that all ranks ask for.
+    You need it if each rank holds a part of something that all ranks look up, such as an embedding table.
 
     Args:
-        tensor: Tensor of at least one dimension and of any dtype that collectives carry; dimensions after the first are
-            the same on every rank.
-        splits: Integer tensor [number of ranks]: how many rows, in order, each rank gets; may have zeros and must add
-            up to the rows of `tensor`. Without it each gets equally many.
+        tensor: Tensor of at least one dimension and of any supported dtype; dimensions after the first are the same on
+            every rank.
+        splits: Integer tensor [number of ranks]: how many rows, in order, each rank gets; may contain zeros and must
+            add up to the rows of `tensor`. By default all ranks get the same number.
         name: Same on every rank; errors name the tensor by it.
         process_set: The ranks that take part.
 
     Returns:
         Tensor of the same dtype with the rows from all ranks, in the order of the ranks; with `splits` a tuple of it
-        and an int32 tensor [number of ranks] that tells how many came from each.
+        and an int32 tensor [number of ranks] with the number of rows from each.
 
     Raises:
         MismatchError: On every rank, if dtype, rank or a dimension after the first differs, or some rank's splits are
@@ -62,15 +62,15 @@ def _counts(splits: Any, label: str) -> tf.Tensor:
     counts = tf.convert_to_tensor(splits)
     if not counts.dtype.is_integer:
         raise errors.ConfigError(
-            f"alltoall '{label}' received splits of dtype {counts.dtype.name}; expected whole numbers of rows, one for "
-            "each rank."
+            f"alltoall '{label}' received splits of dtype {counts.dtype.name}; expected integers, one number of rows "
+            "for each rank."
         )
     return tf.cast(counts, tf.int64)
 
 
 @tf.RegisterGradient("TfdistAlltoall")
 def _gradient(op: tf.Operation, gradient: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor | None, None, None]:
-    """The rows go back where they came from."""
+    """The rows return to where they came from."""
     process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
 

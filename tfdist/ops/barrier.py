@@ -1,4 +1,4 @@
-"""Barrier: nobody goes on before everybody has come."""
+"""Barrier: no rank continues before all ranks have reached it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdist.world.process_sets import ProcessSet, global_process_set
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
     """Waits until every rank has called it.
 
-    On a GPU it stays outside of functions with `jit_compile=True`.
+    On a GPU, call it outside functions with `jit_compile=True`.
 
     Args:
         process_set: The ranks that take part.
@@ -17,7 +17,7 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
     Raises:
         MismatchError: On every rank, if one of them called something else.
-        StallError: If a rank does not come in time.
+        StallError: If a rank does not arrive in time.
 
     Example:
 

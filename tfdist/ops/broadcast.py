@@ -1,4 +1,4 @@
-"""Broadcast: every rank gets the tensors, or takes on the variables, of one rank."""
+"""Broadcast: every rank gets the tensors, or the values of the variables, of one rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def broadcast(
     """Returns the tensor of rank `root_rank` on every rank.
 
     Args:
-        tensor: Tensor of any dtype that collectives carry; dtype and shape are the same on every rank.
+        tensor: Tensor of any supported dtype; dtype and shape are the same on every rank.
         root_rank: The rank whose tensor is wanted, by its number among all ranks.
         name: Same on every rank; errors name the tensor by it.
         process_set: The ranks that take part.
@@ -54,7 +54,7 @@ def grouped_broadcast(
     Args:
         tensors: Tensors as in `broadcast`; may differ in dtype and shape from each other.
         root_rank: The rank whose tensors are wanted, by its number among all ranks.
-        name: What errors call the collective.
+        name: Name of the collective in errors.
         process_set: The ranks that take part.
 
     Raises:
@@ -77,21 +77,21 @@ def broadcast_variables(
 ) -> None:
     """Overwrites variables with the values they have on rank `root_rank`.
 
-    You need it where training starts or resumes, so that no rank steps from weights of its own. Constants that a
-    `keras.layers.Normalization` has made of its variables do not follow: call its `finalize_state()` afterwards. The
-    callbacks and the states of elastic training do.
+    You need it when training starts or resumes, so that all ranks have the same weights. Constants that a
+    `keras.layers.Normalization` computed from its variables are not updated: call its `finalize_state()` afterwards.
+    The callbacks and the states of elastic training do that for you.
 
     Args:
         variables: `tf.Variable` or `keras.Variable`, the same list on every rank; names may differ, dtypes and
-            shapes may not. Of a Keras model these are its `weights`: its `variables` have the states of seed generators
-            too, so that all ranks draw the same random numbers from then on; rank 0 warns of it once.
+            shapes may not. For a Keras model pass `weights`: its `variables` include the states of seed generators, so
+            all ranks would draw the same random numbers from then on; rank 0 warns about it once.
         root_rank: The rank whose values are wanted, by its number among all ranks.
-        name: What errors call the collective.
+        name: Name of the collective in errors.
         process_set: The ranks that take part.
 
     Raises:
         MismatchError: On every rank, if the number of variables, a dtype, a shape or the root differs; each rank names
-            the variable by the path that it has there.
+            the variable by its path on that rank.
 
     Example:
 
@@ -130,8 +130,8 @@ def _warn_of_seeds(variables: Sequence[Any]) -> None:
     if any(map(keras_version.is_seed_state, variables)):
         session.warned_of_seeds = True
         _logger.warning(
-            "broadcast_variables got states of seed generators, so all ranks draw the same random numbers from "
-            "here on, such as the units that Dropout drops. Pass model.weights instead of model.variables."
+            "broadcast_variables received the states of seed generators, so from now on all ranks draw the same "
+            "random numbers, for example for Dropout. Pass model.weights instead of model.variables."
         )
 
 
@@ -158,7 +158,7 @@ def _grouped_broadcast(
 
 @contextlib.contextmanager
 def _paths_in_errors(variables: Sequence[Any]) -> Iterator[None]:
-    """What an error calls a variable by its number gets the path that the variable has on this rank."""
+    """Adds to the number of a variable in errors its path on this rank."""
     try:
         yield
     except errors.MismatchError as error:

@@ -1,4 +1,4 @@
-"""The types gradients may have on the wire, and how a compression of your own is put around a collective."""
+"""The wire types of gradients, and how a custom compression is wrapped around a collective."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfdist.errors import ConfigError
 
 
 class Compressor:
-    """What a compression of your own derives from, or looks like: these two methods are all that is asked.
+    """Interface of a custom compression: derive from it, or define these two methods.
 
-    You need it where neither `Compression.fp16` nor `.bf16` is what you want on the wire. The tensors are compressed
-    in TensorFlow before the collective and decompressed after it; the collective adds compressed tensors, so the sum
-    of compressed tensors must be the compressed sum, as with a cast, a scaling or a projection.
+    You need it if neither `Compression.fp16` nor `.bf16` is what you want on the wire. The tensors are compressed in
+    TensorFlow before the collective and decompressed after it; the collective adds compressed tensors, so the sum of
+    compressed tensors must be the compressed sum, as with a cast, a scaling or a projection.
 
     Example:
 
@@ -35,7 +35,7 @@ class Compressor:
     """
 
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Returns the tensor as it travels, and what `decompress` needs to know."""
+        """Returns the tensor to send, and what `decompress` needs to know."""
         raise NotImplementedError(f"{type(self).__name__} must define compress(tensor)")
 
     def decompress(self, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
@@ -44,14 +44,14 @@ class Compressor:
 
 
 class Compression(Compressor, enum.Enum):
-    """Wire type of float32 and float64 tensors; other dtypes travel as they are.
+    """Wire type of float32 and float64 tensors; other dtypes are sent unchanged.
 
-    A cast costs at most a relative error of 2^-11 (fp16) or 2^-8 (bf16) for values in range; where tfdist adds, it
-    adds in float32. Values beyond 65,504 overflow to infinity in fp16; averages are scaled before they are rounded,
-    so a sum does not overflow when its average fits.
+    A cast has a relative error of at most 2^-11 (fp16) or 2^-8 (bf16) for values in range; tfdist's own additions are
+    in float32. Values beyond 65,504 overflow to infinity in fp16; averages are scaled before they are rounded, so a sum
+    does not overflow when its average fits.
 
     Given to a collective, the cast happens in the engine. The methods `compress` and `decompress` do the same cast in
-    TensorFlow, for code that calls them itself.
+    TensorFlow, for code that calls them directly.
 
     Example:
 
@@ -86,8 +86,8 @@ class Compression(Compressor, enum.Enum):
                 inspect.signature(getattr(value, name)).bind(*parameters)
             except TypeError as error:
                 raise ConfigError(
-                    f"{name} of the compression {value!r} must take ({', '.join(parameters)}): {error}. Where the "
-                    "methods take self, pass an object of the class, not the class."
+                    f"{name} of the compression {value!r} must take ({', '.join(parameters)}): {error}. If the "
+                    "methods take self, pass an instance of the class, not the class."
                 ) from None
         return value
 
@@ -111,18 +111,18 @@ _WIRE_TYPES = {name: tf.as_dtype(wire) for name, wire in config.COMPRESSIONS.ite
 def pack(
     compression: AnyCompression, tensors: Sequence[tf.Tensor]
 ) -> tuple[list[tf.Tensor], Compression, Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]]:
-    """Compresses tensors by a compression of the user's own; leaves to the engine what the engine does itself.
+    """Applies a custom compression to tensors; leaves built-in ones to the engine.
 
     Args:
         compression: What `Compression.of` accepts.
         tensors: Tensors of any dtype and shape.
 
     Returns:
-        The tensors that travel, the compression that the engine applies to them, and a function that turns the
-        reduced tensors, in the same order, into results of the dtypes of `tensors`.
+        The tensors to send, the compression that the engine applies to them, and a function that converts the reduced
+        tensors, in the same order, to results with the dtypes of `tensors`.
 
     Raises:
-        ConfigError: If `compress` does not return a pair, or `decompress` another dtype than `compress` was given.
+        ConfigError: If `compress` does not return a pair, or `decompress` returns another dtype than `compress` got.
     """
     compressor = Compression.of(compression)
     if isinstance(compressor, Compression):
@@ -139,8 +139,8 @@ def pack(
             result = tf.convert_to_tensor(own.decompress(tensor, context))
             if result.dtype != given.dtype or not result.shape.is_compatible_with(given.shape):
                 raise ConfigError(
-                    f"{compressor!r}.decompress returned {result.dtype.name} of shape {result.shape}; compress was "
-                    f"given {given.dtype.name} of shape {given.shape}. Turn it back, with what ctx says."
+                    f"{compressor!r}.decompress returned {result.dtype.name} of shape {result.shape}; compress "
+                    f"received {given.dtype.name} of shape {given.shape}. Restore both from ctx."
                 )
             results.append(result)
         return results

@@ -1,4 +1,4 @@
-"""A number for the content of a tensor, from every bit of it, made where the tensor lies. Compares nothing."""
+"""A digest of every bit of a tensor, computed where the tensor is. Compares nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _WORDS = {1: tf.uint8, 2: tf.uint16}
 
 
 def digest_of(value: Any) -> int:
-    """A number that differs where a bit or the order of the elements does.
+    """Returns a digest that changes if any bit or the order of the elements does.
 
-    It does not see the shape. Numbers of a tensor on a GPU and one in memory cannot be compared.
+    It ignores the shape. Digests of a tensor on a GPU and of one in host memory cannot be compared.
 
     Args:
         value: `tf.Tensor` or `np.ndarray` of numbers.
@@ -34,7 +34,7 @@ def digest_of(value: Any) -> int:
 
 
 def digest_on_device(tensor: tf.Tensor) -> int:
-    """The number for a tensor on a GPU: no content is copied to the host."""
+    """The digest of a tensor on a GPU; no content is copied to the host."""
     flat = tf.reshape(tensor, [-1])
     count = int(flat.shape[0])
     pieces = range(0, count, _PIECE_ELEMENTS)
@@ -43,7 +43,7 @@ def digest_on_device(tensor: tf.Tensor) -> int:
 
 
 def _sum_of_piece(flat: tf.Tensor, begin: int) -> tf.Tensor:
-    """The sum, modulo 2^64, of a scrambled number for each word that also depends on its place."""
+    """The sum, modulo 2^64, of a hash of each word and its position."""
     words = _words(flat)
     places = tf.range(tf.size(words, tf.int64)) + begin * max(1, flat.dtype.size // 4)
     scrambled = (words + places * _PLACE_FACTOR) * _FACTOR

@@ -8,13 +8,13 @@ from tfdist.ops.graph import call
 
 
 def join() -> int | tf.Tensor:
-    """Tells the other ranks that this one has nothing left to contribute, and waits until all have joined.
+    """Signals that this rank has nothing left to contribute, and waits until all ranks have joined.
 
-    You need it in a loop of your own where ranks have unequal numbers of steps; `tfdist.shard(..., remainder="join")`
-    with `tfdist.callbacks.DataParallel` does it for `fit`. Meanwhile this rank takes part with zeros in what the others
-    submit: allreduce by Sum, Average (which still divides by the number of all ranks) or Adasum, allgather (no rows)
-    and barrier. Any other collective would lose its meaning and fails on every rank. In a process set nobody takes the
-    place of a member that has joined: the others wait for it until the stall time.
+    You need it in a custom training loop in which ranks have unequal numbers of steps; `tfdist.shard(...,
+    remainder="join")` with `tfdist.callbacks.DataParallel` does it for `fit`. Meanwhile this rank contributes zeros to
+    the others' calls: allreduce by Sum, Average (which still divides by the number of all ranks) or Adasum, allgather
+    (no rows) and barrier. Any other collective would give wrong results, so it fails on every rank. In a process set
+    nothing replaces a member that has joined: the others wait for it until the stall timeout.
 
     Returns:
         The rank that joined last; it has seen every update, so broadcast its state from there. An int, or in a

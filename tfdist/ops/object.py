@@ -1,4 +1,4 @@
-"""Collectives of Python objects, for small things such as a configuration or a log."""
+"""Collectives of Python objects, for small data such as a configuration or a log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def broadcast_object(
     """Returns the object of rank `root_rank` on every rank.
 
     Args:
-        obj: Anything that cloudpickle takes, lambdas and local classes too; looked at on the root only.
+        obj: Anything that cloudpickle can pickle, including lambdas and local classes; ignored on all ranks but the
+            root.
         root_rank: The rank whose object is wanted, by its number among all ranks.
         name: Same on every rank; errors name the object by it.
         process_set: The ranks that take part.
@@ -80,7 +81,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Returns the objects of all ranks, in the order of the ranks.
 
     Args:
-        obj: Anything that cloudpickle takes, lambdas and local classes too; may differ by rank.
+        obj: Anything that cloudpickle can pickle, including lambdas and local classes; may differ by rank.
         name: Same on every rank; errors name the object by it.
         process_set: The ranks that take part.
 
@@ -107,13 +108,15 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 def _refuse_graph(function: str, label: str) -> None:
     if not tf.executing_eagerly():
         raise errors.ConfigError(
-            f"{function} {label!r} ran inside a tf.function, whose graph holds tensors only. Call it outside of the "
-            "function, also of one with jit_compile=True, and pass tensors in."
+            f"{function} {label!r} ran inside a tf.function, whose graph holds only tensors. Call it outside the "
+            "function, with or without jit_compile=True, and pass tensors in."
         )
 
 
 def _first_that_loads(attempt: Callable[[_Dumps], tuple[list[Any], str]]) -> list[Any]:
-    """By name a class of the script stays the class that it is on the other rank; by code it need not exist there."""
+    """Pickling by name keeps a class of the script identical on the other rank; pickling by code works if it does not
+    exist there.
+    """
     for dumps in (pickler.dumps_by_name, pickler.dumps):
         objects, problem = attempt(dumps)
         if not problem:
@@ -122,7 +125,7 @@ def _first_that_loads(attempt: Callable[[_Dumps], tuple[list[Any], str]]) -> lis
 
 
 def _pickled(obj: Any, dumps: _Dumps) -> tuple[np.ndarray[Any, Any], int]:
-    """The object and 1, or why it cannot be pickled and -1: the length of a failure travels as a negative number."""
+    """The pickled object and 1, or the error and -1: a negative length marks a failure."""
     try:
         return np.frombuffer(dumps(obj), np.uint8), 1
     except Exception as error:  # noqa: BLE001  (whatever its own code raises; all ranks raise it)
@@ -136,7 +139,7 @@ def _loaded(
     label: str,
     process_set: ProcessSet,
 ) -> tuple[list[Any], str]:
-    """The objects of these ranks, and what is wrong with them, the same on every rank.
+    """The objects of these ranks, and what failed, the same on every rank.
 
     Raises:
         ConfigError: On every rank, if one was not pickled.
@@ -144,9 +147,9 @@ def _loaded(
     for part, length, rank in zip(parts, lengths, ranks, strict=True):
         if length < 0:
             raise errors.ConfigError(
-                f"{label!r}: the object of rank {rank} cannot be pickled there: {part.tobytes().decode()}. Send what "
-                "it is made from (numbers, text, arrays, paths); locks, generators, files and datasets stay where they "
-                "are."
+                f"{label!r}: the object of rank {rank} cannot be pickled there: {part.tobytes().decode()}. Send "
+                "plain data (numbers, text, arrays, paths) instead; locks, generators, files and datasets cannot be "
+                "sent."
             )
     objects, problem = [], np.zeros(0, np.uint8)
     for part, rank in zip(parts, ranks, strict=True):
@@ -166,18 +169,18 @@ def _loaded(
         for rank, problem in zip(_givers(problems, process_set), problems, strict=True)
         if problem.size
     )
-    return [], f"{label!r} cannot be unpickled {text}. Every rank must be able to import the modules it is made of."
+    return [], f"{label!r} cannot be unpickled {text}. Every rank must be able to import the modules that define it."
 
 
 def _givers(given: Sequence[Any], process_set: ProcessSet) -> Sequence[int | str]:
-    """The rank of each. Of ranks that have joined nothing comes, and who they are is not known."""
+    """The rank of each object. Ranks that have joined send nothing, and which they are is unknown."""
     return process_set.ranks if len(given) == len(process_set.ranks) else ["?"] * len(given)
 
 
 def _gathered(
     data: np.ndarray[Any, Any], sign: int, label: str, process_set: ProcessSet
 ) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
-    """The bytes of all ranks, and how many they are, times the sign of each rank."""
+    """The bytes of all ranks, and their lengths times the sign of each rank."""
     lengths = _lengths_of_all(data, sign, f"{label}/bytes", process_set)
     everything = allgather.allgather(data, name=label, process_set=process_set).numpy()
     return lengths, np.split(everything, np.cumsum(np.abs(lengths))[:-1])

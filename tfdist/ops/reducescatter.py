@@ -30,19 +30,19 @@ def reducescatter(
     Args:
         tensor: Tensor of at least one dimension; dtype and shape are the same on every rank.
         op: `Average` (floating dtypes) or `Sum`.
-        compression: Wire type of float32 and float64 tensors; a `Compressor` of your own is refused.
+        compression: Wire type of float32 and float64 tensors; a custom `Compressor` is not supported.
         prescale_factor: Multiplies the tensor before the reduction; floating dtypes only.
         postscale_factor: Multiplies the result; floating dtypes only.
         name: Same on every rank; errors name the tensor by it.
         process_set: The ranks that take part.
 
     Returns:
-        Tensor of the same dtype. R rows over n ranks give each rank R // n rows, in the order of the ranks; the first
-        R % n ranks have one more.
+        Tensor of the same dtype. R rows over n ranks give each rank R // n rows, in the order of the ranks; the first R
+        % n ranks have one more.
 
     Raises:
         MismatchError: On every rank, if the ranks called different things.
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
 
     Example:
 
@@ -72,7 +72,7 @@ def grouped_reducescatter(
         compression: As in `reducescatter`.
         prescale_factor: As in `reducescatter`.
         postscale_factor: As in `reducescatter`.
-        name: What errors call the collective.
+        name: Name of the collective in errors.
         process_set: The ranks that take part.
 
     Returns:
@@ -80,7 +80,7 @@ def grouped_reducescatter(
 
     Raises:
         MismatchError: On every rank, if the ranks called different things.
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
 
     Example:
 
@@ -89,14 +89,14 @@ def grouped_reducescatter(
     ```
     """
     if op not in (Average, Sum):
-        raise errors.ConfigError(f"reducescatter takes op=tfdist.Average or op=tfdist.Sum; received {op!r}.")
+        raise errors.ConfigError(f"reducescatter supports op=tfdist.Average or op=tfdist.Sum; received {op!r}.")
     if not tensors:
         return []
     wire = Compression.of(compression)
     if not isinstance(wire, Compression):
         raise errors.ConfigError(
-            f"reducescatter takes compression {', '.join(config.COMPRESSIONS)}; received {compression!r}, whose "
-            "decompress would get some rows only. Compress the tensor yourself."
+            f"reducescatter supports compression {', '.join(config.COMPRESSIONS)}; received {compression!r}, whose "
+            "decompress would get only some rows. Compress the tensor yourself."
         )
     label = name or "grouped_reducescatter"
     names = call.names_of(tensors, label)
@@ -116,7 +116,7 @@ def grouped_reducescatter(
 
 @tf.RegisterGradient("TfdistGroupedReducescatter")
 def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
-    """Every rank's tensor fed all rows, each of which one rank has."""
+    """Every rank's tensor fed all rows, each of which is on one rank."""
     process_set = process_sets.of_number(op.get_attr("process_set"))
     count = len(gradients)
     factor = op.inputs[count] * op.inputs[count + 1]
@@ -135,9 +135,9 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
 def _gather_dealt_rows(
     parts: Sequence[tf.Tensor], wholes: Sequence[tf.Tensor], label: str, process_set: ProcessSet
 ) -> list[tf.Tensor]:
-    """Puts together what reducescatter dealt out; the results have the shapes of `wholes`.
+    """Reassembles what reducescatter distributed; the results have the shapes of `wholes`.
 
-    Where the ranks may have unequally many rows each sends as many as the first, because XLA compiles only that.
+    If the ranks may have unequal numbers of rows, each sends as many as the first, because XLA compiles only that.
     """
     size = process_set.size()
     equal = [whole.shape[0] is not None and whole.shape[0] % size == 0 for whole in wholes]
@@ -152,7 +152,7 @@ def _gather_dealt_rows(
 
 
 def _most_rows(whole: tf.Tensor, size: int) -> tf.Tensor:
-    """Those of the first rank."""
+    """The rows of the first rank."""
     return (tf.shape(whole)[0] + size - 1) // size
 
 
@@ -162,7 +162,7 @@ def _padded(part: tf.Tensor, whole: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _without_padding(rows: tf.Tensor, whole: tf.Tensor, size: int) -> tf.Tensor:
-    """The first ranks have all rows that they sent, the others one less, or all of them none less."""
+    """Removes the padding row of all but the first ranks, if there is one."""
     shape, most = tf.shape(whole), _most_rows(whole, size)
     by_rank = tf.reshape(rows, tf.concat([[size, most], shape[1:]], 0))
     full = shape[0] - (most - 1) * size

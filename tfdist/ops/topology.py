@@ -1,6 +1,7 @@
-"""The numbers of this process as tensors that a graph reads when it runs, so that a trace outlives a change of size.
+"""Rank and size as tensors that a graph reads when it runs, so that a trace stays valid when the number of ranks
+changes.
 
-Inside a function with `jit_compile=True` on a GPU they are those of its compilation: make a new `tf.function` after the
+Inside a function with `jit_compile=True` on a GPU they are fixed at compilation: make a new `tf.function` after the
 number of ranks has changed.
 """
 

@@ -1,6 +1,6 @@
 """Horovod's names for TensorFlow: `import tfdist.tensorflow as hvd` in place of `import horovod.tensorflow as hvd`.
 
-Holds signatures that differ from tfdist's own; everything else comes from where it is made.
+Contains signatures that differ from tfdist's own; everything else is re-exported.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horov
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> optimizers.Optimizer:
-    """`tfdist.DistributedOptimizer`, with the order of arguments that Horovod has for TensorFlow.
+    """`tfdist.DistributedOptimizer`, with Horovod's argument order for TensorFlow.
 
     Args:
-        optimizer: As in `tfdist.DistributedOptimizer`, and so are the arguments that are not described here.
+        optimizer: As in `tfdist.DistributedOptimizer`, like all arguments not described here.
         name: Name of the returned optimizer.
-        use_locking: Only False: Keras 3 optimizers have no locks.
-        device_dense: Only "".
-        device_sparse: Only "".
+        use_locking: Must be False: Keras 3 optimizers have no locks.
+        device_dense: Must be "".
+        device_sparse: Must be "".
         compression: Compression on the wire.
         sparse_as_dense: Whether `tf.IndexedSlices` are made dense.
         backward_passes_per_step: Steps for one update.
@@ -106,10 +106,10 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horov
         scale_local_gradients: Whether gradients of local variables are divided.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
     """
     if use_locking:
-        raise errors.ConfigError("use_locking=True cannot be honoured: Keras 3 optimizers have no locks. Leave it out.")
+        raise errors.ConfigError("use_locking=True is not supported: Keras 3 optimizers have no locks. Omit it.")
     return optimizer_module.DistributedOptimizer(
         optimizer,
         name=name,
@@ -192,4 +192,4 @@ def allgather_object(
 
 def _refuse_session(session: Any) -> None:
     if session is not None:
-        raise errors.ConfigError("session= cannot be honoured: TensorFlow 2 has no sessions. Leave it out.")
+        raise errors.ConfigError("session= is not supported: TensorFlow 2 has no sessions. Omit it.")

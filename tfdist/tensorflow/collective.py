@@ -1,7 +1,7 @@
-"""Collectives with the order of arguments that Horovod has for TensorFlow. They do nothing themselves.
+"""Collectives with Horovod's argument order for TensorFlow. They only forward their arguments.
 
-Horovod's `ignore_name_scope` is in all of them: here a name never carries TensorFlow's name scope, so True and False
-are the same.
+All have Horovod's `ignore_name_scope`: here a name never includes TensorFlow's name scope, so True and False are
+equivalent.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
     Args:
         tensor: As in `tfdist.allreduce`, and so are the other arguments.
         average: As in `tfdist.allreduce`.
-        device_dense: Only "".
-        device_sparse: Only "".
+        device_dense: Must be "".
+        device_sparse: Must be "".
         compression: As in `tfdist.allreduce`.
         op: As in `tfdist.allreduce`.
         prescale_factor: As in `tfdist.allreduce`.
@@ -84,8 +84,8 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
     Args:
         tensors: As in `tfdist.grouped_allreduce`, and so are the other arguments.
         average: As in `tfdist.grouped_allreduce`.
-        device_dense: Only "".
-        device_sparse: Only "".
+        device_dense: Must be "".
+        device_sparse: Must be "".
         compression: As in `tfdist.grouped_allreduce`.
         op: As in `tfdist.grouped_allreduce`.
         prescale_factor: As in `tfdist.grouped_allreduce`.
@@ -177,8 +177,8 @@ def broadcast_variables(
         variables: As in `tfdist.broadcast_variables`, and so are the other arguments.
         root_rank: As in `tfdist.broadcast_variables`.
         process_set: As in `tfdist.broadcast_variables`.
-        inplace: Whether the values arrive in the memory of the variables. If False, they arrive in tensors that are
-            assigned then, which takes that memory once more.
+        inplace: Whether values are received directly in the memory of the variables. If False, they are received in
+            tensors and then assigned, which takes the same memory again.
     """
     if inplace:
         broadcast_op.broadcast_variables(variables, root_rank, process_set=process_set)
@@ -228,7 +228,7 @@ def reducescatter(  # noqa: PLR0913 -- the signature of Horovod
 
     Args:
         tensor: As in `tfdist.reducescatter`, and so are the other arguments.
-        device_dense: Only "".
+        device_dense: Must be "".
         compression: As in `tfdist.reducescatter`.
         op: As in `tfdist.reducescatter`.
         name: As in `tfdist.reducescatter`.
@@ -255,7 +255,7 @@ def grouped_reducescatter(
 
     Args:
         tensors: As in `tfdist.grouped_reducescatter`, and so are the other arguments.
-        device_dense: Only "".
+        device_dense: Must be "".
         compression: As in `tfdist.grouped_reducescatter`.
         op: As in `tfdist.grouped_reducescatter`.
         process_set: As in `tfdist.grouped_reducescatter`.
@@ -271,6 +271,6 @@ def grouped_reducescatter(
 def _check_flag(ignore_name_scope: Any) -> None:
     if not isinstance(ignore_name_scope, bool):
         raise errors.ConfigError(
-            f"ignore_name_scope must be True or False; received {ignore_name_scope!r}. Give a process set by its name, "
-            "as in process_set=pair."
+            f"ignore_name_scope must be True or False; received {ignore_name_scope!r}. Pass a process set by "
+            "keyword, as in process_set=pair."
         )

@@ -1,4 +1,4 @@
-"""Horovod's names for elastic training with TensorFlow, as `hvd.elastic`. Signatures only: the rest is inherited."""
+"""Horovod's names for elastic training with TensorFlow, as `hvd.elastic`. Only signatures; the rest is inherited."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 
 class TensorFlowState(elastic.TensorFlowState):
-    """`tfdist.elastic.TensorFlowState`, with the order of arguments that Horovod has.
+    """`tfdist.elastic.TensorFlowState`, with Horovod's argument order.
 
     Args:
-        variables: As in `tfdist.elastic.TensorFlowState`. Must be given: TensorFlow 2 has no list of all of them.
+        variables: As in `tfdist.elastic.TensorFlowState`. Required: TensorFlow 2 has no list of all variables.
         session: Only None.
         **values: As in `tfdist.elastic.TensorFlowState`.
 
@@ -29,19 +29,19 @@ class TensorFlowState(elastic.TensorFlowState):
         _refuse_session(session=session)
         if not variables:
             raise errors.ConfigError(
-                f"TensorFlowState needs the variables to keep; received {variables!r}. TensorFlow 2 has no list of all "
-                "variables, so name them: TensorFlowState([*model.weights, *optimizer.variables])."
+                f"TensorFlowState needs the variables to keep; received {variables!r}. TensorFlow 2 has no list of "
+                "all variables, so pass them: TensorFlowState([*model.weights, *optimizer.variables])."
             )
         super().__init__(variables, **values)
 
 
 class TensorFlowKerasState(elastic.KerasState):
-    """`tfdist.elastic.KerasState`, with the order of arguments that Horovod has for TensorFlow.
+    """`tfdist.elastic.KerasState`, with Horovod's argument order for TensorFlow.
 
     Args:
         model: As in `tfdist.elastic.KerasState`.
         optimizer: As in `tfdist.elastic.KerasState`.
-        backend: Only None: Horovod takes the session of TensorFlow 1 from it.
+        backend: Must be None: Horovod takes the session of TensorFlow 1 from it.
         **values: As in `tfdist.elastic.KerasState`.
 
     Raises:
@@ -62,4 +62,4 @@ class TensorFlowKerasState(elastic.KerasState):
 def _refuse_session(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None:
-            raise errors.ConfigError(f"{name}= cannot be honoured: TensorFlow 2 has no sessions. Leave it out.")
+            raise errors.ConfigError(f"{name}= is not supported: TensorFlow 2 has no sessions. Omit it.")

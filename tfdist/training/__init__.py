@@ -1,1 +1,1 @@
-"""Gradients, optimizers and models of Keras on several ranks. Callbacks use it; it knows none of them."""
+"""Keras gradients, optimizers and models on several ranks. Callbacks use it; it does not depend on them."""

@@ -1,7 +1,8 @@
-"""What preprocessing layers have learned from data outside of variables: that it is equal on all ranks, and used.
+"""The state that preprocessing layers learn from data and keep outside variables: ensures it is equal on all ranks, and
+used.
 
-`Normalization` computes by constants that it makes from its variables, a vocabulary is a table, boundaries are a list:
-no broadcast of weights reaches them.
+`Normalization` uses constants made from its variables, a vocabulary is a table, boundaries are a list: broadcasting
+weights does not update them.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ _SET_FROM_ONE = {
 
 
 class AdaptedState(NamedTuple):
-    """One thing that a layer has learned, or was given in its place.
+    """One piece of state that a layer has learned, or was given instead.
 
     Attributes:
-        path: The names of the layers around it and its own.
-        what: What it is, such as "vocabulary".
-        value: The terms in their order, the numbers.
-        follows: Whether the layer makes it from variables, so that it is equal where they are.
+        path: The names of the enclosing layers and its own.
+        what: The kind of state, such as "vocabulary".
+        value: The terms in order, or the numbers.
+        follows: Whether the layer derives it from variables, so that it is equal if they are.
     """
 
     path: str
@@ -54,7 +55,7 @@ class AdaptedState(NamedTuple):
     follows: bool = False
 
     def digest(self) -> str:
-        """The same on two ranks if the values are."""
+        """Equal on two ranks if the values are."""
         value = self.value
         if value.dtype == object:
             lengths = np.fromiter(map(len, value), np.int64, len(value))
@@ -65,7 +66,7 @@ class AdaptedState(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """What travels of it."""
+    """The part that is sent."""
 
     what: str
     digest: str
@@ -74,11 +75,11 @@ class _Entry(NamedTuple):
 
 
 def adapted_state_of(source: keras.layers.Layer, but: Collection[keras.layers.Layer] = ()) -> list[AdaptedState]:
-    """What the preprocessing layers of a model have learned, or a layer and those in it; talks to no other rank.
+    """The adapted state of the preprocessing layers of a model, or of a layer and those in it. Local, no communication.
 
     Args:
         source: A model, or any layer, built or not.
-        but: Layers that are left out, with all in them.
+        but: Layers to leave out, with their sublayers.
     """
     left_out = {id(layer) for layer in but}
     return [
@@ -93,18 +94,18 @@ def require_equal(
     but: Collection[keras.layers.Layer] = (),
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Compares what preprocessing layers have learned on all ranks; every rank calls it.
+    """Compares the adapted state of preprocessing layers on all ranks; every rank calls it.
 
     Args:
-        source: A model, or any layer, also one that is used in `dataset.map` only.
+        source: A model, or any layer, including one used only in `dataset.map`.
         but: Layers that each rank has for itself.
         process_set: The ranks that take part.
 
     Returns:
-        How many things were compared; the same on every rank.
+        How many values were compared; the same on every rank.
 
     Raises:
-        MismatchError: The same on every rank, if it differs; names the layer, what differs and what to do.
+        MismatchError: The same on every rank, if any differ; names the layer, what differs and what to do.
     """
     states = adapted_state_of(source, but)
     if process_set.size() > 1:
@@ -113,16 +114,16 @@ def require_equal(
 
 
 def require_equal_before_broadcast(model: keras.Model, local: Collection[keras.layers.Layer] = ()) -> None:
-    """Compares before every rank gets the weights of rank 0; every rank calls it.
+    """Compares adapted state before all ranks get the weights of rank 0; every rank calls it.
 
-    Constants that follow variables will be equal: rank 0 warns where several ranks have made some of their own.
+    Constants derived from variables will be equal: rank 0 only warns if several ranks have different ones.
 
     Args:
         model: A model.
         local: Layers that each rank has for itself.
 
     Raises:
-        MismatchError: The same on every rank, if something else differs.
+        MismatchError: The same on every rank, if anything else differs.
     """
     if runtime.size() == 1:
         return
@@ -133,9 +134,9 @@ def require_equal_before_broadcast(model: keras.Model, local: Collection[keras.l
 
 
 def follow_variables(model: keras.layers.Layer) -> None:
-    """Has the layers of a model make their constants again, after variables were assigned.
+    """Makes the layers of a model recompute their constants after variables were assigned.
 
-    A traced function has the constants of its trace, so where they have changed it is made again.
+    A traced function contains the constants of its trace, so it is traced again if they have changed.
     """
     changed = False
     for layer in keras_version.layers_of(model):
@@ -149,7 +150,7 @@ def follow_variables(model: keras.layers.Layer) -> None:
 
 
 def drop_traces(model: keras.Model) -> None:
-    """Has the steps of a model be traced again, also in a `fit` that has begun."""
+    """Makes the steps of a model be traced again, even during a `fit`."""
     model.test_function = model.predict_function = None
     outermost: Any = model.train_function
     if outermost is None:
@@ -167,7 +168,7 @@ def drop_traces(model: keras.Model) -> None:
 
 
 def _makes_constants(layer: keras.layers.Layer) -> bool:
-    """Whether `finalize_state` of a layer makes constants of its variables."""
+    """Whether `finalize_state` of a layer makes constants from its variables."""
     if isinstance(layer, _FOLLOW_NO_VARIABLES) or not callable(getattr(layer, "finalize_state", None)):
         return False
     return bool(keras_version.own_variables(layer))
@@ -178,7 +179,7 @@ def _constants(layer: keras.layers.Layer) -> str:
 
 
 def _walk(layer: keras.layers.Layer, seen: set[int], path: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:
-    """Each layer once, with the names of those around it but the outermost, and its own."""
+    """Each layer once, with its path: the names of the enclosing layers except the outermost, and its own."""
     if id(layer) in seen:
         return
     seen.add(id(layer))
@@ -191,7 +192,7 @@ def _walk(layer: keras.layers.Layer, seen: set[int], path: str = "") -> Iterator
 
 
 def _learned(layer: keras.layers.Layer) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """What it is, and its value; none yet of a layer that has neither learned nor been given any."""
+    """The kind and value of each piece of state; nothing for a layer without any yet."""
     if isinstance(layer, keras.layers.Normalization):
         if layer.input_mean is not None:
             yield from (("mean", np.asarray(layer.input_mean)), ("variance", np.asarray(layer.input_variance)))
@@ -210,7 +211,7 @@ def _learned(layer: keras.layers.Layer) -> Iterator[tuple[str, np.ndarray[Any, A
 
 
 def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """A value of a layer of the user's own as an array, if it is one or plain."""
+    """A value of a custom layer as an array, if it is an array or plain data."""
     if isinstance(value, (np.ndarray, np.generic, int, float)) or (tf.is_tensor(value) and hasattr(value, "numpy")):
         yield np.asarray(value)
     elif isinstance(value, dict) and value and all(map(_is_plain, (*value, *value.values()))):
@@ -228,7 +229,7 @@ def _terms(texts: Sequence[str]) -> np.ndarray[Any, Any]:
 
 
 def _gathered(states: Sequence[AdaptedState], process_set: ProcessSet = global_process_set) -> list[list[_Entry]]:
-    """What each rank has, in its order."""
+    """The entries of each rank, in order."""
     own = [_Entry(state.what, state.digest(), state.follows, _is_unadapted(state)) for state in states]
     return allgather_object(own, name="adapted state", process_set=process_set)
 
@@ -238,21 +239,21 @@ def _only(entries: Sequence[_Entry], follows: bool) -> list[_Entry]:
 
 
 def _warn_of_parts(paths: Sequence[str], by_rank: Sequence[Sequence[_Entry]]) -> None:
-    """What a layer has before it is adapted does not count: rank 0 may do it for all."""
+    """Warns if ranks adapted a layer differently. State before adapting does not count: rank 0 may adapt for all."""
     columns = zip(paths, zip(*by_rank, strict=False), strict=False)
     found = {
         path: None for path, column in columns if len({entry.digest for entry in column if not entry.is_unadapted}) > 1
     }
     if found and runtime.rank() == 0:
         _logger.warning(
-            "%s was adapted to other data on each rank; all ranks use what rank 0 has learned from its part. "
-            "Adapt it to the whole data, before tfdist.shard.",
+            "%s was adapted to different data on each rank; all ranks use the result of rank 0, learned from its "
+            "shard only. Adapt it to the whole dataset, before tfdist.shard.",
             ", ".join(map(repr, found)),
         )
 
 
 def _is_unadapted(state: AdaptedState) -> bool:
-    """Of a `Normalization`: it has the values that its variables are made with."""
+    """For a `Normalization`: whether its variables have their initial values."""
     return state.follows and bool(np.all(np.equal(state.value, 1 if state.what == "variance" else 0)))
 
 
@@ -268,9 +269,9 @@ def _refuse_differences(
         paths = allgather_object(own_paths, name="adapted layers", process_set=process_set)
         ranks = process_set.ranks
         raise errors.MismatchError(
-            f"preprocessing layers have learned something else on each rank: {_listed(paths[0])} on rank {ranks[0]}, "
-            f"{_listed(paths[other])} on rank {ranks[other]}. Make the same layers on each rank, and adapt them to the "
-            "whole data, before tfdist.shard."
+            f"preprocessing layers differ between the ranks: {_listed(paths[0])} on rank {ranks[0]}, "
+            f"{_listed(paths[other])} on rank {ranks[other]}. Make the same layers on each rank, and adapt them to "
+            "the whole dataset, before tfdist.shard."
         )
     raise errors.MismatchError(_first_difference(states, by_rank, process_set))
 
@@ -286,10 +287,11 @@ def _first_difference(
     path, of_first = broadcast_object(named, first, name="adapted state of one rank", process_set=process_set)
     found = allgather_object(_difference(value, of_first), name="differences from one rank", process_set=process_set)
     rank, difference = next((rank, text) for rank, text in zip(ranks, found, strict=True) if text)
-    advice = _SET_FROM_ONE.get(what, "take what it has learned with tfdist.broadcast_object").format(root=first)
+    advice = _SET_FROM_ONE.get(what, "share what it has learned with tfdist.broadcast_object").format(root=first)
     return (
-        f"the {what} of the layer {path!r} on rank {rank} is not that of rank {first}: {difference}. Adapt the layer "
-        f"to the whole data on every rank, before tfdist.shard; or on rank {first} only, and on all ranks {advice}."
+        f"the {what} of the layer {path!r} on rank {rank} differs from that of rank {first}: {difference}. Adapt the "
+        f"layer to the whole dataset on every rank, before tfdist.shard; or on rank {first} only, and on all ranks "
+        f"{advice}."
     )
 
 
@@ -298,13 +300,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _difference(here: np.ndarray[Any, Any], first: np.ndarray[Any, Any]) -> str:
-    """Of a value on this rank from that of rank 0; empty if there is none."""
+    """The difference of a value on this rank from that of the first; empty if there is none."""
     if here.dtype != first.dtype or (here.dtype != object and here.shape != first.shape):
-        return f"it is of {here.dtype} and shape {here.shape} here, and of {first.dtype} and shape {first.shape} there"
+        return f"it has dtype {here.dtype} and shape {here.shape} here, but {first.dtype} and shape {first.shape} there"
     of = f", of {here.size} here and {first.size} there" if here.size != first.size else ""
     for number, (one, other) in enumerate(itertools.zip_longest(here.flat, first.flat)):
         if one != other and (one == one or other == other):  # whatever is not a number is not equal to itself
-            return f"the first that differs is number {number}{of}: {_shown(one)} here and {_shown(other)} there"
+            return f"the first difference is at index {number}{of}: {_shown(one)} here and {_shown(other)} there"
     return "" if here.dtype == object or here.tobytes() == first.tobytes() else "its bits differ"
 
 

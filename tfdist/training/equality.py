@@ -1,7 +1,7 @@
-"""Whether variables have the same values on all ranks: `check_equal`, and what it is made of. Not when to look.
+"""Checks that variables have the same values on all ranks: `check_equal` and its parts. Callers decide when to check.
 
-Every rank makes a number for the content of each variable, and the ranks exchange these; only of variables whose
-numbers differ are values compared, with those of the first rank, piece by piece.
+Every rank computes a digest of each variable, and the ranks exchange the digests; only variables whose digests differ
+are compared by value with those of the first rank, piece by piece.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _NAMED = 5
 _LEARNED = "what layers have learned"
 _REFUSED = -1  # in place of the number of parts
 _REMEDY = (
-    "Give all ranks the same values before, such as tfdist.broadcast_variables(model.weights, root_rank=0), and let "
-    "every update come from gradients that are reduced. Variables that are not trained, such as moving statistics, are "
-    "each rank's own: compare the model, which leaves them out."
+    "Start all ranks from the same values, for example with tfdist.broadcast_variables(model.weights, root_rank=0), "
+    "and apply only reduced gradients. Variables that are not trained, such as moving statistics, differ by rank: "
+    "check the model instead, which leaves them out."
 )
 
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that must be equal on all ranks.
+    """One value that must be equal on all ranks.
 
     Attributes:
-        name: What errors call it, such as the path of a variable. May differ by rank.
+        name: Its name in errors, such as the path of a variable. May differ by rank.
         source: `keras.Variable`, `tf.Variable` or `np.ndarray` of numbers.
     """
 
@@ -59,7 +59,7 @@ class Part:
     source: Any
 
     def read(self) -> Any:
-        """The content now: a tensor where it lies, or the array."""
+        """The current content: a tensor on its device, or the array."""
         if isinstance(self.source, np.ndarray):
             return self.source
         return tf.convert_to_tensor(self.source.value if isinstance(self.source, keras.Variable) else self.source)
@@ -75,11 +75,11 @@ class Difference:
     """One part whose bits differ between the ranks.
 
     Attributes:
-        place: In the list of parts.
-        name: Of the part, on this rank.
-        relative: By rank that differs from the first: norm of the difference / norm on the first rank. NaN where only
-            one side is finite, infinity where the first rank has zeros.
-        drifted: Whether that is more than rounding.
+        place: Index in the list of parts.
+        name: Name of the part on this rank.
+        relative: For each rank that differs from the first: norm of the difference / norm on the first rank. NaN if
+            only one side is finite, infinity if the first rank has only zeros.
+        drifted: Whether the difference exceeds rounding.
     """
 
     place: int
@@ -89,36 +89,38 @@ class Difference:
 
     @property
     def size(self) -> float:
-        """The greatest of all ranks, for comparing: what is not finite is more than any number."""
+        """The largest value over all ranks, for sorting: a value that is not finite counts as larger than any
+        number.
+        """
         return max(math.inf if math.isnan(value) else value for value in self.relative.values())
 
 
 def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> None:
-    """Raises an error on every rank if something that must be equal on all ranks is not.
+    """Raises an error on every rank if values that must be equal on all ranks differ.
 
-    You need it in a training loop of your own, after the first step and from time to time: ranks whose weights drift
-    apart train a model each, and no loss shows it. `fit` with `tfdist.callbacks.DataParallel`,
-    `BroadcastGlobalVariablesCallback` or `MetricAverageCallback` looks by itself. Also for layers that are used in
-    `dataset.map`, such as a `Normalization`, which cannot be found from a model. Every rank calls it.
+    You need it in a custom training loop, after the first step and from time to time: if weights drift apart, each rank
+    silently trains its own model, and no loss shows it. `fit` with `tfdist.callbacks.DataParallel`,
+    `BroadcastGlobalVariablesCallback` or `MetricAverageCallback` checks by itself. Use it also for layers in
+    `dataset.map`, such as a `Normalization`, which cannot be found from a model. Every rank must call it.
 
-    Of a model it compares what training must keep equal: weights that are trainable or frozen, and all weights and
-    other state (vocabularies, boundaries, constants) of layers that are adapted. Moving statistics, which each rank
-    takes from its own batches, and the seeds of random layers differ on purpose. Of any other layer it compares all
-    weights and what was adapted, of an optimizer all variables. Variables that are local to a distributed optimizer are
-    left out.
+    For a model it compares what training must keep equal: trainable and frozen weights, and all weights and other state
+    (vocabularies, boundaries, constants) of adapted layers. Moving statistics, computed from each rank's own batches,
+    and the seeds of random layers differ on purpose. For any other layer it compares all weights and adapted state, for
+    an optimizer all variables. Variables local to a distributed optimizer are left out.
 
-    It reads the weights once, and exchanges a number for each variable.
+    It reads the weights once and exchanges one digest per variable.
 
     Args:
         target: Built Keras model, layer or optimizer, `keras.Variable`, `tf.Variable`, or list of these variables.
-        name: What errors call the check.
-        process_set: The ranks that take part; the others do not call it.
+        name: Name of the check in errors.
+        process_set: The ranks that take part; other ranks must not call it.
 
     Raises:
-        MismatchError: On every rank, if numbers, dtypes or shapes of variables differ, a value differs from that of
-            the first rank by more than 1e-3 of the norm of its variable, or whole numbers differ. Names the variables
-            by path. Smaller differences are rounding; the first rank warns of them.
-        ConfigError: On every rank, if `target` is something else or has no variables on one. Inside a `tf.function`.
+        MismatchError: On every rank, if the number of variables, their dtypes or shapes differ, a variable differs from
+            that of the first rank by more than 1e-3 of its norm, or integers differ. Names the variables by path.
+            Smaller differences are rounding; the first rank warns about them.
+        ConfigError: On every rank, if `target` is anything else or has no variables on some rank. Inside a
+            `tf.function`.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:
@@ -156,7 +158,7 @@ def parts_of(target: Any) -> list[Part]:
     """What `check_equal` compares.
 
     Raises:
-        ConfigError: If `target` is of another kind, or has nothing that could be compared.
+        ConfigError: If `target` is of another kind, or has nothing to compare.
     """
     is_layer = isinstance(target, keras.layers.Layer)
     learned = adapted_state.adapted_state_of(target, _local_layers(target)) if is_layer else []
@@ -164,13 +166,13 @@ def parts_of(target: Any) -> list[Part]:
     strangers = [v for v in variables if not isinstance(v, (keras.Variable, tf.Variable))]
     if strangers:
         raise errors.ConfigError(
-            "check_equal takes a Keras model, layer or optimizer, a variable, or a list of variables; received "
+            "check_equal expects a Keras model, layer or optimizer, a variable, or a list of variables; received "
             f"{strangers[0]!r}."
         )
     if not variables and not learned:
         raise errors.ConfigError(
-            f"{getattr(target, 'name', target)!r} has no variables to compare. Build it first: call it on a batch, or "
-            "adapt it."
+            f"{getattr(target, 'name', target)!r} has no variables to compare. Build it first: call it on a batch, "
+            "or adapt it."
         )
     parts = [part_of(variable) for variable in variables]
     if is_layer:
@@ -195,32 +197,32 @@ def _local_layers(target: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def part_of(variable: Any) -> Part:
-    """A variable under its path.
+    """Wraps a variable, named by its path.
 
     Raises:
-        ConfigError: If it does not hold numbers.
+        ConfigError: If its dtype is not numeric.
     """
     part = Part(getattr(variable, "path", None) or variable.name.removesuffix(":0"), variable)
     dtype = tf.as_dtype(variable.dtype)
     if dtype in (tf.string, tf.variant, tf.resource):
-        raise errors.ConfigError(f"{part.name} holds {dtype.name}; variables of numbers can be compared.")
+        raise errors.ConfigError(f"{part.name} has dtype {dtype.name}; only numeric variables can be compared.")
     return part
 
 
 def compare(
     parts: Sequence[Part], label: str, process_set: ProcessSet = global_process_set, problem: str = ""
 ) -> list[Difference]:
-    """What differs between the ranks, the same on every rank but for names.
+    """Returns what differs between the ranks, the same on every rank except for names.
 
     Args:
         parts: In the same order on every rank.
-        label: What errors call the collectives.
+        label: Name of the collectives in errors.
         process_set: The ranks that take part.
-        problem: Why this rank has no parts; an error on every rank.
+        problem: Why this rank has no parts; raised on every rank.
 
     Raises:
         ConfigError: If a rank has a problem.
-        MismatchError: If the ranks have other numbers of parts, dtypes or shapes.
+        MismatchError: If the ranks differ in the number of parts, dtypes or shapes.
     """
     if process_set.size() == 1:
         if problem:
@@ -246,17 +248,17 @@ def describe(
     process_set: ProcessSet,
     advice: str,
 ) -> str:
-    """A text on the differences, the same on every rank of the set: that of the first one.
+    """Describes the differences; the text of the first rank, on every rank of the set.
 
     Args:
-        differences: What `compare` found.
-        parts: What it was given.
-        label: What errors call the check.
+        differences: The result of `compare`.
+        parts: The parts passed to `compare`.
+        label: Name of the check in errors.
         process_set: The ranks that take part.
-        advice: The last lines.
+        advice: Text for the last lines.
     """
     root = process_set.ranks[0]
-    lines = [f"{label}: variables differ between the ranks, by this much of their norm on rank {root}:"]
+    lines = [f"{label}: variables differ between the ranks. Difference relative to their norm on rank {root}:"]
     for difference in sorted(differences, key=lambda each: each.size, reverse=True)[:_NAMED]:
         ranks = ", ".join(f"rank {rank} {_spelled(value, root)}" for rank, value in difference.relative.items())
         lines.append(f"    {difference.name}, {parts[difference.place].kind()}: {ranks}")
@@ -267,20 +269,20 @@ def describe(
 
 
 def ranks_by_hardware(label: str, process_set: ProcessSet) -> dict[str, list[int]]:
-    """The ranks that run on each kind of processor and GPU. All of the set call it."""
+    """The ranks that run on each kind of processor and GPU. All ranks of the set call it."""
     kinds = allgather_object(hardware.kind(), name=f"{label}: hardware", process_set=process_set)
     return {kind: [r for r, other in zip(process_set.ranks, kinds, strict=True) if other == kind] for kind in kinds}
 
 
 def describe_rounding(differences: Sequence[Difference], label: str, ranks_of: Mapping[str, Sequence[int]]) -> str:
-    """A text on differences that may be rounding, with what `ranks_by_hardware` has found."""
+    """Describes differences that may be rounding, with the result of `ranks_by_hardware`."""
     worst = max(differences, key=lambda each: each.size)
     hosts = "; ".join(f"{kind} (rank {', '.join(map(str, members))})" for kind, members in ranks_of.items())
-    orders = "operations that add up in any order (tf.config.experimental.enable_op_determinism)"
-    causes = f"unequal hardware, {orders}" if len(ranks_of) > 1 else orders
+    orders = "operations that add in nondeterministic order (see tf.config.experimental.enable_op_determinism)"
+    causes = f"different hardware, {orders}" if len(ranks_of) > 1 else orders
     return (
-        f"{label}: variables differ between the ranks in their last digits, {len(differences)} of them, at most by "
-        f"{worst.size:.1g} of the norm ({worst.name}). It may come from {causes}, or from a small update that is not "
+        f"{label}: {len(differences)} variables differ between the ranks in their last digits, at most by "
+        f"{worst.size:.1g} of the norm ({worst.name}). Possible causes: {causes}, or a small update that is not "
         f"reduced. The ranks run on: {hosts}"
     )
 
@@ -295,7 +297,7 @@ def _variables_of_model(model: keras.Model) -> list[Any]:
 def _need_equal_lists(
     by_rank: Sequence[Any], parts: Sequence[Part], label: str, process_set: ProcessSet, problem: str
 ) -> None:
-    """What `compare` raises before it looks at digests."""
+    """Raises the errors of `compare` that need no digests."""
     if any(numbers[0] == _REFUSED for numbers in by_rank):
         problems = allgather_object(problem, name=f"{label}: problems", process_set=process_set)
         told = [f"rank {rank}: {text}" for rank, text in zip(process_set.ranks, problems, strict=True) if text]
@@ -308,7 +310,7 @@ def _need_equal_lists(
 
 
 def _split(numbers: Any) -> Iterator[Any]:
-    """The numbers of each rank: how many parts it has, and two a part."""
+    """Splits the numbers by rank: the number of parts, and two numbers per part."""
     while len(numbers):
         end = 1 + 2 * max(0, int(numbers[0]))
         yield numbers[:end]
@@ -328,7 +330,7 @@ def _unequal_lists(lists: Sequence[Sequence[tuple[str, str]]], ranks: Sequence[i
             f"    rank {ranks[0]} has {len(first)}, rank {rank} has {len(other)}; number {place} is {here} on rank "
             f"{ranks[0]} and {there} on rank {rank}"
         )
-    return "\n".join([*lines, "Build the same model on every rank, and give the same list of variables."])
+    return "\n".join([*lines, "Build the same model on every rank, and pass the same list of variables."])
 
 
 def _compare_values(
@@ -374,7 +376,7 @@ def _distance(part: Part, place: int, label: str, process_set: ProcessSet) -> tu
 
 
 def _squares_of_gap(mine: Any, theirs: Any) -> float:
-    """NaN where a number is finite on one side only; two NaN are equal, whatever their bits."""
+    """NaN if a number is finite on one side only; two NaNs are equal, whatever their bits."""
     a, b = _wide(mine), _wide(theirs)
     with np.errstate(all="ignore"):
         squares = np.abs(a - b) ** 2
@@ -396,4 +398,4 @@ def _wide(values: Any) -> Any:
 def _spelled(relative: float, root: int) -> str:
     if math.isnan(relative):
         return "is not finite on one side"
-    return f"has numbers and rank {root} zeros" if math.isinf(relative) else f"{relative:.2g}"
+    return f"is nonzero where rank {root} has only zeros" if math.isinf(relative) else f"{relative:.2g}"

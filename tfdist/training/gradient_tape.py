@@ -1,4 +1,4 @@
-"""A `tf.GradientTape` whose gradients are reduced over all ranks. Not an optimizer: it changes no variable."""
+"""A `tf.GradientTape` whose gradients are reduced over all ranks. Updates no variable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LABEL = "gradients of the tape"
 
 
 class _DistributedTape(tf.GradientTape):
-    """The wrapped tape, with a `gradient` of its own. `jacobian` and `batch_jacobian` are those of this rank."""
+    """The wrapped tape with its own `gradient`. `jacobian` and `batch_jacobian` are local to this rank."""
 
     def __init__(self, tape: tf.GradientTape, reduction: GradientReduction, local: LocalVariables) -> None:
         # Records nothing itself: a tape that has recorded already can be wrapped.
@@ -32,7 +32,7 @@ class _DistributedTape(tf.GradientTape):
         self._local = local
 
     def __getattr__(self, name: str) -> Any:
-        """What a tape of the user's own class has besides."""
+        """Forwards attributes of custom tape classes."""
         return getattr(object.__getattribute__(self, "_wrapped"), name)
 
     def __enter__(self) -> _DistributedTape:
@@ -63,16 +63,16 @@ class _DistributedTape(tf.GradientTape):
         return self._wrapped.batch_jacobian(*args, **kwargs)
 
     def register_local_source(self, source: Any) -> None:
-        """Leaves the gradient of a source on this rank: it is not reduced.
+        """Keeps the gradient of a source local to this rank: it is not reduced.
 
-        You need it where each rank holds a variable of its own. With `scale_local_gradients` its gradient is divided
-        by the number of ranks: for the loss that is the mean of the ranks' losses.
+        You need it if each rank has its own variable. With `scale_local_gradients` its gradient is divided by the
+        number of ranks, as for a loss that is the mean of the ranks' losses.
 
         Args:
             source: A variable or a watched tensor.
 
         Raises:
-            ConfigError: If it is something else.
+            ConfigError: If it is anything else.
         """
         self._local.add(source)
 
@@ -88,11 +88,11 @@ class _DistributedTape(tf.GradientTape):
 
         Args:
             target: As in `tf.GradientTape.gradient`.
-            sources: As in `tf.GradientTape.gradient`; the same structure on every rank, but for local sources.
+            sources: As in `tf.GradientTape.gradient`; the same structure on every rank, except for local sources.
             output_gradients: As in `tf.GradientTape.gradient`.
             unconnected_gradients: As in `tf.GradientTape.gradient`; a None stays None and is None on every rank.
-            use_generic_names: Whether sources are compared over the ranks by position and not by name, which may
-                then differ.
+            use_generic_names: Whether sources are compared between ranks by position instead of by name; names may then
+                differ.
 
         Returns:
             Tensor, `tf.IndexedSlices` or None for each source, in the structure of `sources`.
@@ -120,29 +120,29 @@ def DistributedGradientTape(  # noqa: N802, PLR0913 -- name and signature are Ho
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> tf.GradientTape:
-    """Wraps a tape, so that its gradients are those of all ranks.
+    """Wraps a tape so that its gradients are reduced over all ranks.
 
-    You need it in a training loop of your own, with an ordinary optimizer. Use it or `DistributedOptimizer`, not
-    both: the gradients would be reduced twice. The wrapped tape may have recorded already, and stays as it was.
+    You need it in a custom training loop with an ordinary optimizer. Use either it or `DistributedOptimizer`: with
+    both, gradients would be reduced twice. The wrapped tape may already have recorded and is not changed.
 
     Args:
         gradtape: A `tf.GradientTape`.
-        device_dense: Only "".
-        device_sparse: Only "".
-        compression: A member of `tfdist.Compression`, its name, or a `Compressor` of your own.
-        sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise gathered, and then
-            not compressed.
-        op: `Average`, `Sum` or `Adasum` (of each gradient by itself; dense gradients only).
+        device_dense: Must be "".
+        device_sparse: Must be "".
+        compression: A member of `tfdist.Compression`, its name, or a custom `Compressor`.
+        sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise it is gathered,
+            without compression.
+        op: `Average`, `Sum` or `Adasum` (per gradient; dense gradients only).
         gradient_predivide_factor: With Average, divides by this before the sum and by the rest after.
-        num_groups: Number of collectives that the gradients are split into, in their order; 0 makes buckets of
-            `TFDIST_FUSION_THRESHOLD` bytes, last layer first, on GPUs and with a communication thread; one elsewhere.
-        groups: A number, as `num_groups`, or lists of variables: each list is one collective, all others one more.
-        process_set: The ranks that take part; on others the gradients stay as they are.
+        num_groups: Number of collectives that the gradients are split into, in order; 0 makes buckets of
+            `TFDIST_FUSION_THRESHOLD` bytes, last layer first, on GPUs and with a communication thread; otherwise one.
+        groups: A number, as `num_groups`, or lists of variables: one collective per list and one for the rest.
+        process_set: The ranks that take part; on others the gradients are unchanged.
         scale_local_gradients: Whether gradients of local sources (see `register_local_source` of the returned tape)
             are divided by the number of ranks, with any `op`.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:
@@ -161,7 +161,7 @@ def DistributedGradientTape(  # noqa: N802, PLR0913 -- name and signature are Ho
     if not isinstance(gradtape, tf.GradientTape):
         raise errors.ConfigError(f"gradtape must be a tf.GradientTape; received {type(gradtape)}.")
     if isinstance(gradtape, _DistributedTape):
-        raise errors.ConfigError("the tape is distributed already; wrap it once.")
+        raise errors.ConfigError("the tape is already distributed; wrap it only once.")
     reduction = GradientReduction(
         op,
         Compression.of(compression),
@@ -188,14 +188,14 @@ def PartialDistributedGradientTape(  # noqa: N802, PLR0913 -- name and signature
     local_layers: keras.layers.Layer | Collection[keras.layers.Layer] | None = None,
     scale_local_gradients: bool = True,
 ) -> tf.GradientTape:
-    """Returns a `DistributedGradientTape` that leaves the gradients of some layers on their rank.
+    """Returns a `DistributedGradientTape` that keeps the gradients of some layers local to their rank.
 
-    You need it where layers differ by rank, such as the parts of an embedding table that is spread over the ranks.
+    You need it if layers differ by rank, such as the shards of an embedding table.
 
     Args:
-        gradtape: As in `DistributedGradientTape`, and so are the arguments that are not described here.
-        device_dense: Only "".
-        device_sparse: Only "".
+        gradtape: As in `DistributedGradientTape`, like all arguments not described here.
+        device_dense: Must be "".
+        device_sparse: Must be "".
         compression: Of the gradients that are reduced.
         sparse_as_dense: Of the gradients that are reduced.
         op: Of the gradients that are reduced.
@@ -203,11 +203,11 @@ def PartialDistributedGradientTape(  # noqa: N802, PLR0913 -- name and signature
         num_groups: Of the gradients that are reduced.
         groups: Of the gradients that are reduced.
         process_set: The ranks that take part.
-        local_layers: A Keras layer or several, built or not; they may be others, or another number, on each rank.
+        local_layers: One or more Keras layers, built or not; they may differ by rank, also in number.
         scale_local_gradients: Whether the gradients of these layers are divided by the number of ranks.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:

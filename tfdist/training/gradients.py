@@ -1,4 +1,4 @@
-"""Reduces the gradients of one training step over all ranks, in as few collectives as asked for. Knows no optimizer."""
+"""Reduces the gradients of one training step over all ranks, in few collectives. Independent of the optimizer."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _weight: contextvars.ContextVar[tf.Tensor | None] = contextvars.ContextVar("weig
 
 @contextlib.contextmanager
 def weighted_by(weight: tf.Tensor | None) -> Iterator[None]:
-    """Averages of gradients inside weight each rank by this, such as the number of its samples.
+    """Inside, averages of gradients weight each rank, for example by its number of samples.
 
     Args:
-        weight: int64 scalar, 0 to 2^32 - 1; None lets all ranks count alike.
+        weight: int64 scalar, 0 to 2^32 - 1; None gives all ranks equal weight.
     """
     token = _weight.set(weight)
     try:
@@ -47,22 +47,22 @@ def weighted_by(weight: tf.Tensor | None) -> Iterator[None]:
 
 
 def weight() -> tf.Tensor | None:
-    """What `weighted_by` was told around the code that asks."""
+    """The weight set by the enclosing `weighted_by`."""
     return _weight.get()
 
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Which gradients travel together: what suits the device, so many parts, or what the lists say and the rest.
+    """Which gradients are reduced together: what suits the device, a number of parts, or given lists and the rest.
 
-    Where collectives overlap with the computation, buckets are filled from the last layer on, so that their gradients
-    are reduced while those of the layers before are computed. Elsewhere all gradients are one collective: several that
-    block make the ranks wait for each other in between (`ops/sequence.py`).
+    If collectives overlap with the computation, buckets are filled starting from the last layer, so that their
+    gradients are reduced while those of earlier layers are computed. Otherwise all gradients are one collective:
+    several blocking ones would make the ranks wait for each other in between (`ops/graph/sequence.py`).
 
     Attributes:
-        parts: Number of collectives, without `groups`; None makes buckets of `TFDIST_FUSION_THRESHOLD` bytes where they
-            overlap with the computation, and one collective elsewhere.
-        groups: Lists of variables, each of which is one collective; the other variables are one more.
+        parts: Number of collectives, without `groups`; None makes buckets of `TFDIST_FUSION_THRESHOLD` bytes if they
+            overlap with the computation, and otherwise one collective.
+        groups: Lists of variables: one collective per list, and one for all other variables.
     """
 
     parts: int | None = None
@@ -73,7 +73,7 @@ class Grouping:
         """Checks Horovod's two arguments.
 
         Raises:
-            ConfigError: If both are given, a number is not positive, or `groups` is not lists of variables.
+            ConfigError: If both are given, a number is not positive, or `groups` is not a list of lists of variables.
         """
         if num_groups and groups is not None:
             raise errors.ConfigError(f"give num_groups or groups, not both; received num_groups={num_groups}.")
@@ -85,11 +85,11 @@ class Grouping:
 
     @property
     def by_threshold(self) -> bool:
-        """Whether the fusion threshold decides, where it matters."""
+        """Whether the fusion threshold decides, if it matters."""
         return self.parts is None and not self.groups
 
     def split(self, sources: Sequence[Any], gradients: Sequence[tf.Tensor]) -> list[list[int]]:
-        """Positions in `sources`, each once, by collective.
+        """Positions in `sources`, each once, grouped by collective.
 
         Args:
             sources: The variable or tensor of each gradient.
@@ -113,8 +113,8 @@ class Grouping:
         split = [[left.pop(key_of(v)) for v in group if key_of(v) in left] for group in self.groups]
         if sources and not any(split):
             raise errors.ConfigError(
-                f"groups names none of the variables that have gradients: {', '.join(map(name_of, sources))}. "
-                "Give lists of this model's variables."
+                f"groups contains none of the variables that have gradients: {', '.join(map(name_of, sources))}. "
+                "Pass lists of this model's variables."
             )
         grouped = {index for group in split for index in group}
         return [*split, [index for index in range(len(sources)) if index not in grouped]]
@@ -126,11 +126,11 @@ class GradientReduction:
 
     Attributes:
         op: One of `GRADIENT_OPS`.
-        compression: Wire type of float32 and float64 gradients, or a compression of the user's own.
+        compression: Wire type of float32 and float64 gradients, or a custom compression.
         sparse_as_dense: Whether a `tf.IndexedSlices` is made dense and reduced; otherwise its rows are gathered.
         predivide_factor: With Average, gradients are divided by this before the sum and by `size() / factor` after.
-        grouping: Which gradients travel together.
-        scale_local: Whether gradients of local variables are divided by the number of ranks, whatever `op` is.
+        grouping: Which gradients are reduced together.
+        scale_local: Whether gradients of local variables are divided by the number of ranks, for any `op`.
         process_set: The ranks that take part. Others keep their gradients.
     """
 
@@ -148,12 +148,10 @@ class GradientReduction:
             raise errors.ConfigError(f"gradients are reduced by {names}; received {self.op!r}.")
         if not 0 < self.predivide_factor < float("inf"):
             raise errors.ConfigError(
-                f"gradient_predivide_factor must be a number more than 0; received {self.predivide_factor}."
+                f"gradient_predivide_factor must be a number greater than 0; received {self.predivide_factor}."
             )
         if self.predivide_factor != 1.0 and self.op is not Average:
-            raise errors.ConfigError(
-                f"gradient_predivide_factor is for op=Average; received op={self.op.name.title()}."
-            )
+            raise errors.ConfigError(f"gradient_predivide_factor needs op=Average; received op={self.op.name.title()}.")
 
     def reduce(
         self,
@@ -169,9 +167,9 @@ class GradientReduction:
         Args:
             gradients: Tensor, `tf.IndexedSlices` or None each; order and kinds are the same on every rank.
             sources: The variable or tensor of each gradient.
-            label: What errors call the collective.
-            local: Variables whose gradients stay on this rank.
-            factor: Multiplies every gradient, the local ones too.
+            label: Name of the collective in errors.
+            local: Variables whose gradients stay local to this rank.
+            factor: Multiplies every gradient, including local ones.
             generic_names: Whether errors name gradients by position only, for variables whose names differ by rank.
 
         Returns:
@@ -205,13 +203,13 @@ class GradientReduction:
             session.gradients_reduced = True
 
     def _local_share(self, local: LocalVariables | None) -> Any:
-        """What a local gradient is multiplied by, so that it is of the mean that shared ones are averaged to."""
+        """The factor for local gradients, so that they belong to the same mean as the averaged shared ones."""
         if local is None or not local.partial or self.op is not Average or _weight.get() is None:
             return 1.0 / self.process_set.size()
         return self._share("local gradients")
 
     def _share(self, label: str) -> tf.Tensor:
-        """This rank's part of all weights, as a float64 scalar; 0 where nobody has any."""
+        """This rank's share of all weights, as a float64 scalar; 0 if no rank has any."""
         own = tf.cast(_weight.get(), tf.float64)
         total = allreduce.allreduce(own, op=Sum, name=f"{label}/weights", process_set=self.process_set)
         return tf.math.divide_no_nan(own, total)
@@ -227,10 +225,10 @@ class GradientReduction:
         )
 
     def global_norm(self, gradients: Sequence[Any], sources: Sequence[Any], local: LocalVariables) -> tf.Tensor:
-        """The norm of the shared gradients and of the local ones of every rank, as if they were one model's.
+        """The norm of the shared gradients and the local ones of all ranks, as if they belonged to one model.
 
-        norm^2 = sum of squares of shared gradients + sum over ranks of that of local ones. Each rank contributes its
-        share of the first, so that the result has the same bits on every rank.
+        norm^2 = sum of squares of shared gradients + sum over ranks of the sums of squares of local ones. Each rank
+        contributes its share of the first sum, so that the result has the same bits on every rank.
 
         Args:
             gradients: Reduced gradients: tensor, `tf.IndexedSlices` or None each.
@@ -313,24 +311,25 @@ def _refuse_layouts(gradients: Sequence[Any], names: Sequence[str]) -> None:
     for gradient, name in zip(gradients, names, strict=True):
         if isinstance(gradient, (tf.RaggedTensor, tf.SparseTensor)):
             raise errors.ConfigError(
-                f"the gradient of {name} is a {type(gradient).__name__}, whose layout differs by rank; a dense "
+                f"the gradient of {name} is a {type(gradient).__name__}, whose layout differs by rank; only a dense "
                 "tensor or tf.IndexedSlices can be reduced."
             )
 
 
 def _in_parts(total: int, parts: int) -> list[list[int]]:
-    """Equally many positions each, the last ones first."""
+    """Parts of equal size, the last positions first."""
     count, longer = divmod(total, parts)
     ends = [count * part + min(part, longer) for part in range(parts + 1)]
     return [list(range(begin, end)) for begin, end in itertools.pairwise(ends)][::-1]
 
 
 def in_buckets(gradients: Sequence[tf.Tensor | tf.Variable], threshold: int) -> list[list[int]]:
-    """Buckets of positions, from the last gradient on; one for all if the size of one is not known before it runs.
+    """Buckets of positions, starting from the last gradient; a single bucket if any size is unknown before the graph
+    runs.
 
     Args:
-        gradients: Tensors, or the variables that they are the gradients of.
-        threshold: Bytes of a bucket at most; a larger gradient travels alone.
+        gradients: The gradients, or their variables.
+        threshold: Maximum bytes of a bucket; a larger gradient is reduced alone.
     """
     backwards = range(len(gradients) - 1, -1, -1)
     counts = [gradients[position].shape.num_elements() for position in backwards]
@@ -361,7 +360,7 @@ def _disjoint(groups: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
             if not isinstance(variable, (keras.Variable, tf.Variable)):
                 raise errors.ConfigError(f"groups must be a list of lists of variables; received {variable!r} in one.")
             if key_of(variable) in seen:
-                raise errors.ConfigError(f"groups names {name_of(variable)} twice; a gradient is reduced once.")
+                raise errors.ConfigError(f"groups names {name_of(variable)} twice; a gradient is reduced only once.")
             seen.add(key_of(variable))
     return tuple(tuple(group) for group in groups)
 
@@ -369,7 +368,7 @@ def _disjoint(groups: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
 def name_of(source: Any) -> str:
     """A name for errors, such as "dense/kernel".
 
-    Keras numbers layers by what a process built before ("sequential_3/dense_7/kernel"), which may differ by rank.
+    Keras numbers layers by how many a process has built ("sequential_3/dense_7/kernel"), which may differ by rank.
     """
     if not isinstance(source, (keras.Variable, tf.Variable)):
         return "tensor"
@@ -378,7 +377,7 @@ def name_of(source: Any) -> str:
 
 
 def _names(sources: Sequence[Any], generic: bool) -> list[str]:
-    """Names such as "2:dense/kernel"; the position takes the place of the numbers that Keras gives."""
+    """Names such as "2:dense/kernel"; the position replaces the numbers assigned by Keras."""
     return [f"{index}:{'gradient' if generic else name_of(source)}" for index, source in enumerate(sources)]
 
 

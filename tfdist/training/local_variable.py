@@ -1,4 +1,4 @@
-"""Variables that each rank keeps for itself, such as a part of a table that is spread over the ranks. By identity."""
+"""Variables local to a rank, such as its shard of an embedding table. Compared by identity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdist.errors import ConfigError
 
 
 def key_of(source: Any) -> Hashable:
-    """What identifies a variable or tensor: a `keras.Variable` and the `tf.Variable` inside are one and the same."""
+    """The identity of a variable or tensor: a `keras.Variable` and the `tf.Variable` inside it have the same."""
     inner = source.value if isinstance(source, keras.Variable) else source
     return inner.ref() if hasattr(inner, "ref") else id(source)
 
@@ -24,10 +24,10 @@ def without(variables: Iterable[Any], left_out: Iterable[Any]) -> list[Any]:
 
 
 class LocalVariables:
-    """The variables whose gradients are not reduced, and layers all of whose variables are such.
+    """The variables whose gradients are not reduced, and layers all of whose variables are local.
 
     Attributes:
-        partial: Whether any rank may have local variables, so that what is decided from gradients needs an agreement.
+        partial: Whether any rank may have local variables, so that decisions based on gradients need agreement.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class LocalVariables:
         return key_of(source) in self.keys()
 
     def add(self, source: Any) -> None:
-        """Adds a variable or tensor; no harm if it is there.
+        """Adds a variable or tensor, unless it is already there.
 
         Raises:
             ConfigError: If it is something else.
@@ -47,13 +47,13 @@ class LocalVariables:
         if not isinstance(source, (keras.Variable, tf.Variable, tf.Tensor)):
             raise ConfigError(
                 f"a local variable must be a keras.Variable or tf.Variable; received {source!r}. Register variables "
-                "one by one; for whole layers there is local_layers."
+                "one by one; for whole layers use local_layers."
             )
         self._sources.append(source)
         self.partial = True
 
     def add_layers(self, layers: keras.layers.Layer | Collection[keras.layers.Layer] | None) -> None:
-        """Adds layers, built or not: their variables are looked up when they are needed.
+        """Adds layers, built or not: their variables are looked up when needed.
 
         Raises:
             ConfigError: If one is not a layer.
@@ -61,7 +61,7 @@ class LocalVariables:
         members: list[Any] = [] if layers is None else list(layers) if isinstance(layers, Collection) else [layers]
         for layer in members:
             if not isinstance(layer, keras.layers.Layer):
-                raise ConfigError(f"local_layers must be a Keras layer or several; received {layer!r}.")
+                raise ConfigError(f"local_layers must be one or more Keras layers; received {layer!r}.")
         self._layers += members
         self.partial = True
 
@@ -71,9 +71,9 @@ class LocalVariables:
         return list(self._layers)
 
     def variables(self) -> list[Any]:
-        """Variables and tensors; those of layers that are not built yet are missing."""
+        """Variables and tensors, without those of layers that are not built yet."""
         return [*self._sources, *(variable for layer in self._layers for variable in layer.weights)]
 
     def keys(self) -> frozenset[Hashable]:
-        """The `key_of` each."""
+        """The `key_of` each variable."""
         return frozenset(key_of(source) for source in self.variables())

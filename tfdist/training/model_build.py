@@ -1,8 +1,8 @@
-"""Makes the weights that Keras would make in the first step of a model, before that step. Not a callback.
+"""Creates the weights that Keras would create in the first step of a model, before that step. Not a callback.
 
-Keras builds a layer when it is called first. A model without `call`, such as a GAN, never counts as built, though all
-its layers may be; and what is missing is known to its `train_step` only, which is traced then: no step runs, no batch
-is drawn, and the values of new weights are those that the first step would have given them.
+Keras builds a layer on its first call. A model without `call`, such as a GAN, never counts as built, though all its
+layers may be; only its `train_step` shows what is missing, so it is traced: no step runs, no batch is drawn, and new
+weights get the values that the first step would have given them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAMED = 5
 
 
 class Building:
-    """What waits for the weights of one model in a `fit`.
+    """Actions that wait for the weights of one model in a `fit`.
 
     Args:
         model: The model.
@@ -36,7 +36,7 @@ class Building:
         self._fit: Any = None
 
     def then(self, action: Callable[[], None]) -> None:
-        """Does something now, or before the first step where any rank has yet to make weights; every rank must ask.
+        """Runs an action now, or before the first step if any rank has yet to create weights; every rank must call it.
 
         Raises:
             ConfigError: On every rank, if one has several replicas.
@@ -58,7 +58,7 @@ class Building:
         model.train_function = _FirstStep(model, self)
 
     def end(self, element_spec: Any) -> None:
-        """Makes the weights that are missing, and does what waits for them."""
+        """Creates the missing weights, and runs the actions that wait for them."""
         if not self._actions or self._fit is not self._model.history:
             return
         actions, self._actions = self._actions, []
@@ -77,7 +77,7 @@ class Building:
 
 
 class _FirstStep:
-    """Stands in for a train function until the first step, which may not make weights."""
+    """Stands in for a train function until the first step, which must not create weights."""
 
     def __init__(self, model: keras.Model, building: Building) -> None:
         self.train_function = model.train_function
@@ -106,25 +106,25 @@ class _FirstStep:
         late = [weight.path for weight in self._model.weights if id(weight) not in before]
         if late and runtime.size() > 1:
             raise errors.ConfigError(
-                f"the first step of model {self._model.name!r} made {len(late)} weights ({_listed(late)}), so each "
-                "rank began from values of its own. Make them before fit, in __init__ or build of the layer."
+                f"the first step of model {self._model.name!r} created {len(late)} weights ({_listed(late)}), so "
+                "each rank started from its own values. Create them before fit, in __init__ or build of the layer."
             ) from cause
 
 
 def is_complete(model: keras.Model) -> bool:
-    """Whether the first step makes no weights, as far as can be told without it."""
+    """Whether the first step creates no weights, as far as can be determined without running it."""
     return bool(model.built or not keras_version.has_call(model)) and bool(model.weights) and not _unbuilt(model)
 
 
 def make_weights(model: keras.Model, element_spec: Any) -> None:
-    """Makes the weights of a model that Keras would make in its first step, without taking a batch.
+    """Creates the weights that Keras would create in the first step of a model, without drawing a batch.
 
     Args:
         model: A compiled model.
-        element_spec: That of the `tf.data.Dataset` it is trained on.
+        element_spec: The `element_spec` of the `tf.data.Dataset` it is trained on.
 
     Raises:
-        ConfigError: If that cannot be done; says what to do.
+        ConfigError: If that fails; says what to do.
     """
     if is_complete(model):
         return
@@ -154,14 +154,14 @@ def _refusal(model: keras.Model, failures: list[Exception]) -> errors.ConfigErro
     unbuilt = _listed([repr(layer.name) for layer in _unbuilt(model)])
     told = "; ".join(dict.fromkeys(f"{type(error).__name__}: {error}" for error in failures))
     return errors.ConfigError(
-        f"model {model.name!r} makes weights in its first step only, and they could not be made before it, so that all "
-        f"ranks begin with the same{f' ({told})' if told else ''}. Not built: {unbuilt or 'the model itself'}. Build "
-        "it before fit: call the model, or each of these layers, on a batch, or layer.build(input_shape)."
+        f"model {model.name!r} creates weights only in its first step, and creating them earlier, so that all ranks "
+        f"start equal, failed{f' ({told})' if told else ''}. Not built: {unbuilt or 'the model itself'}. Build it "
+        "before fit: call the model, or each of these layers, on a batch, or use layer.build(input_shape)."
     )
 
 
 def trace_step(model: keras.Model, element_spec: Any) -> None:
-    """As Keras does in the first step, but nothing runs. Keras' weights are made outside of the trace."""
+    """Traces as Keras does in the first step, but runs nothing. Keras' weights are created outside the trace."""
 
     def step(iterator: Any) -> Any:
         batch = tf.nest.map_structure(
@@ -173,7 +173,7 @@ def trace_step(model: keras.Model, element_spec: Any) -> None:
 
 
 def build_optimizers(model: keras.Model, element_spec: Any) -> None:
-    """Builds the optimizers of a model with weights that its first step would build.
+    """Builds the optimizers of a built model that its first step would build.
 
     The compiled optimizer alone is built without a trace: Keras gives it all trainable variables.
 
@@ -194,9 +194,9 @@ def build_optimizers(model: keras.Model, element_spec: Any) -> None:
         raise
     except Exception as error:
         raise errors.ConfigError(
-            f"the optimizers {', '.join(left)} of model {model.name!r} are built in its first step, which could not be "
-            f"traced ahead ({type(error).__name__}: {error}). Build each of them before fit, with the variables it "
-            "updates: optimizer.build(variables)."
+            f"the optimizers {', '.join(left)} of model {model.name!r} are built in its first step, which could not "
+            f"be traced in advance ({type(error).__name__}: {error}). Build each of them before fit, with the "
+            "variables it updates: optimizer.build(variables)."
         ) from error
 
 

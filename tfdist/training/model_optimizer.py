@@ -1,7 +1,7 @@
-"""The optimizers of a model: the compiled one, and those that a `train_step` of its own uses. Changes no gradient.
+"""The optimizers of a model: the compiled one, and those used by a custom `train_step`. Changes no gradient.
 
-They are found among the attributes of the model and of the layers and models in it, in lists, tuples, sets and dicts
-too. One that only a closure or a global variable holds is not found.
+They are found among the attributes of the model and of the layers and models in it, including lists, tuples, sets and
+dicts. An optimizer held only by a closure or a global variable is not found.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _STRANGE = -1
 
 
 def named_optimizers(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
-    """The optimizers of a model by where they are, such as "optimizer" or "critic.optimizers[0]".
+    """The optimizers of a model by path, such as "optimizer" or "critic.optimizers[0]".
 
-    The order is the same on every rank whose model is made by the same code. The compiled one comes first.
+    The order is the same on all ranks that make the model with the same code. The compiled one comes first.
     """
     found = [("optimizer", getattr(model, "optimizer", None))]
     for layer in keras_version.layers_of(model):
@@ -48,31 +48,31 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 
 def local_variables(model: keras.Model) -> list[Any]:
-    """The variables whose gradients the optimizers of a model leave on this rank."""
+    """The variables whose gradients the optimizers of a model keep local to this rank."""
     return [variable for each in optimizers_of(model) for variable in optimizer.local_variables(each)]
 
 
 def local_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """The layers that the optimizers of a model leave to this rank."""
+    """The layers that the optimizers of a model keep local to this rank."""
     return [layer for each in optimizers_of(model) for layer in optimizer.local_layers(each)]
 
 
 def has_local_variables(model: keras.Model) -> bool:
-    """Whether ranks may have local variables; the same on every rank, also on one that has none."""
+    """Whether ranks may have local variables; the same on every rank, even on one that has none."""
     return any(optimizer.has_local_variables(each) for each in optimizers_of(model))
 
 
 def accumulates(model: keras.Model) -> bool:
-    """Whether an optimizer of a model takes one update for the gradients of several steps."""
+    """Whether an optimizer of a model accumulates the gradients of several steps for one update."""
     return any(keras_version.inner_optimizer(each).gradient_accumulation_steps for each in optimizers_of(model))
 
 
 def state_of_rank(model: keras.Model, local: Collection[Any] = ()) -> list[Any]:
-    """What differs by rank: gradients being accumulated, local variables, and the optimizers' slots for them.
+    """The state that differs by rank: gradients being accumulated, local variables, and the optimizers' slots for them.
 
     Args:
         model: A built model.
-        local: More variables that are local.
+        local: Further local variables.
     """
     local = [*local, *local_variables(model)]
     parts = [*local, *(part for each in optimizers_of(model) for part in optimizer.state_of_rank(each, local))]
@@ -85,7 +85,7 @@ def iterations_of(model: keras.Model) -> list[Any]:
 
 
 def build_compiled(model: keras.Model) -> None:
-    """Makes the variables of the compiled optimizer, as the first step would."""
+    """Creates the variables of the compiled optimizer, as the first step would."""
     compiled = getattr(model, "optimizer", None)
     if compiled is not None and not compiled.built:
         compiled.build(model.trainable_variables)
@@ -103,16 +103,17 @@ def layout_of(model: keras.Model) -> Layout:
 
 
 def build_as(model: keras.Model, layout: Layout) -> None:
-    """Builds the optimizers that have not been built, so that they have the variables of another process's.
+    """Builds the optimizers that are not yet built, so that they have the same variables as those of another process.
 
     Raises:
-        ConfigError: If the model has other optimizers or weights, or an optimizer updates what is none of its weights.
+        ConfigError: If the model has other optimizers or weights, or an optimizer updates variables that are not its
+            weights.
     """
     named, weights = named_optimizers(model), model.weights
     if len(layout) != len(named):
         raise errors.ConfigError(
-            f"model {model.name!r} has {len(named)} optimizers ({', '.join(named)}), and the state to take over is of "
-            f"{len(layout)}. Make and compile the model as it was."
+            f"model {model.name!r} has {len(named)} optimizers ({', '.join(named)}), but the state to restore has "
+            f"{len(layout)}. Make and compile the model as before."
         )
     for (path, each), places in zip(named.items(), layout, strict=True):
         if places is None or each.built:
@@ -120,14 +121,14 @@ def build_as(model: keras.Model, layout: Layout) -> None:
         if not all(0 <= place < len(weights) for place in places):
             raise errors.ConfigError(
                 f"{path} of model {model.name!r} updates variables that are not among the model's {len(weights)} "
-                "weights, so its state cannot be taken over from another process. Make them weights of a layer in the "
+                "weights, so its state cannot be transferred between processes. Make them weights of a layer in the "
                 "model."
             )
         each.build([weights[place] for place in places])
 
 
 def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The optimizers in an attribute. Layers are walked by themselves."""
+    """The optimizers in an attribute. Layers are visited separately."""
     if isinstance(value, keras.optimizers.Optimizer):
         yield path, value
     elif isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""The state of a training: which variables it is, which of them all ranks have alike and which each has for itself.
+"""The state of a training: which variables belong to it, which of them all ranks share, and which are local to a rank.
 
-Broadcasts, backups and elastic commits ask here. Backups take it as arrays by name, which another process can put back.
-Not files, and not the position in the data.
+Broadcasts, backups and elastic commits ask here. Backups take it as arrays by name, which another process can restore.
+It contains no files and no position in the data.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def shared(variables: Iterable[Any], own: Iterable[Any] = ()) -> list[Any]:
 
 
 def statistics_of_rank(model: keras.Model, keep: Sequence[Any] = ()) -> list[Any]:
-    """The floating non-trainable weights, such as moving means, that differ between ranks; every rank must ask.
+    """The floating non-trainable weights, such as moving means, that differ between ranks; every rank must call it.
 
-    Frozen weights do not differ. They are left out for their size, and because the mean of three equal numbers need
-    not be that number. Those of local layers are their rank's own.
+    Frozen weights do not differ. They are left out for their size, and because the floating-point mean of three equal
+    numbers need not equal that number. Weights of local layers belong to their rank.
     """
     floating = [v for v in model.non_trainable_weights if v.dtype.startswith(("float", "bfloat"))]
     candidates = without(floating, (*model_optimizer.local_variables(model), *keep))
@@ -54,7 +54,7 @@ def statistics_of_rank(model: keras.Model, keep: Sequence[Any] = ()) -> list[Any
 
 
 def average_statistics(model: keras.Model, keep: Sequence[Any] = ()) -> None:
-    """Averages the weights that training changes other than by gradients, such as moving means, but not `keep`."""
+    """Averages the weights that training changes other than by gradients, such as moving means, except `keep`."""
     statistics = statistics_of_rank(model, keep)
     if not statistics:
         return
@@ -65,32 +65,32 @@ def average_statistics(model: keras.Model, keep: Sequence[Any] = ()) -> None:
 
 
 def begin_equal(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> None:
-    """`broadcast` at the beginning of a `fit`, after a look at what a broadcast does not reach.
+    """Runs `broadcast` at the start of a `fit`, after comparing what a broadcast does not cover.
 
     Raises:
         ConfigError: As `broadcast` does.
-        MismatchError: If a preprocessing layer has learned something else on each rank.
+        MismatchError: If a preprocessing layer was adapted differently on the ranks.
     """
     adapted_state.require_equal_before_broadcast(model, model_optimizer.local_layers(model))
     broadcast(model, root_rank, keep)
 
 
 def broadcast(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> None:
-    """Gives every rank the weights and optimizer state of one rank. What is a rank's own stays: seeds
-    of random layers, gradients that are still being accumulated, and local variables with their slots.
+    """Gives every rank the weights and optimizer state of one rank. State local to a rank stays: seeds of random
+    layers, partially accumulated gradients, and local variables with their slots.
 
     Args:
         model: A built model.
-        root_rank: The rank whose state everybody gets.
-        keep: Variables that stay as they are on each rank.
+        root_rank: The rank whose state all ranks get.
+        keep: Variables that stay unchanged on each rank.
 
     Raises:
         ConfigError: If the model has no weights.
     """
     if not model.weights:
         raise errors.ConfigError(
-            f"model {model.name!r} has no weights, also after its first step was traced, so there is nothing that "
-            "ranks could train together. Make variables by add_weight or in layers that are attributes of the model."
+            f"model {model.name!r} has no weights, even after tracing its first step, so there is nothing to train. "
+            "Create variables with add_weight, or in layers that are attributes of the model."
         )
     model_optimizer.build_compiled(model)
     if len(model_optimizer.optimizers_of(model)) > 1:

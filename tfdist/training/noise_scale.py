@@ -1,4 +1,4 @@
-"""The gradient noise scale, from the gradients that each rank has and their mean over the ranks.
+"""The gradient noise scale, from each rank's gradients and their mean over the ranks.
 
 McCandlish, Kaplan, Amodei and the OpenAI Dota team, "An Empirical Model of Large-Batch Training", 2018
 (arXiv:1812.06162), appendix A.1: two unbiased estimators, from the squared norms of a gradient over a small batch and
@@ -22,7 +22,7 @@ def estimate(small: float, big: float, small_batch: float, big_batch: float) -> 
 
     |G|^2 = (B_big |G_big|^2 - B_small |G_small|^2) / (B_big - B_small) and
     tr(S) = (|G_small|^2 - |G_big|^2) / (1 / B_small - 1 / B_big), equations A.2 and A.3. The simple noise scale is
-    tr(S) / |G|^2, in samples: about the batch beyond which more samples a step bring little.
+    tr(S) / |G|^2, in samples: roughly the batch size beyond which more samples per step help little.
 
     Args:
         small: Mean of the squared norms of gradients over `small_batch` samples.
@@ -31,7 +31,7 @@ def estimate(small: float, big: float, small_batch: float, big_batch: float) -> 
         big_batch: Samples, more than `small_batch`.
 
     Returns:
-        Both may come out negative where there are too few steps.
+        Both; they may be negative if there are too few steps.
 
     Example:
 
@@ -45,32 +45,32 @@ def estimate(small: float, big: float, small_batch: float, big_batch: float) -> 
 
 
 class GradientNorms:
-    """Squared norms of the gradients of a rank and of the reduced ones, averaged over steps as they are trained.
+    """Squared norms of a rank's gradients and of the reduced ones, averaged over the training steps.
 
-    Averages are exponential, without a bias to their start. A step whose reduced gradient is not finite counts for
-    none. Sparse gradients do not count.
+    Averages are exponential and bias-corrected. A step whose reduced gradient is not finite is skipped. Sparse
+    gradients are ignored.
 
     Args:
-        decay: Of the averages, 0 to below 1; 0 keeps the last step alone.
+        decay: Decay of the averages, at least 0 and less than 1; 0 keeps only the last step.
 
     Raises:
-        ConfigError: If `decay` is something else.
+        ConfigError: If `decay` is anything else.
     """
 
     def __init__(self, decay: float = DEFAULT_DECAY) -> None:
         if not 0 <= decay < 1:
-            raise errors.ConfigError(f"decay must be a number from 0 to below 1; received {decay}.")
+            raise errors.ConfigError(f"decay must be at least 0 and less than 1; received {decay}.")
         self._decay = decay
         # Sums of what is weighted by powers of the decay: of this rank's norms, of the reduced ones, of the weights.
         self._sums = tf.Variable([0.0, 0.0, 0.0], trainable=False, dtype=tf.float64)
 
     def observe(self, own: Sequence[Any], reduced: Sequence[Any], factor: float = 1.0) -> None:
-        """Takes in one step.
+        """Adds one step.
 
         Args:
             own: This rank's gradients: tensor, `tf.IndexedSlices` or None each.
             reduced: The same after the reduction.
-            factor: What the mean over the ranks was multiplied by.
+            factor: The factor by which the mean over the ranks was multiplied.
         """
         big = _squared_norm(reduced) / factor**2
         step = tf.stack([_squared_norm(own), big, tf.ones((), tf.float64)])

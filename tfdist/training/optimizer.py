@@ -1,9 +1,9 @@
-"""Makes a Keras optimizer reduce gradients over all ranks, once per update, at the one right place.
+"""Makes a Keras optimizer reduce gradients over all ranks, once per update, at the right place.
 
-The order is: accumulate locally, reduce once per update, finite check agreed by all ranks, clip, update.
+The order is: accumulate locally, reduce once per update, finite check agreed on by all ranks, clip, update.
 
-- A plain optimizer is met in `_clip_gradients`, which Keras calls once per update, after its own accumulation and
-  before clipping.
+- A plain optimizer is intercepted in `_clip_gradients`, which Keras calls once per update, after its own accumulation
+  and before clipping.
 - A `LossScaleOptimizer` decides by a finite check whether to update. Gradients are reduced before the check, so every
   rank checks the same numbers. With accumulation in the inner optimizer the check runs on every step, but the
   reduction must not; then the ranks agree on the check by one scalar, and the inner optimizer reduces.
@@ -39,16 +39,16 @@ Observer = Callable[[Sequence[Any], Sequence[Any], float], None]
 
 @dataclass
 class _Distribution:
-    """What the parts of a distributed optimizer remember together. Not written to files.
+    """The shared state of the parts of a distributed optimizer. Not saved to files.
 
     Attributes:
         reduction: How gradients are reduced.
-        local: Variables whose gradients are not.
+        local: Variables whose gradients are not reduced.
         factor: Multiplies the reduced gradient: Keras takes the mean of accumulated gradients, Horovod the sum.
-        variables: The variables of the gradients that are on their way through the optimizer.
-        traced: Whether a reduction is part of a `tf.function`, which settings made later do not reach.
-        observers: What is shown the gradients before and after each reduction, by the name of what it sees in them.
-        label: What errors call the collective.
+        variables: The variables whose gradients are passing through the optimizer.
+        traced: Whether a reduction is part of a `tf.function`, which later settings do not affect.
+        observers: Functions that get the gradients before and after each reduction, by name.
+        label: Name of the collective in errors.
     """
 
     reduction: GradientReduction
@@ -118,40 +118,40 @@ class _Registering:
     _tfdist: _Distribution
 
     def register_local_var(self, var: Any) -> None:
-        """Leaves the gradient of a variable on this rank: it is not reduced.
+        """Keeps the gradient of a variable local to this rank: it is not reduced.
 
-        You need it where each rank holds a variable of its own, such as a part of a table that is spread over the
-        ranks. With `scale_local_gradients` its gradient is divided by the number of ranks: for the loss that is the
-        mean of the ranks' losses, as one process would train it. Weights and slots of local variables are not
-        broadcast, and `global_clipnorm` counts those of all ranks.
+        You need it if each rank has its own variable, such as a shard of an embedding table. With
+        `scale_local_gradients` its gradient is divided by the number of ranks, as for a loss that is the mean of the
+        ranks' losses. Weights and slots of local variables are not broadcast, and `global_clipnorm` includes those of
+        all ranks.
 
-        Where ranks have different numbers of local variables and a `LossScaleOptimizer` or `global_clipnorm`, use
+        If ranks have different numbers of local variables and use a `LossScaleOptimizer` or `global_clipnorm`, use
         `PartialDistributedOptimizer` on every rank, so that ranks without any take part in the agreement.
 
         Args:
-            var: `keras.Variable` or `tf.Variable`, counted as the same where one is in the other.
+            var: `keras.Variable` or `tf.Variable`, treated as the same if one wraps the other.
 
         Raises:
-            ConfigError: If it is no variable, or a compiled step already reduces its gradient.
+            ConfigError: If it is not a variable, or a compiled step already reduces its gradient.
         """
         if not isinstance(var, (keras.Variable, tf.Variable)):
             raise errors.ConfigError(
-                f"register_local_var takes one keras.Variable or tf.Variable; received {var!r}. Call it once a "
-                "variable; for whole layers there is PartialDistributedOptimizer(..., local_layers=...)."
+                f"register_local_var expects one keras.Variable or tf.Variable; received {var!r}. Call it once per "
+                "variable; for whole layers use PartialDistributedOptimizer(..., local_layers=...)."
             )
         if self._tfdist.traced and var not in self._tfdist.local:
             raise errors.ConfigError(
-                f"{name_of(var)} is registered after a compiled step has been made, which reduces its gradient. "
-                "Register local variables before the first step."
+                f"{name_of(var)} is registered too late: a compiled step already reduces its gradient. Register "
+                "local variables before the first step."
             )
         self._tfdist.local.add(var)
 
 
 class _UnscaledRate:
-    """Mixed into a distributed optimizer: what goes to a file is the rate of one process.
+    """Mixed into a distributed optimizer: files store the rate of one process.
 
-    A file then continues at the right rate in one process, and a later job scales it for its own size. A
-    `LossScaleOptimizer` writes the variables of its inner optimizer too.
+    Training continues from such a file at the right rate in one process, and a later job scales it for its own size. A
+    `LossScaleOptimizer` saves the variables of its inner optimizer too.
     """
 
     def get_config(self) -> dict[str, Any]:
@@ -199,38 +199,38 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horov
 ) -> keras.optimizers.Optimizer:
     """Returns a Keras optimizer that reduces gradients over all ranks before it applies them.
 
-    You need it where you compile the model yourself or write the training loop; `tfdist.callbacks.DataParallel` wraps
-    the optimizer of a compiled model by itself. Class name and configuration stay those of `optimizer`, so a saved
-    model loads where tfdist is not installed. Gradient accumulation, clipping, weight decay, moving averages and
+    You need it if you compile the model yourself or write the training loop; `tfdist.callbacks.DataParallel` wraps the
+    optimizer of a compiled model by itself. Class name and configuration stay those of `optimizer`, so a saved model
+    loads without tfdist installed. Gradient accumulation, clipping, weight decay, moving averages and
     `LossScaleOptimizer` act on the reduced gradient.
 
-    With `op=Average` the gradient is the mean of the ranks' gradients. Where the loss is a mean over the batch this
-    equals one process on the concatenated batch if all ranks have equally large batches; otherwise it equals one
-    process that gives each sample of rank r the weight B / (n * b_r), for B samples in all, n ranks and b_r samples
-    on rank r.
+    With `op=Average` the gradient is the mean of the ranks' gradients. If the loss is a mean over the batch, this
+    equals one process on the concatenated batch if all ranks have batches of equal size; otherwise it equals one
+    process that gives each sample of rank r the weight B / (n * b_r), for B samples in all, n ranks and b_r samples on
+    rank r.
 
     Args:
         optimizer: Not yet built; the returned optimizer is a copy.
         name: Name of the returned optimizer; default: that of `optimizer`.
-        device_dense: Only "".
-        device_sparse: Only "".
-        compression: A member of `tfdist.Compression`, its name, or a `Compressor` of your own.
-        sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise gathered, and then
-            not compressed.
+        device_dense: Must be "".
+        device_sparse: Must be "".
+        compression: A member of `tfdist.Compression`, its name, or a custom `Compressor`.
+        sparse_as_dense: Whether a `tf.IndexedSlices` gradient is made dense and reduced; otherwise it is gathered,
+            without compression.
         gradient_predivide_factor: With Average, divides by this before the sum and by the rest after.
-        op: `Average`, `Sum` or `Adasum` (of each gradient by itself; dense gradients only).
-        backward_passes_per_step: Steps whose gradients are added up on each rank for one update: the copy's
-            `gradient_accumulation_steps`. Files have that number, and Keras without tfdist takes the mean.
+        op: `Average`, `Sum` or `Adasum` (per gradient; dense gradients only).
+        backward_passes_per_step: Steps whose gradients are summed on each rank for one update: the copy's
+            `gradient_accumulation_steps`. Files store that number, and Keras without tfdist takes the mean.
         average_aggregated_gradients: Whether the update takes the mean of these gradients, not their sum.
-        num_groups: Number of collectives that the gradients are split into, in their order; 0 makes buckets of
-            `TFDIST_FUSION_THRESHOLD` bytes, last layer first, on GPUs and with a communication thread; one elsewhere.
-        groups: A number, as `num_groups`, or lists of variables: each list is one collective, all others one more.
-        process_set: The ranks that take part; on others the gradients stay as they are.
+        num_groups: Number of collectives that the gradients are split into, in order; 0 makes buckets of
+            `TFDIST_FUSION_THRESHOLD` bytes, last layer first, on GPUs and with a communication thread; otherwise one.
+        groups: A number, as `num_groups`, or lists of variables: one collective per list and one for the rest.
+        process_set: The ranks that take part; on others the gradients are unchanged.
         scale_local_gradients: Whether gradients of local variables (see `register_local_var` of the returned
             optimizer) are divided by the number of ranks, with any `op`.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:
@@ -276,16 +276,16 @@ def PartialDistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature ar
     local_layers: keras.layers.Layer | Collection[keras.layers.Layer] | None = None,
     scale_local_gradients: bool = True,
 ) -> keras.optimizers.Optimizer:
-    """Returns a `DistributedOptimizer` that leaves the gradients of some layers on their rank.
+    """Returns a `DistributedOptimizer` that keeps the gradients of some layers local to their rank.
 
-    You need it where layers differ by rank, such as the parts of an embedding table that is spread over the ranks.
-    The layers' weights are not broadcast or averaged either.
+    You need it if layers differ by rank, such as the shards of an embedding table. The layers' weights are not
+    broadcast or averaged either.
 
     Args:
-        optimizer: As in `DistributedOptimizer`, and so are the arguments that are not described here.
+        optimizer: As in `DistributedOptimizer`, like all arguments not described here.
         name: Name of the returned optimizer.
-        device_dense: Only "".
-        device_sparse: Only "".
+        device_dense: Must be "".
+        device_sparse: Must be "".
         compression: Of the gradients that are reduced.
         sparse_as_dense: Of the gradients that are reduced.
         gradient_predivide_factor: Of the gradients that are reduced.
@@ -295,11 +295,11 @@ def PartialDistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature ar
         num_groups: Of the gradients that are reduced.
         groups: Of the gradients that are reduced.
         process_set: The ranks that take part.
-        local_layers: A Keras layer or several, built or not; they may be others, or another number, on each rank.
+        local_layers: One or more Keras layers, built or not; they may differ by rank, also in number.
         scale_local_gradients: Whether the gradients of these layers are divided by the number of ranks.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:
@@ -341,7 +341,7 @@ def distribute(
     """Makes an existing optimizer distributed, in place, and returns it.
 
     You need it for an optimizer that is compiled into a model or has state. A `train_function` traced before must be
-    made again. On a distributed optimizer it replaces the settings; local variables stay registered.
+    traced again. On a distributed optimizer it replaces the settings; local variables stay registered.
 
     Args:
         optimizer: A Keras 3 optimizer, built or not.
@@ -352,7 +352,7 @@ def distribute(
         scale_local_gradients: As in `DistributedOptimizer`.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
         NotInitializedError: Before `tfdist.init()`.
 
     Example:
@@ -382,17 +382,17 @@ def is_distributed(optimizer: Any) -> bool:
 def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) -> None:
     """Makes the learning rate `factor` times that of one process; calling it again changes the factor.
 
-    Files keep the rate of one process.
+    Files store the rate of one process.
 
     Args:
         optimizer: A distributed optimizer whose rate is a number or a `LearningRateSchedule`.
-        factor: More than 0.
+        factor: Greater than 0.
 
     Raises:
-        ConfigError: If the rate is a function, whose result cannot be written to a file unscaled.
+        ConfigError: If the rate is a function, whose result cannot be saved unscaled.
     """
     if not factor > 0:
-        raise errors.ConfigError(f"the factor of the learning rate must be more than 0; received {factor}.")
+        raise errors.ConfigError(f"the factor of the learning rate must be greater than 0; received {factor}.")
     inner = keras_version.inner_optimizer(optimizer)
     source = keras_version.learning_rate_of(inner)
     if isinstance(source, ScaledSchedule):
@@ -410,12 +410,12 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
 
 
 def learning_rate_scale(optimizer: keras.optimizers.Optimizer) -> float:
-    """The factor that `scale_learning_rate` set, 1.0 where it did not."""
+    """The factor set by `scale_learning_rate`; 1.0 by default."""
     return float(getattr(keras_version.inner_optimizer(optimizer), "_tfdist_rate_factor", 1.0))
 
 
 def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
-    """The rate of one process, or None where it is a schedule or a function."""
+    """The rate of one process, or None if it is a schedule or a function."""
     source = keras_version.learning_rate_of(optimizer)
     if not isinstance(source, keras.Variable):
         return None
@@ -423,9 +423,9 @@ def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | Non
 
 
 def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compressor | type[Compressor]) -> bool:
-    """Changes the compression of a distributed optimizer and nothing else; returns whether it was another one.
+    """Changes only the compression of a distributed optimizer; returns whether it was different before.
 
-    A `train_function` traced before must be made again if it was.
+    Then trace `train_function` again.
     """
     distribution = _distribution_of(optimizer)
     assert distribution is not None
@@ -435,13 +435,13 @@ def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compress
 
 
 def set_label(optimizer: keras.optimizers.Optimizer, label: str) -> None:
-    """Has errors call the reduction of a distributed optimizer by a name that is the same on every rank."""
+    """Sets the name of the optimizer's reduction in errors; it must be the same on every rank."""
     optimizer._tfdist.label = label
 
 
 def observe(optimizer: keras.optimizers.Optimizer | None, what: str, observer: Observer) -> bool:
-    """Shows an observer the gradients of each update, in place of one that sees the same in them. Returns whether that
-    is new: a `train_function` traced before must be made again then.
+    """Passes the gradients of each update to an observer, replacing any with the same name. Returns whether it is new:
+    a `train_function` traced before must then be traced again.
 
     Raises:
         ConfigError: If the optimizer is not distributed over all ranks, or combines gradients by Adasum.
@@ -449,8 +449,8 @@ def observe(optimizer: keras.optimizers.Optimizer | None, what: str, observer: O
     distribution = _distribution_of(optimizer)
     if distribution is None:
         raise errors.ConfigError(
-            f"the {what} is that of a distributed optimizer. Put the callback behind DataParallel in the list, or "
-            "compile the model with DistributedOptimizer."
+            f"the {what} needs a distributed optimizer. Put the callback after DataParallel in the list, or compile "
+            "the model with DistributedOptimizer."
         )
     if distribution.reduction.op is Adasum:
         raise errors.ConfigError(f"the {what} needs the mean of the gradients; received op=Adasum.")
@@ -469,29 +469,29 @@ def reduction_of(optimizer: keras.optimizers.Optimizer) -> GradientReduction:
 
 
 def local_variables(optimizer: keras.optimizers.Optimizer | None) -> list[Any]:
-    """The variables whose gradients a distributed optimizer leaves on this rank; none for any other optimizer."""
+    """The variables whose gradients a distributed optimizer keeps local to this rank; none for any other optimizer."""
     distribution = _distribution_of(optimizer)
     return [] if distribution is None else distribution.local.variables()
 
 
 def local_layers(optimizer: keras.optimizers.Optimizer | None) -> list[keras.layers.Layer]:
-    """The layers that a distributed optimizer leaves to this rank; none for any other optimizer."""
+    """The layers that a distributed optimizer keeps local to this rank; none for any other optimizer."""
     distribution = _distribution_of(optimizer)
     return [] if distribution is None else distribution.local.layers
 
 
 def has_local_variables(optimizer: keras.optimizers.Optimizer | None) -> bool:
-    """Whether ranks may have local variables; the same on every rank, also on one that has none."""
+    """Whether ranks may have local variables; the same on every rank, even on one that has none."""
     distribution = _distribution_of(optimizer)
     return distribution is not None and distribution.local.partial
 
 
 def state_of_rank(optimizer: keras.optimizers.Optimizer | None, local: Iterable[Any] = ()) -> list[Any]:
-    """What differs by rank: gradients being accumulated, local variables, and the optimizer's slots for them.
+    """The state that differs by rank: gradients being accumulated, local variables, and the optimizer's slots for them.
 
     Args:
         optimizer: A built optimizer, distributed or not, or None.
-        local: More variables that are local.
+        local: Further local variables.
     """
     variables = [*local, *local_variables(optimizer)]
     if optimizer is None:
@@ -506,10 +506,10 @@ def _copy(optimizer: Any, name: str | None) -> keras.optimizers.Optimizer:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise errors.ConfigError(f"optimizer must be a Keras 3 optimizer; received {type(optimizer)}.")
     if is_distributed(optimizer):
-        raise errors.ConfigError("the optimizer is distributed already; wrap it once.")
+        raise errors.ConfigError("the optimizer is already distributed; wrap it only once.")
     if optimizer.built:
         raise errors.ConfigError(
-            "the optimizer is built already, and a copy would lose its state. Use "
+            "the optimizer is already built, so a copy would lose its state. Use "
             "tfdist.optimizer.distribute(optimizer), which changes it in place."
         )
     config = optimizer.get_config()
@@ -519,7 +519,7 @@ def _copy(optimizer: Any, name: str | None) -> keras.optimizers.Optimizer:
 
 
 def _distribution_of(optimizer: Any) -> _Distribution | None:
-    """Also of a `LossScaleOptimizer` around a distributed optimizer, which takes over its distribution."""
+    """A `LossScaleOptimizer` around a distributed optimizer shares its distribution."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not hasattr(type(optimizer), "_tfdist_base"):
         inner: _Distribution | None = getattr(optimizer.inner_optimizer, "_tfdist", None)
         return None if inner is None else _install(optimizer, inner.reduction)
@@ -527,7 +527,7 @@ def _distribution_of(optimizer: Any) -> _Distribution | None:
 
 
 def _reduce_before_check(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None) -> Sequence[Any]:
-    """Of a `LossScaleOptimizer`: the finite check must see the same gradients on every rank."""
+    """For a `LossScaleOptimizer`: the finite check must see the same gradients on every rank."""
     distribution = _distribution_of(optimizer)
     if distribution is None or optimizer.inner_optimizer.gradient_accumulation_steps:
         return gradients
@@ -558,7 +558,7 @@ def _install(optimizer: keras.optimizers.Optimizer, reduction: GradientReduction
 
 
 def _accumulate(optimizer: keras.optimizers.Optimizer, steps: Any) -> None:
-    """Makes an optimizer that has not been built accumulate gradients."""
+    """Makes an unbuilt optimizer accumulate gradients."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise errors.ConfigError(f"backward_passes_per_step must be a number, 1 or more; received {steps!r}.")
     inner = keras_version.inner_optimizer(optimizer)
@@ -566,8 +566,8 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, steps: Any) -> None:
         return
     if inner.gradient_accumulation_steps:
         raise errors.ConfigError(
-            f"the optimizer accumulates gradients already (gradient_accumulation_steps="
-            f"{inner.gradient_accumulation_steps}), and backward_passes_per_step={steps} would do it again. Give one."
+            f"the optimizer already accumulates gradients (gradient_accumulation_steps="
+            f"{inner.gradient_accumulation_steps}); received backward_passes_per_step={steps} too. Set only one."
         )
     inner.gradient_accumulation_steps = steps
 

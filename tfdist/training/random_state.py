@@ -1,8 +1,8 @@
-"""The random state of a model, another one in each process. Not the seeds of TensorFlow, NumPy and Python.
+"""The random state of a model, different in each process. Not the seeds of TensorFlow, NumPy and Python.
 
-One seed in a script, which equal data on all ranks depends on, would give all ranks the same dropout masks and the same
-augmentation. So a number that no other process of the job has, or had, is folded into the states of Keras' seed
-generators.
+A single seed in a script, needed for the same data order on all ranks, would give all ranks the same dropout masks and
+augmentation. So a number unique among all past and present processes of the job is folded into the states of Keras'
+seed generators.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _GLOBAL = "global seed"
 
 
 def folded(state: np.ndarray[Any, Any], process: int, resumed_at: int = 0) -> np.ndarray[Any, Any]:
-    """The state of a seed generator, a seed and a count, as a process has it.
+    """The state of a seed generator, a seed and a count, for one process.
 
     Args:
-        state: The state that the script made, which is the same in each process.
+        state: The state set by the script, the same in each process.
         process: The rank that the process started with; 0 changes nothing.
-        resumed_at: What processes before this one have reached; 0 changes nothing.
+        resumed_at: The progress of earlier processes; 0 changes nothing.
     """
     seed, count = (int(number) for number in state)
     if resumed_at:
@@ -43,7 +43,7 @@ def folded(state: np.ndarray[Any, Any], process: int, resumed_at: int = 0) -> np
 
 
 def fold(model: keras.Model) -> None:
-    """Makes the random state of a model that of this process; what has been folded before, or restored, stays."""
+    """Makes the random state of a model specific to this process; states already folded or restored stay."""
     process, resumed_at = runtime.first_rank(), session.resumed_at
     for generator in _generators(model, make=bool(process or resumed_at)):
         if _FOLDED not in vars(generator):
@@ -53,19 +53,19 @@ def fold(model: keras.Model) -> None:
 
 
 def fold_again(model: keras.Model, number: int) -> None:
-    """Has a model whose random state was not kept draw other numbers than it drew up to there."""
+    """Makes a model whose random state was not saved draw different numbers than it has drawn so far."""
     for generator in _generators(model, make=False):
         generator.state.assign(folded(np.asarray(generator.state), 0, number))
 
 
 def state_of_process() -> dict[str, Any]:
-    """What a backup keeps beside the states of a model: that of Keras' own generator, if it was used."""
+    """What a backup saves in addition to the states of a model: that of Keras' own generator, if it was used."""
     generator = keras_version.global_seed_generator(make=False)
     return {} if generator is None else {_GLOBAL: generator.state.numpy()}
 
 
 def restored(model: keras.Model, state: dict[str, Any]) -> None:
-    """Takes what `state_of_process` gave. The states in the model, which were restored too, stay as they are."""
+    """Restores what `state_of_process` returned. The states in the model, which were restored too, are unchanged."""
     if _GLOBAL in state:
         generator: Any = keras_version.global_seed_generator(make=True)
         generator.state.assign(state[_GLOBAL])

@@ -11,13 +11,12 @@ import tensorflow as tf
 class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """The rate of another schedule times a factor.
 
-    You need it where the number of ranks, or a warm-up, scales the rate. The factor is a variable, so it can change
-    without retracing the training step. It is not part of any saved model: `tfdist` optimizers write the schedule
-    inside.
+    You need it if the number of ranks, or a warm-up, scales the rate. The factor is a variable, so it can change
+    without retracing the training step. It is not part of any saved model: `tfdist` optimizers save the inner schedule.
 
     Args:
         schedule: The schedule of one process.
-        factor: First value of the factor, float32.
+        factor: Initial value of the factor, float32.
     """
 
     def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, factor: float) -> None:

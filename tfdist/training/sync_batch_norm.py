@@ -1,7 +1,8 @@
-"""Batch normalisation over the batches of all ranks: a Keras layer, and the same for Keras' own. Not a collective.
+"""Batch normalisation over the batches of all ranks: a Keras layer, and the same for Keras' own layer. Not a
+collective.
 
-Each rank takes mean and variance of its own batch; one allgather of [count, mean, variance] a channel makes them those
-of the concatenated batch, and one allreduce of their gradients goes back.
+Each rank computes mean and variance of its own batch; one allgather of [count, mean, variance] per channel combines
+them into those of the concatenated batch, and one all-reduce handles their gradients.
 """
 
 from __future__ import annotations
@@ -23,32 +24,32 @@ from tfdist.training import gradients
 from tfdist.world import runtime
 
 _FIRST_ORDER_ONLY = (
-    "gradients of gradients do not pass through batch normalisation over all ranks. Take the inner gradient from a "
-    "model without it, for example with keras.layers.GroupNormalization in its place."
+    "gradients of gradients are not supported through batch normalisation over all ranks. Compute the inner gradient "
+    "on a model without it, for example with keras.layers.GroupNormalization instead."
 )
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """Batch normalisation whose training batch is that of all ranks together.
+    """Batch normalisation whose statistics cover the training batches of all ranks.
 
-    You need it where each rank's batch is too small for its own mean and variance. Output, moving statistics and
-    gradients equal those of `keras.layers.BatchNormalization` on the ranks' batches, one after the other. Batches may
-    differ in size, and be empty on some ranks. In inference, and with `trainable=False`, it communicates nothing; in a
-    world of one it is the ordinary layer.
+    You need it if each rank's batch is too small for its own mean and variance. Output, moving statistics and gradients
+    equal those of `keras.layers.BatchNormalization` on the concatenated batches of the ranks. Batches may differ in
+    size, and be empty on some ranks. In inference, and with `trainable=False`, it communicates nothing; in a world of
+    one it is the ordinary layer.
 
     With a loss that is a mean over each rank's batch, and `DistributedOptimizer` or `DataParallel` averaging the
-    gradients, training on equally large batches equals one process on the concatenated batch. Every rank must call the
-    layer in training as often as the others. Gradients of gradients are refused.
+    gradients, training on equally large batches equals one process on the concatenated batch. All ranks must call the
+    layer in training the same number of times. Gradients of gradients are rejected.
 
-    Files and summaries have a `keras.layers.BatchNormalization(synchronized=True)` in its place, so a model loads where
-    tfdist is not installed, and `tfdist.callbacks.DataParallel` trains what was loaded over all ranks again. Weights
-    fit models with either layer.
+    Files and summaries contain a `keras.layers.BatchNormalization(synchronized=True)` instead, so a model loads without
+    tfdist installed, and `tfdist.callbacks.DataParallel` synchronises the loaded layer again. Weights are
+    interchangeable between the two layers.
 
     Args:
-        *args: As `keras.layers.BatchNormalization` takes them.
-        synchronized: Only True. `from_config` takes the configuration of an ordinary layer too.
-        **kwargs: As `keras.layers.BatchNormalization` takes them: `axis`, `momentum`, `epsilon`, `center`, `scale`,
-            `renorm`, initializers, regularizers, constraints, `name`, `dtype`.
+        *args: As for `keras.layers.BatchNormalization`.
+        synchronized: Must be True. `from_config` also accepts the configuration of an ordinary layer.
+        **kwargs: As for `keras.layers.BatchNormalization`: `axis`, `momentum`, `epsilon`, `center`, `scale`, `renorm`,
+            initializers, regularizers, constraints, `name`, `dtype`.
 
     Raises:
         ConfigError: With `synchronized=False`.
@@ -66,8 +67,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     def __init__(self, *args: Any, synchronized: bool = True, **kwargs: Any) -> None:
         if not synchronized:
             raise errors.ConfigError(
-                "SyncBatchNormalization takes only synchronized=True; received synchronized="
-                f"{synchronized!r}. For each rank's own statistics use keras.layers.BatchNormalization."
+                f"SyncBatchNormalization requires synchronized=True; received synchronized={synchronized!r}. For "
+                "per-rank statistics use keras.layers.BatchNormalization."
             )
         super().__init__(*args, synchronized=True, **kwargs)
 
@@ -103,15 +104,15 @@ keras_version.publish_as(SyncBatchNormalization, keras.layers.BatchNormalization
 def moments(
     layer: keras.layers.BatchNormalization, inputs: tf.Tensor, mask: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns mean and variance of each channel over the batches of all ranks; every rank must ask.
+    """Returns mean and variance of each channel over the batches of all ranks; every rank must call it.
 
     Args:
         layer: A built layer; its axis has the channels.
         inputs: This rank's batch, float32 or float64, of the layer's rank.
-        mask: None, or True where elements count; of one dimension less than `inputs`.
+        mask: None, or True where elements count; has one dimension less than `inputs`.
 
     Returns:
-        Two tensors of shape (channels,) and the dtype of `inputs`. Where no rank has an element both are 0.
+        Two tensors of shape (channels,) and the dtype of `inputs`. If no rank has an element both are 0.
 
     Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances"
     (Stanford CS-TR-79-773), the formula for a sample of m + n, for any number of parts: with N = sum n_i, the mean is
@@ -134,10 +135,10 @@ def moments(
 
 @contextlib.contextmanager
 def synchronized(model: keras.Model) -> Iterator[None]:
-    """While inside, Keras' own `BatchNormalization(synchronized=True)` layers of a model take moments over all ranks.
+    """Inside, Keras' own `BatchNormalization(synchronized=True)` layers of a model compute moments over all ranks.
 
-    Layers of models inside the model count too. Weights, configuration and files are not affected. A subclass that
-    takes its moments by a method of its own is left alone, and so is everything in a world of one.
+    This includes layers of nested models. Weights, configuration and files are not affected. A subclass that overrides
+    the computation of moments is left alone, and so is everything in a world of one.
 
     Args:
         model: A model whose training step runs, or is traced, inside.
@@ -163,7 +164,7 @@ def synchronized(model: keras.Model) -> Iterator[None]:
 
 
 def synchronized_statistics(model: keras.Model) -> list[Any]:
-    """The moving means and variances that every rank which takes a step updates alike, inside `synchronized`."""
+    """The moving means and variances that all ranks taking a step update alike, inside `synchronized`."""
     layers = [layer for layer in keras_version.layers_with_keras_moments(model) if layer.synchronized]
     layers += [layer for layer in keras_version.layers_of(model) if isinstance(layer, SyncBatchNormalization)]
     return [variable for layer in layers for variable in layer.non_trainable_variables]
@@ -181,10 +182,10 @@ def _counts(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, mask: tf.
 def _combine(row: tf.Tensor, label: str) -> tf.Tensor:
     """Makes [mean, variance] of all ranks from each rank's [count, mean, variance].
 
-    The gradient is written out, because that of allgather is a gather of the rows and a sum of the gradients of all
-    rows: twice the calls and n times the bytes. Each rank's moments fed every rank's result, so upstream gradients are
-    summed over the ranks first. Where the average of gradients weights the ranks, it multiplies all of this rank's
-    gradient by this rank's weight: so what came from another rank is brought to that rank's weight here.
+    The gradient is written by hand, because that of allgather would gather the rows and sum the gradients of all rows:
+    twice the calls and n times the bytes. Each rank's moments fed every rank's result, so upstream gradients are first
+    summed over the ranks. If the average of gradients weights the ranks, it multiplies all of this rank's gradient by
+    this rank's weight, so contributions from other ranks are rescaled to their weight here.
     """
     weights = gradients.weight()
 

@@ -1,1 +1,1 @@
-"""This process among the ranks of its job: start and end, rank and size, process sets, tuning."""
+"""This process as a rank of its job: startup and shutdown, rank and size, process sets, tuning."""

@@ -1,4 +1,4 @@
-"""What every line of the logger "tfdist" begins with: the name, and in a job of several processes the rank."""
+"""The prefix of every line of the logger "tfdist": the name, and in a job of several processes the rank."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tfdist.world.session import session
 
 
 def text() -> str:
-    """As in "tfdist rank 1"; "tfdist" in a process that is alone."""
+    """The prefix, such as "tfdist rank 1"; "tfdist" in a world of one."""
     rank, size = session.place or config.launcher_place() or (0, 1)
     return f"tfdist rank {rank}" if size > 1 else "tfdist"
 
 
 def install() -> None:
-    """Once in a process."""
+    """Installs the prefix, once per process."""
     logging.getLogger("tfdist").addFilter(_prefixed)
 
 

@@ -1,7 +1,7 @@
 """Process sets: groups of ranks in which a collective may run. Not the collectives themselves.
 
-The set of all ranks always exists. Others are made in `tfdist.init(process_sets=[...])`, or later, by all ranks alike,
-after `tfdist.init(process_sets="dynamic")`.
+The set of all ranks always exists. Others are made in `tfdist.init(process_sets=[...])`, or later, by all ranks
+together, after `tfdist.init(process_sets="dynamic")`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ def _checked(ranks: Any) -> list[int]:
         numbers = []
     if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
         raise errors.ConfigError(
-            f"a process set takes one or more different ranks, or an mpi4py communicator; received {ranks!r}."
+            f"a process set needs one or more distinct ranks, or an mpi4py communicator; received {ranks!r}."
         )
     return sorted(numbers)
 
 
 class ProcessSet:
-    """A group of ranks; give it to a collective as `process_set=` to run it among them alone.
+    """A group of ranks; pass it to a collective as `process_set=` to run it among them only.
 
-    You need it to train parts of a job independently, or to share something with some ranks only. Ranks keep their
-    numbers among all ranks: `root_rank` of a broadcast is such a number.
+    You need it to train parts of a job independently, or to share data with some ranks only. Ranks keep their global
+    numbers: `root_rank` of a broadcast is such a number.
 
     Args:
-        ranks: Different ranks of the job, in any order; or an `mpi4py.MPI.Comm` whose processes are meant, for
-            `tfdist.init` only. A communicator may be another one on each rank, as after a `Split`: then each of them
-            becomes a set.
+        ranks: Distinct ranks of the job, in any order; or, for `tfdist.init` only, an `mpi4py.MPI.Comm` with its
+            processes. The communicator may differ by rank, as after a `Split`: then each becomes a set.
 
     Attributes:
         ranks: The ranks, ascending.
@@ -72,7 +71,7 @@ class ProcessSet:
             return list(range(library.ask("size")))
         if self._ranks is None:
             raise errors.NotInitializedError(
-                "the ranks of this process set are known once it was given to tfdist.init(process_sets=[...])."
+                "the ranks of this process set are known only after passing it to tfdist.init(process_sets=[...])."
             )
         return list(self._ranks)
 
@@ -95,7 +94,7 @@ class ProcessSet:
         return len(self.ranks)
 
     def rank(self) -> int:
-        """This process's place in the set: 0 to `size() - 1`.
+        """This process's index in the set: 0 to `size() - 1`.
 
         Raises:
             ConfigError: If this process is not in the set.
@@ -103,7 +102,7 @@ class ProcessSet:
         """
         if not self.included():
             raise errors.ConfigError(
-                f"rank {library.ask('rank')} is not in {self} and has no place there. Ask included() first."
+                f"rank {library.ask('rank')} is not in {self}, so it has no index there. Check included() first."
             )
         return self.ranks.index(library.ask("rank"))
 
@@ -115,7 +114,7 @@ class ProcessSet:
         """
         if self.process_set_id is None:
             raise errors.NotInitializedError(
-                f"{self} is not in use. Give it to tfdist.init(process_sets=[...]), or add it with "
+                f"{self} is not in use. Pass it to tfdist.init(process_sets=[...]), or add it with "
                 "tfdist.add_process_set after tfdist.init(process_sets='dynamic')."
             )
         return self.process_set_id
@@ -132,7 +131,7 @@ global_process_set.process_set_id = 0
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Makes a process set while the job runs; every rank calls it, with the same ranks.
+    """Adds a process set while the job runs; every rank calls it with the same ranks.
 
     Args:
         process_set: A `ProcessSet` or ranks.
@@ -141,7 +140,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         The set, ready for collectives.
 
     Raises:
-        ConfigError: If `tfdist.init` was not told `process_sets="dynamic"`, or there is a set of these ranks already.
+        ConfigError: If `tfdist.init` was called without `process_sets="dynamic"`, or there is already a set of these
+            ranks.
         MismatchError: On every rank, if the ranks differ.
 
     Example:
@@ -156,28 +156,29 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         process_set = ProcessSet(process_set)
     if process_set._comm is not None:
         raise errors.ConfigError(
-            "a process set of a communicator can only be made by tfdist.init(process_sets=[...]). Give its ranks."
+            "a process set of a communicator can only be made by tfdist.init(process_sets=[...]). Pass its ranks "
+            "instead."
         )
     _add(process_set)
     return process_set
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Drops a process set; every rank calls it. The set cannot be used any more.
+    """Removes a process set, which cannot be used afterwards; every rank calls it.
 
     Args:
         process_set: One that `add_process_set` or `tfdist.init` made.
 
     Returns:
-        False where the set was not in use, else True.
+        False if the set was not in use, otherwise True.
 
     Raises:
-        ConfigError: If it is the set of all ranks, or `tfdist.init` was not told `process_sets="dynamic"`.
+        ConfigError: If it is the set of all ranks, or `tfdist.init` was called without `process_sets="dynamic"`.
         MismatchError: On every rank, if the ranks remove different sets.
     """
     _need_dynamic("remove_process_set")
     if not isinstance(process_set, ProcessSet):
-        raise errors.ConfigError(f"remove_process_set takes a tfdist.ProcessSet; received {process_set!r}.")
+        raise errors.ConfigError(f"remove_process_set expects a tfdist.ProcessSet; received {process_set!r}.")
     if process_set.process_set_id == 0:
         raise errors.ConfigError("the set of all ranks cannot be removed.")
     number = process_set.process_set_id
@@ -195,10 +196,10 @@ def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
 
 
 def of_number(number: int) -> ProcessSet:
-    """The process set that the engine knows by this number.
+    """The process set with this number in the engine.
 
     Raises:
-        ConfigError: If there is none, or none any more.
+        ConfigError: If there is none, or no longer.
     """
     if number not in _by_number():
         raise errors.ConfigError(f"there is no process set {number}; in use are {get_process_set_ids_and_ranks()}.")
@@ -206,11 +207,11 @@ def of_number(number: int) -> ProcessSet:
 
 
 def start(process_sets: Sequence[ProcessSet] | str | None, comm: Any) -> None:
-    """Makes the sets that `tfdist.init` received. Its part, once the engine runs.
+    """Makes the sets that `tfdist.init` received, once the engine runs.
 
     Args:
         process_sets: As `tfdist.init` received it.
-        comm: As `tfdist.init` received it: what ranks are counted in.
+        comm: As `tfdist.init` received it: the world that ranks refer to.
     """
     session.dynamic = process_sets == "dynamic"
     if process_sets is None or isinstance(process_sets, str):
@@ -223,7 +224,7 @@ def start(process_sets: Sequence[ProcessSet] | str | None, comm: Any) -> None:
 
 
 def check(process_sets: Any) -> None:
-    """What `tfdist.init` may receive.
+    """Validates the argument `process_sets` of `tfdist.init`.
 
     Raises:
         ConfigError: If it is neither None, "dynamic" nor a list of process sets.
@@ -231,12 +232,12 @@ def check(process_sets: Any) -> None:
     listed = isinstance(process_sets, list | tuple) and all(isinstance(part, ProcessSet) for part in process_sets)
     if process_sets is not None and process_sets != "dynamic" and not listed:
         raise errors.ConfigError(
-            f"init(process_sets=...) takes None, 'dynamic' or a list of tfdist.ProcessSet; received {process_sets!r}."
+            f"init(process_sets=...) must be None, 'dynamic' or a list of tfdist.ProcessSet; received {process_sets!r}."
         )
 
 
 def forget() -> None:
-    """After shutdown no set is in use."""
+    """Marks all sets as unused after shutdown."""
     for process_set in session.process_sets.values():
         process_set.process_set_id = None
     session.process_sets.clear()
@@ -250,13 +251,13 @@ def _need_dynamic(function: str) -> None:
     library.ask("rank")
     if not session.dynamic:
         raise errors.ConfigError(
-            f"{function} needs process sets that may change. Start with tfdist.init(process_sets='dynamic')."
+            f"{function} needs dynamic process sets. Start with tfdist.init(process_sets='dynamic')."
         )
 
 
 def _add(process_set: ProcessSet) -> None:
     if process_set.process_set_id is not None:
-        raise errors.ConfigError(f"{process_set} is in use already.")
+        raise errors.ConfigError(f"{process_set} is already in use.")
     ranks, number = process_set.ranks, ctypes.c_int()
     library.call("tfdist_add_process_set", (ctypes.c_int * len(ranks))(*ranks), len(ranks), ctypes.byref(number))
     process_set.process_set_id = number.value
@@ -264,7 +265,7 @@ def _add(process_set: ProcessSet) -> None:
 
 
 def _add_communicators(process_set: ProcessSet, whole: Any) -> None:
-    """Every rank adds the communicators of all ranks, in the order of their first rank."""
+    """Adds the communicators of all ranks on every rank, in the order of their first rank."""
     mine = _ranks_of(process_set._comm, whole)
     size = library.ask("size")
     sent = mine if len(mine) <= size else [_STRANGER]  # one of more ranks than there are has strangers
@@ -273,8 +274,8 @@ def _add_communicators(process_set: ProcessSet, whole: Any) -> None:
     strangers = [rank for rank, ranks in enumerate(everybody) if not ranks or min(ranks) < 0]
     if strangers:
         raise errors.ConfigError(
-            f"the communicator of a process set is MPI.COMM_NULL, or has processes that did not call tfdist.init "
-            f"together, on the ranks {strangers}. Give every rank a communicator of ranks of this job."
+            "the communicator of a process set is MPI.COMM_NULL, or has processes that did not call tfdist.init "
+            f"together, on the ranks {strangers}. Pass every rank a communicator of ranks of this job."
         )
     process_set._ranks = mine
     for ranks in sorted(set(map(tuple, everybody))):
@@ -282,7 +283,7 @@ def _add_communicators(process_set: ProcessSet, whole: Any) -> None:
 
 
 def _ranks_of(comm: Any, whole: Any) -> list[int]:
-    """The processes of a communicator by their numbers among all ranks; negative for one that is not among them."""
+    """The global ranks of the processes of a communicator; negative for a process that has none."""
     from mpi4py import MPI
 
     if comm == MPI.COMM_NULL:

@@ -1,4 +1,4 @@
-"""The life of one process in a job: starting, ending, and where this process stands among the others."""
+"""The life cycle of one process in a job: startup, shutdown, and its place among the others."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ from tfdist.world.session import session
 _logger = logging.getLogger("tfdist")
 _MPI_THREAD_MULTIPLE = 3
 _STARTING = (
-    "in tfdist.init() for the other ranks to call it. Call it on every rank, before work that only one rank does; all "
-    "ranks in a list given as comm=[...] give the same list"
+    "in tfdist.init() for the other ranks to call it. Call it on every rank, before any work that only one rank "
+    "does. With comm=[...], all ranks in the list must pass the same list"
 )
 _STARTED_BEFORE = (
-    "a program before this one has called tfdist.init() as rank {}, and MPI starts once for each rank of a job. So one "
-    "program can be run by a script that tfdistrun starts, and it cannot replace itself (os.exec) after tfdist.init(). "
-    "Start a job for each, or what shall be no rank by subprocess after tfdist.init(): there tfdist is a world of one."
+    "an earlier program has already called tfdist.init() as rank {}, and MPI can start only once per rank of a job. "
+    "So a script started by tfdistrun can run only one such program, and cannot replace itself (os.exec) after "
+    "tfdist.init(). Start a separate job for each program. A process that should not be a rank can be started with "
+    "subprocess after tfdist.init(): it is a world of one."
 )
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Starts tfdist in this process; a second call without arguments, or with the same ones, does nothing.
 
-    Call it once, before any other name of tfdist is used. Under `tfdistrun` (or `mpirun`, `srun`) every process
-    becomes one rank of the job; without a launcher the world has the one rank 0.
+    Call it once, before using any other name of tfdist. Under `tfdistrun` (or `mpirun`, `srun`) every process becomes
+    one rank of the job; without a launcher the world consists of rank 0.
 
-    Where there are GPUs, each rank takes the one with its number on the host: TensorFlow sees no other, and takes its
-    memory as it needs it. Importing tfdist has done that already, if no tensor was made before and `TFDIST_EARLY` is
-    not 0. A GPU that a cluster
-    manager or the script has chosen is kept, `TFDIST_PIN_GPUS=0` leaves the devices alone, and without a launcher they
-    are left alone too.
+    If there are GPUs, each rank takes the one with its local rank: TensorFlow sees no other, and allocates its memory
+    as needed. Importing tfdist already does that, unless a tensor was made before or `TFDIST_EARLY` is 0. A GPU chosen
+    by a cluster manager or the script is kept. With `TFDIST_PIN_GPUS=0`, and without a launcher, the devices are left
+    alone.
 
     From now on SIGUSR1 makes this process print the Python stacks of its threads to stderr, or to a file in
-    `TFDIST_STACK_DUMP_DIR`; where the script has a handler of its own for it, that one stays.
+    `TFDIST_STACK_DUMP_DIR`, unless the script has its own handler for the signal.
 
     Args:
-        comm: Which processes of the job belong together: None for all; a list of their ranks in the job, this one among
-            them; or an `mpi4py.MPI.Comm`, which is duplicated. Each group is a world of its own: `rank()` and `size()`
-            count in it, and groups train independently of each other. The list gives the order of the ranks.
-        process_sets: Groups of ranks that collectives may run in besides all ranks: a list of `ProcessSet`, the same
-            on every rank, or "dynamic" to make them later with `add_process_set`.
+        comm: Which processes of the job belong together: None for all; a list of their ranks in the job, including this
+            one; or an `mpi4py.MPI.Comm`, which is duplicated. Each group is its own world: `rank()` and `size()` refer
+            to it, and groups train independently. The list gives the order of the ranks.
+        process_sets: Groups of ranks in which collectives may run, besides all ranks: a list of `ProcessSet`, the same
+            on every rank, or "dynamic" to add them later with `add_process_set`.
 
     Raises:
-        ConfigError: If an argument or environment variable cannot be honoured, there are fewer GPUs than ranks on this
-            host, TensorFlow has taken them all already, or another program was this rank before.
-        BuildError: If the shared library does not fit the installed TensorFlow or MPI.
+        ConfigError: If an argument or environment variable is invalid, there are fewer GPUs than ranks on this host,
+            TensorFlow has already taken them all, or another program was this rank before.
+        BuildError: If the shared library does not match the installed TensorFlow or MPI.
 
     Example:
 
@@ -114,19 +114,21 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         raise
     if not member.report(member.JOINED) and settings.elastic:
         _logger.warning(
-            "this rank cannot report to tfdistrun that it has joined: something between them closes descriptors that "
-            "it does not know. A lost rank will end the job; start the script by tfdistrun directly."
+            "this rank cannot report to tfdistrun that it has joined: a program between them closes unknown file "
+            "descriptors. A lost rank will end the job. Start the script directly with tfdistrun."
         )
     if settings.metrics_port is not None:
         _serve_metrics(settings.metrics_host, settings.metrics_port)
     _logger.info("started, rank %d of %d, local rank %d of %d", rank(), size(), local_rank(), local_size())
     if session.early and rank() == 0:
         changes, name = "; ".join(session.early), config.variable("early")
-        _logger.info("importing tfdist has changed this process: %s. %s=0 leaves that for later", changes, name)
+        _logger.info(
+            "importing tfdist has changed this process: %s. Set %s=0 to postpone that to tfdist.init()", changes, name
+        )
 
 
 def _take_level(level: str) -> None:
-    """What the variable says, where it is set; a level that the script has set stays."""
+    """Sets the level from the variable, if set; a level set by the script stays."""
     if config.is_set("log_level") and _logger.level == logging.NOTSET:
         if not _logger.hasHandlers():
             handler = logging.StreamHandler()
@@ -136,9 +138,10 @@ def _take_level(level: str) -> None:
 
 
 def shutdown() -> None:
-    """Ends tfdist in this process: waits until every rank has come here, then ends MPI if `init` started it.
+    """Shuts down tfdist in this process: waits until every rank has called it, then ends MPI if `init` started it.
 
-    Runs by itself when the interpreter exits. After it, collectives raise an error; `init` cannot start MPI again.
+    Runs automatically when the interpreter exits. Afterwards collectives raise an error, and `init` cannot start MPI
+    again.
 
     Raises:
         MismatchError: If another rank is still in a collective; names the rank and the collective.
@@ -155,15 +158,16 @@ def shutdown() -> None:
 
 
 def shrink() -> None:
-    """Goes on with the ranks that live, after one was lost. Each of them calls it; they are counted anew.
+    """Continues with the surviving ranks after one was lost. Each of them calls it; they are renumbered.
 
     Raises:
-        ConfigError: Where the transport cannot go on, such as an MPI without ULFM.
-        TfdistError: Where there are process sets.
+        ConfigError: If the transport cannot continue, such as an MPI without ULFM.
+        TfdistError: If there are process sets.
     """
     settings = config.read()
     waiting = (
-        "after a rank was lost for the other ranks to go on. A rank that hangs holds them up; look for it in the output"
+        "after a rank was lost for the other ranks to continue. A rank that hangs blocks them; look for it in the "
+        "output"
     )
     with _bounded(waiting, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
         library.call("tfdist_shrink")
@@ -181,7 +185,9 @@ def rank() -> int:
 
 
 def first_rank() -> int:
-    """The rank that this process started with, which no other process of its start has, also where ranks were lost."""
+    """The rank that this process started with, unique among the processes started with it, even after ranks were
+    lost.
+    """
     rank()
     return session.first_rank
 
@@ -202,7 +208,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """The number of this host among those that have a process with this local rank."""
+    """The index of this host among those that have a process with this local rank."""
     return library.ask("cross_rank")
 
 
@@ -217,7 +223,7 @@ def is_homogeneous() -> bool:
 
 
 def communication_seconds() -> float:
-    """Seconds this process has spent inside collectives since `init`, waiting for the others included."""
+    """Seconds this process has spent in collectives since `init`, including waiting for the others."""
     library.ask("rank")
     return float(library.load().tfdist_communication_seconds())
 
@@ -246,9 +252,9 @@ def mpi_enabled() -> bool:
 
 
 def nccl_built() -> bool:
-    """Whether this build has collectives of NCCL: always, since NCCL is looked for when a GPU's tensor needs it.
+    """Whether this build has NCCL collectives: always, since NCCL is loaded when a tensor on a GPU needs it.
 
-    `tfdist doctor` says which NCCL is found on this machine, and whether a GPU can be used.
+    `tfdist doctor` reports which NCCL is found on this machine, and whether a GPU can be used.
     """
     return True
 
@@ -288,7 +294,7 @@ def rocm_built() -> bool:
 
 @contextlib.contextmanager
 def _bounded(waiting: str, warning_seconds: float, limit_seconds: float) -> Iterator[None]:
-    """MPI waits for all ranks without a deadline, and nothing can call it off: report, then end the process."""
+    """MPI waits for all ranks without a deadline and cannot be interrupted: report, then end the process."""
 
     def say(seconds: float, what: str) -> None:
         sys.stderr.write(
@@ -314,18 +320,18 @@ def _bounded(waiting: str, warning_seconds: float, limit_seconds: float) -> Iter
 
 
 def _print_stacks(folder: str) -> int:
-    """The id of this process if SIGUSR1 makes it print its stacks; else 0."""
+    """Makes SIGUSR1 print the stacks; returns the id of this process, or 0 if the signal is taken."""
     if stack_dump.install(folder):
         return os.getpid()
     _logger.warning(
-        "the script has a handler of its own for SIGUSR1, which stays: the signal does not print the stacks of this "
-        "process. Use py-spy dump, or let the script leave SIGUSR1 alone."
+        "the script has its own handler for SIGUSR1, so the signal does not print the stacks of this process. Use "
+        "py-spy dump, or remove the handler."
     )
     return 0
 
 
 def _serve_metrics(host: str, port: int) -> None:
-    """By the number among all processes of the host: with `comm` several have the same local rank."""
+    """Uses the index among all processes of the host: with `comm` several have the same local rank."""
     from tfdist.observe import metrics_server  # it reads rank and size from here
 
     place = config.launcher_local_place() or (local_rank(), local_size())
@@ -337,7 +343,7 @@ def _serve_metrics(host: str, port: int) -> None:
 
 
 def _warn(settings: config.Config) -> None:
-    """Of what will be ignored without a word."""
+    """Warns of settings that would be silently ignored."""
     first = not settings.launched and config.launcher_rank() in ("?", "0")  # else another has said so
     lines = config.misspelled() if first else []
     if gpu.has_driver():
@@ -347,7 +353,7 @@ def _warn(settings: config.Config) -> None:
 
 
 def _pin_gpu() -> None:
-    """By the number among all processes of the host: those of `comm` may not be the only ones."""
+    """Uses the index among all processes of the host: those of `comm` may not be the only ones."""
     if not gpu.has_driver():
         return
     place = config.launcher_local_place(os.environ) or (local_rank(), local_size())
@@ -360,25 +366,27 @@ def _pin_gpu() -> None:
 
 
 def _advise() -> None:
-    """The mistakes that nothing else shows: data dealt out to ranks that then train alone, workers without work."""
+    """Warns of mistakes that nothing else shows: sharded data on ranks that then train independently, workers without
+    work.
+    """
     if rank() == 0 and session.data_sharded and not session.gradients_reduced:
         _logger.warning(
-            "the data was sharded, but no gradient was ever reduced: every rank trained alone, on its part. "
-            "Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
+            "the data was sharded, but no gradient was ever reduced: each rank trained on its own, on its shard "
+            "only. Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
         )
     settings = config.read()
     if rank() == 0 and settings.autotune != "0" and not session.settings_tuned:
         _logger.warning(
-            "%s=%s was set, but nothing was tuned. Add the callback that does it: "
-            "model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])",
+            "%s=%s is set, but nothing was tuned. Add the callback that tunes: model.fit(..., "
+            "callbacks=[tfdist.callbacks.DataParallel()])",
             *(config.variable("autotune"), settings.autotune),
         )
     service = settings.data_service
     watch = sys.modules.get("tfdist.data_service.trainer.watch")  # whoever reads from a service has imported it
     if rank() == 0 and service and not any(watched.service for watched in (watch.watches() if watch else ())):
         _logger.warning(
-            "this job has a data service at %s, and this process read nothing from it. What shall run there "
-            "comes before distribute: dataset = tfdist.data_service.distribute(dataset, job_name=...)",
+            "this job has a data service at %s, but this process read nothing from it. To run preprocessing there, "
+            "put it before distribute: dataset = tfdist.data_service.distribute(dataset, job_name=...)",
             service,
         )
 
@@ -388,13 +396,14 @@ def _check_again(comm: Any, process_sets: Any) -> None:
     for (name, value), first in zip(given.items(), session.arguments, strict=True):
         if value is not None and value is not first and value != first:
             raise errors.ConfigError(
-                f"tfdist.init() has been called already, with {name}={first!r}; {name}={value!r} comes too late. Call "
-                "it with its arguments before anything else: tfdist.shard and the callbacks call it without any."
+                f"tfdist.init() has already been called with {name}={first!r}, so {name}={value!r} comes too late. "
+                "Call it with its arguments before anything else: tfdist.shard and the callbacks call it without "
+                "arguments."
             )
 
 
 def _members(comm: Any) -> tuple[list[int], int]:
-    """Ranks in the job, or a Fortran handle of a communicator: what `comm` of `init` says."""
+    """Ranks in the job, or the Fortran handle of a communicator, from the argument `comm` of `init`."""
     if comm is None:
         return [], -1
     if hasattr(comm, "py2f"):
@@ -405,16 +414,16 @@ def _members(comm: Any) -> tuple[list[int], int]:
         ranks = []
     if not ranks:
         raise errors.ConfigError(
-            "init(comm=...) takes None, a list of one or more ranks of the job, or an mpi4py communicator; "
+            "init(comm=...) must be None, a list of one or more ranks of the job, or an mpi4py communicator; "
             f"received {comm!r}."
         )
     return ranks, -1
 
 
 def _watch_exit() -> None:
-    """Ends the job in order when the interpreter exits, and without waiting when it exits by an exception or a status.
+    """Shuts the job down cleanly when the interpreter exits, but without waiting on an exception or nonzero status.
 
-    From the first line of `init` on: the other ranks may wait there for one whose arguments are refused.
+    From the first line of `init` on: the other ranks may wait there for one whose arguments are rejected.
     """
     if session.watches_exit:
         return
@@ -446,14 +455,14 @@ def _end() -> None:
 
 
 def _leave_forked(rank_process: int) -> None:
-    """In a process that a rank has forked mpi4py would end MPI, too, and wait there for the other ranks."""
+    """In a process forked from a rank, mpi4py would also end MPI, and wait there for the other ranks."""
     if os.getpid() == rank_process:
         return
     status = process_end.status()
     if status is None:
         sys.stderr.write(
-            f"tfdist: process {os.getpid()} was forked from a rank, and ends by a SystemExit that sys.exit has not "
-            "raised: its status is given as 1.\n"
+            f"tfdist: process {os.getpid()} was forked from a rank and ends with a SystemExit that was not raised by "
+            "sys.exit, so its exit status is 1.\n"
         )
     _leave(1 if status is None else status)
 
@@ -465,7 +474,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _end_in_order() -> bool:
-    """Whether the other ranks come to their end, too."""
+    """Whether the other ranks are shutting down too."""
     _advise()
     try:
         shutdown()
@@ -476,12 +485,12 @@ def _end_in_order() -> bool:
 
 
 def _listen(ranks: list[int], handle: int, settings: config.Config) -> None:
-    """Has waits for ranks fail of which the launcher says that their processes have ended without a word.
+    """Makes waits fail for ranks whose processes, as the launcher reports, have ended without notice.
 
     Args:
-        ranks: The members among all ranks of the job, by their numbers here; empty for all.
-        handle: As of `_members`.
-        settings: Those in force.
+        ranks: The members by their ranks in the job, in the order of their numbers here; empty for all.
+        handle: As returned by `_members`.
+        settings: The settings in use.
     """
     if handle >= 0 or settings.elastic:
         return  # the ranks have other numbers than for the launcher, or MPI tells of losses
@@ -496,10 +505,10 @@ def _listen(ranks: list[int], handle: int, settings: config.Config) -> None:
 
 
 def _is_rank() -> bool:
-    """Whether this process is to be a rank of a job. One that a rank has started is none.
+    """Whether this process should be a rank of a job. A process started by a rank is not.
 
     Raises:
-        ConfigError: Where another program was this rank before.
+        ConfigError: If another program was this rank before.
     """
     if config.started_by_launcher():
         if not session.started and (ancestry.is_again() or not member.is_first()):
@@ -507,8 +516,8 @@ def _is_rank() -> bool:
         return True
     if rank := ancestry.origin():
         _logger.warning(
-            "process %d was started by rank %s of a job, after tfdist.init() there, and is no rank itself: here the "
-            "world has one rank. What all ranks do together is called in the rank.",
+            "process %d was started by rank %s of a job after tfdist.init(), so it is not a rank but a world of one. "
+            "Call collectives in the rank itself.",
             *(os.getpid(), rank),
         )
     return False

@@ -1,4 +1,4 @@
-"""What this process keeps of its job from one call to the next: one object, read and written by the rooms above too."""
+"""The process-wide state of a job between calls: one object, also read and written by the rooms above."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class Session:
-    """Where this process stands.
+    """The state of this process.
 
     Attributes:
-        early: What importing tfdist has changed in this process, in words.
+        early: What importing tfdist has changed in this process, as text.
         place: Rank and number of ranks, for the log; None before `init` and after `shutdown`.
-        watches_exit: Whether the end of the process is looked after, from the first line of `init` on.
-        mpi4py_ends_mpi: Whether mpi4py had started MPI before, and so ends it.
-        started: Whether `init` has come as far as starting the engine.
-        arguments: What `init` was called with first: `comm` and `process_sets`.
+        watches_exit: Whether the exit of the process is handled, from the first line of `init` on.
+        mpi4py_ends_mpi: Whether mpi4py started MPI, and so ends it.
+        started: Whether `init` has reached the start of the engine.
+        arguments: The arguments of the first `init`: `comm` and `process_sets`.
         first_rank: The rank that this process started with; -1 before `init`.
-        process_sets: Those in use besides that of all ranks, by their numbers in the engine.
+        process_sets: Process sets in use, besides the set of all ranks, by their numbers in the engine.
         dynamic: Whether process sets may be added and removed.
-        tuning: How collectives run where that was changed; None where the settings hold.
-        resumed_at: What processes before this one have reached in the training that this one continues.
-        data_sharded: Whether `tfdist.shard` has dealt out data.
-        gradients_reduced: Whether gradients, or what may be gradients, were reduced.
-        settings_tuned: Whether settings were looked for, or could have been.
-        fit_is_elastic: Whether `keras.Model.fit` is that of an elastic job.
-        warned_of_seeds: Whether rank 0 has warned of equal random states.
-        warned_of_elastic: Whether rank 0 has warned that script and start disagree about elastic training.
+        tuning: How collectives run, if that was changed; None if the settings apply.
+        resumed_at: The progress of earlier processes in the training that this one continues.
+        data_sharded: Whether `tfdist.shard` has sharded data.
+        gradients_reduced: Whether gradients, or possible gradients, were reduced.
+        settings_tuned: Whether autotuning ran, or could have.
+        fit_is_elastic: Whether `keras.Model.fit` is wrapped for an elastic job.
+        warned_of_seeds: Whether rank 0 has warned about equal random states.
+        warned_of_elastic: Whether rank 0 has warned that script and launch disagree about elastic training.
     """
 
     early: list[str] = field(default_factory=list)

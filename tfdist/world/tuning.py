@@ -1,6 +1,6 @@
-"""How collectives run where that may change during a job: what the settings say, or what autotuning has put in place.
+"""How collectives run, if that may change during a job: as configured, or as set by autotuning.
 
-Carries changes out and decides none. A step that was traced before a change keeps its buckets and its thread.
+Applies changes, which others decide. A step that was traced before a change keeps its buckets and its thread.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Tuning:
     """How collectives run.
 
     Attributes:
-        fusion_threshold: Bytes of gradients that are reduced in one piece; 0 reduces each by itself.
-        chunk: Bytes that a rank shows its host at a time; 0 for all that there is room for.
+        fusion_threshold: Bytes of gradients that are reduced together; 0 reduces each separately.
+        chunk: Bytes that a rank shares on its host at a time; 0 for as many as fit.
         hierarchy: How GPUs of several hosts reduce: "off", "nccl" or "mpi".
-        thread: Whether gradients are reduced in a thread beside the rest of the step, on the CPU.
+        thread: Whether gradients are reduced on the CPU in a thread parallel to the rest of the step.
     """
 
     fusion_threshold: int
@@ -33,7 +33,7 @@ class Tuning:
 
 
 def current() -> Tuning:
-    """What is in force.
+    """The tuning in use.
 
     Raises:
         ConfigError: If a setting has a value that cannot be used.
@@ -42,11 +42,11 @@ def current() -> Tuning:
 
 
 def of_settings(settings: config.Config, most_chunk: int | None = None) -> Tuning:
-    """What the settings say.
+    """The tuning that the settings specify.
 
     Args:
         settings: The settings.
-        most_chunk: The largest chunk that there is room for, in bytes; None where that is not known yet.
+        most_chunk: The largest chunk that fits, in bytes; None if not known yet.
     """
     chunk = settings.shared_memory // SHARED_CHUNKS // _CACHE_LINE * _CACHE_LINE
     return Tuning(
@@ -58,11 +58,11 @@ def of_settings(settings: config.Config, most_chunk: int | None = None) -> Tunin
 
 
 def apply(tuning: Tuning) -> None:
-    """Puts something in place, on all ranks together: every rank calls it, with the same.
+    """Applies a tuning on all ranks together: every rank calls it with the same one.
 
     Raises:
         MismatchError: If the ranks differ.
-        ConfigError: If the engine cannot run so.
+        ConfigError: If the engine does not support it.
         NotInitializedError: Before `tfdist.init()`.
     """
     library.ask("rank")
@@ -71,7 +71,7 @@ def apply(tuning: Tuning) -> None:
 
 
 def most_chunk_bytes() -> int:
-    """The largest chunk in bytes; 0 where the ranks of a host share no memory.
+    """The largest chunk in bytes; 0 if the ranks of a host share no memory.
 
     Raises:
         NotInitializedError: Before `tfdist.init()`.

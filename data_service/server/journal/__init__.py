@@ -1,1 +1,1 @@
-"""The journal of a dispatcher, what it tells, and workers that are struck out of it."""
+"""The journal of a dispatcher, what can be read from it, and the removal of workers from it."""

@@ -1,8 +1,8 @@
-"""The journal of a dispatcher as a file: its records, and a last one that was not finished. It decides nothing else.
+"""The journal of a dispatcher as a file: its records, and the repair of an incomplete last one.
 
-A dispatcher that is killed while it writes leaves the beginning of a record. With one that breaks off behind its
-length, TensorFlow refuses to start for ever after. What it said was never answered by the dispatcher, so cutting it
-off forgets nothing that anybody was told.
+A dispatcher that is killed while writing leaves a truncated record. If it is truncated after its length field,
+TensorFlow refuses to start from then on. The dispatcher had not yet acknowledged that record, so removing it loses
+nothing that any client relies on.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _WORD = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Cut:
-    """What was cut off a journal.
+    """What was truncated from a journal.
 
     Attributes:
         path: The file.
-        at: Bytes that are left.
-        removed: Bytes that are gone.
+        at: Bytes that remain.
+        removed: Bytes that were removed.
     """
 
     path: Path
@@ -42,23 +42,23 @@ class Cut:
 
 
 def files(work_dir: str) -> tuple[Path, ...]:
-    """The files of a journal, in the order in which TensorFlow reads them; each start of a dispatcher may add one."""
+    """The files of a journal, in the order TensorFlow reads them; each start of a dispatcher may add one."""
     folder = Path(work_dir) / FOLDER
     found = {int(match[1]): path for path in folder.glob("journal_*") if (match := _FILE.fullmatch(path.name))}
     return tuple(found[number] for number in sorted(found))
 
 
 def cut_unfinished(work_dir: str) -> Cut | None:
-    """Cuts the last record off a journal if it breaks off where TensorFlow would refuse to start.
+    """Removes the last record of a journal if it is truncated where TensorFlow would refuse to start.
 
-    A beginning of fewer bytes than a length and its checksum stays: TensorFlow passes over it. So does anything that is
-    not the beginning of a record: that is damage, which TensorFlow is to name.
+    A fragment shorter than a length and its checksum stays: TensorFlow skips it. So does anything that is not the start
+    of a record: that is corruption, which TensorFlow should report.
 
     Args:
         work_dir: The dispatcher's.
 
     Returns:
-        What was cut; None if nothing had to be.
+        What was removed; None if nothing.
 
     Raises:
         ConfigError: If the file cannot be read or written.
@@ -70,7 +70,7 @@ def cut_unfinished(work_dir: str) -> Cut | None:
         return _cut(found[-1])
     except OSError as error:
         raise ConfigError(
-            f"the journal {found[-1]} cannot be used: {error.strerror}. The dispatcher must be able to read and to "
+            f"the journal {found[-1]} cannot be used: {error.strerror}. The dispatcher must be able to read and "
             "write it."
         ) from None
 
@@ -88,7 +88,7 @@ def _cut(path: Path) -> Cut | None:
 
 
 def records(path: Path, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """The data of each whole record of a file, and the byte at which it ends. Checksums are TensorFlow's to look at.
+    """The data of each complete record of a file, and the offset at which it ends. Checksums are left to TensorFlow.
 
     Args:
         path: The file; another process may be writing at its end.
@@ -104,7 +104,7 @@ def records(path: Path, start: int = 0) -> Iterator[tuple[bytes, int]]:
 
 
 def _spans(file: BinaryIO, start: int) -> Iterator[tuple[int, int]]:
-    """Where the data of each whole record begins, and where the record ends."""
+    """Where the data of each complete record begins, and where the record ends."""
     end, at = os.fstat(file.fileno()).st_size, file.seek(start)
     while len(head := file.read(_HEAD.size)) == _HEAD.size:
         stop = at + _HEAD.size + int(_HEAD.unpack(head)[0]) + _TAIL_BYTES
@@ -115,7 +115,7 @@ def _spans(file: BinaryIO, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_length(head: bytes) -> bool:
-    """Whether a length has the checksum that stands behind it, so that it is no damage."""
+    """Whether a length matches the checksum after it, so that it is not corrupt."""
     crc = _WORD
     for byte in head[:8]:
         crc ^= byte

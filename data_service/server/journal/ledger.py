@@ -1,5 +1,5 @@
-"""What a dispatcher's journal tells that the dispatcher itself tells nobody: how many datasets there are, and the names
-of the jobs that passes belong to, and which have been read. It reads what TensorFlow has written, and writes nothing.
+"""What only a dispatcher's journal reveals: the number of datasets, the job name of each pass, and which passes have
+been read to the end. Reads what TensorFlow wrote; writes nothing.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _KINDS = frozenset(_MESSAGES.Update.DESCRIPTOR.fields_by_number)
 
 
 class Ledger:
-    """Follows a journal; each look reads only what is new. Thread safe.
+    """Follows a journal; each look reads only what is new. Thread-safe.
 
     Args:
-        work_dir: The dispatcher's.
+        work_dir: The dispatcher's work_dir.
     """
 
     def __init__(self, work_dir: str) -> None:
@@ -53,9 +53,9 @@ class Ledger:
         self._left: dict[int, int] = {}  # for each pass that had a task, how many have not ended
 
     def look(self) -> tuple[int, Mapping[int, tuple[str, int]]]:
-        """The number of registered datasets; and, by the number of each pass that is not forgotten, the name of its job
-        and its number in that job. While the journal cannot be read they are those of the last look, and the log says
-        so once.
+        """The number of registered datasets; and for each pass still known, by its number, the name of its job and its
+        number within that job. While the journal cannot be read, returns the values of the last look and logs that
+        once.
         """
         with self._lock:
             try:
@@ -74,7 +74,9 @@ class Ledger:
 
     @property
     def ended(self) -> frozenset[int]:
-        """The numbers of the passes, as of the last look, whose tasks have all ended: who joins one gets nothing."""
+        """The numbers of the passes whose tasks had all ended at the last look: a trainer that joins one gets
+        nothing.
+        """
         with self._lock:
             return frozenset(number for number, left in self._left.items() if left == 0)
 

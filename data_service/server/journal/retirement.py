@@ -1,8 +1,8 @@
-"""Lets training go on without the workers that were drained.
+"""Lets training continue without the workers that were drained.
 
-tf.data's dispatcher forgets no worker. To each later pass over the data it gives a task to those that are gone, and
-the trainer waits for that task for ever. A `Caretaker` finishes such tasks in the worker's name. Only of workers that
-have drained, so that nothing is lost: they hold nothing, and what they would have taken goes to the others.
+tf.data's dispatcher never forgets a worker. In each later pass over the data it assigns a task to workers that are
+gone, and the trainer waits for that task forever. A `Caretaker` completes such tasks on the worker's behalf. It does so
+only for workers that have drained, so nothing is lost: they hold nothing, and their share goes to the others.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LEAVING_FILE = "tfdist-leaving.json"
 
 
 def leaving_after(leaving: Mapping[str, float], workers: Iterable[Server]) -> dict[str, float]:
-    """The workers that have drained and when they had started, by what they were and how they are found.
+    """The workers that have drained, with their start times, from the previous record and the current survey.
 
-    A worker that is ready again has come back. One that cannot be seen stays what it was: one that dies while it still
-    drains holds elements, and has not left. A start tells a worker from those before it at its address: what is found
-    may be older than that worker's drain.
+    A worker that is ready again has come back. One that cannot be reached keeps its state: if it dies while draining it
+    still holds elements and has not left. The start time distinguishes a worker from earlier ones at the same address:
+    the survey may be older than that worker's drain.
     """
     after = dict(leaving)
     for worker in workers:
@@ -42,11 +42,11 @@ def leaving_after(leaving: Mapping[str, float], workers: Iterable[Server]) -> di
 
 
 class Caretaker:
-    """Watches the workers of a dispatcher in a thread of its own, until `stop`.
+    """Watches the workers of a dispatcher in its own thread, until `stop`.
 
     Args:
         address: "HOST:PORT" of the dispatcher's gRPC.
-        work_dir: Where the dispatcher remembers across a restart who has left; None forgets.
+        work_dir: Where the dispatcher records across restarts which workers have left; None keeps no record.
     """
 
     def __init__(self, address: str, work_dir: str | None) -> None:
@@ -74,7 +74,7 @@ class Caretaker:
             except PeerLostError:  # the dispatcher starts or ends
                 continue
             except OSError as error:
-                _LOG.warning("data service: who has left cannot be kept: %s; trying again", error)
+                _LOG.warning("data service: cannot record which workers have left: %s; retrying", error)
 
     def _look(self, found: Survey) -> None:
         states = {worker.address: worker.state for worker in found.workers}
@@ -91,7 +91,7 @@ class Caretaker:
                 # The survey may have taken seconds. A worker that starts at this address answers before it has tasks.
                 if tasks and look(ServiceAddress.parse(worker), _CALL_S).state in (DEAD, DRAINED):
                     client.finish(worker, tasks)
-                    _LOG.info("data service: finished %d tasks of %s, which has drained", len(tasks), worker)
+                    _LOG.info("data service: completed %d tasks of %s, which has drained", len(tasks), worker)
 
 
 def _read(path: Path | None) -> dict[str, float]:
@@ -101,5 +101,5 @@ def _read(path: Path | None) -> dict[str, float]:
         return {str(worker): float(started) for worker, started in json.loads(path.read_text("utf-8")).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path} cannot be read: {error}. Remove it if no worker of this service is to leave."
+            f"{path} cannot be read: {error}. Remove it if no worker of this service has drained."
         ) from None

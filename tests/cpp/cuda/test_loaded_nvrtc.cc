@@ -26,11 +26,11 @@ void ExpectError(const std::vector<std::string>& paths, StatusCode code, const s
 
 TEST(LoadedNvrtcThatIsAbsentTellsWhatWasTried) {
   ExpectError({"/nowhere/libnvrtc.so"}, StatusCode::kUnimplemented,
-              "no NVRTC was found. Install tensorflow[and-cuda] or nvidia-cuda-nvrtc-cu12, or name "
-              "a library with TFDIST_NVRTC_LIBRARY. Tried:\n  /nowhere/libnvrtc.so: ");
+              "NVRTC was not found. Install tensorflow[and-cuda] or nvidia-cuda-nvrtc-cu12, or set "
+              "TFDIST_NVRTC_LIBRARY to a library. Tried:\n  /nowhere/libnvrtc.so: ");
 }
 
 TEST(LoadedNvrtcWithoutItsFunctionsIsRefused) {
   ExpectError({"/nowhere/libnvrtc.so", "libc.so.6"}, StatusCode::kFailedPrecondition,
-              "the NVRTC that was found lacks functions that are used; install a newer");
+              "the NVRTC found lacks required functions; install a newer");
 }

@@ -111,7 +111,7 @@ TEST(row_reader_without_a_reader_fails_at_once) {
   RowReader reader;
   const auto read = Submitted(&reader, "file");
   EXPECT_EQ(read->finished.load(), 1);
-  EXPECT_CONTAINS(read->status.message(), "no reader runs in this process");
+  EXPECT_CONTAINS(read->status.message(), "this process has no running row reader");
 }
 
 TEST(row_reader_skips_what_nobody_wants) {

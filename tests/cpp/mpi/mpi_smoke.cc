@@ -330,9 +330,9 @@ void InitByRanks() {
   const Ranks wrong[] = {{size}, {own, own}, {own, -1}, {own + 1 < size ? own + 1 : own - 1}};
   for (const Ranks& list : wrong) {
     const std::string message = Init(list, -1, static_cast<int>(StatusCode::kInvalidArgument));
-    Check(message.find("expected different ranks of the job, this one among them") !=
-              std::string::npos,
-          "text about wrong ranks", message);
+    Check(
+        message.find("expected distinct ranks of the job, including this one") != std::string::npos,
+        "text about wrong ranks", message);
   }
   Init(ranks, -1, 0);
   const auto place = std::find(ranks.begin(), ranks.end(), own) - ranks.begin();

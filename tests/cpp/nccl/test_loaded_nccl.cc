@@ -13,8 +13,9 @@ TEST(LoadedNcclThatIsAbsentTellsWhatWasTried) {
   std::unique_ptr<NcclApi> nccl;
   const Status status = tfdist::LoadNccl({"/nowhere/libnccl.so"}, &nccl);
   EXPECT(status.code() == StatusCode::kUnimplemented);
-  EXPECT_CONTAINS(status.message(), "no NCCL was found. Install tensorflow[and-cuda]");
-  EXPECT_CONTAINS(status.message(), "TFDIST_NCCL_LIBRARY. Tried:\n  /nowhere/libnccl.so: ");
+  EXPECT_CONTAINS(status.message(), "NCCL was not found. Install tensorflow[and-cuda]");
+  EXPECT_CONTAINS(status.message(),
+                  "TFDIST_NCCL_LIBRARY to a library. Tried:\n  /nowhere/libnccl.so: ");
   EXPECT(nccl == nullptr);
 }
 
@@ -25,6 +26,6 @@ TEST(LoadedNcclThatIsTooOldNamesAllThatItLacks) {
   EXPECT_CONTAINS(status.message(),
                   "NCCL 0.0.0 (libnccl.so.2) is too old; expected 2.17.0 or newer, with "
                   "ncclGetVersion, ncclGetErrorString, ");
-  EXPECT_CONTAINS(status.message(), ", ncclGroupEnd. Install a newer nvidia-nccl-cu12, or name");
+  EXPECT_CONTAINS(status.message(), ", ncclGroupEnd. Install a newer nvidia-nccl-cu12, or set");
   EXPECT(nccl == nullptr);
 }

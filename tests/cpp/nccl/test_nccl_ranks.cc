@@ -115,7 +115,7 @@ TEST(NcclRanksRunEveryCollectiveAndClose) {
       EXPECT_EQ(Open(rank, &ranks).message(), "");
       CheckEveryCollective(rank, ranks.get());
       EXPECT_EQ(ranks->Close(rank.wait).message(), "");
-      EXPECT_CONTAINS(ranks->Check(*rank.wait).message(), "has closed its communicator");
+      EXPECT_CONTAINS(ranks->Check(*rank.wait).message(), "has closed its NCCL communicator");
     });
     EXPECT_EQ(aborted, 0);
   }
@@ -169,7 +169,7 @@ TEST(NcclRanksFailAlikeWithoutAnId) {
     EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kInternal));
     EXPECT_EQ(status.message(),
               "rank 0 (host localhost, GPU 0: Fake) could not begin in allreduce 'g': NCCL 2.28.0 "
-              "(fake) says: error 3. NCCL_DEBUG=INFO tells more.");
+              "(fake) says: error 3. Set NCCL_DEBUG=INFO for details.");
   });
 }
 

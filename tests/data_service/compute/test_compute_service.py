@@ -91,9 +91,9 @@ def test_the_key_is_not_shown() -> None:
         ({"workers_per_dispatcher": -1}, "workers_per_dispatcher must be 1 or more; received -1"),
         ({"dispatcher_side": "both"}, "one of compute, training; received 'both'"),
         ({"key": "00ff"}, "key must have 16 bytes or more; received 2"),
-        ({"timeout": float("inf")}, "a finite number of seconds, more than 0; received inf"),
-        ({"key": "secret!"}, "no configuration of a compute service"),
-        ({"addresses": {"lo": [["127.0.0.1"]]}}, "no configuration of a compute service"),
+        ({"timeout": float("inf")}, "a finite number of seconds greater than 0; received inf"),
+        ({"key": "secret!"}, "not the configuration of a compute service"),
+        ({"addresses": {"lo": [["127.0.0.1"]]}}, "not the configuration of a compute service"),
         ({"colour": "red"}, "unexpected keyword argument 'colour'.*Expected dispatchers, workers_per_dispatcher"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_file_may_still_have_to_appear(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "compute.json"
     for settings, waited in (({}, "0 s"), ({"wait_for_file_creation": True, "timeout": 0.1}, "0.1 s")):
-        with pytest.raises(ConfigError, match=f"{path} is not there, waited {waited}.*compute_worker {path}"):
+        with pytest.raises(ConfigError, match=f"{path} does not exist after waiting {waited}.*compute_worker {path}"):
             TfDataServiceConfig.read(str(path), **settings)  # type: ignore[arg-type]
     CONFIG.write(str(path))
     path.chmod(0o640)
@@ -164,7 +164,7 @@ def test_each_dispatcher_has_workers_of_its_own(start: Start) -> None:
     job.start_worker(second)
     with tf_data_service(job.config, 0) as address:
         assert address == first
-    with pytest.raises(PeerLostError, match=rf"{second} has not had 2 ready workers within 2 s; it has: \S+ ready\."):
+    with pytest.raises(PeerLostError, match=rf"{second} did not have 2 ready workers within 2 s; it has: \S+ ready\."):
         enter(job.config, 1)
     job.start_worker(second)
     with tf_data_service(job.config, 1) as address:

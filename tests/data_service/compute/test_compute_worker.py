@@ -67,7 +67,7 @@ def test_a_rank_that_fails_ends_with_an_error(tmp_path: Path) -> None:
     command = [*COMMAND, str(tmp_path / "compute.json"), "--dispatcher-side", "training", "--timeout", "0.5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "dispatcher 0 has not come to the compute service within 0.5 s" in done.stderr
+    assert "dispatcher 0 has not registered with the compute service within 0.5 s" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -54,7 +54,7 @@ def test_each_dispatcher_is_found_under_its_number(service: meeting.ComputeServi
 
 def test_one_that_does_not_come_is_named(service: meeting.ComputeService) -> None:
     client_of(service).register_dispatcher(0, "host:50")
-    with pytest.raises(PeerLostError, match=r"dispatcher 1 has not come to the compute service within 0.3 s"):
+    with pytest.raises(PeerLostError, match=r"dispatcher 1 has not registered with the compute service within 0.3 s"):
         client_of(service).wait_for_dispatcher_registration(1, 0.3)
 
 
@@ -80,7 +80,7 @@ def wait(client: meeting.ComputeClient, number: int) -> None:
 
 
 def test_a_question_of_another_version_is_refused(service: meeting.ComputeService) -> None:
-    with pytest.raises(ConfigError, match="of another version; install the same one"):
+    with pytest.raises(ConfigError, match="a different version of tfdist; install the same version"):
         client_of(service)._ask(dance=True)
 
 
@@ -103,7 +103,7 @@ def test_many_who_say_nothing_hold_up_nobody(service: meeting.ComputeService) ->
 
 @pytest.mark.usefixtures("impatient")
 def test_who_has_no_key_enters_nothing(service: meeting.ComputeService) -> None:
-    with pytest.raises(PeerLostError, match=r"answers 403: .*does not have this key"):
+    with pytest.raises(PeerLostError, match=r"answers 403: .*does not have the same key"):
         meeting.ComputeClient(service.addresses, b"o" * 32).register_dispatcher(0, "host:50")
     with pytest.raises(PeerLostError, match="has not come"):
         client_of(service).wait_for_dispatcher_registration(0, 0)
@@ -157,7 +157,7 @@ def test_an_answer_is_believed_only_with_its_proof(
     recorded = record[0][1]
     answers = {"answer to another question": recorded, "nothing of ours": b"0" * 64 + b'\n{"ended": true}'}
     monkeypatch.setattr(meeting, "request", lambda *sent: (200, answers.get(kind, sent[-1])))
-    with pytest.raises(PeerLostError, match="does not have this key"):
+    with pytest.raises(PeerLostError, match="does not have the same key"):
         client.wait_for_shutdown()
 
 
@@ -215,5 +215,5 @@ def test_for_other_machines_it_has_the_address_of_each_interface(monkeypatch: py
 
 def test_a_machine_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interface, "addresses", dict)
-    with pytest.raises(ConfigError, match="no IPv4 address for other machines"):
+    with pytest.raises(ConfigError, match="no IPv4 address reachable from other machines"):
         meeting.ComputeService(1, KEY, local=False)

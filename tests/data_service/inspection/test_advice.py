@@ -96,7 +96,7 @@ def test_one_that_reads_is_not_judged_by_one_that_has_ended():
 
 def test_workers_that_do_nothing_at_all_mean_that_nobody_reads():
     found = advise(waits(0.5), working(0.0, 0.0))
-    assert found.verdict == "unknown" and "no trainer reads now" in found.text[0]
+    assert found.verdict == "unknown" and "no trainer is reading" in found.text[0]
     assert advise(waits(0.5), working(0.0, 0.01)).verdict == "slow elsewhere"
 
 

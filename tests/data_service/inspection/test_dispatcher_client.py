@@ -41,5 +41,5 @@ def test_another_program_behind_the_port_is_named():
 def test_an_answer_that_is_no_message_is_refused(monkeypatch, answer):
     with DispatcherClient("127.0.0.1:9", 1) as client:
         monkeypatch.setattr(client._channel, "unary_unary", lambda *_, **__: lambda *_, **__: answer)
-        with pytest.raises(PeerLostError, match="9 answers GetWorkers with no message"):
+        with pytest.raises(PeerLostError, match="9 answers GetWorkers with a message that is not"):
             client.workers()

@@ -64,7 +64,7 @@ def test_no_address():
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"HTTP/1.0 200 OK\r\n\r\n<html>", "answers GET /status with something else"),
+        (b"HTTP/1.0 200 OK\r\n\r\n<html>", "answers GET /status with an invalid status"),
         (b"HTTP/1.0 500 No\r\n\r\n", "with 500"),
         (b"SSH-2.0-OpenSSH\r\n", "does not answer"),
         (b"", "does not answer"),

@@ -43,7 +43,7 @@ def test_a_line_a_server():
     worker = dataclasses.replace(STATUS, role="worker", counters=COUNTERS, tags=("west", "big"))
     found = survey_of(Server("w:1", "draining", worker), Server("longer-name:2", "dead", None, "does not answer"))
     rows = cells(render(found, 1000 + 3700).splitlines())
-    measured = ["elements/s", "MB/s", "full queues", "CPU", "tags", "what it told"]
+    measured = ["elements/s", "MB/s", "full queues", "CPU", "tags", "details"]
     figures = ["12,346", "7.2", "1.5", "1.8 of 4"]
     versions = "tfdist 0.1.0, TensorFlow 2.21.0"
     assert rows == [
@@ -70,12 +70,12 @@ def test_a_line_a_pass():
         ["2000", "train", "3", "1000", "dynamic", "3", "a:1, b:1 (2)"],
         ["2001", "-", "-", "-", "-", "6", "w:0, w:1, w:2, w:3 and 2 more"],
     ]
-    assert last == "c:1 did not tell its tasks: gone"
+    assert last == "c:1 did not report its tasks: gone"
 
 
 def test_nothing_is_read():
     assert render_passes(Reading((), {})) == "no dataset is being read"
-    assert render_passes(Reading((), {"a:1": "gone"})).splitlines()[1] == "a:1 did not tell its tasks: gone"
+    assert render_passes(Reading((), {"a:1": "gone"})).splitlines()[1] == "a:1 did not report its tasks: gone"
 
 
 def test_a_line_a_trainer():

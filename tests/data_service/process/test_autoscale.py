@@ -16,20 +16,20 @@ CALM = Observation((0.05, 0.02), 3, 0, 1000.0)
 @pytest.mark.parametrize(
     ("change", "action", "reason"),
     [
-        ({}, KEEP, "nothing changes"),
+        ({}, KEEP, "no change between"),
         ({"waiting": (0.0, 0.5)}, ADD, "the slowest of 2 trainers waits 50.0%"),
         ({"waiting": (0.0, 0.5), "since_change_s": 19}, KEEP, "too soon after the last change, 1 s more"),
         ({"waiting": (0.0, 0.5), "since_change_s": 20}, ADD, "50.0%"),
-        ({"waiting": (0.0, 0.5), "workers": 4}, KEEP, "the most workers run already"),
+        ({"waiting": (0.0, 0.5), "workers": 4}, KEEP, "the maximum number of workers already runs"),
         ({"waiting": (0.0, 0.005)}, DRAIN, "waits 0.5%"),
         ({"waiting": (0.0, 0.005), "since_change_s": 119}, KEEP, "too soon"),
-        ({"waiting": (0.0,), "workers": 2}, KEEP, "the fewest workers run already"),
+        ({"waiting": (0.0,), "workers": 2}, KEEP, "the minimum number of workers already runs"),
         ({"waiting": ()}, KEEP, "no trainer has been measured"),
         ({"waiting": (0.5,)}, ADD, "the trainer waits 50.0%"),
         ({"waiting": (0.005,), "since_change_s": 239, "regrets": 1}, KEEP, "too soon after the last change, 1 s more"),
         ({"waiting": (0.005,), "since_change_s": 240, "regrets": 1}, DRAIN, "waits 0.5%"),
         ({"waiting": (0.005,), "since_change_s": 7680, "regrets": 99}, DRAIN, "waits 0.5%"),
-        ({"waiting": (0.9,), "unsettled": 1}, KEEP, "1 workers start, drain or have failed"),
+        ({"waiting": (0.9,), "unsettled": 1}, KEEP, "1 workers are starting, draining or have failed"),
         ({"waiting": (), "workers": 1, "since_change_s": 0}, ADD, "at least 2"),
         ({"waiting": (0.9,), "workers": 5, "since_change_s": 0}, DRAIN, "at most 4"),
     ],
@@ -94,5 +94,5 @@ def test_a_cluster_begins_within_the_bounds(workers):
 
 @pytest.mark.parametrize("workers", [1, 5])
 def test_a_cluster_does_not_begin_out_of_them(workers):
-    with pytest.raises(ConfigError, match=f"from 2 to 4 workers begins with .* received workers={workers}"):
+    with pytest.raises(ConfigError, match=f"from 2 to 4 workers must start with .* received workers={workers}"):
         POLICY.check_start(workers)

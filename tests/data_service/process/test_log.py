@@ -24,7 +24,7 @@ def test_lines_that_nobody_reads_are_counted():
         data += rest.result(timeout=60)
     *shown, missed, last = data.decode().splitlines()
     assert [int(line.split()[0]) for line in shown] == list(range(len(shown)))
-    assert missed == f"[data-service] {lines - len(shown)} lines were dropped: nobody read them"
+    assert missed == f"[data-service] {lines - len(shown)} lines were dropped because nobody read them"
     assert last == "last"
 
 

@@ -221,7 +221,7 @@ def test_a_user_adds_no_more_than_the_bounds_allow(scaled):
     scaled.ask(1, "add")
     assert scaled.told() == []
     scaled.ask(2, "add")
-    assert "autoscale allows 3 workers at most" in scaled.told()[0]["refused"]
+    assert "autoscale allows at most 3 workers" in scaled.told()[0]["refused"]
 
 
 @pytest.mark.parametrize(("tasks", "drains"), [(1, False), (0, True)])

@@ -118,7 +118,7 @@ def test_drain_line_says_how_long_and_what_ends_it(end_key, end):
     run(supervisor, lambda: member.over)
     supervisor.end()
     (line,) = (line for line in supervisor.lines if line.startswith("[worker-0] drains: "))
-    _, limit, rest = line.partition("for 5 s at most")
+    _, limit, rest = line.partition("for at most 5 s")
     assert limit and rest.startswith(end) and bool(rest) == bool(end)
 
 

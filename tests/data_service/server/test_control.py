@@ -90,14 +90,14 @@ def test_a_genuine_request_drains_once(serve):
     assert served.ask("POST", "/drain", body, {HEADER: proof}) == (202, "drains\n")
     assert served.drained.is_set()
     code, text = served.ask("POST", "/drain", body, {HEADER: proof})
-    assert code == 403 and "sent before" in text
+    assert code == 403 and "already used" in text
 
 
 @pytest.mark.parametrize(
     ("settings", "headers", "code", "text"),
     [
-        ({}, {}, 403, "the proof does not belong"),
-        ({}, {HEADER: "0" * 64}, 403, "the proof does not belong"),
+        ({}, {}, 403, "the signature does not match"),
+        ({}, {HEADER: "0" * 64}, 403, "the signature does not match"),
         ({"key": None}, {}, 403, "started without a key file"),
         ({"drains": False}, {}, 404, "only POST /drain"),
     ],
@@ -128,7 +128,7 @@ def test_a_report_of_waiting_is_noted(serve):
 @pytest.mark.parametrize(
     ("body", "code", "text"),
     [
-        (b"{", 400, "no report of a wait"),
+        (b"{", 400, "not a valid report of waiting"),
         (b'{"trainer": "a", "share": NaN, "measured_at": "input"}', 400, "share is nan"),
         (b'{"trainer": "a", "share": 7, "measured_at": "input"}', 400, "from 0 to 1"),
         (b'{"trainer": "a", "share": 0.5, "measured_at": "input"}', 503, "too many trainers"),

@@ -97,7 +97,7 @@ def test_a_work_dir_that_is_not_compared_is_said(caplog, tmp_path, worker_of, na
     config = data_service.DispatcherConfig(host="127.0.0.1", work_dir=str(tmp_path))
     with data_service.Dispatcher(config) as dispatcher:
         worker_of(dispatcher, work_dir=str(tmp_path) if named else None)
-    assert sum("this worker names none" in record.message for record in caplog.records) == told
+    assert sum("this worker sets none" in record.message for record in caplog.records) == told
 
 
 def test_a_server_that_did_not_start_leaves_no_port(monkeypatch, dispatcher, worker_of):
@@ -135,7 +135,9 @@ def test_a_dispatcher_without_work_dir_is_named(dispatcher, worker_of, tmp_path)
 def test_dispatcher_is_written_with_its_control_port(tmp_path):
     config = data_service.DispatcherConfig(control_port=0, work_dir=str(tmp_path))
     with data_service.Dispatcher(config) as made:
-        remedy = f"tells nothing: .*does not answer.*; if its --metrics-port .* write {made.address}/CONTROL"
+        remedy = (
+            f"does not report its status: .*does not answer.*; if its --metrics-port .* write {made.address}/CONTROL"
+        )
         with pytest.raises(ConfigError, match=remedy):
             data_service.Worker(data_service.WorkerConfig(made.address, work_dir=str(tmp_path)))
         with data_service.Worker(data_service.WorkerConfig(str(made.service), work_dir=str(tmp_path))) as worker:
@@ -201,7 +203,7 @@ def test_a_drain_without_dispatcher_says_so(monkeypatch, dispatcher, worker_of):
     monkeypatch.setattr(server_module, "_FAREWELL_S", 0.5)
     worker = worker_of(dispatcher)
     dispatcher.stop()
-    assert "has not taken note" in worker.drain(5)
+    assert "has not recorded" in worker.drain(5)
 
 
 def test_a_request_with_the_key_drains(dispatcher, worker_of, tmp_path):
@@ -287,7 +289,12 @@ def test_tags_are_shown_and_told_to_tensorflow(tmp_path, worker_of):
 
 @pytest.mark.parametrize(
     ("tags", "text"),
-    [("west", "received the text 'west'"), (("a", "b c"), "'b c'"), (("",), "received ''"), (("a", "a"), "named once")],
+    [
+        ("west", "received the string 'west'"),
+        (("a", "b c"), "'b c'"),
+        (("",), "received ''"),
+        (("a", "a"), "named once"),
+    ],
 )
 def test_bad_tags_say_what_is_expected(tags, text):
     with pytest.raises(ConfigError, match=text):
@@ -303,7 +310,7 @@ def test_a_worker_needs_a_core(cores):
 def test_cores_are_refused_where_tensorflow_runs_already(dispatcher, worker_of):
     before = os.sched_getaffinity(0)
     tf.constant(1)
-    with pytest.raises(ConfigError, match="before this process has used TensorFlow"):
+    with pytest.raises(ConfigError, match="before this process uses TensorFlow"):
         worker_of(dispatcher, cores=1)
     with pytest.raises(ConfigError, match="but this process may use"):
         worker_of(dispatcher, cores=len(before) + 1)

@@ -34,10 +34,10 @@ def test_files_are_found(folder, files, names):
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ("e.txt", r"source: there are no files for 'e\.txt'"),
+        ("e.txt", r"source: found no files for 'e\.txt'"),
         (["a.txt", "*.png"], r"no files for '\*\.png'"),
         ([], "each file once"),
-        (["a.txt", "*.txt"], r"twice are \['.*a\.txt'\]"),
+        (["a.txt", "*.txt"], r"given twice: \['.*a\.txt'\]"),
         ("s3://bucket/a.txt", "s3:// is neither"),
     ],
 )

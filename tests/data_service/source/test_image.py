@@ -79,7 +79,7 @@ def test_workers_decode_each_image_once(folder):
 def test_a_file_that_is_no_image_is_named(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.png").write_text("text")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"a/b\.png is no JPEG, PNG, GIF or BMP"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"a/b\.png is not a JPEG, PNG, GIF or BMP"):
         list(from_images(tmp_path, (2, 2), batch_size=1))
 
 
@@ -89,7 +89,7 @@ def test_a_folder_without_classes_or_images_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="has no subfolders"):
         from_images(tmp_path, (2, 2), batch_size=1)
     (tmp_path / "a").mkdir()
-    with pytest.raises(ConfigError, match=r"a holds no file that ends in \.jpg"):
+    with pytest.raises(ConfigError, match=r"a contains no file that ends in \.jpg"):
         from_images(tmp_path, (2, 2), batch_size=1)
 
 

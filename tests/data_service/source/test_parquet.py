@@ -148,13 +148,13 @@ def test_empty_row_groups_and_empty_strings(tmp_path):
     ("columns", "options", "text"),
     [
         ({"a": [1]}, {"columns": ["b"]}, r"no column \['b'\]; it has \['a'\]"),
-        ({"a": [1]}, {"columns": []}, "one or more different names"),
-        ({"a": [1]}, {"columns": ["a", "a"]}, "one or more different names"),
+        ({"a": [1]}, {"columns": []}, "one or more unique names"),
+        ({"a": [1]}, {"columns": ["a", "a"]}, "one or more unique names"),
         ({"a": [1, None]}, {}, r"column 'a' has 1 nulls in .*row group 0.*fill=\{\"a\": 0\}"),
         ({"a": [1, None]}, {"fill": {"a": 0.5}}, "must be a value of int64; received 0.5"),
         ({"a": ["x", None]}, {"fill": {"a": 1}}, "must be a value of string; received 1"),
         ({"a": [1]}, {"fill": {"b": 1}}, r"fill for \['b'\]"),
-        ({"a": [[1], [2, 3]]}, {}, "lists of any length"),
+        ({"a": [[1], [2, 3]]}, {}, "lists of variable length"),
         ({"a": [{"b": 1}]}, {}, r"type struct<b: int64>"),
         ({"a": pa.array([], pa.int64())}, {}, "there are no rows"),
         ({"a": pa.array([[1, 2]], pa.list_(pa.int64(), 2))}, {"fill": {"a": 1}}, "columns of single values"),
@@ -185,7 +185,7 @@ def test_files_must_have_the_same_types(tmp_path):
 def test_a_file_that_is_no_parquet_is_named(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_text("a,b")
-    with pytest.raises(ConfigError, match=r"a\.parquet is no Parquet file"):
+    with pytest.raises(ConfigError, match=r"a\.parquet is not a readable Parquet file"):
         from_parquet(path, batch_size=1)
 
 
@@ -199,7 +199,7 @@ def test_a_file_that_changed_or_went_is_named(tmp_path):
     path = written(tmp_path, {"a": pa.array([1, 2])})
     dataset = from_parquet(path, batch_size=1)
     written(tmp_path, {"a": pa.array([1, 2, 3])})
-    with pytest.raises(tf.errors.InvalidArgumentError, match="had 2 rows when the dataset was made, and has 3"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="had 2 rows when the dataset was made and now has 3"):
         list(dataset)
     path.unlink()
     with pytest.raises(tf.errors.NotFoundError, match=r"a\.parquet is not a file on"):
@@ -278,7 +278,10 @@ def test_an_iterator_goes_while_it_reads(files, monkeypatch):
     assert reading.wait(60)
     del iterator  # returns although no read has ended
     may_end.set()
-    with row_reader.closed(), pytest.raises(tf.errors.FailedPreconditionError, match="no reader runs in this process"):
+    with (
+        row_reader.closed(),
+        pytest.raises(tf.errors.FailedPreconditionError, match="this process has no running row reader"),
+    ):
         list(from_parquet(files, batch_size=8))
 
 

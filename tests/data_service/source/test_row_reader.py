@@ -59,9 +59,9 @@ def test_what_the_reader_raises_is_the_error_of_the_op(monkeypatch, raised, erro
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
-        (lambda: [column_of(np.zeros(3, np.float64))], "24 bytes, which are no float of shape"),
-        (lambda: [strings([b"a"])], "1 bytes, which are no float of shape"),
-        (list, "gave no column 0"),
+        (lambda: [column_of(np.zeros(3, np.float64))], "24 bytes, which do not match float of shape"),
+        (lambda: [strings([b"a"])], "1 bytes, which do not match float of shape"),
+        (list, "returned no column 0"),
         (lambda: [column_of(np.zeros(1, np.float32))] * 2, "there is no column 1"),
     ],
 )

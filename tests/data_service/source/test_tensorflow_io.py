@@ -14,9 +14,9 @@ from tfdist.errors import BuildError, ConfigError
     ("tensorflow_io", "tensorflow", "told"),
     [
         (None, "2.16.2", "found are no tensorflow-io and TensorFlow 2.16.2"),
-        ("0.37.1", "2.21.0", "found are 0.37.1 tensorflow-io and TensorFlow 2.21.0"),
+        ("0.37.1", "2.21.0", "found 0.37.1 tensorflow-io and TensorFlow 2.21.0"),
         ("0.37.1", "2.160.0", "TensorFlow 2.160.0"),
-        ("0.36.0", "2.16.2", "found are 0.36.0 tensorflow-io"),
+        ("0.36.0", "2.16.2", "found 0.36.0 tensorflow-io"),
     ],
 )
 def test_another_version_is_refused(monkeypatch, tensorflow_io, tensorflow, told):
@@ -28,7 +28,7 @@ def test_another_version_is_refused(monkeypatch, tensorflow_io, tensorflow, told
 
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(tf, "__version__", tensorflow)
-    with pytest.raises(BuildError, match=rf"tensorflow-io 0\.37 is needed.*{told}.*pip install tensorflow-cpu==2\.16"):
+    with pytest.raises(BuildError, match=rf"needs tensorflow-io 0\.37.*{told}.*pip install tensorflow-cpu==2\.16"):
         from_io("avro", "a.avro")
 
 

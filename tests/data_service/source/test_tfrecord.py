@@ -60,7 +60,7 @@ def test_seeded_shuffle_repeats_and_differs_by_pass(folder):
 def test_compressed_files_are_read(tmp_path):
     path = write(tmp_path / "a.tfrecord", [example(5)], "GZIP")
     assert ids(from_tfrecord(path, FEATURES, batch_size=1, compression="GZIP")) == [5]
-    with pytest.raises(ConfigError, match=r"a.tfrecord is no TFRecord file, or its compression is not ''"):
+    with pytest.raises(ConfigError, match=r"a.tfrecord is not a TFRecord file, or its compression is not ''"):
         from_tfrecord(path, FEATURES, batch_size=1)
 
 
@@ -76,10 +76,10 @@ def test_workers_read_each_file_once(folder):
 @pytest.mark.parametrize(
     ("features", "text"),
     [
-        ({}, r"must name what to read; received \[\].*\['id', 'text'\]"),
+        ({}, r"must name at least one feature; received \[\].*\['id', 'text'\]"),
         ({"label": tf.io.FixedLenFeature([], tf.int64)}, r"'label' is asked for as int64.*'id': 'int64'"),
         ({"id": tf.io.FixedLenFeature([], tf.float32)}, r"'id' is asked for as float32.*'id': 'int64'"),
-        ({"id": tf.io.FixedLenFeature([2], tf.int64)}, "does not fit features"),
+        ({"id": tf.io.FixedLenFeature([2], tf.int64)}, "does not match features"),
     ],
 )
 def test_feature_that_is_not_there_is_named(folder, features, text):
@@ -96,8 +96,8 @@ def test_feature_with_a_default_may_be_missing(folder):
 @pytest.mark.parametrize(
     ("records", "options", "text"),
     [
-        ([], {}, "there are no records in 1 files"),
-        ([b"\xff\xff\xff"], {}, "is no tf.train.Example"),
+        ([], {}, "found no records in 1 files"),
+        ([b"\xff\xff\xff"], {}, "is not a tf.train.Example"),
         ([example(1)], {"batch_size": 0}, "batch_size must be 1 or more"),
         ([example(1)], {"compression": "LZ4"}, "compression must be one of"),
     ],

@@ -59,11 +59,11 @@ def test_an_endless_dataset_is_refused():
 
 def test_a_folder_with_something_else_is_refused(tmp_path):
     values(cache(drawn(), tmp_path / "a"))
-    with pytest.raises(ConfigError, match=r"holds elements of another type: .*int32"):
+    with pytest.raises(ConfigError, match=r"contains elements of another type: .*int32"):
         cache(tf.data.Dataset.range(3), tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "c").write_text("")
-    with pytest.raises(ConfigError, match="holds something else"):
+    with pytest.raises(ConfigError, match="contains something other than a cache"):
         cache(drawn(), tmp_path / "b")
     with pytest.raises(ConfigError, match="is a file"):
         cache(drawn(), tmp_path / "b" / "c")
@@ -105,7 +105,7 @@ def test_the_only_rank_has_the_folder_itself(monkeypatch, tmp_path):
 
 def test_a_rank_that_is_not_told_which_it_is_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDIST_LAUNCHED", "1")
-    with pytest.raises(ConfigError, match="does not say which one of how many"):
+    with pytest.raises(ConfigError, match="does not set its rank"):
         cache(drawn(), tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
     values(cache(drawn()))

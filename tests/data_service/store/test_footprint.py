@@ -33,7 +33,7 @@ def test_other_elements_are_as_large_as_the_first():
 def test_an_unknown_number_is_said():
     filtered = numbers(9).filter(lambda i, _: i > 3)
     assert footprint(filtered) == Footprint(108, None, measured=False)
-    assert str(footprint(filtered)) == "108 bytes an element (by their type), of an unknown number of elements"
+    assert str(footprint(filtered)) == "108 bytes per element (by their type), for an unknown number of elements"
     assert footprint(filtered).total_bytes is None
 
 

@@ -43,7 +43,7 @@ def test_dynamic_delivers_each_element_once(job_name):
         (lambda: data_service.register(tf.data.Dataset.range(1), "h:1", sharding="some"), "off, dynamic"),
         (lambda: data_service.from_id("1000", "h"), "HOST:PORT"),
         (lambda: data_service.distribute(tf.data.Dataset.range(1).cache(), "h:1"), "a cache in memory"),
-        (lambda: data_service.register(tf.data.Dataset.range(1), "h:1", sharding="file"), "begins with files"),
+        (lambda: data_service.register(tf.data.Dataset.range(1), "h:1", sharding="file"), "starts with files"),
     ],
 )
 def test_bad_setting_says_what_is_expected(make, text):
@@ -137,7 +137,7 @@ def test_a_registered_dataset_is_read_by_its_id(service):
 
 
 def test_an_unknown_id_is_told(service):
-    with pytest.raises(ConfigError, match="gave no dataset of id 'nothing'"):
+    with pytest.raises(ConfigError, match="has no dataset with id 'nothing'"):
         data_service.from_id("nothing", service)
 
 
@@ -159,8 +159,8 @@ def test_a_job_whose_passes_have_been_read_is_told(tmp_path, worker_of, caplog):
         assert caplog.messages == []
         second = begin("train", 5)
         (text,) = caplog.messages
-        assert f"passes of job 'train' at {dispatcher.address} have been read to their end: 2" in text
-        assert "take another job_name" in text
+        assert f"passes of job 'train' at {dispatcher.address} that have been read to the end: 2" in text
+        assert "Use a new job_name" in text
         assert [len(list(second)) for _ in range(2)] == [0, 0]
         dataset_id = data_service.register(tf.data.Dataset.range(3), dispatcher.address)
         data_service.from_id(dataset_id, dispatcher.address, job_name="train")

@@ -32,7 +32,7 @@ def paths(tmp_path):
 def test_a_cache_in_a_folder_is_refused_and_named(sharding, tmp_path):
     dataset = cache(NUMBERS, tmp_path / "kept").map(lambda x: x + 1)
     text = refusal(dataset, sharding)
-    assert str(tmp_path / "kept") in text and "Put cache(...) behind `distribute`" in text
+    assert str(tmp_path / "kept") in text and "Put cache(...) after `distribute`" in text
 
 
 @pytest.mark.parametrize("sharding", ["off", "data", "file_or_data", "hint"])
@@ -57,14 +57,14 @@ def test_a_snapshot_is_shared_by_its_shards(tmp_path):
 
 def test_an_asserted_number_is_refused_for_parts_by_files(paths):
     texts = tf.data.TextLineDataset(paths)
-    assert "assert_cardinality behind" in refusal(texts.apply(tf.data.experimental.assert_cardinality(6)), "file")
+    assert "assert_cardinality after" in refusal(texts.apply(tf.data.experimental.assert_cardinality(6)), "file")
 
 
 def test_parts_by_files_want_files(paths, tmp_path):
     """TensorFlow looks for those that it opens by ops of its own; a name that is read by a map is none of them."""
     read = tf.data.Dataset.from_tensor_slices(paths).map(tf.io.read_file)
     for dataset in (NUMBERS, read, tf.data.Dataset.list_files(paths).map(tf.io.read_file)):
-        assert "wants a dataset that begins with files" in refusal(dataset, "file")
+        assert "needs a dataset that starts with files" in refusal(dataset, "file")
         check_fit(dataset, "file_or_data")
     with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
         one = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))

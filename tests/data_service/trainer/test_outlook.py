@@ -23,8 +23,8 @@ BRIEF_S = 0.2
     [
         ({"a:1": "ready"}, [""]),
         ({}, ["No worker has registered", "--dispatcher h:5"]),
-        ({"a:1": "dead", "b:1": "ready"}, ["Of 2 workers these are dead: a:1.", "1 are well"]),
-        ({"a:1": "unknown", "b:1": "drained"}, ["do not tell how they are: a:1 (why)", "1 are well"]),
+        ({"a:1": "dead", "b:1": "ready"}, ["Of 2 workers these are dead: a:1.", "1 are ready"]),
+        ({"a:1": "unknown", "b:1": "drained"}, ["do not report their status: a:1 (why)", "1 are ready"]),
     ],
 )
 def test_note(states, texts):

@@ -37,9 +37,9 @@ def test_other_steps_are_taken(step):
 
 
 def test_the_advice_fits_the_step():
-    with pytest.raises(ConfigError, match="give the same job_name"):
+    with pytest.raises(ConfigError, match="use the same job_name"):
         check_dynamic(REFUSED["shard"])
-    with pytest.raises(ConfigError, match="Put `take` behind `distribute`"):
+    with pytest.raises(ConfigError, match="Put `take` after `distribute`"):
         check_dynamic(REFUSED["take"])
 
 

@@ -12,7 +12,7 @@ from tfdist.errors import ConfigError
         ({"sharding": "some"}, "off, dynamic, file, data, file_or_data, hint; received 'some'"),
         ({"job_name": ""}, "job_name is empty"),
         ({"max_outstanding_requests": 0}, "1 or more, or None; received 0"),
-        ({"wait_seconds": 0}, "received 0. No wait may last for ever"),
+        ({"wait_seconds": 0}, "received 0. Every wait needs a limit"),
         ({"wait_seconds": float("inf")}, "received inf"),
         ({"wait_seconds": -1}, "received -1"),
         ({"expected": -1}, "received -1"),

@@ -52,7 +52,7 @@ def test_text_of_a_report():
     exact = report(Watch("host:1/7#1", "host:1", expected=12000, by_id=True), read(11803, number=3))
     assert str(exact) == ("host:1/7#1, pass 3: 12,000 expected, 11,803 seen, 197 lost, 0 doubled (counted by id)")
     counted = report(Watch("host:1/7#1", "host:1", shared=True), read(2, ended=False))
-    facts = ("unknown expected, 2 seen, unknown lost", "without ids", "not read to its end", "part of a shared pass")
+    facts = ("unknown expected, 2 seen, unknown lost", "without ids", "not read to the end", "part of a shared pass")
     assert all(fact in str(counted) for fact in facts)
 
 
@@ -84,7 +84,7 @@ def test_rows_of_batches_are_counted_by_their_ids(service):
     assert (visitation(unknown).expected, visitation(unknown).lost) == (None, None)
 
 
-SHORT = "each worker makes or drops a short last batch of its own"
+SHORT = "each worker makes or drops its own short last batch"
 
 
 def test_short_batches_of_each_worker_are_not_doubled(service_of_two, caplog):

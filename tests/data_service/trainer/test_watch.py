@@ -124,7 +124,7 @@ def test_a_wait_without_workers_ends_and_names_what_is_known(more, lonely_dispat
         for text in (lonely_dispatcher, "1 s", "worker host:7 is dead.", "tfdist data-service status", "wait_seconds"):
             assert text in str(caught.value)
     library.set_service_note(lonely_dispatcher, "")
-    with pytest.raises(tf.errors.DeadlineExceededError, match="Nothing is known of a dead worker"):
+    with pytest.raises(tf.errors.DeadlineExceededError, match="No dead worker is known"):
         next(iter(distributed))
 
 

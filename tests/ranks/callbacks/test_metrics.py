@@ -78,7 +78,9 @@ def test_the_slow_rank_is_named(world, warnings_of_tfdist, monkeypatch):
     logs = fit(make_model(), DataParallel(), Metrics(straggler_share=0.05), Late(), epochs=1)
     assert logs["straggler_rank"] == [world - 1]
     assert logs["straggler_seconds"][0] > 0
-    named = [line for line in warnings_of_tfdist if f"for rank {world - 1}. See what it shares" in line]
+    named = [
+        line for line in warnings_of_tfdist if f"for rank {world - 1}, the straggler. Check what it shares" in line
+    ]
     assert len(named) == (1 if tfdist.rank() == 0 else 0)
 
 
@@ -88,7 +90,7 @@ def test_less_than_a_second_is_no_reason_to_warn(world, warnings_of_tfdist, monk
     monkeypatch.setattr(straggler, "find", lambda waits: straggler.Straggler(1, seconds))
     logs = fit(make_model(), DataParallel(), Metrics(straggler_share=1e-6), epochs=1)
     assert logs["straggler_seconds"] == [seconds]
-    named = [line for line in warnings_of_tfdist if "for rank 1. See what it shares" in line]
+    named = [line for line in warnings_of_tfdist if "for rank 1, the straggler. Check what it shares" in line]
     assert len(named) == (warned if tfdist.rank() == 0 else 0)
 
 
@@ -136,11 +138,11 @@ def test_noise_scale_needs_a_step_traced_with_it(world):
 
 @pytest.mark.ranks(1, 2)
 def test_refusals(world):
-    with pytest.raises(errors.ConfigError, match="straggler_share must be a number more than 0; received 0"):
+    with pytest.raises(errors.ConfigError, match="straggler_share must be a number greater than 0; received 0"):
         Metrics(straggler_share=0)
     with pytest.raises(errors.ConfigError, match="decay"):
         Metrics(gradient_noise_scale=True, decay=1.0)
-    text = "behind DataParallel" if world > 1 else "this job has one"
+    text = "after DataParallel" if world > 1 else "this job has one"
     with pytest.raises(errors.ConfigError, match=text):
         Metrics(gradient_noise_scale=True).set_model(make_model())
     if world > 1:

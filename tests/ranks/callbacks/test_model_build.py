@@ -261,7 +261,7 @@ def test_weights_that_show_up_in_the_first_step(world):
             return self.net(self.late(x))
 
     model = compiled(Late, seed=0)
-    with pytest.raises(tfdist.errors.ConfigError, match=r"made 2 weights .*Make them before fit"):
+    with pytest.raises(tfdist.errors.ConfigError, match=r"created 2 weights .*Create them before fit"):
         model.fit(**plain(*numbers(tfdist.rank()), BATCH), verbose=0, callbacks=[DataParallel()])
 
 

@@ -58,7 +58,7 @@ def test_normalization_adapted_to_parts(world, warnings_of_tfdist, callback, tra
     fit(model, make())
     np.testing.assert_allclose(np.ravel(layer.mean), samples(0)[0].mean(0), rtol=1e-5)
     assert_same_predictions(model)
-    told = [line for line in warnings_of_tfdist if "was adapted to other data on each rank" in line]
+    told = [line for line in warnings_of_tfdist if "was adapted to different data on each rank" in line]
     assert len(told) == int(tfdist.rank() == 0)
     fit(model, make())
     assert len([line for line in warnings_of_tfdist if "adapted" in line]) == len(told)

@@ -120,7 +120,7 @@ def test_each_fit_goes_by_its_own_data(world, tmp_path, warnings_of_tfdist):
                 expected.train_on_batch(*batch)
         assert_identical_on_ranks(model.get_weights())
         assert_close(model.get_weights(), expected.get_weights())
-    assert not [line for line in warnings_of_tfdist if "count alike" in line]
+    assert not [line for line in warnings_of_tfdist if "equal weight" in line]
 
 
 def test_validation_data_that_is_joined_changes_no_training(world, tmp_path):
@@ -156,7 +156,7 @@ def test_a_part_that_does_not_show_where_it_is_from(world, remade, tmp_path):
     part = remade(tfdist.shard(dataset(), remainder="join"), tmp_path)
     model = dense_model()
     model.compile("sgd", loss="mse")
-    with pytest.raises(MismatchError, match=r"equally many batches.*a generator, saved data or arrays") as caught:
+    with pytest.raises(MismatchError, match=r"the same number of batches.*a generator, saved data or arrays") as caught:
         model.fit(part, epochs=2, verbose=0, callbacks=[DataParallel()])
     assert len(set(tfdist.allgather_object(str(caught.value)))) == 1
 
@@ -171,10 +171,10 @@ def test_samples_that_weigh_more_are_told(world, shown, warnings_of_tfdist):
     data = {"x": part[0], "y": part[1]} if shown else {"x": tf.data.Dataset.from_tensor_slices(part).batch(BATCH)}
     arguments = {"batch_size": BATCH, "shuffle": False} if shown else {}
     model.fit(**data, **arguments, epochs=2, verbose=0, callbacks=[DataParallel()])
-    told = [line for line in warnings_of_tfdist if "count alike in each step" in line]
+    told = [line for line in warnings_of_tfdist if "equal weight in each step" in line]
     assert len(told) == (not shown and tfdist.rank() == 0)
     counts = ", ".join(str(-(-(rows - rank) // world)) for rank in range(world))
-    assert all(f"have trained on {counts} samples" in line for line in told)
+    assert all(f"trained on {counts} samples" in line for line in told)
 
 
 def test_ranks_that_fit_other_parts(world):
@@ -376,14 +376,14 @@ def test_what_needs_equal_batches_is_refused(world, tmp_path):
     part = tfdist.shard(dataset(), remainder="join")
     model = dense_model()
     model.compile(keras.optimizers.SGD(0.01, gradient_accumulation_steps=2), loss="mse")
-    with pytest.raises(ConfigError, match="gradient_accumulation_steps needs equally many batches"):
+    with pytest.raises(ConfigError, match="gradient_accumulation_steps needs the same number of batches"):
         model.fit(part, verbose=0, callbacks=[DataParallel()])
     model.compile(keras.optimizers.SGD(0.01), loss="mse")
     for callback in (
         BackupAndRestore(tmp_path, save_freq=2),
         ModelCheckpoint(str(tmp_path / "m.keras"), save_freq=2),
     ):
-        with pytest.raises(ConfigError, match=r"save_freq=2\) needs equally many batches on every rank"):
+        with pytest.raises(ConfigError, match=r"save_freq=2\) needs the same number of batches on every rank"):
             model.fit(part, verbose=0, callbacks=[DataParallel(), callback])
     model.fit(part, verbose=0, callbacks=[DataParallel(checkpoint=str(tmp_path / "m.keras"))])
     assert (tmp_path / "m.keras").exists() == (tfdist.rank() == 0)

@@ -11,7 +11,7 @@ data = tf.data.Dataset.from_tensor_slices((np.ones((8, 2)), np.ones((8, 1))))
 original = keras.Model.fit
 """
 LATE = """
-with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_EARLY=0 make it in a line before fit"):
+with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_EARLY=0, create it on a line before"):
     model.fit(tfdist.shard(data).batch(4), callbacks=[tfdist.callbacks.DataParallel(elastic=True)])
 assert keras.Model.fit is not original
 """

@@ -27,7 +27,7 @@ def test_data_are_dealt_out_anew(world, monkeypatch, caplog):
     assert list(mine.dataset.as_numpy_iterator()) == [1, 4, 7, 10]
     survival.go_on(LOSS)
     assert list(mine.dataset.as_numpy_iterator()) == [0, 2, 4, 6, 8, 10]
-    assert "2 of 3 ranks go on; this one was rank 1 and is rank 0 now. rank 1 lost rank 0." in caplog.text
+    assert "continuing with 2 of 3 ranks; this one was rank 1 and is now rank 0. rank 1 lost rank 0." in caplog.text
 
 
 def test_a_job_that_is_not_elastic_ends(world, monkeypatch):

@@ -291,7 +291,7 @@ class TestOrder:
 
     def test_seed_that_differs_by_rank(self):
         told = [described(tf.data.Dataset.range(9).shuffle(9, seed=1 + rank)) for rank in range(3)]
-        assert "another seed" in shard._order_problem(told)
+        assert "a different seed" in shard._order_problem(told)
 
     def test_global_seed_that_differs_by_rank(self):
         told = []
@@ -409,7 +409,7 @@ class TestArguments:
         [
             ({"remainder": "keep"}, "'drop', 'pad', 'join'; received 'keep'"),
             ({"policy": "row"}, "'auto', 'file', 'data', 'off'; received 'row'"),
-            ({"policy": "off", "remainder": "pad"}, "no meaning"),
+            ({"policy": "off", "remainder": "pad"}, "no effect"),
             ({"policy": "file"}, "received arrays"),
             ({"policy": None}, "'auto', 'file', 'data', 'off'; received None"),
             ({"policy": np.arange(4)}, r"received ndarray as policy. Write tfdist.shard\(\(X, Y\)\)"),

@@ -77,7 +77,7 @@ class ContextMissing(Static):
         (tf.float16, "received tf.float16"),
         (WithoutDecompress, "compress.tensor. and decompress.tensor, ctx."),
         (ContextMissing, "decompress of the compression .* must take .tensor, ctx."),
-        (Halved, "pass an object of the class"),
+        (Halved, "pass an instance of the class"),
     ],
 )
 def test_what_is_none_is_refused(value, expected):

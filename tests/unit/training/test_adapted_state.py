@@ -103,14 +103,14 @@ def test_digests():
 
 
 DIFFERENCES = [
-    ([1.0, 2.0], [1.0, 3.0], "number 1: 2.0 here and 3.0 there"),
+    ([1.0, 2.0], [1.0, 3.0], "at index 1: 2.0 here and 3.0 there"),
     ([1.0, np.nan], [1.0, np.nan], ""),
-    ([np.nan], [1.0], "number 0: nan here and 1.0 there"),
+    ([np.nan], [1.0], "at index 0: nan here and 1.0 there"),
     ([0.0], [-0.0], "its bits differ"),
-    ([1.0], [1], "float64 and shape (1,) here, and of int64"),
-    ([[1.0]], [1.0], "shape (1, 1) here, and of float64 and shape (1,) there"),
-    ([b"a", b"b"], [b"a"], "number 1, of 2 here and 1 there: 'b' here and none there"),
-    ([], [b"a"], "number 0, of 0 here and 1 there: none here and 'a' there"),
+    ([1.0], [1], "float64 and shape (1,) here, but int64"),
+    ([[1.0]], [1.0], "shape (1, 1) here, but float64 and shape (1,) there"),
+    ([b"a", b"b"], [b"a"], "at index 1, of 2 here and 1 there: 'b' here and none there"),
+    ([], [b"a"], "at index 0, of 0 here and 1 there: none here and 'a' there"),
 ]
 
 

@@ -150,11 +150,11 @@ def test_groups_that_mean_nothing_are_refused(arguments, expected):
     [
         ({"op": Max}, "op=Average or op=Sum or op=Adasum; received <ReduceOp.MAX"),
         ({"op": None}, "received None"),
-        ({"predivide_factor": 0.0}, "more than 0; received 0.0"),
+        ({"predivide_factor": 0.0}, "greater than 0; received 0.0"),
         ({"predivide_factor": -1.0}, "received -1.0"),
         ({"predivide_factor": float("nan")}, "received nan"),
         ({"predivide_factor": float("inf")}, "received inf"),
-        ({"op": Sum, "predivide_factor": 2.0}, "for op=Average; received op=Sum"),
+        ({"op": Sum, "predivide_factor": 2.0}, "needs op=Average; received op=Sum"),
     ],
 )
 def test_settings_that_cannot_be_honoured_are_refused(settings, expected):
@@ -256,7 +256,7 @@ def test_no_local_layers(layers):
 
 @pytest.mark.parametrize("layers", ["dense", 3, [keras.layers.Dense(1), FIRST], FIRST])
 def test_what_is_no_layer_is_refused(layers):
-    with pytest.raises(ConfigError, match="must be a Keras layer or several"):
+    with pytest.raises(ConfigError, match="must be one or more Keras layers"):
         LocalVariables().add_layers(layers)
 
 

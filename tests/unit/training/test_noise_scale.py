@@ -67,5 +67,5 @@ def test_infinite_steps_and_sparse_gradients_do_not_count():
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
 def test_a_bad_decay_is_refused(decay):
-    with pytest.raises(errors.ConfigError, match="decay must be a number from 0 to below 1"):
+    with pytest.raises(errors.ConfigError, match="decay must be at least 0 and less than 1"):
         GradientNorms(decay)

@@ -31,7 +31,7 @@ import pytest, tfdist
 refused = [
     ({"comm": []}, "one or more ranks of the job, or an mpi4py communicator; received"),
     ({"comm": "all"}, "one or more ranks of the job, or an mpi4py communicator; received 'all'"),
-    ({"comm": [1]}, "started without a launcher and is alone"),
+    ({"comm": [1]}, "started without a launcher and is a world of one"),
     ({"process_sets": "static"}, "None, 'dynamic' or a list of tfdist.ProcessSet; received 'static'"),
     ({"process_sets": [[0]]}, "None, 'dynamic' or a list of tfdist.ProcessSet; received"),
 ]
@@ -107,7 +107,7 @@ def test_failure_to_report_joining_is_an_error(run_script, environment, warned):
 )
 def test_what_the_import_has_changed_is_said_once_at_level_info(run_script, environment, said):
     change = (
-        "importing tfdist has changed this process: keras.Model.fit goes on when a rank is lost. TFDIST_EARLY=0 leaves"
+        "importing tfdist has changed this process: keras.Model.fit continues when a rank is lost. Set TFDIST_EARLY=0"
     )
     assert run_script(SAID, TFDIST_LOG_LEVEL="info", **environment).count(change) == said
     assert "importing tfdist" not in run_script(SAID, **environment)
@@ -125,4 +125,4 @@ def test_log_level_shows_once_with_or_without_script_logging(run_script):
 @pytest.mark.parametrize(("service", "read", "warned"), [("node:1", "", 1), ("node:1", "node:1", 0), ("", "", 0)])
 def test_unread_data_service_is_reported_at_the_end(run_script, service, read, warned):
     told = run_script(UNUSED_SERVICE.format(read=read), TFDIST_DATA_SERVICE=service)
-    assert told.count("data service at node:1, and this process read nothing from it") == warned
+    assert told.count("data service at node:1, but this process read nothing from it") == warned

@@ -120,7 +120,7 @@ class LoadedCudaDriver : public CudaDriver {
     facts->name = name;
     facts->architecture = "sm_" + std::to_string(major) + std::to_string(minor);
     facts->memory_bytes = static_cast<int64_t>(bytes);
-    return ToStatus(result, "look at GPU " + std::to_string(device));
+    return ToStatus(result, "inspect GPU " + std::to_string(device));
   }
 
   Status Use(int device) override {
@@ -143,14 +143,14 @@ class LoadedCudaDriver : public CudaDriver {
     if (result == 0) {
       result = call_.cuStreamCreateWithPriority(stream, kNonBlocking, urgent ? greatest : least);
     }
-    return ToStatus(result, "make a stream");
+    return ToStatus(result, "create a stream");
   }
   Status DeleteStream(CudaStream stream) override {
     return ToStatus(call_.cuStreamDestroy_v2(stream), "delete a stream");
   }
 
   Status NewEvent(CudaEvent* event) override {
-    return ToStatus(call_.cuEventCreate(event, kDisableTiming), "make an event");
+    return ToStatus(call_.cuEventCreate(event, kDisableTiming), "create an event");
   }
   Status DeleteEvent(CudaEvent event) override {
     return ToStatus(call_.cuEventDestroy_v2(event), "delete an event");
@@ -159,12 +159,12 @@ class LoadedCudaDriver : public CudaDriver {
     return ToStatus(call_.cuEventRecord(event, stream), "record an event");
   }
   Status WaitFor(CudaStream stream, CudaEvent event) override {
-    return ToStatus(call_.cuStreamWaitEvent(stream, event, 0), "make a stream wait");
+    return ToStatus(call_.cuStreamWaitEvent(stream, event, 0), "make a stream wait for an event");
   }
   Status HasHappened(CudaEvent event, bool* happened) override {
     const int result = call_.cuEventQuery(event);
     *happened = result == 0;
-    return ToStatus(result == kNotReady ? 0 : result, "run what is in a stream");
+    return ToStatus(result == kNotReady ? 0 : result, "run the work in a stream");
   }
 
   Status Load(const std::string& image, CudaModule* module) override {
@@ -193,10 +193,10 @@ class LoadedCudaDriver : public CudaDriver {
   }
   Status AllocateHost(int64_t bytes, void** memory) override {
     return ToStatus(call_.cuMemAllocHost_v2(memory, static_cast<size_t>(bytes)),
-                    "allocate " + std::to_string(bytes) + " bytes of the host");
+                    "allocate " + std::to_string(bytes) + " bytes of host memory");
   }
   Status FreeHost(void* memory) override {
-    return ToStatus(call_.cuMemFreeHost(memory), "free memory of the host");
+    return ToStatus(call_.cuMemFreeHost(memory), "free host memory");
   }
   Status Clear(void* memory, int64_t bytes, CudaStream stream) override {
     return ToStatus(call_.cuMemsetD8Async(AddressOf(memory), 0, static_cast<size_t>(bytes), stream),
@@ -234,25 +234,25 @@ Status LoadCudaDriver(std::unique_ptr<CudaDriver>* driver) {
   SharedLibrary library({}, {kSoname});
   if (!library.IsOpen()) {
     return Status(StatusCode::kUnimplemented,
-                  "no NVIDIA driver was found: " + library.error() +
-                      ". Install it on the host; in a container, start that with its GPUs "
-                      "(docker run --gpus all).");
+                  "the NVIDIA driver was not found: " + library.error() +
+                      ". Install it on the host; start containers with GPU access (docker run "
+                      "--gpus all).");
   }
   DriverFunctions functions;
   FindAll(&library, &functions);
   if (!library.missing().empty()) {
     return Status(StatusCode::kUnimplemented, "the NVIDIA driver is too old: it lacks " +
                                                   library.missing() +
-                                                  ". Install one for CUDA 12 or newer.");
+                                                  ". Install a driver for CUDA 12 or newer.");
   }
   const int result = functions.cuInit(0);
   if (result != 0) {
     const char* text = nullptr;
     functions.cuGetErrorString(result, &text);
     return Status(StatusCode::kUnimplemented,
-                  std::string("the NVIDIA driver does not start: ") +
+                  std::string("the NVIDIA driver failed to initialize: ") +
                       (text != nullptr ? text : std::to_string(result)) +
-                      ". nvidia-smi tells more.");
+                      ". See nvidia-smi for details.");
   }
   *driver = std::make_unique<LoadedCudaDriver>(functions);
   return Status::Ok();

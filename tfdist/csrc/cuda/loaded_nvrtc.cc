@@ -76,7 +76,7 @@ class LoadedNvrtc : public KernelCompiler {
     return Status(StatusCode::kInternal,
                   description_ + " could not compile the kernels for " + architecture + ": " +
                       call_.nvrtcGetErrorString(result) + (log.empty() ? "" : "\n" + log) +
-                      "\nA newer nvidia-cuda-nvrtc-cu12 knows newer GPUs.");
+                      "\nInstall a newer nvidia-cuda-nvrtc-cu12 to support newer GPUs.");
   }
 
   std::string LogOf(Program program) const {
@@ -98,8 +98,8 @@ Status LoadNvrtc(const std::vector<std::string>& paths, std::unique_ptr<KernelCo
   SharedLibrary library({std::begin(kSonames), std::end(kSonames)}, paths);
   if (!library.IsOpen()) {
     return Status(StatusCode::kUnimplemented,
-                  "no NVRTC was found. Install tensorflow[and-cuda] or nvidia-cuda-nvrtc-cu12, or "
-                  "name a library with TFDIST_NVRTC_LIBRARY. Tried:" +
+                  "NVRTC was not found. Install tensorflow[and-cuda] or nvidia-cuda-nvrtc-cu12, "
+                  "or set TFDIST_NVRTC_LIBRARY to a library. Tried:" +
                       library.tried());
   }
   NvrtcFunctions functions;
@@ -107,7 +107,7 @@ Status LoadNvrtc(const std::vector<std::string>& paths, std::unique_ptr<KernelCo
   int major = 0, minor = 0;
   if (!library.missing().empty() || functions.nvrtcVersion(&major, &minor) != 0) {
     return Status(StatusCode::kFailedPrecondition,
-                  "the NVRTC that was found lacks functions that are used; install a newer "
+                  "the NVRTC found lacks required functions; install a newer "
                   "nvidia-cuda-nvrtc-cu12.");
   }
   const std::string path = SharedLibrary::FileOf(functions.nvrtcVersion);

@@ -7,9 +7,10 @@ namespace tfdist {
 namespace {
 
 void GiveUp(RowRead* read) {
-  read->Fail(Status(StatusCode::kFailedPrecondition,
-                    "no reader runs in this process. A worker of a data service must be started by "
-                    "tfdist (tfdist.data_service.Worker), and is not ending."));
+  read->Fail(
+      Status(StatusCode::kFailedPrecondition,
+             "this process has no running row reader. A data service worker must be "
+             "started by tfdist (tfdist.data_service.Worker) and must not be shutting down."));
   read->Finish();
 }
 

@@ -153,7 +153,7 @@ Status MpiCommunicator::Lost(int error, int peer) const {
   if (!failed.empty()) {
     what += RankListWithHosts(topology(), failed);
   } else if (IsRevoked(error)) {
-    what = "was told by another rank that a rank is lost";
+    what = "was notified by another rank that a rank is lost";
   } else {
     what += peer < 0 ? "another rank" : RankListWithHosts(topology(), {peer});
   }
@@ -214,8 +214,8 @@ Status MpiCommunicator::Finalize(bool clean) {
   if (error == MPI_SUCCESS && owns_mpi_) error = MPI_Finalize();
   if (error == MPI_SUCCESS) return Status::Ok();
   return Status(StatusCode::kUnavailable,
-                "MPI could not be ended: " + MpiErrorText(error) +
-                    ". The results are complete; see the other ranks' logs for a failure.");
+                "MPI could not be finalized: " + MpiErrorText(error) +
+                    ". The results are complete; check the other ranks' logs for a failure.");
 }
 
 }  // namespace tfdist

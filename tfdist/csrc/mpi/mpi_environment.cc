@@ -22,8 +22,8 @@ Status CheckThreadLevel() {
                 "MPI runs at thread level " + std::to_string(level) + "; expected at least " +
                     std::to_string(MPI_THREAD_SERIALIZED) +
                     " (MPI_THREAD_SERIALIZED), because collectives run on the framework's "
-                    "threads. With mpi4py set mpi4py.rc.thread_level = 'multiple' before its first "
-                    "import, or call init() before importing it.");
+                    "threads. With mpi4py, set mpi4py.rc.thread_level = 'multiple' before its "
+                    "first import, or call init() before importing it.");
 }
 
 // Non-blocking, because a rank that never calls init must not stop the others for ever.
@@ -75,8 +75,8 @@ Status Group(const std::vector<int>& ranks, MPI_Comm* group) {
     return Status(StatusCode::kInvalidArgument,
                   "init received the ranks [" + Joined(ranks) + "] on rank " + std::to_string(own) +
                       " of " + std::to_string(size) +
-                      "; expected different ranks of the job, this one among them. Give every "
-                      "rank the list that it belongs to.");
+                      "; expected distinct ranks of the job, including this one. Pass every rank "
+                      "the list that it belongs to.");
   }
   MPI_Group world = MPI_GROUP_NULL;
   MPI_Group members = MPI_GROUP_NULL;
@@ -86,7 +86,7 @@ Status Group(const std::vector<int>& ranks, MPI_Comm* group) {
   const int error = MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, group);
   MPI_Group_free(&members);
   MPI_Group_free(&world);
-  return FromMpi(error, "to make a communicator of the ranks " + Joined(ranks));
+  return FromMpi(error, "to create a communicator of the ranks " + Joined(ranks));
 }
 
 }  // namespace
@@ -107,8 +107,8 @@ Status StartMpi(bool* started) {
   MPI_Finalized(&finalized);
   if (finalized != 0) {
     return Status(StatusCode::kInvalidArgument,
-                  "MPI has been finalized in this process and cannot be started again. Call init() "
-                  "once, and shutdown() only when no more collectives follow.");
+                  "MPI has been finalized in this process and cannot be started again. Call "
+                  "init() only once, and shutdown() only after the last collective.");
   }
   static bool ours = false;  // outlives an init that fails later on: the next one must end MPI too
   if (initialized == 0) {
@@ -128,7 +128,7 @@ Status DuplicateMembers(const EngineConfig& config, const Membership& membership
     if (source == MPI_COMM_NULL) {
       return Status(StatusCode::kInvalidArgument,
                     "init received MPI_COMM_NULL; expected a communicator that this process "
-                    "belongs to. A process that a Split left out must not call init with it.");
+                    "belongs to. A process left out by a Split must not call init with it.");
     }
     return Duplicate(config, source, duplicate);
   }
@@ -147,15 +147,15 @@ Status CheckSubset(MPI_Comm mpi, int tag) {
     return Status(StatusCode::kUnavailable,
                   "process sets need MPI at thread level " + std::to_string(MPI_THREAD_MULTIPLE) +
                       " (MPI_THREAD_MULTIPLE); it runs at " + std::to_string(level) +
-                      ". With mpi4py leave mpi4py.rc.thread_level at 'multiple'.");
+                      ". With mpi4py, leave mpi4py.rc.thread_level at 'multiple'.");
   }
   int* limit = nullptr;
   int known = 0;
   MPI_Comm_get_attr(mpi, MPI_TAG_UB, &limit, &known);
   if (known == 0 || tag <= *limit) return Status::Ok();
   return Status(StatusCode::kUnavailable,
-                "MPI has no message tag for another process set: it allows " +
-                    std::to_string(*limit) + ". Make process sets once and keep them.");
+                "MPI has no message tag left for another process set: it allows " +
+                    std::to_string(*limit) + ". Create process sets once and reuse them.");
 }
 
 Status FindTopology(MPI_Comm mpi, Topology* topology) {

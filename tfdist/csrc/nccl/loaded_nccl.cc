@@ -148,8 +148,8 @@ Status LoadNccl(const std::vector<std::string>& paths, std::unique_ptr<NcclApi>*
   SharedLibrary library({kSoname}, paths);
   if (!library.IsOpen()) {
     return Status(StatusCode::kUnimplemented,
-                  "no NCCL was found. Install tensorflow[and-cuda] or nvidia-nccl-cu12, or name a "
-                  "library with TFDIST_NCCL_LIBRARY. Tried:" +
+                  "NCCL was not found. Install tensorflow[and-cuda] or nvidia-nccl-cu12, or set "
+                  "TFDIST_NCCL_LIBRARY to a library. Tried:" +
                       library.tried());
   }
   NcclFunctions functions;
@@ -166,7 +166,7 @@ Status LoadNccl(const std::vector<std::string>& paths, std::unique_ptr<NcclApi>*
                   "NCCL " + VersionText(version) + " (" + path + ") is too old; expected " +
                       VersionText(kOldestNccl) + " or newer" +
                       (missing.empty() ? "" : ", with " + missing) +
-                      ". Install a newer nvidia-nccl-cu12, or name another library with "
+                      ". Install a newer nvidia-nccl-cu12, or set another library with "
                       "TFDIST_NCCL_LIBRARY.");
   }
   *nccl = std::make_unique<LoadedNccl>(functions, version, path);

@@ -68,7 +68,7 @@ Status NcclDevice::ChooseGpu() {
   TFDIST_RETURN_IF_ERROR(libraries_.driver->CountDevices(&count));
   if (count == 0) {
     return Status(StatusCode::kUnimplemented,
-                  "no GPU is visible to this process. See CUDA_VISIBLE_DEVICES, and nvidia-smi.");
+                  "no GPU is visible to this process. Check CUDA_VISIBLE_DEVICES and nvidia-smi.");
   }
   if (number_ < 0) number_ = spec_.topology.local_rank % count;
   return Status::Ok();
@@ -212,7 +212,8 @@ void NcclDevice::Abort() {
   HideRange(shown_);
   shown_ = 0;
   if (ranks_ != nullptr) {
-    AbortRanks(Status(StatusCode::kUnavailable, "the ranks of this job have parted."));
+    AbortRanks(Status(StatusCode::kUnavailable,
+                      "the NCCL communicator was aborted because the ranks separated."));
   }
 }
 

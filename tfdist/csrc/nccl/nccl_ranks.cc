@@ -48,15 +48,15 @@ Status ShareId(NcclUniqueId* id, Communicator* transport, Wait* wait) {
 const char* AdviceFor(NcclResult result) {
   switch (result) {
     case NcclResult::kUnhandledCudaError:
-      return "Check that this GPU is there and has memory left (nvidia-smi), and that no two ranks "
-             "use it.";
+      return "Check that this GPU is present and has free memory (nvidia-smi), and that no two "
+             "ranks use it.";
     case NcclResult::kSystemError:
-      return "Check the network between the hosts, and name its interface with "
-             "--network-interfaces; NCCL_DEBUG=INFO tells what NCCL tried.";
+      return "Check the network between the hosts, and set its interface with "
+             "--network-interfaces; NCCL_DEBUG=INFO logs what NCCL tried.";
     case NcclResult::kRemoteError:
       return "Another rank has failed: see the logs of the others for the first failure.";
     default:
-      return "NCCL_DEBUG=INFO tells more.";
+      return "Set NCCL_DEBUG=INFO for details.";
   }
 }
 
@@ -88,7 +88,7 @@ NcclRanks::NcclRanks(NcclApi* nccl, std::string gpu, const Topology& topology)
     : nccl_(nccl), gpu_(std::move(gpu)), topology_(topology) {}
 
 NcclRanks::~NcclRanks() {
-  Abort(Status(StatusCode::kFailedPrecondition, "the communicator of NCCL is gone"));
+  Abort(Status(StatusCode::kFailedPrecondition, "the NCCL communicator has been aborted"));
 }
 
 Status NcclRanks::Agree(const Status& own, Communicator* transport, Wait* wait) {
@@ -240,7 +240,7 @@ Status NcclRanks::Close(Wait* wait) {
   TFDIST_RETURN_IF_ERROR(end_);
   const NcclResult result = nccl_->Destroy(handle_);
   handle_ = nullptr;
-  end_ = Status(StatusCode::kFailedPrecondition, Self() + " has closed its communicator of NCCL");
+  end_ = Status(StatusCode::kFailedPrecondition, Self() + " has closed its NCCL communicator");
   return result == NcclResult::kSuccess ? Status::Ok() : Fail(result, "end", *wait);
 }
 

@@ -31,8 +31,8 @@ Status Failed(const std::string& doing) {
 
 Status Stranger(const std::string& path) {
   return Status(StatusCode::kInternal, path +
-                                           " is another file: the ranks of this host do not see "
-                                           "each other's processes");
+                                           " is a different file: the ranks of this host cannot "
+                                           "see each other's processes");
 }
 
 struct Unmap {
@@ -73,7 +73,7 @@ uint64_t* MarkOf(const Mapping& memory) {
 // The first rank's part: memory of its own.
 Status Make(size_t bytes, Mapping* memory, Introduction* own) {
   const int descriptor = memfd_create("tfdist-window", MFD_CLOEXEC);
-  if (descriptor < 0) return Failed("making shared memory (memfd_create)");
+  if (descriptor < 0) return Failed("creating shared memory (memfd_create)");
   own->descriptor = descriptor;
   if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
     return Failed("making " + std::to_string(bytes) + " bytes of shared memory");
@@ -88,7 +88,9 @@ Status Make(size_t bytes, Mapping* memory, Introduction* own) {
 // Every other rank's part: the same memory, through the process that made it.
 Status Open(const Introduction& maker, size_t bytes, Mapping* memory) {
   if (maker.mark == 0) {
-    return Status(StatusCode::kInternal, "the first rank of this host could not make memory");
+    return Status(StatusCode::kInternal,
+                  "the first rank of this host could not create shared "
+                  "memory");
   }
   const std::string path =
       "/proc/" + std::to_string(maker.process) + "/fd/" + std::to_string(maker.descriptor);

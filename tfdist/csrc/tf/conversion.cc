@@ -28,7 +28,7 @@ Status ToDType(tensorflow::DataType dtype, DType* out) {
   if (FindDType(kPairs, dtype, out)) return Status::Ok();
   return Status(
       StatusCode::kInvalidArgument,
-      "collectives carry bool, (u)int8, (u)int16, int32, int64, float16, bfloat16, float32 and "
+      "collectives support bool, (u)int8, (u)int16, int32, int64, float16, bfloat16, float32 and "
       "float64; received " +
           tensorflow::DataTypeString(dtype) + ". Cast the tensor first.");
 }

@@ -1,1 +1,1 @@
-"""How a collective stands in a graph: the call, its order, its error. No collective is here."""
+"""How a collective is embedded in a graph: the call, its order, its error. Contains no collective."""

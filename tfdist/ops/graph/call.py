@@ -25,7 +25,7 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
     """Calls the generated function `op` of a collective.
 
     Raises:
-        TfdistError: Of the class that belongs to the op's status, when it runs eagerly.
+        TfdistError: Of the class that corresponds to the op's status, when it runs eagerly.
         ConfigError: In one of several replicas of a `tf.distribute` strategy.
     """
     replica.need_one()
@@ -39,7 +39,7 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
-    """Calls the generated function `op`, which is no collective and needs no order.
+    """Calls the generated function `op`, which is not a collective and needs no order.
 
     Raises:
         TfdistError: As `run`.
@@ -52,28 +52,30 @@ def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def overlaps() -> bool:
-    """Whether gradients are reduced beside the computation: on a GPU, and on the CPU where a thread is asked for.
+    """Whether gradients are reduced while the computation continues: on a GPU, and on the CPU with a communication
+    thread.
 
-    On the CPU both need the same cores.
+    On the CPU both compete for the same cores.
     """
     return order.collective_device().startswith("GPU") or tuning.current().thread
 
 
 def factor_of(value: Any) -> tf.Tensor:
-    """A factor as an op takes it: a float64 scalar. `tf.cast` would take a Python number through float32."""
+    """A factor in the form ops take: a float64 scalar. `tf.cast` would convert a Python number through float32."""
     return tf.cast(value, tf.float64) if hasattr(value, "dtype") else tf.constant(value, tf.float64)
 
 
 def number_of(process_set: ProcessSet) -> int:
-    """The number of a process set, as an op takes it.
+    """The number of a process set, in the form ops take.
 
     Raises:
-        ConfigError: If it is no process set.
+        ConfigError: If it is not a process set.
         NotInitializedError: If it is not in use.
     """
     if not isinstance(process_set, ProcessSet):
         raise errors.ConfigError(
-            f"process_set takes a tfdist.ProcessSet; received {process_set!r}. Make one: tfdist.ProcessSet([0, 1])"
+            f"process_set must be a tfdist.ProcessSet; received {process_set!r}. Make one with tfdist.ProcessSet([0, "
+            "1])"
         )
     return process_set.number()
 
@@ -82,13 +84,13 @@ def tensors_of(values: Sequence[Any], names: Sequence[str]) -> list[tf.Tensor]:
     """The values as tensors.
 
     Raises:
-        ConfigError: If one has a dtype that collectives do not carry; names it.
+        ConfigError: If one has a dtype that collectives do not support; names it.
     """
     tensors = [tf.convert_to_tensor(value) for value in values]
     for tensor, name in zip(tensors, names, strict=True):
         if tensor.dtype.name not in DTYPES:
             raise errors.ConfigError(
-                f"{name} has dtype {tensor.dtype.name}; collectives carry {', '.join(DTYPES)}. Cast it first."
+                f"{name} has dtype {tensor.dtype.name}; collectives support {', '.join(DTYPES)}. Cast it first."
             )
     return tensors
 
@@ -96,11 +98,11 @@ def tensors_of(values: Sequence[Any], names: Sequence[str]) -> list[tf.Tensor]:
 def differentiate(
     gradients: Sequence[Any], function: Callable[[list[int], list[tf.Tensor]], Sequence[tf.Tensor]]
 ) -> list[tf.Tensor | None]:
-    """Gradients of inputs from those of the results, where the results are floating: whole numbers have none.
+    """Computes gradients of inputs from those of the results, for floating results: integers have none.
 
     Args:
-        gradients: Of each result: a tensor, a `tf.IndexedSlices` where rows of it were looked up, or None.
-        function: Takes the places of the floating ones and their gradients, all dense; returns one gradient each.
+        gradients: One per result: a tensor, a `tf.IndexedSlices` if its rows were looked up, or None.
+        function: Takes the positions of the floating results and their gradients, all dense; returns one gradient each.
     """
     dense = {
         place: tf.convert_to_tensor(gradient)
@@ -117,21 +119,21 @@ def differentiate(
 
 
 def names_of(tensors: Sequence[Any], label: str) -> list[str]:
-    """A name for each tensor, the same on every rank: the label, numbered where there are several."""
+    """A name for each tensor, the same on every rank: the label, numbered if there are several."""
     if len(tensors) == 1:
         return [label]
     return [f"{label}/{index}" for index in range(len(tensors))]
 
 
 def refuse_device(**devices: str) -> None:
-    """Raises an error for a Horovod device argument that names a device.
+    """Rejects a Horovod device argument that names a device.
 
     Raises:
-        ConfigError: If any is not empty; the engine chooses by where the tensor lies.
+        ConfigError: If any is not empty; the engine chooses by where the tensor is.
     """
     for name, device in devices.items():
         if device:
             raise errors.ConfigError(
-                f"{name}={device!r} cannot be honoured: all collectives of a process run on its GPU, or on the CPU "
+                f"{name}={device!r} is not supported: all collectives of a process run on its GPU, or on the CPU "
                 f"with TFDIST_GPU_OPERATIONS=mpi. Leave {name} empty."
             )

@@ -1,9 +1,9 @@
-"""The name of the thread that calls a collective eagerly, which the ranks compare. Knows no collective.
+"""The name of the thread that calls a collective eagerly, which the ranks compare. Independent of the collective.
 
-Two threads of a process take no turns that the ranks agree on: rank 0 may be called by one first, rank 1 by the other,
-and where both ask for the same, each would get the other one's sum. So a call carries the name of its thread, but for
-the main one. Threads that Python has numbered may have other numbers on other ranks, so a number counts only where
-it is needed to tell two threads apart. In graphs TensorFlow chooses the thread, and none is named.
+Two threads of a process call in no order that the ranks agree on: on rank 0 one may come first, on rank 1 the other,
+and if both make the same call, each would get the other's sum. So a call carries the name of its thread, unless it is
+the main one. Threads numbered by Python may have other numbers on other ranks, so a number counts only if it is needed
+to distinguish two threads. In graphs TensorFlow chooses the thread, so no name is sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _crowded: set[tuple[int, str]] = set()  # several threads of one title were insi
 
 
 def named(process_set: int) -> AbstractContextManager[Any]:
-    """The collectives that are run eagerly inside carry the name of the thread that calls this."""
+    """Collectives that run eagerly inside carry the name of the calling thread."""
     thread = threading.current_thread()
     # TensorFlow's own threads, in tf.py_function, are dummies to Python.
     if thread is threading.main_thread() or isinstance(thread, threading._DummyThread):
@@ -53,7 +53,7 @@ def _naming(process_set: int, thread: threading.Thread) -> Iterator[None]:
 
 
 def title(thread: threading.Thread) -> str:
-    """The name of a thread without the number that Python has given it; empty for that of the main one."""
+    """The name of a thread without the number assigned by Python; empty for the main thread."""
     if thread is threading.main_thread() or thread.name == "MainThread":
         return ""
     if _is_of_pool(thread):
@@ -63,13 +63,13 @@ def title(thread: threading.Thread) -> str:
 
 
 def _is_of_pool(thread: threading.Thread) -> bool:
-    """Which thread of a pool runs a call says nothing: its numbers count only when two are inside."""
+    """Which thread of a pool runs a call is arbitrary: its number counts only if two are inside."""
     worker = getattr(sys.modules.get("concurrent.futures.thread"), "_worker", None)
     return worker is not None and getattr(thread, "_target", None) is worker
 
 
 def _has_twin(process_set: int, thread: threading.Thread) -> bool:
-    """Whether another thread runs the same function, and may call next. With process sets each may have its own."""
+    """Whether another thread runs the same function and may call next. With process sets each may have its own."""
     numbered = _NUMBERED.fullmatch(thread.name)
     if process_set != 0 or numbered is None or not numbered.group(1):
         return False

@@ -1,4 +1,4 @@
-"""From TensorFlow's error, of one op or of a graph full of them, to tfdist's. Knows no collective."""
+"""Translates TensorFlow's error, of one op or of a whole graph, into tfdist's. Independent of the collective."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ _DEED = re.compile(
 )
 _END = re.compile(re.escape(END_OF_EPOCH) + r" (\d+)(?: (after \d+ batch(?:es)?))?")
 EQUAL_BATCHES = (
-    "Give all ranks equally many batches: dataset = tfdist.shard(dataset) deals out complete rounds, also of a "
-    'generator\'s data (tf.data.Dataset.from_generator); tfdist.shard(dataset, remainder="join") lets ranks have one '
-    "more than others, in a fit of what it returns and tf.data makes of that (a generator, saved data or arrays made "
-    "from it do not show where they are from); or give fit steps_per_epoch."
+    "Give all ranks the same number of batches: dataset = tfdist.shard(dataset) returns complete rounds, also from a "
+    "generator's data (tf.data.Dataset.from_generator). Or let some ranks have one batch more with "
+    'tfdist.shard(dataset, remainder="join"), if fit trains on what it returns or a tf.data pipeline built on that '
+    "(not on a generator, saved data or arrays made from it). Or pass steps_per_epoch to fit."
 )
-_EQUAL_STOPS = "A callback that sets stop_training does so on every rank."
+_EQUAL_STOPS = "A callback that sets stop_training must do so on every rank."
 _EQUAL_EPOCHS = (
-    "Begin all ranks at the same epoch: give fit the same initial_epoch, and resume with "
-    "tfdist.callbacks.BackupAndRestore, which every rank goes by."
+    "Start all ranks at the same epoch: pass the same initial_epoch to fit, and resume with "
+    "tfdist.callbacks.BackupAndRestore on every rank."
 )
 
 
 def translated(error: tf.errors.OpError) -> Exception:
-    """The error of tfdist for one of an op of its own, which ran eagerly; the error itself if there is none."""
+    """The tfdist error for an error of a tfdist op that ran eagerly; otherwise the error itself."""
     for kind, ours in _TRANSLATIONS:
         if isinstance(error, kind):
             if "tfdist.init()" in error.message:
@@ -69,7 +69,7 @@ def translated(error: tf.errors.OpError) -> Exception:
 
 
 def translated_from_graph(error: Exception) -> Exception:
-    """The same for an error that came out of a `tf.function`; one that is not tfdist's comes back as it is."""
+    """The same for an error from a `tf.function`; an error that is not tfdist's is returned unchanged."""
     if not isinstance(error, tf.errors.OpError) or isinstance(error, errors.TfdistError):
         return error
     is_ours = _OURS.search(error.message) is not None
@@ -95,9 +95,9 @@ def translating(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def trouble_behind(error: BaseException) -> errors.TfdistError | None:
-    """The loss or the silence of a rank that made an operation fail with `error`; None where that has another cause.
+    """The loss or stall of a rank that made an operation fail with `error`; None if it has another cause.
 
-    In a compiled step the error of a collective arrives in many classes, so the engine is asked.
+    In a compiled step the error of a collective can have any class, so the engine is asked.
     """
     if not isinstance(error, (errors.TfdistError, tf.errors.OpError)) or not runtime.is_initialized():
         return None
@@ -111,7 +111,7 @@ def trouble_behind(error: BaseException) -> errors.TfdistError | None:
 
 
 def explained(message: str) -> str:
-    """The message of a mismatch, in the words of a training where one rank has come to the end of its epoch."""
+    """The message of a mismatch, explained for training in which one rank has reached the end of its epoch."""
     if f"'{END_OF_EPOCH} " not in message or not message.startswith(_STEP):
         return message
     deeds = [(ranks, done, name or "", finished) for ranks, done, name, finished in _DEED.findall(message)]
@@ -123,9 +123,9 @@ def explained(message: str) -> str:
             after = f" {end[2]}" if end[2] else ""
             ended.append(f"{ranks} {'have' if plural else 'has'} ended epoch {end[1]}{after}")
         elif finished:
-            others.append(f"{ranks} {'have' if plural else 'has'} left the training")
+            others.append(f"{ranks} {'have' if plural else 'has'} finished training")
         elif name == "loss" or name.startswith("gradients"):
-            others.append(f"{ranks} {'train' if plural else 'trains'} on ({done} '{name}')")
+            others.append(f"{ranks} {'are' if plural else 'is'} still training ({done} '{name}')")
         else:
             others.append(f"{ranks} called {done} '{name}'")
     advice = f"{EQUAL_BATCHES} {_EQUAL_STOPS}" if others else _EQUAL_EPOCHS

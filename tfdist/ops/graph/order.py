@@ -1,4 +1,4 @@
-"""What keeps the collectives of a process in program order, in every graph that TensorFlow makes of the program."""
+"""Keeps the collectives of a process in program order, in every graph that TensorFlow makes of the program."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def resource() -> tf.Tensor:
 
 
 def here() -> tf.Tensor:
-    """The handle as an op made now takes it."""
+    """The handle for an op made now."""
     return resource() if tf.executing_eagerly() else _inside(tf.compat.v1.get_default_graph())
 
 
 def collective_device() -> str:
-    """Where this process runs collectives: on its GPU by NCCL where it has one, unless the settings say otherwise."""
+    """Where this process runs collectives: on its GPU with NCCL if it has one, unless configured otherwise."""
     by_nccl = config.read().gpu_operations == "nccl"
     return "GPU:0" if by_nccl and hardware.gpus() else "CPU:0"
 
@@ -57,12 +57,12 @@ def _inside(graph: Any) -> tf.Tensor:
 
 
 def _captured(graph: Any) -> tf.Tensor:
-    """The handle, as a graph gets it from outside.
+    """The handle that a graph captures from outside.
 
-    The gradients of loops and branches can capture what the graph around them has, but no eager tensor. A function
-    cannot capture from the graph around it, because another may call it next; nor can it hold an eager tensor where the
-    gradient of a loop may call it. So functions inside of others ask for the caller's handle with every call. That
-    costs 7 us, so functions that are called eagerly do not.
+    The gradients of loops and branches can capture from the enclosing graph, but not an eager tensor. A function cannot
+    capture from the enclosing graph, because a different graph may call it next; nor can it hold an eager tensor if the
+    gradient of a loop may call it. So nested functions request the caller's handle with every call. That costs 7 us, so
+    functions that are called eagerly do not.
     """
     _refuse_loop_across_compilation(graph)
     forward = _branch_whose_handle_it_takes(graph)
@@ -77,10 +77,10 @@ def _captured(graph: Any) -> tf.Tensor:
 
 
 def _branch_whose_handle_it_takes(graph: Any) -> Any:
-    """The branch whose gradient a graph is, where TensorFlow takes its handle for the one around both.
+    """The branch whose gradient a graph is, if TensorFlow mistakes its handle for that of the enclosing graph.
 
-    TensorFlow's own part of such a gradient may take it, for a loop in the branch for one. Of two inputs of a branch
-    that are the same it keeps one.
+    TensorFlow's own part of such a gradient may use it, for example for a loop in the branch. TensorFlow merges
+    identical inputs of a branch.
     """
     if not isinstance(graph, control_flow_util_v2.CondBranchFuncGraph):
         return None
@@ -92,9 +92,9 @@ def _branch_whose_handle_it_takes(graph: Any) -> Any:
 
 
 def _refuse_loop_across_compilation(graph: Any) -> None:
-    """Raises an error in the gradient of a compiled function's loop that is taken outside of the function.
+    """Rejects the gradient of a compiled function's loop if it is taken outside the function.
 
-    TensorFlow runs the function, then cannot hand on the lists of intermediates of the loop, and has by then freed the
+    TensorFlow runs the function, then cannot pass on the loop's lists of intermediates, and has by then freed the
     variables that the function writes: the process may crash later.
 
     Raises:
@@ -106,9 +106,9 @@ def _refuse_loop_across_compilation(graph: Any) -> None:
     function = _function_around(forward)
     if getattr(function, "_tfdist_compiled", False) and _function_around(graph) is not function:
         raise errors.ConfigError(
-            f"{function.name} has jit_compile=True and a loop with collectives, and its gradient is taken outside of "
-            "it, which TensorFlow cannot do. Put the tf.GradientTape into the compiled function, or leave jit_compile "
-            "out."
+            f"{function.name} has jit_compile=True and a loop with collectives, but its gradient is taken outside "
+            "the function, which TensorFlow does not support. Move the tf.GradientTape into the compiled function, "
+            "or remove jit_compile."
         )
 
 
@@ -130,10 +130,10 @@ def _of_caller(function: Any) -> tf.Tensor:
 
 
 def _keep_order(graph: Any) -> None:
-    """Does what automatic control dependencies do, in a graph without them.
+    """Emulates automatic control dependencies in a graph without them.
 
-    That is the gradient of a function whose tape is outside of it. TensorFlow also prunes there what no result needs,
-    and goes on before the rest is done.
+    That is the gradient of a function whose tape is outside it. There TensorFlow also prunes what no result needs, and
+    continues before the rest is done.
     """
     create = graph._create_op_internal
 

@@ -1,9 +1,9 @@
-"""Keeps the collectives of a graph apart from the computation around them, alike on all ranks. Runs none.
+"""Separates the collectives of a graph from the computation around them, alike on all ranks. Runs none.
 
-A collective that blocks holds up its inter-op thread until all ranks have come. The executor of each rank chooses
-freely what runs before it and what after it: where there is only one such thread and ranks choose differently, they
-compute in turn instead of at the same time. So nothing that takes time may be free to run on either side of a
-collective. Where collectives overlap with the computation anyway, and in eager code, nothing is changed.
+A blocking collective occupies its inter-op thread until all ranks have joined it. The executor of each rank is free to
+choose what runs before it and what after it: with only one such thread, ranks that choose differently compute in turn
+instead of at the same time. So nothing that takes time may be free to run on either side of a collective. If
+collectives overlap with the computation anyway, and in eager code, nothing is changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfdist.ops.graph import call
 
 
 def after(values: Sequence[Any]) -> AbstractContextManager[Any]:
-    """What is made inside runs when all values are there.
+    """Ops created inside run once all values are available.
 
     Args:
         values: Tensor, `tf.IndexedSlices` or None each.
@@ -30,7 +30,7 @@ def after(values: Sequence[Any]) -> AbstractContextManager[Any]:
 
 
 def together(values: Sequence[Any]) -> list[Any]:
-    """The values, none of which is there before all are.
+    """The values, none of which is available before all are.
 
     Args:
         values: As `after`.
@@ -42,7 +42,7 @@ def together(values: Sequence[Any]) -> list[Any]:
 
 
 class Section:
-    """The part of a graph that is made from here on.
+    """The part of a graph that is created from here on.
 
     Example:
 
@@ -59,7 +59,7 @@ class Section:
         self._start = 0 if self._graph is None else len(self._graph.get_operations())
 
     def done(self) -> AbstractContextManager[Any]:
-        """What is made inside runs after all that the section changes, such as variables."""
+        """Ops created inside run after everything that the section changes, such as variables."""
         if self._graph is None:
             return contextlib.nullcontext()
         section = self._graph.get_operations()[self._start :]

@@ -1,4 +1,4 @@
-"""Whether XLA can compile functions with collectives here. Compiles nothing."""
+"""Checks whether XLA can compile functions with collectives here. Compiles nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tfdist.ops.graph import order
 
 
 def obstacle() -> str | None:
-    """Why `jit_compile=True` cannot work with collectives in this process; None where it can.
+    """Why `jit_compile=True` does not work with collectives in this process; None if it does.
 
     Example:
 
@@ -19,7 +19,9 @@ def obstacle() -> str | None:
     """
     built = library.build_info()
     if not built["xla"]:
-        return f"with TensorFlow {built['tensorflow']} collectives have no form for XLA; install a newer TensorFlow."
+        return (
+            f"collectives cannot be compiled by XLA with TensorFlow {built['tensorflow']}; install a newer TensorFlow."
+        )
     if hardware.gpus() and order.collective_device() == "CPU:0":
-        return "collectives run on the CPU (TFDIST_GPU_OPERATIONS=mpi) and XLA compiles for the GPU."
+        return "collectives run on the CPU (TFDIST_GPU_OPERATIONS=mpi), but XLA compiles for the GPU."
     return None

@@ -1,6 +1,6 @@
-"""Horovod's names for a tf.data service beside training; the service itself is `tfdist.data_service`.
+"""Horovod's names for a tf.data service used by training; the service itself is `tfdist.data_service`.
 
-Importing it gives `tf.data.Dataset` the method `send_to_data_service`, as Horovod does.
+As in Horovod, importing it adds the method `send_to_data_service` to `tf.data.Dataset`.
 
 Example:
 
@@ -52,18 +52,18 @@ _run: list[str] = []
 
 @dataclasses.dataclass(frozen=True)
 class TfDataServiceConfig:
-    """What a training job must know to use a compute job. Whoever has it can have the compute job run code.
+    """What a training job needs to use a compute job. Whoever has it can run code in the compute job.
 
     Attributes:
-        dispatchers: Number of dispatchers: 1, which all training ranks share, or one for each of them.
-        workers_per_dispatcher: Workers that each dispatcher has for itself.
+        dispatchers: Number of dispatchers: 1, shared by all training ranks, or one per training rank.
+        workers_per_dispatcher: Workers of each dispatcher.
         dispatcher_side: Where the dispatchers run: "compute" or "training".
         addresses: Addresses and ports of the compute service, by network interface.
-        key: What proves to it that a process belongs to it, 16 bytes or more.
+        key: Secret that authenticates a process to the service, 16 bytes or more.
         timeout: Seconds for each wait for dispatchers and workers.
 
     Raises:
-        ConfigError: If a value cannot be honoured.
+        ConfigError: If a value is invalid.
     """
 
     dispatchers: int
@@ -82,26 +82,26 @@ class TfDataServiceConfig:
         if len(self.key) < _SMALLEST_KEY_BYTES:
             raise ConfigError(f"key must have {_SMALLEST_KEY_BYTES} bytes or more; received {len(self.key)}.")
         if not 0 < self.timeout < math.inf:
-            raise ConfigError(f"timeout must be a finite number of seconds, more than 0; received {self.timeout}.")
+            raise ConfigError(f"timeout must be a finite number of seconds greater than 0; received {self.timeout}.")
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
         """A client of the compute service; its `shutdown()` ends the compute job.
 
         Args:
-            verbose: 2 logs each question to the service at the level "info".
+            verbose: 2 logs each request to the service at the level "info".
         """
         return ComputeClient(self.addresses, self.key, verbose=verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON has them, the key among them."""
+        """The fields as JSON, including the key."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {"key": self.key.hex()}
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
-        """Takes what `to_dict` gave.
+        """Makes the configuration from the result of `to_dict`.
 
         Raises:
-            ConfigError: If a field is missing, too many or of another kind.
+            ConfigError: If a field is missing, unknown or of the wrong type.
         """
         try:
             places = {
@@ -112,10 +112,12 @@ class TfDataServiceConfig:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             names = ", ".join(field.name for field in dataclasses.fields(TfDataServiceConfig))
-            raise ConfigError(f"this is no configuration of a compute service: {error!r}. Expected {names}.") from None
+            raise ConfigError(
+                f"this is not the configuration of a compute service: {error!r}. Expected {names}."
+            ) from None
 
     def write(self, filename: str) -> None:
-        """Writes the file as a whole, with mode 0600.
+        """Writes the file atomically, with mode 0600.
 
         Raises:
             OSError: If it cannot be written.
@@ -134,19 +136,19 @@ class TfDataServiceConfig:
 
         Args:
             filename: Path of the file.
-            wait_for_file_creation: Whether the file may still have to appear.
+            wait_for_file_creation: Whether to wait for the file to appear.
             timeout: Seconds to wait for it.
 
         Raises:
-            ConfigError: If the file is not there (in time), others can read it, or it holds something else.
+            ConfigError: If the file is not there (in time), can be read by others, or contains something else.
         """
         patience_s = timeout if wait_for_file_creation else 0
         deadline = time.monotonic() + patience_s
         while not os.path.exists(filename):
             if time.monotonic() >= deadline:
                 raise ConfigError(
-                    f"{filename} is not there, waited {patience_s:g} s. The compute job writes it: tfdistrun -np N "
-                    f"python -m tfdist.tensorflow.data.compute_worker {filename}"
+                    f"{filename} does not exist after waiting {patience_s:g} s. The compute job writes it: tfdistrun "
+                    f"-np N python -m tfdist.tensorflow.data.compute_worker {filename}"
                 )
             time.sleep(_POLL_S)
         secret = read_secret(filename, _LARGEST_FILE_BYTES)
@@ -160,11 +162,11 @@ class TfDataServiceConfig:
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
     """Gives a training rank the address of its dispatcher, once all workers of that dispatcher are ready.
 
-    With `dispatcher_side` "training" the dispatcher runs in this context: on each rank, or on rank 0 where there is one
-    for all. That one stays until all ranks have left the context.
+    With `dispatcher_side` "training" the dispatcher runs in this context: on each rank, or on rank 0 if there is one
+    for all. That one runs until all ranks have left the context.
 
     Args:
-        compute_config: What the compute job has written.
+        compute_config: The configuration written by the compute job.
         rank: Rank of this process in the training job.
 
     Yields:
@@ -172,7 +174,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
 
     Raises:
         ConfigError: If there is no dispatcher for this rank.
-        PeerLostError: If the compute service, the dispatcher or its workers do not come within the timeout.
+        PeerLostError: If the compute service, the dispatcher or its workers are not available within the timeout.
 
     Example:
 
@@ -185,7 +187,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     index = rank if compute_config.dispatchers > 1 else 0
     if not 0 <= index < compute_config.dispatchers:
         raise ConfigError(
-            f"rank {rank} has no dispatcher: there are {compute_config.dispatchers}, one for each rank from 0 on. "
+            f"rank {rank} has no dispatcher: there are {compute_config.dispatchers}, one per rank starting at 0. "
             "Start the compute job with --dispatchers 1, or with as many as there are training ranks."
         )
     client = compute_config.compute_client()
@@ -209,23 +211,23 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> tf.data.Dataset:
-    """Has the workers of a compute job run a dataset; also the method `dataset.send_to_data_service(...)`.
+    """Runs a dataset on the workers of a compute job; also the method `dataset.send_to_data_service(...)`.
 
     Args:
-        dataset: What `tfdist.data_service.distribute` takes for sharding "dynamic".
-        compute_config: What the compute job has written, with `dispatcher_side` "compute".
+        dataset: As for `tfdist.data_service.distribute` with sharding "dynamic".
+        compute_config: The configuration written by the compute job, with `dispatcher_side` "compute".
         rank: Rank of this process in the training job.
         size: Number of training ranks; needed for `round_robin`.
         reuse_dataset: Whether the ranks share one pass over the data, first come, first served. All ranks of the job
-            then call this as often, and in the same order. Otherwise each rank gets all elements.
-        round_robin: Whether they take turns instead, one element each in a step. Needs `reuse_dataset`, one dispatcher
+            must then make the same calls in the same order. Otherwise each rank gets all elements.
+        round_robin: Whether they take turns instead, one element each per step. Needs `reuse_dataset`, one dispatcher
             and an infinite dataset.
 
     Returns:
         A `tf.data.Dataset` of the same element type.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
+        ConfigError: If an argument is invalid.
         PeerLostError: As `tf_data_service`.
 
     Example:
@@ -236,7 +238,7 @@ def send_to_data_service(
     """
     if compute_config.dispatcher_side == "training":
         raise ConfigError(
-            'send_to_data_service has no end at which it could stop a dispatcher of dispatcher_side="training". Use '
+            'send_to_data_service cannot stop a dispatcher of dispatcher_side="training", because it has no end. Use '
             "`with tf_data_service(compute_config, rank) as address:` and tfdist.data_service.distribute instead."
         )
     if size is not None and not 0 <= rank < size:
@@ -264,11 +266,11 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, timeout: float | None
 
     Args:
         compute_config: The same on all ranks of the job.
-        timeout: Seconds to wait for the dispatcher; None takes that of `compute_config`.
+        timeout: Seconds to wait for the dispatcher; None uses that of `compute_config`.
 
     Raises:
-        ConfigError: If the job has another number of ranks than `compute_config` asks for.
-        PeerLostError: If the dispatcher does not come in time, or the compute service does not answer.
+        ConfigError: If the number of ranks in the job does not match `compute_config`.
+        PeerLostError: If the dispatcher is not available in time, or the compute service does not answer.
 
     Example:
 
@@ -281,8 +283,9 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, timeout: float | None
     workers = compute_config.workers_per_dispatcher
     if size != compute_config.dispatchers * workers:
         raise ConfigError(
-            f"{compute_config.dispatchers} dispatchers with {workers} workers each need a rank for each worker, "
-            f"{compute_config.dispatchers * workers}; this job has {size}. Start it with a multiple of --dispatchers."
+            f"{compute_config.dispatchers} dispatchers with {workers} workers each need one rank per worker, "
+            f"{compute_config.dispatchers * workers} in all; this job has {size}. Start it with a multiple of "
+            "--dispatchers."
         )
     timeout_s = compute_config.timeout if timeout is None else timeout
     client = compute_config.compute_client()
@@ -304,22 +307,22 @@ def _start_dispatcher(servers: contextlib.ExitStack, client: ComputeClient, inde
 
 
 def _own_host(client: ComputeClient) -> str:
-    """The name under which servers of this process are found.
+    """The name at which the servers of this process are reached.
 
     Raises:
-        ConfigError: If they would be open to other machines, and nobody has said that they may.
+        ConfigError: If they would be open to other machines without permission.
     """
     host = client.host
     if not data_service.DispatcherConfig(host=host).local and not config.read().data_service_private_network:
         raise ConfigError(
-            f"this compute job is for other machines too, and a server at {host} runs what anybody sends who reaches "
-            "it. Set TFDIST_DATA_SERVICE_PRIVATE_NETWORK=1 here as well where the network is private."
+            f"this compute job also serves other machines, and whoever can reach a server at {host} can run code in "
+            "it. If the network is private, set TFDIST_DATA_SERVICE_PRIVATE_NETWORK=1 here as well."
         )
     return host
 
 
 def _wait_for_workers(dispatcher: str, number: int, deadline: float, timeout_s: float) -> None:
-    """Asks the dispatcher itself, so that workers of another one are never counted."""
+    """Asks the dispatcher itself, so that workers of other dispatchers are never counted."""
     while True:
         found = shake_hands(dispatcher, deadline - time.monotonic()).workers
         if sum(worker.state == READY for worker in found) >= number:
@@ -327,21 +330,21 @@ def _wait_for_workers(dispatcher: str, number: int, deadline: float, timeout_s: 
         if time.monotonic() >= deadline:
             shown = ", ".join(f"{worker.address} {worker.state}" for worker in found) or "none"
             raise PeerLostError(
-                f"the dispatcher at {dispatcher} has not had {number} ready workers within {timeout_s:g} s; it has: "
-                f"{shown}. Look at the output of the compute job, or raise its --timeout."
+                f"the dispatcher at {dispatcher} did not have {number} ready workers within {timeout_s:g} s; it has: "
+                f"{shown}. See the output of the compute job, or raise its --timeout."
             )
         time.sleep(_POLL_S)
 
 
 def _stop(server: Any) -> None:
-    """Gives up on calls of trainers that may never end."""
+    """Stops a server, abandoning calls of trainers that may never end."""
     ending = threading.Thread(target=server.stop, name="tfdist-stop", daemon=True)
     ending.start()
     ending.join(_STOP_S)
 
 
 def _job_name() -> str:
-    """The same on all ranks, another one for each dataset and each training job: a name is used up when it is read."""
+    """A name equal on all ranks, but different for each dataset and training job: a job name can be read only once."""
     if not _run:
         own = uuid.uuid4().hex
         _run.append(broadcast_object(own, name="compute_service_job") if runtime.is_initialized() else "job")

@@ -1,4 +1,4 @@
-"""The compute job: each rank is a worker of a data service, some have a dispatcher too, and rank 0 the meeting point.
+"""The compute job: each rank is a data service worker, some also run a dispatcher, and rank 0 runs the rendezvous.
 
     tfdistrun -np 4 python -m tfdist.tensorflow.data.compute_worker /tmp/compute.json --dispatchers 2
 
@@ -27,14 +27,14 @@ from tfdist.world import runtime
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Serves as a rank of the compute job until it is ended.
+    """Serves as a rank of the compute job until the job is ended.
 
     Args:
-        words: The command line; None takes that of the process.
+        words: The command line; None uses that of the process.
 
     Raises:
-        ConfigError: If an option cannot be honoured.
-        PeerLostError: If a part of the job does not come in time.
+        ConfigError: If an option is invalid.
+        PeerLostError: If a part of the job is not available in time.
     """
     options = _parser().parse_args(words)
     runtime.init()
@@ -50,13 +50,13 @@ def main(words: Sequence[str] | None = None) -> None:
 def _check(one_machine: bool) -> None:
     if not one_machine:
         raise ConfigError(
-            "this job runs on several machines. Its servers would be open to all that reach them and run what they are "
-            "sent: set TFDIST_DATA_SERVICE_PRIVATE_NETWORK=1 where the network is private."
+            "this job runs on several machines, so whoever can reach its servers could run code in them. If the "
+            "network is private, set TFDIST_DATA_SERVICE_PRIVATE_NETWORK=1."
         )
 
 
 def run() -> NoReturn:
-    """Serves, and ends the process whatever TensorFlow's threads still do."""
+    """Serves, then ends the process even if TensorFlow's threads are still running."""
     status = 0
     try:
         main()
@@ -72,7 +72,7 @@ def run() -> NoReturn:
 
 
 def _meet(stack: contextlib.ExitStack, options: argparse.Namespace, is_open: bool) -> TfDataServiceConfig:
-    """The meeting point, and its file, which goes with it."""
+    """Starts the rendezvous server and writes its file, which is removed at the end."""
     key = secrets.token_bytes(32)
     service = ComputeService(options.dispatchers, key, local=not is_open)
     stack.callback(service.stop)
@@ -90,7 +90,7 @@ def _meet(stack: contextlib.ExitStack, options: argparse.Namespace, is_open: boo
 
 
 def _remove(path: str, made: TfDataServiceConfig) -> None:
-    """Takes the file away, unless another job has written its own there."""
+    """Removes the file, unless another job has overwritten it."""
     with contextlib.suppress(ConfigError):
         if TfDataServiceConfig.read(path) == made:
             Path(path).unlink()
@@ -98,13 +98,13 @@ def _remove(path: str, made: TfDataServiceConfig) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     made = Parser(prog="python -m tfdist.tensorflow.data.compute_worker", description=__doc__)
-    made.add_argument("configfile", help="file that training scripts read; it is written with mode 0600")
+    made.add_argument("configfile", help="file for the training scripts, written with mode 0600")
     made.add_argument(
         "--dispatchers",
         type=whole("a number of dispatchers", 1),
         default=1,
         metavar="N",
-        help="1, for all training ranks, or one for each of them (default: 1)",
+        help="1 for all training ranks, or one per training rank (default: 1)",
     )
     made.add_argument(
         "--dispatcher-side", choices=SIDES, default=SIDES[0], help="where the dispatchers run (default: compute)"

@@ -1,9 +1,9 @@
-"""Where the processes of a compute job and of a training job meet: dispatchers are entered and found, the end is told.
+"""The rendezvous of a compute job and a training job: registers and finds dispatchers, and announces the end.
 
-A question is an HTTP request. It and its answer are JSON behind a proof by the key that both sides share (HMAC-SHA256);
-the key never crosses. The proof of an answer holds the number of its question, which is used once, so that a recorded
-one fits no other. A recorded question may be asked again, which changes nothing. No data passes here, and no worker is
-known: how many there are tells their dispatcher.
+Requests use HTTP. Request and answer are JSON after a signature by the shared key (HMAC-SHA256); the key is never sent.
+The signature of an answer covers the nonce of its request, so a recorded answer fits no other request. Replaying a
+recorded request changes nothing. No data passes here, and no workers are registered: their dispatcher reports how many
+there are.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _LOUD = 2
 
 
 class ComputeService(BoundedServer):
-    """The meeting point, as threads of this process until `stop`.
+    """The rendezvous server, as threads of this process until `stop`.
 
     Args:
-        dispatchers: How many there will be.
-        key: What all who come have; `secrets.token_bytes(32)`.
-        local: Whether only this machine is to reach it.
+        dispatchers: Number of dispatchers.
+        key: The key of all clients; `secrets.token_bytes(32)`.
+        local: Whether only this machine may reach it.
 
     Attributes:
-        addresses: By network interface, the addresses and ports it is reached at.
+        addresses: By network interface, the addresses and ports where it can be reached.
 
     Raises:
-        ConfigError: If this machine has no address for others.
+        ConfigError: If this machine has no address reachable from others.
     """
 
     def __init__(self, dispatchers: int, key: bytes, local: bool = True) -> None:
         reached = {name: at for name, at in interface.addresses().items() if is_loopback(at) == local}
         if not reached:
-            raise ConfigError("this machine has no IPv4 address for other machines; see `ip -4 address`.")
+            raise ConfigError("this machine has no IPv4 address reachable from other machines; check `ip -4 address`.")
         super().__init__(socket.create_server(("127.0.0.1" if local else "", 0), backlog=_BACKLOG), _Handler)
         self.addresses = {name: [(at, int(self.server_address[1]))] for name, at in reached.items()}
         self.key, self._dispatchers, self._ended = key, [""] * dispatchers, False
@@ -62,15 +62,17 @@ class ComputeService(BoundedServer):
         self.start("tfdist-compute-service")
 
     def reply(self, dispatcher: int = 0, address: str = "", end: bool = False) -> dict[str, Any]:
-        """Takes what is told of a dispatcher and of the end, and tells what is known of them."""
+        """Records a dispatcher or the end of the job, and returns what is known of both."""
         with self._lock:
             if not 0 <= dispatcher < len(self._dispatchers):
                 return {"error": f"there is no dispatcher {dispatcher}; expected 0 to {len(self._dispatchers) - 1}."}
             known = self._dispatchers[dispatcher]
             if address and known not in ("", address):
                 return {
-                    "error": f"dispatcher {dispatcher} is at {known}; received {address}. With --dispatcher-side "
-                    "training a compute job serves one training job, in which each rank enters once: start both again."
+                    "error": (
+                        f"dispatcher {dispatcher} is at {known}; received {address}. With --dispatcher-side training "
+                        "a compute job serves one training job, in which each rank registers once: restart both."
+                    )
                 }
             self._dispatchers[dispatcher] = address or known
             self._ended |= end
@@ -93,17 +95,17 @@ class _Handler(BoundedHandler):
         try:
             told = self.server.reply(**fields)
         except TypeError:
-            told = {"error": "the compute service is of another version; install the same one."}
+            told = {"error": "the compute service has a different version of tfdist; install the same version."}
         self.answer(_OK, _sealed(self.server.key, number, {"asker": self.client_address[0], **told}))
 
 
 class ComputeClient:
-    """Asks a `ComputeService`.
+    """A client of a `ComputeService`.
 
     Args:
         addresses: Its addresses; the first that answers is used.
         key: Its key.
-        verbose: 2 logs each question at the level "info", less at "debug".
+        verbose: 2 logs each request at the level "info", less at "debug".
     """
 
     def __init__(self, addresses: Mapping[str, Sequence[tuple[str, int]]], key: bytes, verbose: int = 1) -> None:
@@ -113,11 +115,11 @@ class ComputeClient:
 
     @property
     def host(self) -> str:
-        """The address of this machine on the way to the service: under it others of the service find it too."""
+        """The address of this machine on the route to the service, where other members of the service reach it too."""
         return str(self._ask()["asker"])
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
-        """Enters the "HOST:PORT" of a dispatcher.
+        """Registers the "HOST:PORT" of a dispatcher.
 
         Raises:
             ConfigError: If the service expects no such dispatcher, or has it at another address.
@@ -126,19 +128,19 @@ class ComputeClient:
         self._ask(dispatcher=dispatcher_id, address=dispatcher_address)
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
-        """The "HOST:PORT" of a dispatcher, once it has been entered.
+        """Waits until a dispatcher is registered and returns its "HOST:PORT".
 
         Raises:
             ConfigError: If the service expects no such dispatcher.
-            PeerLostError: If it is not entered within `timeout` seconds, or the service does not answer.
+            PeerLostError: If it is not registered within `timeout` seconds, or the service does not answer.
         """
         deadline = time.monotonic() + timeout
         while not (address := self._ask(dispatcher=dispatcher_id)["address"]):
             if time.monotonic() >= deadline:
                 raise PeerLostError(
-                    f"dispatcher {dispatcher_id} has not come to the compute service within {timeout:g} s. Look why "
-                    "its process, a rank of the compute job or of the training job, has not started, or raise the "
-                    "timeout."
+                    f"dispatcher {dispatcher_id} has not registered with the compute service within {timeout:g} s. "
+                    "Check why its process, a rank of the compute job or of the training job, has not started, or "
+                    "raise the timeout."
                 )
             time.sleep(_PAUSE_S)
         return str(address)
@@ -152,16 +154,16 @@ class ComputeClient:
         self._ask(end=True)
 
     def wait_for_shutdown(self) -> None:
-        """Waits until somebody ends the compute job, however long it serves; each question on the way has a bound.
+        """Waits until the compute job is ended, however long it serves; each request has a deadline.
 
         Raises:
-            PeerLostError: If the service does not answer any more.
+            PeerLostError: If the service stops answering.
         """
         while not self._ask()["ended"]:
             time.sleep(_END_PERIOD_S)
 
     def _ask(self, **fields: Any) -> dict[str, Any]:
-        _LOG.log(self._level, "tfdist: asks the compute service: %s", fields)
+        _LOG.log(self._level, "tfdist: request to the compute service: %s", fields)
         deadline = time.monotonic() + _REACH_S
         while True:
             reasons = []
@@ -177,9 +179,9 @@ class ComputeClient:
                 return told
             if time.monotonic() + _PAUSE_S >= deadline:
                 raise PeerLostError(
-                    f"no compute service answers; tried {_REACH_S:g} s: {'; '.join(reasons)}. Has the compute job "
-                    "ended, or is it on another machine? One without TFDIST_DATA_SERVICE_PRIVATE_NETWORK=1 is reached "
-                    "from its own machine only."
+                    f"no compute service answers; tried for {_REACH_S:g} s: {'; '.join(reasons)}. Check whether the "
+                    "compute job has ended or is on another machine: without TFDIST_DATA_SERVICE_PRIVATE_NETWORK=1 "
+                    "it can only be reached from its own machine."
                 )
             time.sleep(_PAUSE_S)
 
@@ -199,7 +201,7 @@ def _sealed(key: bytes, purpose: str, fields: dict[str, Any]) -> str:
 def _opened(key: bytes, purpose: str, message: bytes) -> dict[str, Any]:
     proof, _, body = message.partition(b"\n")
     if not hmac.compare_digest(proof, _proof(key, purpose, body).encode()):
-        raise ValueError("the other side does not have this key")
+        raise ValueError("the other side does not have the same key")
     fields: dict[str, Any] = json.loads(body)  # whoever has the key wrote it
     return fields
 

@@ -97,7 +97,7 @@ TEST(MismatchOfThreadsNamesThem) {
       return Submit(self, [](Submission*) {});
     });
   }
-  ExpectMismatch(2, "let one thread call all collectives, or give each thread a process set",
+  ExpectMismatch(2, "call all collectives from one thread, or give each thread its own",
                  [](const RankContext& self) {
                    const tfdist::CallingThreadScope scope(self.rank == 0 ? "a" : "b");
                    return Submit(self, [](Submission*) {});
@@ -272,9 +272,10 @@ TEST(MismatchOfRowsNamesTheFirstTensorThatDiffers) {
   EXPECT(compare({7, 8}).ok());  // a single rank
   const Status second = compare({4, 4, 4, 5, 5, 6});
   EXPECT_EQ(CodeOf(second), static_cast<int>(StatusCode::kInvalidArgument));
-  EXPECT_EQ(second.message(),
-            "allgather 'x' needs equally many rows on every rank; received for tensor 'values' by "
-            "rank: 5, 5, 6.");
+  EXPECT_EQ(
+      second.message(),
+      "allgather 'x' needs the same number of rows on every rank; received for tensor 'values' by "
+      "rank: 5, 5, 6.");
   EXPECT_CONTAINS(compare({1, 0, 2, 3}).message(), "'ids' by rank: 1, 0.");
 }
 

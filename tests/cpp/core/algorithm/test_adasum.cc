@@ -317,7 +317,7 @@ TEST(AdasumRefusesIntegersAndWeights) {
                     });
   }
   ExpectSameError(2, StatusCode::kInvalidArgument,
-                  "allreduce 'w' received weights for reduction adasum; they are for average only.",
+                  "allreduce 'w' received weights for reduction adasum; weights need average.",
                   [](const RankContext& self) {
                     std::vector<float> values(3);
                     AllreduceOptions options = OptionsFor("w", 1);

@@ -184,7 +184,8 @@ TEST(AllgatherOfRowsThatMustBeEqualAndAre) {
 }
 
 TEST(AllgatherOfUnequalRowsIsRefusedIfOneRankNeedsThemEqual) {
-  const std::string text = " needs equally many rows on every rank; received for tensor 'tensor1' ";
+  const std::string text =
+      " needs the same number of rows on every rank; received for tensor 'tensor1' ";
   for (bool all_ask : {true, false}) {
     const auto gather = [all_ask](const std::vector<int64_t>& rows) {
       return [all_ask, rows](const RankContext& self) {
@@ -213,7 +214,8 @@ TEST(AllgatherOfUnequalRowsInAProcessSetNamesTheSet) {
     if (set != nullptr) {
       const Status status = GatherEqual(self, set.get(), true, {5, 0, 7});
       EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kInvalidArgument));
-      EXPECT_CONTAINS(status.message(), "in process set 1 (ranks 0, 2) needs equally many rows");
+      EXPECT_CONTAINS(status.message(),
+                      "in process set 1 (ranks 0, 2) needs the same number of rows");
       EXPECT_CONTAINS(status.message(), "by rank: 5, 7.");
     }
     ExpectInStep(self);

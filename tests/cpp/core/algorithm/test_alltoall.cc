@@ -138,17 +138,17 @@ TEST(AlltoallOfEveryDtype) {
 }
 
 TEST(AlltoallRefusesWrongSplits) {
-  ExpectRefused("5 rows and no splits; 3 ranks cannot have equally many of them.", {5}, {});
+  ExpectRefused("5 rows and no splits; 3 ranks cannot get equal numbers of them.", {5}, {});
   ExpectRefused("2 splits; expected 3, one number of rows for each rank.", {5}, {2, 3});
   ExpectRefused("4 splits; expected 3, one number", {5}, {2, 3, 0, 0});
   const std::string wrong =
-      "splits that are negative or do not add up to the 5 rows of its tensor. Give every row to "
+      "splits that are negative or do not add up to the 5 rows of its tensor. Assign every row to "
       "one rank.";
   ExpectRefused(wrong, {5}, {2, 2, 0});
   ExpectRefused(wrong, {5}, {2, 2, 2});
   ExpectRefused(wrong, {5}, {-1, 3, 3});
   ExpectRefused(wrong, {5}, {INT64_MAX, INT64_MAX, 7});  // overflows to 5
-  ExpectRefused("a scalar; expected at least one dimension, whose rows are dealt out.", {}, {});
+  ExpectRefused("a scalar; expected at least one dimension, whose rows are distributed.", {}, {});
   ExpectSameError(1, StatusCode::kInvalidArgument, "received 2 splits; expected 1,",
                   [](const RankContext& self) { return Submit(self, {5}, {2, 3}); });
 }

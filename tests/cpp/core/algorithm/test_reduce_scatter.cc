@@ -265,7 +265,7 @@ TEST(ReduceScatterRefusesScalarsAdasumAndIntegerAverages) {
   for (int size : kRankCounts) {
     ExpectSameError(size, StatusCode::kInvalidArgument,
                     "reducescatter 's': tensor 'tensor0' is a scalar; expected at least one "
-                    "dimension, whose rows are dealt out. Use allreduce for a scalar.",
+                    "dimension, whose rows are distributed. Use allreduce for a scalar.",
                     [](const RankContext& self) { return Submit(self, {}, {}); });
   }
   ExpectSameError(2, StatusCode::kInvalidArgument,

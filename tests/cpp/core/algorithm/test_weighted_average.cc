@@ -192,7 +192,7 @@ TEST(WeightsAreForTheAverageOnlyAndOnAllRanks) {
     return self.engine->Allreduce(options, {values.view()}, {values.view()});
   };
   ExpectSameError(2, StatusCode::kInvalidArgument,
-                  "allreduce 'w' received weights for reduction sum; they are for average only.",
+                  "allreduce 'w' received weights for reduction sum; weights need average.",
                   [&](const RankContext& self) {
                     return submit(self, Reduction::kSum, true, DType::kFloat32);
                   });

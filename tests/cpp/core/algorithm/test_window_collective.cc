@@ -52,8 +52,7 @@ TEST(WindowWaitEndsWhenAPeersProcessHasEnded) {
 }
 
 TEST(WindowWaitEndsWhenAPeerHasGivenUp) {
-  CheckLostPeer(", which has given up",
-                [](const RankContext&, Window* window) { window->GiveUp(); });
+  CheckLostPeer(", which has failed", [](const RankContext&, Window* window) { window->GiveUp(); });
 }
 
 TEST(WindowWaitNamesTheMissingRankOfItsHostByItsNumberAmongAll) {

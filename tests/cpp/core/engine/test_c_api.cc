@@ -170,13 +170,13 @@ TEST(CApiGoesOnWithoutLostRanksOnlyWhereItCan) {
   int set = 0;
   EXPECT_EQ(tfdist_add_process_set(ranks, 1, &set, nullptr, 0), 0);
   EXPECT_EQ(tfdist_shrink(message, sizeof(message)), 9);
-  EXPECT_CONTAINS(std::string(message), "a job with process sets cannot go on");
+  EXPECT_CONTAINS(std::string(message), "a job with process sets cannot continue");
   EXPECT_EQ(tfdist_check(nullptr, 0), 0);  // refused before anything has ended
   EXPECT_EQ(tfdist_remove_process_set(set, nullptr, 0), 0);
   EXPECT_EQ(tfdist_shrink(message, sizeof(message)), 12);
-  EXPECT_CONTAINS(std::string(message), "this transport cannot go on without a rank");
+  EXPECT_CONTAINS(std::string(message), "this transport cannot continue after losing a rank");
   EXPECT_EQ(tfdist_check(message, sizeof(message)), 14);
-  EXPECT_CONTAINS(std::string(message), "belongs to the time before");
+  EXPECT_CONTAINS(std::string(message), "was submitted before the loss");
   EXPECT_EQ(tfdist_shutdown(0, nullptr, 0), 0);
 }
 

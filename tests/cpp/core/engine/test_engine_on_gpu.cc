@@ -308,7 +308,7 @@ TEST(EngineOnGpusRefusesUnequalRowsWhereTheyMustBeEqual) {
     const Status status =
         self.engine->Allgather(options, {ViewOf(&input)}, results.Allocate(), &rows, &gpu);
     EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kInvalidArgument));
-    EXPECT_CONTAINS(status.message(), "needs equally many rows on every rank");
+    EXPECT_CONTAINS(status.message(), "needs the same number of rows on every rank");
     EXPECT_CONTAINS(status.message(), "by rank: 1, 2, 3.");
     EXPECT_EQ(rows.size(), size_t{3});
     ExpectSum(self, self.engine, All(3));
@@ -380,9 +380,9 @@ TEST(EngineOnGpusRefusesTensorsOnTheGpuOfSomeRanksOnly) {
 
 TEST(EngineOnGpusTellsAllWhatOneRankLacks) {
   ExpectError(
-      3, "no NCCL was found",
+      3, "NCCL was not found",
       [](const RankContext& self) {
-        if (self.rank == 2) Machine::current->nodes[2]->lacks = "no NCCL was found. Install it.";
+        if (self.rank == 2) Machine::current->nodes[2]->lacks = "NCCL was not found. Install it.";
       },
       [](const RankContext&, OnGpu* gpu) { return gpu; });
 }

@@ -192,7 +192,7 @@ void ExpectRefused(const std::string& title,
   const auto expect = [&](int size, const std::string& ranks, const Ranks& joined) {
     ExpectSameError(size, StatusCode::kFailedPrecondition,
                     title + " ran after " + ranks +
-                        " had joined, and zeros from there would change its meaning. Until all "
+                        " had joined, but zeros from them would change its result. Until all "
                         "ranks have joined, only allreduce by sum, average or adasum, allgather "
                         "and barrier may run.",
                     [&](const RankContext& self) {
@@ -232,7 +232,7 @@ TEST(JoinLearnsThatTheOthersRefuseUnequalRows) {
       if (self.rank != joined) {
         const Status refused = gather(true, 20000);
         EXPECT_EQ(CodeOf(refused), static_cast<int>(StatusCode::kInvalidArgument));
-        EXPECT_CONTAINS(refused.message(), "needs equally many rows on every rank");
+        EXPECT_CONTAINS(refused.message(), "needs the same number of rows on every rank");
         EXPECT_CONTAINS(refused.message(), self.size == 2 ? "by rank: 20000, 0." : "20000, 0, 2");
         EXPECT_EQ(gather(false, 20000).message(), "");
         EXPECT_EQ(gather(true, 0).message(), "");  // as many as the rank that has joined

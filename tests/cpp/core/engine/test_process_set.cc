@@ -167,7 +167,7 @@ Status SumOf(const RankContext& member, size_t count) {
 void ExpectNoSet(const std::string& text, const Ranks& ranks) {
   ExpectSameError(3, StatusCode::kInvalidArgument,
                   "a process set received the ranks [" + text +
-                      "]; expected one or more different ranks of 0 to 2, ascending.",
+                      "]; expected one or more distinct ranks of 0 to 2, ascending.",
                   [&ranks](const RankContext& self) {
                     std::shared_ptr<Engine> set;
                     const Status status = self.engine->AddProcessSet(ranks, 1, &set);

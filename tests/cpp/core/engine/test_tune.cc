@@ -119,7 +119,7 @@ TEST(TuneRefusesWhatCannotBe) {
   refused(-1, 0, Hierarchy::kNone, "the fusion threshold is -1 bytes; expected 0 or more");
   refused(0, 1 << 20, Hierarchy::kNone, "a chunk of shared memory is 1048576 bytes; expected 0");
   refused(0, 100, Hierarchy::kNone, "a chunk of shared memory is 100 bytes");
-  refused(0, 0, Hierarchy::kNccl, "another one than the engine was started with");
+  refused(0, 0, Hierarchy::kNccl, "differs from the one the engine was started with");
   for (const Fabric& fabric : SharingFabrics()) {
     RunRanksOn(fabric, TestConfig(), [](const RankContext& self) {
       for (int64_t chunk : {kMostChunkBytes + 64, int64_t{4} << 10, (int64_t{8} << 10) + 1}) {

@@ -74,9 +74,9 @@ TEST(WorldAddsFindsAndRemovesProcessSets) {
 
   int other = -1;
   ExpectError(World::AddProcessSet({0}, &other), StatusCode::kInvalidArgument,
-              "a process set of rank 0 exists already, as number 1. Use that one, or remove it");
+              "a process set of rank 0 already exists, as number 1. Use that one, or remove it");
   ExpectError(World::AddProcessSet({1}, &other), StatusCode::kInvalidArgument,
-              "received the ranks [1]; expected one or more different ranks of 0 to 0, ascending.");
+              "received the ranks [1]; expected one or more distinct ranks of 0 to 0, ascending.");
 
   EXPECT(World::RemoveProcessSet(1).ok());
   ExpectError(FindSet(1), StatusCode::kInvalidArgument, "there is no process set 1 (any more)");
@@ -113,7 +113,7 @@ TEST(WorldSaysWhoIsNotInAProcessSet) {
   EXPECT(World::AddProcessSet({0}, &number).ok());
   ExpectError(FindSet(number), StatusCode::kInvalidArgument,
               "rank 1 (host localhost) ran a collective in process set 1 (rank 0), to which it "
-              "does not belong. Run it where process_set.included() only.");
+              "does not belong. Run it only if process_set.included().");
   EXPECT(World::RemoveProcessSet(number).ok());
   other.join();
   World::Set(nullptr);

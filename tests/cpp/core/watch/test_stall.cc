@@ -62,7 +62,7 @@ class Reports {
     config.stall_warning_seconds = 0.02;
     config.process = 71;
     config.on_stall = [this, reported](const std::string& report) {
-      if (report.find("is over: " + missing_ + " (host localhost) came to ") != std::string::npos) {
+      if (report.find("is over: " + missing_ + " (host localhost) reached ") != std::string::npos) {
         std::lock_guard<std::mutex> lock(mutex_);
         over_.push_back(WithoutNumbersOfSeconds(report));
         return;
@@ -80,14 +80,15 @@ class Reports {
   void ExpectOne(const std::string& ranks, int call) const {
     EXPECT_EQ(texts_.size(), 1u);
     if (texts_.empty()) return;
-    EXPECT_EQ(texts_[0],
-              "tfdist: stalled: rank 0 (host localhost) has waited N s in allreduce 'grads' (1 "
-              "tensor, 'tensor0') for " +
-                  missing_ + " (host localhost).\n" + ranks + "This is call " +
-                  std::to_string(call) +
-                  ". It fails after N s (TFDIST_STALL_CHECK_SHUTDOWN_TIME). Check that those "
-                  "processes still run and what they do now, and that no rank skips a collective, "
-                  "for example by having fewer steps or a branch that depends on its rank.");
+    EXPECT_EQ(
+        texts_[0],
+        "tfdist: stalled: rank 0 (host localhost) has waited N s in allreduce 'grads' (1 "
+        "tensor, 'tensor0') for " +
+            missing_ + " (host localhost).\n" + ranks + "This is call " + std::to_string(call) +
+            ". It fails after N s (TFDIST_STALL_CHECK_SHUTDOWN_TIME). Check that those "
+            "processes are still running and what they are doing, and that no rank skips a "
+            "collective, for example because it has fewer steps or a branch that depends on its "
+            "rank.");
   }
 
   // By the rank that spoke, when those came for which it waited.
@@ -95,7 +96,7 @@ class Reports {
     EXPECT_EQ(over_.size(), 1u);
     if (over_.empty()) return;
     EXPECT_EQ(over_[0], "tfdist: the stall is over: " + missing_ +
-                            " (host localhost) came to allreduce 'grads' (1 tensor, 'tensor0') "
+                            " (host localhost) reached allreduce 'grads' (1 tensor, 'tensor0') "
                             "after N s; the job continues.");
   }
 
@@ -182,14 +183,15 @@ TEST(StallOfARankThatWaitsInAnotherCollective) {
     EXPECT(Sum(self).ok());
   });
   reports.ExpectOne(
-      std::string("  rank 1 waits in another collective: barrier 'b' in process set 1 (ranks 1-2) "
-                  "(call 1), for N s") +
+      std::string(
+          "  rank 1 is waiting in another collective: barrier 'b' in process set 1 (ranks 1-2) "
+          "(call 1), for N s") +
           kStacks + "  rank 2 finished add_process_set 'ranks 1-2' (call 1) N s ago" + kStacks,
       2);
 }
 
 TEST(StallOfRanksThatCannotBeSeen) {
-  const std::string elsewhere = " was last heard of in barrier 'start' (call 1) N s ago";
+  const std::string elsewhere = " was last seen in barrier 'start' (call 1) N s ago";
   const std::string start = " finished barrier 'start' (call 1) N s ago";
   const std::pair<Fabric, std::vector<std::string>> cases[] = {
       {{{0, 0, 1}, 32 << 10}, {start, elsewhere}},  // unequal numbers of ranks
@@ -216,7 +218,7 @@ TEST(StallNamesNoCallInWhichTheRanksDiffered) {
     if (self.rank == 1) reported.Pass();
     EXPECT(Sum(self).ok());
   });
-  reports.ExpectOne(std::string("  rank 1 was last heard of in call 1 N s ago") + kStacks, 2);
+  reports.ExpectOne(std::string("  rank 1 was last seen in call 1 N s ago") + kStacks, 2);
 }
 
 TEST(StallTellsSinceWhenNothingHasComeFromARank) {
@@ -244,7 +246,7 @@ TEST(StallTellsSinceWhenNothingHasComeFromARank) {
     if (self.rank == 1) second.Pass();
     EXPECT(Sum(self).ok());
   });
-  const std::string before = "rank 1 was last heard of in barrier 'start' (call 1) ";
+  const std::string before = "rank 1 was last seen in barrier 'start' (call 1) ";
   EXPECT_CONTAINS(told, before);
   const size_t at = told.find(before);
   if (at == std::string::npos) return;
@@ -274,7 +276,7 @@ TEST(StallWithinACollectiveToWhichAllHaveCome) {
     std::vector<int64_t> rows;
     EXPECT(self.engine->Allgather(GatherOptionsFor("rows", 1), {ViewOf(&row)}, late, &rows).ok());
   });
-  EXPECT_CONTAINS(told, "\n  rank 1 has come to this collective. Its stacks: py-spy dump");
+  EXPECT_CONTAINS(told, "\n  rank 1 has reached this collective. Its stacks: py-spy dump");
 }
 
 TEST(StallErrorSaysWhatTheMissingRankDidLast) {
@@ -294,9 +296,9 @@ TEST(StallErrorSaysWhatTheMissingRankDidLast) {
           "(host localhost).\n  rank 1 finished barrier 'start' (call 1) N s ago" +
           kStacks +
           "This is call 2. It has failed after N s (TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it if "
-          "those ranks are only slow). Check that those processes still run and what they do now, "
-          "and that no rank skips a collective, for example by having fewer steps or a branch that "
-          "depends on its rank.";
+          "those ranks are only slow). Check that those processes are still running and what "
+          "they are doing, and that no rank skips a collective, for example because it has fewer "
+          "steps or a branch that depends on its rank.";
       EXPECT_EQ(text, expected);
       ++told;
     });

@@ -56,8 +56,9 @@ TEST(StallReportSaysWhatAMissingRankDidLast) {
             std::string("rank 1 has not called a collective yet") + kStacks);
   EXPECT_EQ(
       Seen(ActivityOf(Activity::kInside, 2, "broadcast 'x' in process set 1 (ranks 1-2)")),
-      std::string("rank 1 waits in another collective: broadcast 'x' in process set 1 (ranks 1-2) "
-                  "(call 2), for 61 s") +
+      std::string(
+          "rank 1 is waiting in another collective: broadcast 'x' in process set 1 (ranks 1-2) "
+          "(call 2), for 61 s") +
           kStacks);
   EXPECT_EQ(Seen(ActivityOf(Activity::kInside, 13, "allreduce 'grads'")),
             std::string("rank 1 has been in the same collective for 61 s") + kStacks);
@@ -73,12 +74,12 @@ TEST(StallReportDoesNotGuess) {
   outside.now_ns = 100 * kSecond;
   MissingRank missing = Missing(Activity());
   EXPECT_EQ(LastSeen(missing, outside),
-            std::string("rank 1 does not show what it did last: it shares no memory with this "
+            std::string("rank 1 has no known last collective: it shares no memory with this "
                         "rank") +
                 kStacks);
   missing.is_here = false;
   EXPECT_EQ(LastSeen(missing, outside),
-            std::string("rank 1 does not show what it did last: it is on another host") + kStacks);
+            std::string("rank 1 has no known last collective: it is on another host") + kStacks);
   // There nothing is said to be the same or another.
   const MissingRank inside = Missing(ActivityOf(Activity::kInside, 13, "allreduce 'grads'"));
   EXPECT_EQ(LastSeen(inside, outside),
@@ -89,16 +90,15 @@ TEST(StallReportSaysWhatHasComeFromARankThatCannotBeSeen) {
   const MissingRank missing = Missing(Activity());
   Stall stall = Inside();
   EXPECT_EQ(LastSeen(missing, stall),
-            std::string("rank 1 has not come to a collective yet") + kStacks);
+            std::string("rank 1 has not reached a collective yet") + kStacks);
   stall.before = ActivityOf(Activity::kInside, 12, "allreduce 'loss'");
-  EXPECT_EQ(
-      LastSeen(missing, stall),
-      std::string("rank 1 was last heard of in allreduce 'loss' (call 12) 61 s ago") + kStacks);
+  EXPECT_EQ(LastSeen(missing, stall),
+            std::string("rank 1 was last seen in allreduce 'loss' (call 12) 61 s ago") + kStacks);
   stall.before.SetTitle("");
   EXPECT_EQ(LastSeen(missing, stall),
-            std::string("rank 1 was last heard of in call 12 61 s ago") + kStacks);
+            std::string("rank 1 was last seen in call 12 61 s ago") + kStacks);
   stall.all_came = true;
-  EXPECT_EQ(LastSeen(missing, stall), std::string("rank 1 has come to this collective") + kStacks);
+  EXPECT_EQ(LastSeen(missing, stall), std::string("rank 1 has reached this collective") + kStacks);
 }
 
 TEST(StallReportSaysWhoHasEndedAndWhoPrintsNoStacks) {
@@ -128,8 +128,9 @@ TEST(StallReportAndErrorTellTheSameStory) {
       "host a\n"
       "This is call 13. ";
   const std::string advice =
-      " Check that those processes still run and what they do now, and that no rank skips a "
-      "collective, for example by having fewer steps or a branch that depends on its rank.";
+      " Check that those processes are still running and what they are doing, and that no rank "
+      "skips "
+      "a collective, for example because it has fewer steps or a branch that depends on its rank.";
   EXPECT_EQ(StallReport(stall), "tfdist: stalled: " + story +
                                     "It fails after 600 s (TFDIST_STALL_CHECK_SHUTDOWN_TIME)." +
                                     advice);
@@ -141,7 +142,7 @@ TEST(StallReportAndErrorTellTheSameStory) {
 
 TEST(StallOverIsOneLine) {
   EXPECT_EQ(tfdist::StallOver("rank 1 (host a), rank 2 (host b)", "allreduce 'grads'", 75.2),
-            "tfdist: the stall is over: rank 1 (host a), rank 2 (host b) came to allreduce 'grads' "
+            "tfdist: the stall is over: rank 1 (host a), rank 2 (host b) reached allreduce 'grads' "
             "after 75 s; the job continues.");
 }
 

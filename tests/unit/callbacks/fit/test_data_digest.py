@@ -53,4 +53,4 @@ def test_no_advice_to_do_what_was_done():
     advice = "dataset = tfdist.shard(dataset)"
     assert advice in data_digest.complaint(3, sharded=False)
     assert advice not in data_digest.complaint(3, sharded=True)
-    assert "although tfdist.shard has dealt it out" in data_digest.complaint(3, sharded=True)
+    assert "although it was split by tfdist.shard" in data_digest.complaint(3, sharded=True)

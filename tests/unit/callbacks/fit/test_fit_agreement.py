@@ -39,19 +39,19 @@ def test_nothing_is_said_of_equal_ranks():
 @pytest.mark.parametrize(
     ("name", "values", "expected"),
     [
-        ("initial_epoch", (2, 0, 0), "initial_epoch is 2 on rank 0; 0 on ranks 1-2. Begin all ranks at the same epoch"),
-        ("epochs", (3, 4, 3), "epochs is 3 on ranks 0, 2; 4 on rank 1. Give fit the same epochs"),
+        ("initial_epoch", (2, 0, 0), "initial_epoch is 2 on rank 0; 0 on ranks 1-2. Start all ranks at the same epoch"),
+        ("epochs", (3, 4, 3), "epochs is 3 on ranks 0, 2; 4 on rank 1. Pass the same epochs"),
         ("validation_data", ("given", "not given", "not given"), "validation_data is given on rank 0; not given on"),
         (
             ENDING,
             (("EarlyStopping",), (), ()),
-            "EarlyStopping on rank 0; empty on ranks 1-2. Give them to fit on every",
+            "EarlyStopping on rank 0; empty on ranks 1-2. Pass them to fit on every",
         ),
     ],
 )
 def test_difference(name, values, expected):
     text = fit_agreement.difference({rank: SAME | {name: value} for rank, value in enumerate(values)})
-    assert text.startswith("fit begins differently on the ranks: ")
+    assert text.startswith("fit was called differently on the ranks: ")
     assert expected in text
 
 

@@ -15,10 +15,10 @@ from tfdist.command.doctor.host import Host
 CUDA = {"version": "2.21.0", "cuda": True, "gpus": 2}
 WITHOUT_CUDA = {"version": "2.21.0", "cuda": False, "gpus": 0}
 NO_DRIVER = {
-    "driver": {"error": "no NVIDIA driver was found: libcuda.so.1"},
+    "driver": {"error": "the NVIDIA driver was not found: libcuda.so.1"},
     "gpus": [],
-    "nccl": {"error": "no NCCL was found."},
-    "compiler": {"error": "no NVRTC was found."},
+    "nccl": {"error": "NCCL was not found."},
+    "compiler": {"error": "NVRTC was not found."},
     "kernels": [],
 }
 
@@ -68,7 +68,10 @@ def test_an_image_for_gpus_is_looked_at_where_there_is_none(report: dict[str, An
 
 def test_gpu_image_without_a_gpu_is_no_fault(bare: Host) -> None:
     libraries = accelerator.findings(NO_DRIVER, CUDA, bare, None)[1:]
-    assert [(one.text, one.state) for one in libraries] == [("no NCCL was found.", NOTE), ("no NVRTC was found.", NOTE)]
+    assert [(one.text, one.state) for one in libraries] == [
+        ("NCCL was not found.", NOTE),
+        ("NVRTC was not found.", NOTE),
+    ]
     assert all("pip install -U nvidia-" in one.remedy for one in libraries)
 
 
@@ -79,7 +82,7 @@ def test_a_gpu_without_a_driver_is_worth_a_note(bare: Host) -> None:
 
 
 def test_a_driver_that_does_not_start_is_broken(server: Host) -> None:
-    report = NO_DRIVER | {"driver": {"error": "the NVIDIA driver does not start: unknown error."}}
+    report = NO_DRIVER | {"driver": {"error": "the NVIDIA driver failed to initialize: unknown error."}}
     one, *_ = accelerator.findings(report, CUDA, server, None)
     assert one.state == BROKEN and "unknown error. Device files: nvidia0, nvidia1" in one.text
 
@@ -98,7 +101,7 @@ def test_each_fault_has_a_remedy(report: dict[str, Any], server: Host) -> None:
     report["driver"]["version"] = 11080
     report["gpus"][1] = {"error": "the GPU fell off the bus"}
     report["nccl"] = {"error": "NCCL 2.16.2 is too old"}
-    report["compiler"] = {"error": "no NVRTC was found."}
+    report["compiler"] = {"error": "NVRTC was not found."}
     report["kernels"] = [{"architecture": "sm_120", "error": "invalid value for --gpu-architecture"}]
     findings = accelerator.findings(report, CUDA | {"gpus": 0}, server, None)
     broken = {one.name: one for one in findings if one.state == BROKEN}

@@ -19,8 +19,8 @@ FOUND: dict[str, Any] = {
     "mpi": {"version": "Open MPI v5.0.11"},
     "library": {"built": {"tensorflow": "2.21.0", "mpi": "Open MPI 5.0.11", "xla": "cpu,cuda"}},
     "gpus": {
-        "driver": {"error": "no NVIDIA driver was found: libcuda.so.1.\nTried: x"},
-        "nccl": {"error": "no NCCL was found. Install nvidia-nccl-cu12. Tried:\n  libnccl.so.2"},
+        "driver": {"error": "the NVIDIA driver was not found: libcuda.so.1.\nTried: x"},
+        "nccl": {"error": "NCCL was not found. Install nvidia-nccl-cu12. Tried:\n  libnccl.so.2"},
         "gpus": [],
     },
 }
@@ -39,8 +39,8 @@ Available Controllers:
 Available Tensor Operations:
     [X] MPI  (between hosts)
     [X] Shared memory  (inside a host)
-    [ ] NCCL  (no NCCL was found. Install nvidia-nccl-cu12)
-    [ ] CUDA  (no NVIDIA driver was found: libcuda.so.1)
+    [ ] NCCL  (NCCL was not found. Install nvidia-nccl-cu12)
+    [ ] CUDA  (the NVIDIA driver was not found: libcuda.so.1)
     [X] XLA  (cpu, cuda)
 
 Available Compression:

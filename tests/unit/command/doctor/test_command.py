@@ -57,7 +57,7 @@ def test_what_works(machine: dict[str, Any], capsys: Any) -> None:
 
 
 def test_what_is_broken(machine: dict[str, Any], capsys: Any) -> None:
-    machine["gpus"]["nccl"] = {"error": "no NCCL was found."}
+    machine["gpus"]["nccl"] = {"error": "NCCL was not found."}
     assert command.main(["--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["state"] == BROKEN

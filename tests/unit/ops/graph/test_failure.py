@@ -19,23 +19,23 @@ WRAPPED = [
     TEXT + " [Op:__inference_g_41]",
     f"2 root error(s) found.\n  (0) FAILED_PRECONDITION:  {TEXT}\n\t [[{NODE}]]\n\t [[x/_2]]\n  (1) UNAVAILABLE: more",
 ]
-BATCHES = "Give all ranks equally many batches"
-EPOCHS = "Begin all ranks at the same epoch"
+BATCHES = "Give all ranks the same number of batches"
+EPOCHS = "Start all ranks at the same epoch"
 ENDS = [
     (
         "rank 0 called allreduce 'gradients', rank 1 called barrier 'the end of epoch 2 after 3 batches'.",
-        "rank 1 has ended epoch 2 after 3 batches, rank 0 trains on (allreduce 'gradients'). " + BATCHES,
+        "rank 1 has ended epoch 2 after 3 batches, rank 0 is still training (allreduce 'gradients'). " + BATCHES,
     ),
     (
         "ranks 0-1, 3 called grouped allreduce 'gradients, group 0', rank 2 called barrier 'the end of epoch 1 after 1 "
         "batch'.",
-        "rank 2 has ended epoch 1 after 1 batch, ranks 0-1, 3 train on (grouped allreduce 'gradients, group 0'). "
-        + BATCHES,
+        "rank 2 has ended epoch 1 after 1 batch, ranks 0-1, 3 are still training "
+        "(grouped allreduce 'gradients, group 0'). " + BATCHES,
     ),
     (
         "ranks 0-1 called barrier 'the end of epoch 3', rank 2 has finished (called shutdown). Give every rank the "
         "same number of steps.",
-        "ranks 0-1 have ended epoch 3, rank 2 has left the training. " + BATCHES,
+        "ranks 0-1 have ended epoch 3, rank 2 has finished training. " + BATCHES,
     ),
     (
         "rank 0 called barrier 'the end of epoch 3 after 4 batches', rank 1 called barrier 'the end of epoch 1 after 4 "
@@ -88,7 +88,7 @@ def test_errors_of_others_stay_as_they_are(error):
 def test_class_by_kind():
     node = "\n\t [[{{node TfdistGroupedAllgather}}]]"
     pairs = [
-        (tf.errors.InvalidArgumentError, errors.ConfigError, "needs equally many rows"),
+        (tf.errors.InvalidArgumentError, errors.ConfigError, "needs the same number of rows"),
         (tf.errors.UnavailableError, errors.PeerLostError, "rank 1 is lost"),
         (tf.errors.DeadlineExceededError, errors.StallError, "waited 3 s"),
         (tf.errors.FailedPreconditionError, errors.NotInitializedError, "Call tfdist.init() first"),

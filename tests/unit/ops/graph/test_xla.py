@@ -44,7 +44,7 @@ def test_process_that_compiled_before_loading_tfdist(tmp_path):
     if library.build_info()["xla"]:
         assert done.stdout == "result 3.0\n"
     else:
-        assert "TfdistGroupedAllreduce cannot be compiled by XLA: that takes TensorFlow" in done.stdout
+        assert "TfdistGroupedAllreduce cannot be compiled by XLA: that needs TensorFlow" in done.stdout
         assert f"tfdist was built for TensorFlow {tf.__version__}" in done.stdout
 
 

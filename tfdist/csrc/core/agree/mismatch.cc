@@ -52,8 +52,8 @@ std::vector<Group> GroupByField(const Descriptions& descriptions, size_t index) 
 }
 
 constexpr char kThreadAdvice[] =
-    " Threads of a process take no turns that the ranks agree on: let one thread call all "
-    "collectives, or give each thread a process set of its own. A thread that calls them has the "
+    " Threads of a process do not call in an order that the ranks agree on: call all collectives "
+    "from one thread, or give each thread its own process set. A calling thread must have the "
     "same name on every rank.";
 
 // "called allreduce 'x' in thread 'y'"
@@ -175,7 +175,7 @@ Status CompareRows(const std::string& title, const Call& call, const std::vector
     std::string text;
     for (int64_t of_rank : by_rank) text += (text.empty() ? "" : ", ") + std::to_string(of_rank);
     return Status(StatusCode::kInvalidArgument,
-                  title + " needs equally many rows on every rank; received for tensor '" +
+                  title + " needs the same number of rows on every rank; received for tensor '" +
                       (*call.tensor_names)[t] + "' by rank: " + text + ".");
   }
   return Status::Ok();

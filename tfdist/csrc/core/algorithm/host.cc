@@ -42,7 +42,7 @@ Status CheckSettings(int64_t window_bytes, Communicator* communicator, Wait* wai
                       std::to_string(names[0]) + " and " + std::to_string(all[r]) +
                       " bytes on rank " + std::to_string(names[r]) +
                       "; expected the same everywhere. Set TFDIST_SHARED_MEMORY and "
-                      "TFDIST_AUTOTUNE alike, or nowhere.");
+                      "TFDIST_AUTOTUNE to the same values on all ranks, or unset them.");
   }
   return Status::Ok();
 }
@@ -66,8 +66,7 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
   if (first != failed.end()) {
     if (first - failed.begin() == whole.rank) {
       std::fprintf(stderr,
-                   "tfdist: collectives go through MPI instead of shared memory, which is slower: "
-                   "%s\n",
+                   "tfdist: collectives use MPI instead of shared memory, which is slower: %s\n",
                    opened.message().c_str());
     }
     return Status::Ok();

@@ -270,7 +270,7 @@ Status WindowCollective::CheckPeers() const {
   for (int r = 0; ranks.empty() && r < window_->size(); ++r) {
     if (window_->counters(r).failed.load(std::memory_order_acquire) != 0) {
       ranks.push_back(r);
-      what = ", which has given up";
+      what = ", which has failed";
     }
   }
   if (ranks.empty()) return Status::Ok();

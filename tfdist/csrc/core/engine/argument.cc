@@ -87,7 +87,7 @@ std::string CheckReduction(const std::string& call, const AllreduceOptions& opti
   }
   if (options.weighted && options.reduction != Reduction::kAverage) {
     return call + " received weights for reduction " + NameOf(options.reduction) +
-           "; they are for average only.";
+           "; weights need average.";
   }
   for (size_t i = 0; i < inputs.size() && error.empty(); ++i) {
     error = CheckTensor(call, options.tensor_names[i], inputs[i]);
@@ -120,7 +120,7 @@ std::string CheckReduceScatter(const AllreduceOptions& options,
     std::vector<int64_t> shape = inputs[i].shape;
     if (shape.empty()) {
       return call + ": tensor " + Quoted(name) +
-             " is a scalar; expected at least one dimension, whose rows are dealt out. Use "
+             " is a scalar; expected at least one dimension, whose rows are distributed. Use "
              "allreduce for a scalar.";
     }
     const RowRange own = OwnRows(shape[0], topology.rank, topology.size);
@@ -161,14 +161,16 @@ std::string CheckAlltoall(const std::string& name, const TensorView& input,
   const std::string error = CheckTensor(call, name, input);
   if (!error.empty()) return error;
   if (input.shape.empty()) {
-    return call + " received a scalar; expected at least one dimension, whose rows are dealt out.";
+    return call +
+           " received a scalar; expected at least one dimension, whose rows are "
+           "distributed.";
   }
   const std::string rows = std::to_string(input.shape[0]) + " rows";
   const std::string ranks = std::to_string(size) + (size == 1 ? " rank" : " ranks");
   if (splits.empty()) {
     if (input.shape[0] % size == 0) return "";
     return call + " received " + rows + " and no splits; " + ranks +
-           " cannot have equally many of them. Pass splits, one number of rows for each rank.";
+           " cannot get equal numbers of them. Pass splits, one number of rows for each rank.";
   }
   if (splits.size() != static_cast<size_t>(size)) {
     return call + " received " + std::to_string(splits.size()) + " splits; expected " +
@@ -184,7 +186,7 @@ std::string CheckAlltoall(const std::string& name, const TensorView& input,
   }
   if (total == input.shape[0]) return "";
   return call + " received splits that are negative or do not add up to the " + rows +
-         " of its tensor. Give every row to one rank.";
+         " of its tensor. Assign every row to one rank.";
 }
 
 std::string CheckRanks(const std::vector<int>& ranks, int size) {
@@ -194,7 +196,7 @@ std::string CheckRanks(const std::vector<int>& ranks, int size) {
   std::string text;
   for (int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
   return "a process set received the ranks [" + text +
-         "]; expected one or more different ranks of 0 to " + std::to_string(size - 1) +
+         "]; expected one or more distinct ranks of 0 to " + std::to_string(size - 1) +
          ", ascending.";
 }
 

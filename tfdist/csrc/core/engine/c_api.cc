@@ -69,7 +69,8 @@ int OnEngine(char* message, int message_size, const Body& body) {
 Status CopyOut(const std::string& text, const std::string& what, char* json, int json_size) {
   if (json == nullptr || json_size < 0 || text.size() >= static_cast<size_t>(json_size)) {
     return Status(StatusCode::kInvalidArgument, what + " has " + std::to_string(text.size() + 1) +
-                                                    " bytes; expected room for them, received " +
+                                                    " bytes; expected a buffer of at least that "
+                                                    "size, received " +
                                                     std::to_string(json_size) + ".");
   }
   std::memcpy(json, text.c_str(), text.size() + 1);
@@ -152,7 +153,7 @@ Status Plan(const char* const* dtypes, const int64_t* bytes, int count, int64_t 
     return Status(StatusCode::kInvalidArgument,
                   "a plan of " + std::to_string(count) + " tensors and a threshold of " +
                       std::to_string(threshold_bytes) +
-                      " bytes was asked for; expected numbers of 0 or more.");
+                      " bytes was requested; expected numbers of 0 or more.");
   }
   std::vector<DType> parsed(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {

@@ -17,9 +17,9 @@ bool RegisterDeviceFactory(DeviceFactory factory) {
 
 Status MakeDevice(const DeviceSpec& spec, std::unique_ptr<Device>* device) {
   if (TheFactory() == nullptr) {
-    return Status(
-        StatusCode::kUnimplemented,
-        "this build of tfdist has no collectives on GPUs. Set TFDIST_GPU_OPERATIONS=mpi.");
+    return Status(StatusCode::kUnimplemented,
+                  "this build of tfdist does not support collectives on GPUs. Set "
+                  "TFDIST_GPU_OPERATIONS=mpi.");
   }
   return TheFactory()(spec, device);
 }

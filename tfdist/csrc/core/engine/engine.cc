@@ -158,7 +158,7 @@ Status Engine::Agree(const Call& call, Wait* wait, Agreement* agreement) {
   return Status(StatusCode::kFailedPrecondition,
                 TitleOf(*submitted) + how + " ran after " +
                     RankList(JoinedRanks(*agreement, communicator_->topology())) +
-                    " had joined, and zeros from there would change its meaning. Until all ranks "
+                    " had joined, but zeros from them would change its result. Until all ranks "
                     "have joined, only allreduce by sum, average or adasum, allgather and barrier "
                     "may run.");
 }
@@ -301,8 +301,8 @@ Status Engine::CheckRanksOfHost() const {
   }
   if (ended.empty()) return Status::Ok();
   return Status(StatusCode::kUnavailable, RankListWithHosts(host_.topology, ended) +
-                                              " ended or gave up before the collective did. Look "
-                                              "at the first error in the output of the job.");
+                                              " ended or failed before the collective finished. "
+                                              "See the first error in the output of the job.");
 }
 
 // For the thread of the device: later calls fail too, also where nobody has looked at this one.
@@ -340,7 +340,7 @@ std::string Engine::PrepareDevice(const OnGpu& gpu, Call* call) {
   if (number >= 0 && gpu.number >= 0 && gpu.number != number) {
     return TitleOf(*call) + " has tensors on GPU " + std::to_string(gpu.number) +
            "; expected GPU " + std::to_string(number) +
-           ", as in the calls before. A rank uses one GPU: let tfdist.init() choose it.";
+           ", as in earlier calls. A rank uses one GPU: let tfdist.init() choose it.";
   }
   const Status prepared = device_->Prepare(*call);
   return prepared.ok() ? "" : TitleOf(*call) + ": " + prepared.message();

@@ -129,8 +129,8 @@ Status Engine::Survive(std::shared_ptr<Engine>* survivors) {
     static_cast<void>(
         Keep(Status(StatusCode::kUnavailable,
                     RankListWithHosts(communicator_->topology(), {communicator_->rank()}) +
-                        " goes on without the ranks that were lost; this collective "
-                        "belongs to the time before.")));
+                        " continues without the lost ranks; this collective was submitted before "
+                        "the loss.")));
   }
   std::shared_ptr<Engine> engine;
   for (bool all = false; !all;) {

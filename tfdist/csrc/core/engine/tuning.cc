@@ -18,8 +18,8 @@ std::string Check(const Tuning& tuning, const TuningRoom& room) {
                             std::to_string(most) + ".");
   }
   if (tuning.hierarchy != Hierarchy::kNone && tuning.hierarchy != room.hierarchy) {
-    return "the hierarchy of hosts is another one than the engine was started with; expected that "
-           "one, or none.";
+    return "the hierarchy of hosts differs from the one the engine was started with; expected "
+           "that one, or none.";
   }
   return "";
 }

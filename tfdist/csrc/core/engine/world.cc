@@ -32,10 +32,9 @@ Slot& TheSlot() {
 Status ForkedError(const Topology& topology) {
   return Status(StatusCode::kInvalidArgument,
                 "this process was forked from " + RankListWithHosts(topology, {topology.rank}) +
-                    " and is no rank itself: collectives belong to its parent, and a second "
-                    "process in them would make their results wrong. Call them in the parent, or "
-                    "start the process by multiprocessing's spawn method and hand over what it "
-                    "needs.");
+                    " and is not a rank itself: collectives belong to its parent, and a second "
+                    "process would corrupt their results. Call them in the parent, or start the "
+                    "process with multiprocessing's spawn method and pass it what it needs.");
 }
 
 }  // namespace
@@ -79,14 +78,14 @@ Status World::Find(int process_set, std::shared_ptr<Engine>* engine) {
   if (found == slot.process_sets.end()) {
     return Status(StatusCode::kInvalidArgument,
                   "there is no process set " + std::to_string(process_set) +
-                      " (any more). Add it on every rank before it is used.");
+                      ", or it was removed. Add it on every rank before using it.");
   }
   *engine = found->second.engine;
   if (*engine != nullptr) return Status::Ok();
   return Status(StatusCode::kInvalidArgument,
                 RankListWithHosts(topology, {topology.rank}) + " ran a collective in process set " +
                     std::to_string(process_set) + " (" + RankList(found->second.ranks) +
-                    "), to which it does not belong. Run it where process_set.included() only.");
+                    "), to which it does not belong. Run it only if process_set.included().");
 }
 
 Status World::AddProcessSet(const std::vector<int>& ranks, int* process_set) {
@@ -99,7 +98,7 @@ Status World::AddProcessSet(const std::vector<int>& ranks, int* process_set) {
     for (const auto& entry : slot.process_sets) {
       if (entry.second.ranks != ranks) continue;
       return Status(StatusCode::kInvalidArgument,
-                    "a process set of " + RankList(ranks) + " exists already, as number " +
+                    "a process set of " + RankList(ranks) + " already exists, as number " +
                         std::to_string(entry.first) + ". Use that one, or remove it first.");
     }
     *process_set = slot.next_process_set;
@@ -162,7 +161,7 @@ Status World::Shrink() {
     std::lock_guard<std::mutex> lock(slot.mutex);
     if (!slot.process_sets.empty()) {
       return Status(StatusCode::kFailedPrecondition,
-                    "a job with process sets cannot go on without a rank that is lost. Start it "
+                    "a job with process sets cannot continue after losing a rank. Start it "
                     "without --elastic, or train without process sets.");
     }
   }

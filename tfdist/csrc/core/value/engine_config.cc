@@ -23,7 +23,7 @@ struct HierarchyRow {
 constexpr HierarchyRow kHierarchyTable[] = {{"off"}, {"nccl"}, {"mpi"}};
 
 constexpr char kOtherBuild[] =
-    ". Build tfdist again: its library and what calls it are of different builds.";
+    ". Rebuild tfdist: its library and its Python code are from different builds.";
 
 Status Refused(const std::string& why) { return Status(StatusCode::kInvalidArgument, why); }
 
@@ -93,7 +93,7 @@ Status ReadSettings(const std::string& text, EngineConfig* config) {
 Status CheckSettings(const EngineConfig& config) {
   if (!std::isfinite(config.stall_shutdown_seconds) || config.stall_shutdown_seconds <= 0) {
     return Refused("stall_shutdown_seconds is " + std::to_string(config.stall_shutdown_seconds) +
-                   "; expected a positive number, because no wait may last for ever.");
+                   "; expected a positive number, because no wait may last forever.");
   }
   if (!std::isfinite(config.stall_warning_seconds) || config.stall_warning_seconds < 0) {
     return Refused("stall_warning_seconds is " + std::to_string(config.stall_warning_seconds) +
@@ -101,7 +101,7 @@ Status CheckSettings(const EngineConfig& config) {
   }
   if (config.fusion_threshold_bytes < 0) {
     return Refused("fusion_threshold_bytes is " + std::to_string(config.fusion_threshold_bytes) +
-                   "; expected a number of bytes, or 0 to send every tensor alone.");
+                   "; expected a number of bytes, or 0 to send every tensor separately.");
   }
   if (config.window_bytes != 0 &&
       (config.window_bytes < kLeastWindowBytes || config.window_bytes > kMostWindowBytes)) {

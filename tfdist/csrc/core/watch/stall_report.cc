@@ -30,12 +30,12 @@ std::string Since(const Activity& activity, const Stall& stall) {
 // Every call begins with a message of each rank, so much is known of those that cannot be seen.
 std::string Sent(const MissingRank& missing, const Stall& stall) {
   if (stall.own.state != Activity::kInside) {
-    return missing.is_here ? "does not show what it did last: it shares no memory with this rank"
-                           : "does not show what it did last: it is on another host";
+    return missing.is_here ? "has no known last collective: it shares no memory with this rank"
+                           : "has no known last collective: it is on another host";
   }
-  if (stall.all_came) return "has come to this collective";
-  if (stall.before.call == 0) return "has not come to a collective yet";
-  return "was last heard of in " + CallOf(stall.before) + " " + Since(stall.before, stall) + " ago";
+  if (stall.all_came) return "has reached this collective";
+  if (stall.before.call == 0) return "has not reached a collective yet";
+  return "was last seen in " + CallOf(stall.before) + " " + Since(stall.before, stall) + " ago";
 }
 
 std::string Did(const MissingRank& missing, const Stall& stall) {
@@ -48,7 +48,7 @@ std::string Did(const MissingRank& missing, const Stall& stall) {
     case Activity::kInside:
       if (own.state != Activity::kInside) return "has been in " + CallOf(last) + " for " + since;
       if (IsSameCall(last, own)) return "has been in the same collective for " + since;
-      return "waits in another collective: " + CallOf(last) + ", for " + since;
+      return "is waiting in another collective: " + CallOf(last) + ", for " + since;
     case Activity::kFinished:
       if (last.on_gpu != 0) return "handed " + CallOf(last) + " to its GPU " + since + " ago";
       return "finished " + CallOf(last) + " " + since + " ago";
@@ -79,8 +79,9 @@ std::string Story(const Stall& stall, const std::string& end) {
     text += "This is call " + std::to_string(stall.own.call) + ". ";
   }
   return text + end +
-         " Check that those processes still run and what they do now, and that no rank skips a "
-         "collective, for example by having fewer steps or a branch that depends on its rank.";
+         " Check that those processes are still running and what they are doing, and that no rank "
+         "skips a collective, for example because it has fewer steps or a branch that depends on "
+         "its rank.";
 }
 
 }  // namespace
@@ -96,7 +97,7 @@ std::string StallReport(const Stall& stall) {
 }
 
 std::string StallOver(const std::string& missing, const std::string& title, double waited_seconds) {
-  return "tfdist: the stall is over: " + missing + " came to " + title + " after " +
+  return "tfdist: the stall is over: " + missing + " reached " + title + " after " +
          Seconds(waited_seconds) + "; the job continues.";
 }
 

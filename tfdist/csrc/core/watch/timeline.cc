@@ -22,8 +22,8 @@ Status Timeline::Open(const std::string& path) {
   std::lock_guard<std::mutex> controlling(controlling_);
   if (is_open_) {
     return Status(StatusCode::kInvalidArgument,
-                  "a timeline is recorded already, and there is one at a time. Call "
-                  "stop_timeline() first.");
+                  "a timeline is already being recorded, and there can be only one at a time. "
+                  "Call stop_timeline() first.");
   }
   TFDIST_RETURN_IF_ERROR(file_.Create(path));
   is_open_ = true;
@@ -148,7 +148,7 @@ void Timeline::Write(const std::string& text) {
   const Status status = file_.Append(text);
   if (status.ok()) return;
   if (recording_.exchange(false)) {
-    std::fprintf(stderr, "tfdist: rank %d records no further: %s\n", source_.rank,
+    std::fprintf(stderr, "tfdist: rank %d stopped recording: %s\n", source_.rank,
                  status.message().c_str());
   }
 }

@@ -59,8 +59,8 @@ Status TraceFile::Write(const std::string& text) {
 Status TraceFile::Failed(const char* what) const {
   return Status(StatusCode::kInvalidArgument, "the timeline '" + path_ + "' cannot " + what + ": " +
                                                   std::strerror(errno) +
-                                                  ". Name a file in a folder that this user may "
-                                                  "write to, on a disk with room.");
+                                                  ". Choose a file in a writable folder, on a "
+                                                  "disk with free space.");
 }
 
 }  // namespace tfdist

@@ -66,7 +66,7 @@ class Communicator {
   virtual Status Shrink(std::unique_ptr<Communicator>* survivors) {
     survivors->reset();
     return Status(StatusCode::kUnimplemented,
-                  "this transport cannot go on without a rank that is lost.");
+                  "this transport cannot continue after losing a rank.");
   }
 
   // Whether all ranks say `ok` and none is lost: the same answer on all that live, whoever is lost

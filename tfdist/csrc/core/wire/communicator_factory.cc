@@ -15,7 +15,7 @@ Status MakeSelf(const EngineConfig& /*config*/, const Membership& membership,
   if (!whole || membership.mpi_communicator >= 0) {
     return Status(StatusCode::kInvalidArgument,
                   "init received a communicator, but this process was started without a launcher "
-                  "and is alone. Start it with tfdistrun, or leave the communicator out.");
+                  "and is a world of one. Start it with tfdistrun, or omit the communicator.");
   }
   *communicator = std::move(LoopbackCommunicator::Create(1)[0]);
   return Status::Ok();
@@ -54,7 +54,7 @@ Status MakeCommunicator(const std::string& transport, const EngineConfig& config
   if (factory == nullptr) {
     return Status(StatusCode::kUnimplemented, "transport '" + transport +
                                                   "' is not in this build, which has " + known +
-                                                  ". Use one of those, or build with the other.");
+                                                  ". Use one of those, or rebuild with the other.");
   }
   return factory(config, membership, communicator);
 }

@@ -52,7 +52,7 @@ absl::Status DrainingSplits::Reset() {
     state_->idle_resets = 0;
   } else if (++state_->idle_resets >= kMostIdleResets) {
     state_->refused = true;
-    return absl::OutOfRangeError("the worker drains and takes no further part of the data");
+    return absl::OutOfRangeError("the worker is draining and takes no further splits");
   }
   return input_->Reset();
 }

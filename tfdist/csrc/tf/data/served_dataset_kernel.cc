@@ -38,12 +38,11 @@ bool KeepsElements(const DatasetBase* dataset) {
 
 absl::Status NotSharded() {
   return absl::InvalidArgumentError(
-      "dynamic sharding does not reach this dataset: it made an element without asking for a part "
-      "of the data, so every worker would deliver all elements. One step that TensorFlow does not "
-      "shard is an `interleave` without num_parallel_calls straight after a `shuffle` (which "
-      "`list_files` does by itself): give it num_parallel_calls. Else shard with "
-      "sharding=\"data\", "
-      "or use sharding=\"off\" where elements may come once from every worker.");
+      "dynamic sharding does not reach this dataset: it produced an element without requesting a "
+      "split of the data, so every worker would deliver all elements. TensorFlow cannot shard, "
+      "for example, an `interleave` without num_parallel_calls directly after a `shuffle` (which "
+      "`list_files` adds by itself): set num_parallel_calls. Otherwise use sharding=\"data\", or "
+      "sharding=\"off\" if elements may come once from every worker.");
 }
 
 class ServedDataset : public UnaryDataset {

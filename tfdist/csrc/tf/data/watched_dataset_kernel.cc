@@ -250,7 +250,7 @@ class WatchedDatasetKernel : public tensorflow::data::UnaryDatasetOpKernel {
                    DatasetBase** output) override {
     const bool has_ids = input->output_dtypes().front() == tensorflow::DT_INT64;
     OP_REQUIRES(context, !settings_.with_ids || has_ids,
-                absl::InvalidArgumentError("the ids of the elements are not of dtype int64."));
+                absl::InvalidArgumentError("the element ids do not have dtype int64."));
     *output = new WatchedDataset(context, input, settings_);
   }
 

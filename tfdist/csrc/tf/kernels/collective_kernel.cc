@@ -29,7 +29,7 @@ Status FindPlace(OpKernelContext* context, OnGpu* gpu) {
   if (device == nullptr || device->stream() == nullptr) {
     return Status(
         StatusCode::kInternal,
-        "TensorFlow gave a collective on a GPU no stream. Set TFDIST_GPU_OPERATIONS=mpi.");
+        "TensorFlow provided no stream for a collective on a GPU. Set TFDIST_GPU_OPERATIONS=mpi.");
   }
   gpu->number = device->stream()->parent()->device_ordinal();
   gpu->stream = device->stream()->platform_specific_handle().stream;

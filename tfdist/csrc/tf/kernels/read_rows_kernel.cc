@@ -31,7 +31,8 @@ void FillStrings(const char* bytes, const int64_t* ends, Tensor* tensor) {
 }
 
 Status Missing(int column) {
-  return Status(StatusCode::kInternal, "the reader gave no column " + std::to_string(column) + ".");
+  return Status(StatusCode::kInternal,
+                "the reader returned no column " + std::to_string(column) + ".");
 }
 
 // Owns the result until it is handed over, because the reader may still write when nobody waits.
@@ -68,8 +69,8 @@ class TensorRead : public RowRead, public std::enable_shared_from_this<TensorRea
         (!strings && value.bytes != static_cast<int64_t>(tensor.TotalBytes()))) {
       return Status(StatusCode::kInvalidArgument,
                     "column " + std::to_string(column) + " has " + std::to_string(value.bytes) +
-                        " bytes, which are no " + DataTypeString(dtypes_[column]) + " of shape " +
-                        shape.DebugString());
+                        " bytes, which do not match " + DataTypeString(dtypes_[column]) +
+                        " of shape " + shape.DebugString());
     }
     if (strings) {
       FillStrings(static_cast<const char*>(value.values), value.ends, &tensor);

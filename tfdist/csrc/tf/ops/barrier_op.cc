@@ -11,6 +11,6 @@ REGISTER_OP("TfdistBarrier")
     .Attr("label: string")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Waits until every rank has come here.");
+    .Doc("Waits until every rank has reached it.");
 
 }  // namespace tfdist

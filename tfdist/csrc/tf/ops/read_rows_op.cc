@@ -18,7 +18,7 @@ REGISTER_OP("TfdistReadRows")
       std::vector<tensorflow::PartialTensorShape> shapes;
       TF_RETURN_IF_ERROR(context->GetAttr("shapes", &shapes));
       if (static_cast<int>(shapes.size()) != context->num_outputs()) {
-        return absl::InvalidArgumentError("shapes and dtypes must be equally many.");
+        return absl::InvalidArgumentError("shapes and dtypes must have the same length.");
       }
       for (int i = 0; i < context->num_outputs(); ++i) {
         tensorflow::shape_inference::ShapeHandle shape;
@@ -30,7 +30,7 @@ REGISTER_OP("TfdistReadRows")
     .Doc(R"doc(
 Rows of files, as the reader of this process reads them (tfdist.data_service).
 
-request: What is to be read; its parts reach the reader one behind the other, each followed by a zero byte.
+request: What is to be read; its parts reach the reader one after the other, each followed by a zero byte.
 columns: The values; the first dimension is that of the rows.
 )doc");
 

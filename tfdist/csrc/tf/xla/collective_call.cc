@@ -102,8 +102,8 @@ absl::StatusOr<std::vector<XlaOp>> AddCall(xla::XlaBuilder* builder, const CallS
     TF_ASSIGN_OR_RETURN(Shape shape, builder->GetShape(operand));
     if (shape.is_dynamic()) {
       return absl::InvalidArgumentError(
-          "a collective inside jit_compile=True received a tensor whose shape is known only when "
-          "it runs. Run the collective outside of the compiled function.");
+          "a collective inside jit_compile=True received a tensor whose shape is known only at "
+          "run time. Run the collective outside the compiled function.");
     }
     operand_shapes.push_back(std::move(shape));
   }

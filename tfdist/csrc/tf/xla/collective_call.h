@@ -171,15 +171,15 @@ class AlltoallCall : public RefusedCall {
  public:
   explicit AlltoallCall(tensorflow::OpKernelConstruction* context)
       : RefusedCall(context,
-                    "the number of rows that alltoall returns is known only when it runs. Call "
-                    "tfdist.alltoall outside of the function with jit_compile=True.") {}
+                    "the number of rows that alltoall returns is known only at run time. Call "
+                    "tfdist.alltoall outside the function with jit_compile=True.") {}
 };
 
 class JoinCall : public RefusedCall {
  public:
   explicit JoinCall(tensorflow::OpKernelConstruction* context)
       : RefusedCall(context,
-                    "join runs what the other ranks submit. Call tfdist.join outside of the "
+                    "join runs whatever the other ranks submit. Call tfdist.join outside the "
                     "function with jit_compile=True.") {}
 };
 

@@ -14,7 +14,7 @@ namespace {
 Status Outdated(const std::string& collective, const std::string& whom,
                 const Communicator& communicator) {
   return Status(StatusCode::kInvalidArgument,
-                collective + " was compiled by XLA for another " + whom + " than " +
+                collective + " was compiled by XLA for a different " + whom + " than " +
                     std::to_string(communicator.size()) +
                     ". Make a new tf.function after the number of ranks has changed.");
 }
@@ -75,7 +75,7 @@ Status CompiledAllgather(const Invocation& invocation, Engine* engine, const OnG
   if (status.code() != StatusCode::kInvalidArgument || rows.empty()) return status;
   return Status(status.code(), status.message() +
                                    " XLA has compiled it for the rows of this rank. Call it "
-                                   "outside of the function with jit_compile=True.");
+                                   "outside the function with jit_compile=True.");
 }
 
 }  // namespace tfdist

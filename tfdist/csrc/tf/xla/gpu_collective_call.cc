@@ -64,9 +64,9 @@ absl::Status AddWeight(XlaOpKernelContext* context, int input, Attributes* attri
   int64_t weight = 0;
   if (!context->ConstantInputAsIntScalar(input, &weight).ok()) {
     return absl::InvalidArgumentError(
-        "the weight of an allreduce inside jit_compile=True must be a constant on a GPU; received "
-        "one that is computed from data. The number of samples of a batch is a constant there, by "
-        "its shape. Leave out jit_compile=True for other weights.");
+        "the weight of an allreduce inside jit_compile=True on a GPU must be a constant; received "
+        "one computed from data. The number of samples in a batch is a constant, from its shape. "
+        "Remove jit_compile=True for other weights.");
   }
   attributes->Add(kWeight, weight);
   return absl::OkStatus();
@@ -178,10 +178,10 @@ class GpuTopologyCall : public tensorflow::XlaOpKernel {
 class GpuBarrierCall : public RefusedCall {
  public:
   explicit GpuBarrierCall(OpKernelConstruction* context)
-      : RefusedCall(context,
-                    "on a GPU the ranks would meet before the GPU has done what stands before the "
-                    "barrier. Call tfdist.barrier outside of the function with jit_compile=True.") {
-  }
+      : RefusedCall(
+            context,
+            "on a GPU the ranks would meet before the GPU has finished the work before "
+            "the barrier. Call tfdist.barrier outside the function with jit_compile=True.") {}
 };
 
 TFDIST_REGISTER("TfdistGroupedAllreduce", tensorflow::DEVICE_GPU_XLA_JIT, GpuAllreduceCall);

@@ -15,7 +15,7 @@ namespace ffi = xla::ffi;
 
 Status FromHandler(const ffi::Error& error) {
   return Status(StatusCode::kInternal, "XLA called tfdist with unexpected arguments: " +
-                                           error.message() + ". Build tfdist again.");
+                                           error.message() + ". Rebuild tfdist.");
 }
 
 Status ToDType(ffi::DataType type, DType* out) {

@@ -11,11 +11,11 @@ namespace {
 class OldTensorFlowCall : public RefusedCall {
  public:
   explicit OldTensorFlowCall(tensorflow::OpKernelConstruction* context)
-      : RefusedCall(context,
-                    "that takes TensorFlow " TFDIST_FIRST_TENSORFLOW_WITH_XLA
-                    " or newer; tfdist was built for TensorFlow " TFDIST_BUILD_TENSORFLOW
-                    ". Leave out jit_compile=True, or install a newer TensorFlow and build tfdist "
-                    "again.") {}
+      : RefusedCall(
+            context,
+            "that needs TensorFlow " TFDIST_FIRST_TENSORFLOW_WITH_XLA
+            " or newer; tfdist was built for TensorFlow " TFDIST_BUILD_TENSORFLOW
+            ". Remove jit_compile=True, or install a newer TensorFlow and rebuild tfdist.") {}
 };
 
 TFDIST_REGISTER_ALL(tensorflow::DEVICE_CPU_XLA_JIT, OldTensorFlowCall);
