@@ -23,15 +23,14 @@ _NANOSECONDS = {"seconds": "total_ns"}
 
 
 def metrics() -> dict[str, Any]:
-    """Returns what the collectives of this process have cost since `tfdist.init()`, without communication.
+    """Returns what the collectives of this process have cost since `tfdist.init()`. It does not communicate.
 
     You need it to see where a step loses time: a rank with low `wait_seconds` is the straggler the others wait for.
     Collectives of process sets are included. Counting is always on and costs about a microsecond per call.
 
     Returns:
         `rank`, `size`, `local_rank`: ints.
-        `collectives`: for each of "allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "barrier" and
-        "join" a dict of
+        `collectives`: for each collective, by name as in "allreduce" (a grouped one counts there too), a dict of
 
         - `calls`: int; a grouped collective is one call.
         - `bytes`: int, bytes of this rank's tensors, before compression.

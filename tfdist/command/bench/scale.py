@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import ml_dtypes
+
 from tfdist import config
 from tfdist.command.bench.allreduce.case import COMPRESSIBLE, ELEMENT_BYTES
 from tfdist.command.bench.measure import record, size, statistic, table
@@ -187,7 +189,8 @@ class Step:
         wire = config.COMPRESSIONS[compression]
         if not wire or self.dtype not in COMPRESSIBLE:
             return self.gradients
-        return [size * ELEMENT_BYTES[wire] // ELEMENT_BYTES[self.dtype] for size in self.gradients]
+        wire_bytes = ml_dtypes.finfo(wire).bits // 8  # type: ignore[no-untyped-call]
+        return [size * wire_bytes // ELEMENT_BYTES[self.dtype] for size in self.gradients]
 
 
 def read(kind: type[_Read], path: Path) -> _Read:

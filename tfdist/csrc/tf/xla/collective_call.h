@@ -15,7 +15,6 @@
 
 #include "core/place/topology.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
-#include "tf/xla/refused_call.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape.h"
 
@@ -165,22 +164,6 @@ class BroadcastVariablesCall : public CollectiveCall {
 
  protected:
   absl::Status CompileOrFail(tensorflow::XlaOpKernelContext* context) override;
-};
-
-class AlltoallCall : public RefusedCall {
- public:
-  explicit AlltoallCall(tensorflow::OpKernelConstruction* context)
-      : RefusedCall(context,
-                    "the number of rows that alltoall returns is known only at run time. Call "
-                    "tfdist.alltoall outside the function with jit_compile=True.") {}
-};
-
-class JoinCall : public RefusedCall {
- public:
-  explicit JoinCall(tensorflow::OpKernelConstruction* context)
-      : RefusedCall(context,
-                    "join runs whatever the other ranks submit. Call tfdist.join outside the "
-                    "function with jit_compile=True.") {}
 };
 
 }  // namespace tfdist

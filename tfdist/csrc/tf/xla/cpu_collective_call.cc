@@ -52,8 +52,6 @@ TFDIST_REGISTER("TfdistGroupedBroadcast", tensorflow::DEVICE_CPU_XLA_JIT, Broadc
 TFDIST_REGISTER("TfdistBroadcastVariables", tensorflow::DEVICE_CPU_XLA_JIT, BroadcastVariablesCall);
 TFDIST_REGISTER("TfdistBarrier", tensorflow::DEVICE_CPU_XLA_JIT, BarrierCall);
 TFDIST_REGISTER("TfdistTopology", tensorflow::DEVICE_CPU_XLA_JIT, TopologyCall);
-TFDIST_REGISTER("TfdistAlltoall", tensorflow::DEVICE_CPU_XLA_JIT, AlltoallCall);
-TFDIST_REGISTER("TfdistJoin", tensorflow::DEVICE_CPU_XLA_JIT, JoinCall);
 
 }  // namespace
 }  // namespace tfdist

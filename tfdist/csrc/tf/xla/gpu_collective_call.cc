@@ -13,6 +13,7 @@
 #include "tf/conversion.h"
 #include "tf/xla/collective_call.h"
 #include "tf/xla/custom_call.h"
+#include "tf/xla/refused_call.h"
 #include "tf/xla/registration.h"
 #include "xla/primitive_util.h"
 
@@ -193,8 +194,6 @@ TFDIST_REGISTER("TfdistGroupedBroadcast", tensorflow::DEVICE_GPU_XLA_JIT, Broadc
 TFDIST_REGISTER("TfdistBroadcastVariables", tensorflow::DEVICE_GPU_XLA_JIT, BroadcastVariablesCall);
 TFDIST_REGISTER("TfdistBarrier", tensorflow::DEVICE_GPU_XLA_JIT, GpuBarrierCall);
 TFDIST_REGISTER("TfdistTopology", tensorflow::DEVICE_GPU_XLA_JIT, GpuTopologyCall);
-TFDIST_REGISTER("TfdistAlltoall", tensorflow::DEVICE_GPU_XLA_JIT, AlltoallCall);
-TFDIST_REGISTER("TfdistJoin", tensorflow::DEVICE_GPU_XLA_JIT, JoinCall);
 
 }  // namespace
 }  // namespace tfdist

@@ -11,7 +11,8 @@
 
 #define TFDIST_REGISTER(op, device, kernel) REGISTER_KERNEL_BUILDER(Name(op).Device(device), kernel)
 
-#define TFDIST_REGISTER_ALL(device, kernel)                      \
+// Collectives that XLA compiles.
+#define TFDIST_REGISTER_COMPILED(device, kernel)                 \
   TFDIST_REGISTER("TfdistGroupedAllreduce", device, kernel);     \
   TFDIST_REGISTER("TfdistStartAllreduce", device, kernel);       \
   TFDIST_REGISTER("TfdistAwait", device, kernel);                \
@@ -20,8 +21,15 @@
   TFDIST_REGISTER("TfdistGroupedBroadcast", device, kernel);     \
   TFDIST_REGISTER("TfdistBroadcastVariables", device, kernel);   \
   TFDIST_REGISTER("TfdistBarrier", device, kernel);              \
-  TFDIST_REGISTER("TfdistTopology", device, kernel);             \
-  TFDIST_REGISTER("TfdistAlltoall", device, kernel);             \
-  TFDIST_REGISTER("TfdistJoin", device, kernel)
+  TFDIST_REGISTER("TfdistTopology", device, kernel)
+
+// Collectives that XLA compiles on no device: ROW(name, why, and what to do).
+#define TFDIST_REFUSED_COLLECTIVES(ROW)                                                           \
+  ROW(Alltoall,                                                                                   \
+      "the number of rows that alltoall returns is known only at run time. Call tfdist.alltoall " \
+      "outside the function with jit_compile=True.")                                              \
+  ROW(Join,                                                                                       \
+      "join runs whatever the other ranks submit. Call tfdist.join outside the function with "    \
+      "jit_compile=True.")
 
 #endif  // TFDIST_TF_XLA_REGISTRATION_H_

@@ -18,8 +18,13 @@ class OldTensorFlowCall : public RefusedCall {
             ". Remove jit_compile=True, or install a newer TensorFlow and rebuild tfdist.") {}
 };
 
-TFDIST_REGISTER_ALL(tensorflow::DEVICE_CPU_XLA_JIT, OldTensorFlowCall);
-TFDIST_REGISTER_ALL(tensorflow::DEVICE_GPU_XLA_JIT, OldTensorFlowCall);
+#define TFDIST_REGISTER_REFUSED(name, reason)                                         \
+  TFDIST_REGISTER("Tfdist" #name, tensorflow::DEVICE_CPU_XLA_JIT, OldTensorFlowCall); \
+  TFDIST_REGISTER("Tfdist" #name, tensorflow::DEVICE_GPU_XLA_JIT, OldTensorFlowCall);
+
+TFDIST_REGISTER_COMPILED(tensorflow::DEVICE_CPU_XLA_JIT, OldTensorFlowCall);
+TFDIST_REGISTER_COMPILED(tensorflow::DEVICE_GPU_XLA_JIT, OldTensorFlowCall);
+TFDIST_REFUSED_COLLECTIVES(TFDIST_REGISTER_REFUSED)
 
 }  // namespace
 }  // namespace tfdist
