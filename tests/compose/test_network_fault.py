@@ -64,7 +64,7 @@ def is_told(job, worker, how, told):
         f"{worker - 1} {name} lost with its host",
         f"{2 - worker} {other} terminated by tfdistrun after host {name} was lost",
     }
-    return outcomes <= rows and f"\nnext: check whether host {name} is up" in summary
+    return outcomes <= rows and f"\nnext: check that host {name} is up" in summary
 
 
 SILENT = f"has not answered for {HOST_TIMEOUT_S} s (TFDIST_HOST_TIMEOUT)"

@@ -35,7 +35,7 @@ def test_host_without_network(machines: Machines, launch: Any, running: Any, wai
         "  rank  host       outcome\n"
         f"  0     {FIRST}  terminated by tfdistrun after host {SECOND} was lost\n"
         f"  1     {SECOND}  lost with its host\n"
-        f"next: check whether host {SECOND} is up and on the network"
+        f"next: check that host {SECOND} is up and on the network"
     ) in done.stderr
     machines.wait_for_end(wait_until, FIRST, SECOND)
 

@@ -25,7 +25,7 @@ def problem_of(path: str | os.PathLike[str]) -> str | None:
     if match is None or _HERE.match(text):
         return None
     return (
-        f"must be a path on a local disk or on a mounted file system (NFS, Lustre, a bucket through FUSE); "
+        f"must be a path on a disk of this machine or on a mounted file system (NFS, Lustre, a bucket through FUSE); "
         f"{match[1]}:// is neither. Write to such a path, and copy the files to the store"
     )
 

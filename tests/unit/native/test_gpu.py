@@ -111,7 +111,7 @@ def test_more_ranks_than_gpus(count: int, environment: dict[str, str], text: str
 
 def test_too_late() -> None:
     with pytest.raises(
-        ConfigError, match=r"TensorFlow already uses 2 GPUs.* .*Import tfdist .*before the first tensor"
+        ConfigError, match=r"TensorFlow already uses 2 GPUs.* .*Import tfdist .*before creating the first tensor"
     ):
         gpu.pin(FakeDevices(2, used=True), 1, 2, {})
 
@@ -267,7 +267,7 @@ RANK_1_OF_3 = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "
 
 def test_a_rank_takes_its_gpu_when_tfdist_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = FakeDevices(3)
-    assert early(monkeypatch, devices, **RANK_1_OF_3) == [f"TensorFlow sees {devices.gpus[1].name} alone"]
+    assert early(monkeypatch, devices, **RANK_1_OF_3) == [f"TensorFlow sees only {devices.gpus[1].name}"]
     assert devices.visible == devices.growing == [devices.gpus[1]]
 
 

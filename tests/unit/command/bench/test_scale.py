@@ -257,7 +257,7 @@ def test_a_step_is_read_as_it_was_written(tmp_path: Path) -> None:
         (Cluster, {"hosts": 0}, "a.json: hosts is 0; expected a whole number, 1 or more"),
         (Cluster, {"hosts": 1.5}, "hosts is 1.5"),
         (Cluster, {"gpus_per_host": True}, "gpus_per_host is True"),
-        (Cluster, {"name": 3}, "name is 3; expected a text"),
+        (Cluster, {"name": 3}, "name is 3; expected a string"),
         (Cluster, {"intra_bandwidth_gb_s": 0}, "intra_bandwidth_gb_s is 0; expected a number greater than 0"),
         (Cluster, {"inter_bandwidth_gb_s": "3"}, "inter_bandwidth_gb_s is '3'; expected a number greater than 0"),
         (Cluster, {"inter_bandwidth_gb_s": INFINITE}, "inter_bandwidth_gb_s is inf"),

@@ -56,7 +56,7 @@ def test_backward_order_goes_through_models_inside_models() -> None:
 
 
 def test_other_dtypes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="kernel is bfloat16; but only float32 variables can be recorded"):
+    with pytest.raises(ConfigError, match="kernel is bfloat16, but only float32 variables can be recorded"):
         scale_record.backward(built(keras.layers.Dense(3, dtype="bfloat16"), shape=(3,)))
 
 

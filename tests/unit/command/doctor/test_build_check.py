@@ -34,11 +34,11 @@ Available Frameworks:
 
 Available Controllers:
     [X] MPI  (Open MPI v5.0.11)
-    [ ] Gloo  (MPI takes its place)
+    [ ] Gloo  (MPI is used instead)
 
 Available Tensor Operations:
     [X] MPI  (between hosts)
-    [X] Shared memory  (inside a host)
+    [X] Shared memory  (within a host)
     [ ] NCCL  (NCCL was not found. Install nvidia-nccl-cu12)
     [ ] CUDA  (the NVIDIA driver was not found: libcuda.so.1)
     [X] XLA  (cpu, cuda)

@@ -49,14 +49,14 @@ def test_all_is_well(server: Host) -> None:
     assert {one.state for one in findings} == {OK}
     assert "NCCL would use eth0" in found(server, "interfaces").text
     assert "mlx5_0 port 1: InfiniBand, 400 Gb/sec" in found(server, "InfiniBand, RoCE").text
-    assert found(server, "GPUDirect RDMA").text == "by nvidia_peermem"
+    assert found(server, "GPUDirect RDMA").text == "through nvidia_peermem"
     assert found(server, "locked memory").text == "unlimited"
 
 
 def test_an_interface_that_is_not_there(server: Host) -> None:
     one = found(server, "interfaces", NCCL_SOCKET_IFNAME="ens9")
     assert one.state == BROKEN
-    assert "there are: eth0, lo" in one.text and "'ens9'" in one.remedy
+    assert "available: eth0, lo" in one.text and "'ens9'" in one.remedy
 
 
 def test_variables_in_force_are_shown(server: Host) -> None:

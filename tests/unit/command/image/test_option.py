@@ -16,7 +16,7 @@ from tfdist.errors import ConfigError
         (["--target", "tpu"], "invalid choice: 'tpu'"),
         (["--tag", "--push"], "expected one argument"),
         (["--push"], "--push needs a --tag with a registry or an account; received none."),
-        (["--push", "--tag", "a/b", "--tag", "tfdist:cpu"], "got tfdist:cpu."),
+        (["--push", "--tag", "a/b", "--tag", "tfdist:cpu"], "received tfdist:cpu."),
         (["--save", "/nowhere/a.tar"], "'/nowhere/a.tar' cannot be written; use a file name in an existing folder"),
         (["--save", "/"], "'/' cannot be written"),
         (["--ca", "/nowhere/ca"], "'/nowhere/ca' is not a file"),

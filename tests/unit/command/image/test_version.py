@@ -51,7 +51,7 @@ def test_requirements_take_the_file_and_then_the_environment() -> None:
     named = requirements("cuda", CUDA_TOOLKIT_VERSION="12.8.1").stdout
     assert re.search(r"^cuda-toolkit\[cublas,.*\]==12\.8\.1$", named, re.MULTILINE)
     done = requirements("rocm")
-    assert (done.returncode, "got 'rocm', expected one of: cpu, cuda\n" in done.stderr) == (2, True)
+    assert (done.returncode, "received 'rocm', expected one of: cpu, cuda\n" in done.stderr) == (2, True)
 
 
 def test_the_definition_has_each_argument_and_each_target() -> None:

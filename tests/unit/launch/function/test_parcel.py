@@ -133,7 +133,7 @@ def test_exception_that_cannot_be_carried_leaves_its_text(error: Exception) -> N
 
 def test_exception_that_cannot_be_shown() -> None:
     failed = _failed(parcel.RAISED, Mute())
-    assert failed.text == "(it cannot be shown)"
+    assert failed.text == "(cannot be shown)"
     assert "Mute" in failed.trace
     assert isinstance(failed.load(), Mute)
 

@@ -109,7 +109,7 @@ def test_not_local() -> None:
 
 
 def test_unknown() -> None:
-    with pytest.raises(ConfigError, match=r"'no-such-host\.invalid' is not known"):
+    with pytest.raises(ConfigError, match=r"'no-such-host\.invalid' cannot be resolved"):
         host.is_local("no-such-host.invalid")
 
 

@@ -220,7 +220,7 @@ def test_lost_rank_is_replaced_after_its_cooldown() -> None:
     state, action = decide(rules, state, Tick(), 10.0)
     assert action == Wait(15.0), "all of them at once"
     state, action = decide(rules, state, Tick(), 15.0)
-    assert action == Leave("2 lost ranks are replaced")
+    assert action == Leave("2 lost ranks can be replaced")
     state, action = decide(rules, state, Ended(1, left=True), 16.0)
     assert action == Launch((A, B))
     assert _after(rules, Survived("a"), begin=state, times=(20,))[1] == Wait(40.0), "twice as long the second time"
@@ -253,7 +253,7 @@ def test_host_that_goes_after_its_last_rank() -> None:
     assert decide(rules, state, Tick(), 100.0)[1] == Wait(math.inf), "there is nothing to replace them with"
     assert decide(rules, state, Offered((A, C)), 1.0)[1] == Leave("there are slots for 4 ranks")
     assert decide(rules, state, Offered((A, B)), 1.0)[1] == Wait(20.0), "back, and it rests as before"
-    assert decide(rules, state, Offered((A, B)), 20.0)[1] == Leave("2 lost ranks are replaced")
+    assert decide(rules, state, Offered((A, B)), 20.0)[1] == Leave("2 lost ranks can be replaced")
     assert decide(rules, state, Offered((B,)), 1.0)[1] == Leave("a has fewer slots or none")
     state, _ = _after(rules, Survived("a"), *both, Offered((A,)), times=(0, 0, 0, 20))
     assert decide(rules, state, Tick(), 20.0)[0] == state

@@ -181,7 +181,7 @@ def test_kept() -> None:
         summary.kept(["0-7.commit"], "/d", "")
         == "saved 0-7.commit in /d; run the same command again to continue from there"
     )
-    assert summary.kept(["a", "b"], "/d", "").startswith("a, b are in /d;")
+    assert summary.kept(["a", "b"], "/d", "").startswith("saved a, b in /d;")
     assert summary.kept([], "/d", "no room") == "the newest commit could not be written to /d: no room"
 
 
@@ -308,13 +308,13 @@ def test_several_lost_hosts() -> None:
     text = summary.render(_lost("abc", 1, 2))
     assert text.startswith(f"host b with rank 1 was lost: it {HOW}\nhost c with rank 2 was lost: it {HOW}\n")
     assert "terminated by tfdistrun after host b and 1 more was lost" in text
-    assert "check whether hosts b, c are up" in text
+    assert "check that hosts b, c are up" in text
 
 
 def test_all_hosts_lost_is_rather_the_launchers_own_loss() -> None:
     assert "check the network of this machine, where tfdistrun ran" in summary.render(_lost("ab", 0, 1))
-    assert "check whether host a is up" in summary.render(_lost("aa", 0, 1))
-    assert "check whether hosts a, b are up" in summary.render(_lost("ab", 0, 1, how=CLOSED))
+    assert "check that host a is up" in summary.render(_lost("aa", 0, 1))
+    assert "check that hosts a, b are up" in summary.render(_lost("ab", 0, 1, how=CLOSED))
 
 
 def test_error_of_the_first_to_miss_a_lost_host_is_shown() -> None:

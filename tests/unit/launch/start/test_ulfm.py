@@ -56,7 +56,7 @@ def test_ompi_info_that_cannot_be_run(tmp_path: Path) -> None:
 
 def test_ompi_info_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ulfm, "_TIMEOUT_S", 0.2)
-    with pytest.raises(ConfigError, match=r"ompi_info has not answered within 0\.2 s"):
+    with pytest.raises(ConfigError, match=r"ompi_info did not answer within 0\.2 s"):
         ulfm.check(_mpi(tmp_path / "bin", "", head="#!/bin/sh\nexec sleep 1000"))
 
 

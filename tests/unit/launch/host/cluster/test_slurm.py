@@ -95,7 +95,7 @@ def test_counts(text: str, numbers: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "2(x", "2(3)", "a", "1,,1", "-1", "1(x9999999)", "2 (x3)"])
 def test_counts_that_are_none(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"^T={re.escape(text)}: .*expected as 2"):
+    with pytest.raises(ConfigError, match=f"^T={re.escape(text)}: .*such as 2"):
         slurm.counts(text, "T")
 
 
