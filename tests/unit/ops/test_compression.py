@@ -156,5 +156,5 @@ def test_a_result_that_is_no_pair_is_refused():
 @pytest.mark.parametrize(("own", "received"), [(OtherType(), "float16"), (OtherShape, r"\(1,\)")])
 def test_a_result_unlike_the_tensor_is_refused(own, received):
     packed, _, unpack = pack(own, [tf.ones([2])])
-    with pytest.raises(ConfigError, match=f"{received}.*given float32"):
+    with pytest.raises(ConfigError, match=f"{received}.*received float32"):
         unpack(packed)

@@ -46,7 +46,7 @@ assert not tfdist.is_initialized()
 tfdist.init(comm=[0], process_sets="dynamic")
 tfdist.init()
 tfdist.init(comm=[0], process_sets="dynamic")
-late = [({"comm": [0, 1]}, "with comm=.0.; comm=.0, 1. comes too late"), ({"process_sets": []}, "comes too late")]
+late = [({"comm": [0, 1]}, "with comm=.0., so comm=.0, 1. comes too late"), ({"process_sets": []}, "comes too late")]
 for argument, text in late:
     with pytest.raises(tfdist.errors.ConfigError, match=text):
         tfdist.init(**argument)

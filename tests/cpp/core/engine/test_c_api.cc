@@ -83,9 +83,9 @@ TEST(CApiRefusesWrongSettings) {
     EXPECT_CONTAINS(text, "the shared memory of a rank is " + std::to_string(bytes));
   }
   EXPECT_EQ(Init("self", Without("hierarchy"), &text), 3);
-  EXPECT_CONTAINS(text, "the engine's setting hierarchy is missing. Build tfdist again");
+  EXPECT_CONTAINS(text, "the engine's setting hierarchy is missing. Rebuild tfdist");
   EXPECT_EQ(Init("self", kText + "window_byte=0\n", &text), 3);
-  EXPECT_CONTAINS(text, "the engine has no setting window_byte. Build tfdist again");
+  EXPECT_CONTAINS(text, "the engine has no setting window_byte. Rebuild tfdist");
   for (const char* wrong : {"hierarchy=flat", "process=1.5", "window_bytes=", "process"}) {
     const std::string line = wrong;
     EXPECT_EQ(Init("self", Without(line.substr(0, line.find('='))) + line, &text), 3);

@@ -79,7 +79,8 @@ TEST(WorldAddsFindsAndRemovesProcessSets) {
               "received the ranks [1]; expected one or more distinct ranks of 0 to 0, ascending.");
 
   EXPECT(World::RemoveProcessSet(1).ok());
-  ExpectError(FindSet(1), StatusCode::kInvalidArgument, "there is no process set 1 (any more)");
+  ExpectError(FindSet(1), StatusCode::kInvalidArgument,
+              "there is no process set 1, or it was removed");
   for (int none : {1, 0, -1, 2}) {
     ExpectError(World::RemoveProcessSet(none), StatusCode::kInvalidArgument,
                 "there is no process set " + std::to_string(none) + " to remove");

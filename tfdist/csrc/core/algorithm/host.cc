@@ -65,9 +65,10 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
   const auto first = std::find(failed.begin(), failed.end(), 1);
   if (first != failed.end()) {
     if (first - failed.begin() == whole.rank) {
-      std::fprintf(stderr,
-                   "tfdist: collectives use MPI instead of shared memory, which is slower: %s\n",
-                   opened.message().c_str());
+      std::fprintf(
+          stderr,
+          "tfdist: collectives go through MPI instead of shared memory, which is slower: %s\n",
+          opened.message().c_str());
     }
     return Status::Ok();
   }

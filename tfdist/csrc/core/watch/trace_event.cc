@@ -171,7 +171,7 @@ void AppendRecord(const TraceSource& source, const TraceRecord& record, std::str
 }
 
 void AppendRenumbering(int pid, int rank, int size, int64_t now_ns, std::string* text) {
-  AppendInstant(Remark("ranks renumbered"), pid, 0, now_ns,
+  AppendInstant(Remark("ranks counted anew"), pid, 0, now_ns,
                 Pair("rank", rank) + "," + Pair("size", size), text);
 }
 
