@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,9 @@ from tfdist import errors
 from tfdist.native.knobs import Knob, Setting, effective, settings
 
 SEED = 1
-# The last part of the samples goes to what lies nearest to the best so far.
-NEAREST = 0.6
+# The part of the samples, and how many at least, after which the sampler decides; the default is one of them.
+STARTUP = 0.3
+LEAST_STARTUP = 4
 # The best so many of what was explored are compared with the default, in so many rounds.
 FINALISTS = 3
 ROUNDS = 9
@@ -29,7 +31,7 @@ _MEDIAN_ERROR = 1.2533 * 1.4826
 def explore(
     default: Setting, knobs: tuple[Knob, ...], samples: int, seed: int = SEED
 ) -> Generator[Setting, float, dict[Setting, float]]:
-    """Tries settings, the default first and each one once: what optuna's TPE asks for, then what is near the best.
+    """Tries settings, each one once: the default, some at random, then what optuna's TPE sampler proposes.
 
     Args:
         default: What the other settings are compared with.
@@ -50,27 +52,26 @@ def explore(
             f"autotuning needs optuna, which cannot be imported: {error}. Install it: pip install 'optuna<6'"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(4, samples // 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # optuna 4 calls the liar experimental
+        startup = max(LEAST_STARTUP, int(STARTUP * samples))
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
     study = optuna.create_study(sampler=sampler)
-    begin = [default, *_switched(default, knobs)]
-    for first in begin:
-        study.enqueue_trial(_places(first, knobs))
-    near_from = max(len(begin), (1 - NEAREST) * samples)
-    untried = list(settings(default, knobs))
+    others = [setting for setting in settings(default, knobs) if setting != default]
+    # If there are few, all are tried.
+    for first in [default, *others] if len(others) < samples else [default]:
+        study.enqueue_trial({knob.field: knob.values.index(getattr(first, knob.field)) for knob in knobs})
     seconds: dict[Setting, float] = {}
-    while untried and len(seconds) < samples:
+    while len(seconds) < min(samples, 1 + len(others)):
         trial = study.ask()
-        setting = _suggested(trial, default, knobs)
-        if setting in seconds or len(seconds) >= near_from:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            best = min(seconds, key=seconds.__getitem__)
-            setting = min(untried, key=lambda other: _distance(best, other, knobs))
-            study.enqueue_trial(_places(setting, knobs))
-            trial = study.ask()
-            _suggested(trial, default, knobs)
-        untried.remove(setting)
-        seconds[setting] = yield setting
-        study.tell(trial, seconds[setting])
+        # By places and not by values, so that neighbouring sizes are neighbours.
+        places = {knob.field: trial.suggest_int(knob.field, 0, len(knob.values) - 1) for knob in knobs}
+        changes = {knob.field: knob.values[places[knob.field]] for knob in knobs}
+        setting = effective(replace(default, **changes), default, knobs)
+        # The liar takes a trial without a time for a bad one, so the sampler turns away from what it proposed before.
+        if setting not in seconds:
+            seconds[setting] = yield setting
+            study.tell(trial, seconds[setting])
     return seconds
 
 
@@ -145,32 +146,3 @@ def _gain(of_default: Sequence[float], of_candidate: Sequence[float]) -> tuple[f
     noise = _MEDIAN_ERROR * deviation / math.sqrt(len(gains))
     lost = sum(each <= 0 for each in gains)
     return gain, lost <= LOST_ROUNDS and gain > max(LEAST_GAIN, STANDARD_ERRORS * noise)
-
-
-def _switched(default: Setting, knobs: tuple[Knob, ...]) -> list[Setting]:
-    """The default with one switch turned, for each knob that is one, and with what the switch needs."""
-    turned = []
-    for knob in knobs:
-        if len(knob.values) == 2:
-            changes = {knob.field: next(v for v in knob.values if v != getattr(default, knob.field))}
-            if knob.needs is not None:
-                changes[knob.needs] = True
-            turned.append(replace(default, **changes))
-    return turned
-
-
-def _places(setting: Setting, knobs: tuple[Knob, ...]) -> dict[str, int]:
-    return {knob.field: knob.values.index(getattr(setting, knob.field)) for knob in knobs}
-
-
-def _suggested(trial: object, default: Setting, knobs: tuple[Knob, ...]) -> Setting:
-    """By places and not by values, so that neighbouring sizes are neighbours."""
-    suggest = trial.suggest_int  # type: ignore[attr-defined]  # optuna's Trial, which is not imported here
-    places = {knob.field: suggest(knob.field, 0, len(knob.values) - 1) for knob in knobs}
-    suggested = replace(default, **{knob.field: knob.values[places[knob.field]] for knob in knobs})
-    return effective(suggested, default, knobs)
-
-
-def _distance(one: Setting, other: Setting, knobs: tuple[Knob, ...]) -> int:
-    places, others = _places(one, knobs), _places(other, knobs)
-    return sum(abs(places[field] - others[field]) for field in places)
