@@ -36,7 +36,7 @@ def find(source: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike
     twice = sorted({path for path in found if found.count(path) > 1}) if len(set(found)) < len(found) else []
     if not found or twice:
         raise ConfigError(
-            f"{source}: each file must be given once; received {named}, of which these are given twice: {twice[:3]}."
+            f"{source}: expected one or more files, each given once; received {named}; given twice: {twice[:3]}."
         )
     return found
 

@@ -148,7 +148,7 @@ def test_lists_that_differ(world):
         with refused(world, "rank 1: ", text, error=ConfigError):
             tfdist.check_equal(wrong if rank == 1 else new_model())
 
-    with refused(world, "rank 0: mine holds string", error=ConfigError):
+    with refused(world, "rank 0: mine has dtype string", error=ConfigError):
         tfdist.check_equal(variable(["text"]))
     with pytest.raises(ConfigError, match=r"tf\.function"):
         tf.function(lambda: tfdist.check_equal(new_model()), autograph=False)()

@@ -105,7 +105,7 @@ def test_many_who_say_nothing_hold_up_nobody(service: meeting.ComputeService) ->
 def test_who_has_no_key_enters_nothing(service: meeting.ComputeService) -> None:
     with pytest.raises(PeerLostError, match=r"answers 403: .*does not have the same key"):
         meeting.ComputeClient(service.addresses, b"o" * 32).register_dispatcher(0, "host:50")
-    with pytest.raises(PeerLostError, match="has not come"):
+    with pytest.raises(PeerLostError, match="has not registered"):
         client_of(service).wait_for_dispatcher_registration(0, 0)
 
 
@@ -196,7 +196,7 @@ def test_questions_are_logged_as_loudly_as_wanted(
 ) -> None:
     with caplog.at_level(logging.DEBUG, "tfdist"):
         client_of(service, verbose).register_dispatcher(0, "host:50")
-    (record,) = (record for record in caplog.records if "asks" in record.message)
+    (record,) = (record for record in caplog.records if "request to" in record.message)
     assert record.levelno == level
     assert "host:50" in record.message
     assert KEY.hex() not in caplog.text

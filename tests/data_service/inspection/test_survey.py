@@ -135,7 +135,7 @@ def test_a_survey_of_many_who_are_silent_ends_in_time(monkeypatch):
     assert len(found.workers) == 4
     assert {(worker.state, worker.status) for worker in found.workers} == {("dead", None)}
     late = module._look_at("127.0.0.1:1", time.monotonic())
-    assert late.state == "unknown" and "was not asked" in late.detail
+    assert late.state == "unknown" and "not queried" in late.detail
 
 
 class _Names(contextlib.AbstractContextManager):

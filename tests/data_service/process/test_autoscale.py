@@ -30,8 +30,8 @@ CALM = Observation((0.05, 0.02), 3, 0, 1000.0)
         ({"waiting": (0.005,), "since_change_s": 240, "regrets": 1}, DRAIN, "waits 0.5%"),
         ({"waiting": (0.005,), "since_change_s": 7680, "regrets": 99}, DRAIN, "waits 0.5%"),
         ({"waiting": (0.9,), "unsettled": 1}, KEEP, "1 workers are starting, draining or have failed"),
-        ({"waiting": (), "workers": 1, "since_change_s": 0}, ADD, "at least 2"),
-        ({"waiting": (0.9,), "workers": 5, "since_change_s": 0}, DRAIN, "at most 4"),
+        ({"waiting": (), "workers": 1, "since_change_s": 0}, ADD, "the minimum is 2"),
+        ({"waiting": (0.9,), "workers": 5, "since_change_s": 0}, DRAIN, "the maximum is 4"),
     ],
 )
 def test_rule(change, action, reason):

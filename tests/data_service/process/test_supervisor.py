@@ -117,7 +117,7 @@ def test_drain_line_says_how_long_and_what_ends_it(end_key, end):
     supervisor.terminate(member)
     run(supervisor, lambda: member.over)
     supervisor.end()
-    (line,) = (line for line in supervisor.lines if line.startswith("[worker-0] drains: "))
+    (line,) = (line for line in supervisor.lines if line.startswith("[worker-0] draining: "))
     _, limit, rest = line.partition("for at most 5 s")
     assert limit and rest.startswith(end) and bool(rest) == bool(end)
 

@@ -99,7 +99,7 @@ def test_a_genuine_request_drains_once(serve):
         ({}, {}, 403, "the signature does not match"),
         ({}, {HEADER: "0" * 64}, 403, "the signature does not match"),
         ({"key": None}, {}, 403, "started without a key file"),
-        ({"drains": False}, {}, 404, "only POST /drain"),
+        ({"drains": False}, {}, 404, "available: POST /drain"),
     ],
 )
 def test_others_do_not_drain(serve, settings, headers, code, text):
@@ -132,7 +132,7 @@ def test_a_report_of_waiting_is_noted(serve):
         (b'{"trainer": "a", "share": NaN, "measured_at": "input"}', 400, "share is nan"),
         (b'{"trainer": "a", "share": 7, "measured_at": "input"}', 400, "from 0 to 1"),
         (b'{"trainer": "a", "share": 0.5, "measured_at": "input"}', 503, "too many trainers"),
-        (b"[" * 512, 400, "no report"),
+        (b"[" * 512, 400, "not a valid report"),
     ],
 )
 def test_other_reports_are_not(serve, body, code, text):

@@ -59,7 +59,7 @@ def test_processes_take_different_cores_while_there_are_any(limited):
 
 
 def test_more_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match=f"cores is {len(CORES) + 1}, but this process may use {len(CORES)}"):
+    with pytest.raises(ConfigError, match=f"cores is {len(CORES) + 1}, but this process may use only {len(CORES)}"):
         core.check(len(CORES) + 1)
     with pytest.raises(ConfigError, match="Give a smaller number"):
         core.limit(len(CORES) + 1)
@@ -70,5 +70,5 @@ def test_more_than_there_are_is_refused():
 def test_a_process_that_may_use_less_has_less(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
     assert core.available() == 1
-    with pytest.raises(ConfigError, match="may use 1"):
+    with pytest.raises(ConfigError, match="may use only 1"):
         core.check(2)

@@ -48,7 +48,7 @@ def test_what_was_sent_to_the_process_before_is_refused():
     recorded = compose(KEY, "node:1", NOW)
     assert Gatekeeper(KEY, "node:1", NOW - 10).refusal(*recorded, NOW) == ""
     text = Gatekeeper(KEY, "node:1", NOW + 3).refusal(*recorded, NOW + 5)
-    assert "made 3 s before this worker started" in text and "send a new one" in text
+    assert "made 3 s before this worker started" in text and "Send a new one" in text
     assert Gatekeeper(KEY, "node:1", NOW + 0.0004).refusal(*compose(KEY, "node:1", NOW + 0.0004), NOW) == ""
 
 
@@ -99,12 +99,12 @@ def test_a_key_file_of_another_user_is_refused(monkeypatch, tmp_path, owner):
     if owner != "another":
         assert read_key(str(path)) == KEY
         return
-    with pytest.raises(ConfigError, match=r"belongs to user 4242; this process runs as \d+"):
+    with pytest.raises(ConfigError, match=r"belongs to user 4242; this process runs as user \d+"):
         read_key(str(path))
 
 
 def test_no_key_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="none cannot be read: No such file"):
         read_key(str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         read_key(str(tmp_path))

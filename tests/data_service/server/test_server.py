@@ -293,7 +293,7 @@ def test_tags_are_shown_and_told_to_tensorflow(tmp_path, worker_of):
         ("west", "received the string 'west'"),
         (("a", "b c"), "'b c'"),
         (("",), "received ''"),
-        (("a", "a"), "named once"),
+        (("a", "a"), "must be unique"),
     ],
 )
 def test_bad_tags_say_what_is_expected(tags, text):

@@ -36,7 +36,7 @@ def test_files_are_found(folder, files, names):
     [
         ("e.txt", r"source: found no files for 'e\.txt'"),
         (["a.txt", "*.png"], r"no files for '\*\.png'"),
-        ([], "each file once"),
+        ([], "each given once"),
         (["a.txt", "*.txt"], r"given twice: \['.*a\.txt'\]"),
         ("s3://bucket/a.txt", "s3:// is neither"),
     ],

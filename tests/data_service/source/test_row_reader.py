@@ -75,5 +75,5 @@ def test_a_reader_that_does_not_end_is_told(monkeypatch):
     with row_reader.closed():
         pass
     monkeypatch.setattr(library.load(), "tfdist_close_row_reader", lambda seconds: 0)
-    with pytest.raises(StallError, match="has not ended within"), row_reader.closed():
+    with pytest.raises(StallError, match="did not end within"), row_reader.closed():
         pytest.fail("the worker must not be stopped")

@@ -13,7 +13,7 @@ from tfdist.errors import BuildError, ConfigError
 @pytest.mark.parametrize(
     ("tensorflow_io", "tensorflow", "told"),
     [
-        (None, "2.16.2", "found are no tensorflow-io and TensorFlow 2.16.2"),
+        (None, "2.16.2", "found no tensorflow-io and TensorFlow 2.16.2"),
         ("0.37.1", "2.21.0", "found 0.37.1 tensorflow-io and TensorFlow 2.21.0"),
         ("0.37.1", "2.160.0", "TensorFlow 2.160.0"),
         ("0.36.0", "2.16.2", "found 0.36.0 tensorflow-io"),

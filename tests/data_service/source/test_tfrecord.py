@@ -77,8 +77,8 @@ def test_workers_read_each_file_once(folder):
     ("features", "text"),
     [
         ({}, r"must name at least one feature; received \[\].*\['id', 'text'\]"),
-        ({"label": tf.io.FixedLenFeature([], tf.int64)}, r"'label' is asked for as int64.*'id': 'int64'"),
-        ({"id": tf.io.FixedLenFeature([], tf.float32)}, r"'id' is asked for as float32.*'id': 'int64'"),
+        ({"label": tf.io.FixedLenFeature([], tf.int64)}, r"'label' is requested as int64.*'id': 'int64'"),
+        ({"id": tf.io.FixedLenFeature([], tf.float32)}, r"'id' is requested as float32.*'id': 'int64'"),
         ({"id": tf.io.FixedLenFeature([2], tf.int64)}, "does not match features"),
     ],
 )

@@ -39,7 +39,7 @@ def test_what_the_cluster_produced_is_kept(caplog):
             with caplog.at_level(logging.WARNING, "tfdist"):
                 dataset = cache(data_service.distribute(drawn(), dispatcher.address))
             first = values(dataset)
-    assert "12 bytes an element" in caplog.text and "unknown number" in caplog.text
+    assert "12 bytes per element" in caplog.text and "unknown number" in caplog.text
     assert values(dataset) == first  # without a cluster
     assert [i for i, _ in first] == list(range(5))
 

@@ -114,7 +114,7 @@ def test_dispatcher_without_worker_list_gets_no_static_shards(texts):
     service = tf.data.experimental.service
     plain = service.DispatchServer(service.DispatcherConfig())
     address = plain.target.rpartition("/")[2]
-    with pytest.raises(ConfigError, match=r"knows its workers.* does not tell"):
+    with pytest.raises(ConfigError, match=r"knows its workers.* does not report"):
         data_service.distribute(texts, address, "data")
     plain._stop()
 

@@ -134,7 +134,11 @@ def test_dispatcher_starts_from_a_journal_cut_at_any_byte(written, tmp_path, cap
         path.write_bytes(path.read_bytes()[:stop])
         caplog.clear()
         with start(here) as dispatcher:
-            told = [record.getMessage() for record in caplog.records if "cut off" in record.getMessage()]
+            told = [
+                record.getMessage()
+                for record in caplog.records
+                if "ended in the middle of a record" in record.getMessage()
+            ]
             assert len(told) == (at + HEAD_BYTES <= stop < end)
             assert all(f"the last {stop - at} bytes, from byte {at} on" in line for line in told)
             if stop in (at, at + HEAD_BYTES - 1, at + HEAD_BYTES, end - 1, end):
