@@ -16,7 +16,7 @@ from tfdist.system import ancestry, local_path
 from tfdist.system.terminal.text_table import aligned
 
 # Name of each compression -> the type in which float32 and float64 tensors are sent. Must match the table in
-# csrc/core/value/compression.cc; checked when the library is loaded.
+# csrc/core/value/compression.h; checked when the library is loaded.
 COMPRESSIONS = {"none": "", "fp16": "float16", "bf16": "bfloat16"}
 
 

@@ -75,7 +75,7 @@ def test_another_number_of_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     job = SimpleNamespace(init=lambda: None, rank=lambda: 0, size=lambda: 4)
     monkeypatch.setattr(compute_service, "runtime", job)
     with pytest.raises(
-        ConfigError, match=r"2 dispatchers with 3 workers .* 6; this job has 4.*multiple of --dispatchers"
+        ConfigError, match=r"2 dispatchers with 3 workers .* 6 in all; this job has 4.*multiple of --dispatchers"
     ):
         compute_service.compute_worker_fn(TfDataServiceConfig(2, 3, "compute", {}, bytes(16)))
 

@@ -121,7 +121,7 @@ def test_only_a_worker_that_runs_can_be_drained(cluster):
         ({"autoscale": "3"}, "MIN:MAX"),
         ({"autoscale": 3}, "a ScalePolicy or None; received 3"),
         ({"workers": 4, "autoscale": "1:3"}, "from 1 to 3 workers .* received workers=4"),
-        ({"autoscale": "1:3", "fixed_workers": True}, "exclude each other"),
+        ({"autoscale": "1:3", "fixed_workers": True}, "mutually exclusive"),
     ],
 )
 def test_bad_settings_start_nothing(settings, text):

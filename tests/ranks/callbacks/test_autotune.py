@@ -381,5 +381,5 @@ def test_unequal_numbers_of_batches_are_refused():
 
 @pytest.mark.ranks(1)
 def test_an_elastic_training_is_refused():
-    with pytest.raises(ConfigError, match="TFDIST_AUTOTUNE=1 needs the same ranks from begin to end"):
+    with pytest.raises(ConfigError, match="TFDIST_AUTOTUNE=1 needs the same ranks from start to end"):
         DataParallel(elastic=True)

@@ -137,7 +137,7 @@ def test_commits_without_elastic_are_refused(world):
 def test_elastic_callback_in_other_jobs_warns_once(world, warnings_of_tfdist):
     for _ in range(2):
         fit(new_model("sgd"), DataParallel(elastic=True))
-    expected = rf"script uses DataParallel\(elastic=True\), but the job is not elastic: .* -np {world} --elastic "
+    expected = rf"script uses DataParallel\(elastic=True\), but the job is not elastic.* -np {world} --elastic "
     assert _matching(expected, warnings_of_tfdist) == (tfdist.rank() == 0)
 
 

@@ -77,7 +77,7 @@ def test_a_fit_goes_on_in_the_middle_of_an_epoch(world):
 
 
 def test_what_cannot_be_kept_is_refused(world):
-    with pytest.raises(tfdist.errors.ConfigError, match=r"no attribute 'batch' .* KerasState\(model, batch=0\)"):
+    with pytest.raises(tfdist.errors.ConfigError, match=r"no attribute 'batch'.* KerasState\(model, batch=0\)"):
         UpdateBatchStateCallback(ObjectState(epoch=0))
     with pytest.raises(tfdist.errors.ConfigError, match="no attribute 'epoch'"):
         UpdateEpochStateCallback(ObjectState(batch=0))

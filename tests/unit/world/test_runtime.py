@@ -116,7 +116,7 @@ def test_what_the_import_has_changed_is_said_once_at_level_info(run_script, envi
 def test_log_level_shows_once_with_or_without_script_logging(run_script):
     lines = run_script(SAID, TFDIST_LOG_LEVEL="info").splitlines()
     assert lines.count("tfdist: started, rank 0 of 1, local rank 0 of 1") == 1
-    assert [line for line in lines if "before" in line or "after" in line] == [
+    assert [line for line in lines if line.endswith(("tfdist: before", "tfdist: after"))] == [
         "tfdist: before",
         "INFO:tfdist:tfdist: after",
     ]

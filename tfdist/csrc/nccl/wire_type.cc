@@ -23,9 +23,13 @@ NcclType ToNcclType(DType wire) {
       return NcclType::kBfloat16;
     case DType::kFloat64:
       return NcclType::kFloat64;
-    default:
-      return NcclType::kFloat32;
+    case DType::kBool:  // NcclWire has widened these three
+    case DType::kInt16:
+    case DType::kUint16:
+    case DType::kFloat32:
+      break;
   }
+  return NcclType::kFloat32;
 }
 
 NcclOperator ToNcclOperator(Reduction reduction, DType dtype) {

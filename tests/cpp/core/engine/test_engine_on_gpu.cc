@@ -174,28 +174,27 @@ size_t Copies(const FakeCudaDriver& gpu) {
   }));
 }
 
-// The computation of the last rank never comes to the collective, for which its call waits; `then`
-// is called when it does. Returns the statuses by rank.
+// The computation of the last rank never comes to the collective, for which its call waits. While
+// it does, `then` is called again and again, with how many calls have ended. Returns the statuses
+// by rank.
 std::vector<Status> RunUnendingAdasum(const Fabric& fabric, const EngineConfig& config,
-                                      const std::function<void(const RankContext&)>& then) {
+                                      const std::function<void(const RankContext&, int)>& then) {
   std::vector<Status> statuses(fabric.host_ids.size());
+  std::atomic<int> ended{0};
   RunOnMachine(fabric, config, [&](const RankContext& self) {
     ExpectAdasumOfHost(self, self.engine);
     Machine::Node& node = *Machine::current->nodes[self.rank];
     Told told;
     std::vector<float> values = {1.0f};
     const size_t copies = Copies(node.gpu);
-    bool waits = false;
     std::atomic<bool> goes{self.rank < self.size - 1};
     node.gpu.Enqueue(node.compute, [&] {
-      if (!goes && !waits && Copies(node.gpu) > copies) {
-        waits = true;
-        then(self);
-      }
+      if (!goes && Copies(node.gpu) > copies) then(self, ended);
       return goes.load();
     });
     const OnGpu gpu = told.On(self);
     const Status status = AdasumOnGpu(self.engine, &values, &values, &gpu);
+    ++ended;
     goes = true;
     EXPECT(node.gpu.Synchronize());
     EXPECT_EQ(AdasumOnGpu(self.engine, &values, &values, &gpu).message(), status.message());
@@ -447,11 +446,17 @@ TEST(EngineOnGpusTellsAllThatOneRankHasNoMemory) {
 
 TEST(EngineOnGpusEndsAdasumWhenARankIsLost) {
   for (const Fabric& fabric : FabricsOf(2)) {
+    int done = 0;  // killed, then ended by its own NCCL once the other rank has seen the loss
     const std::vector<Status> statuses =
-        RunUnendingAdasum(fabric, TestConfig(), [](const RankContext& self) {
-          self.communicator->Kill();
-          Machine::current->nodes[self.rank]->nccl->InjectAsyncError(
-              tfdist::NcclResult::kUnhandledCudaError);
+        RunUnendingAdasum(fabric, TestConfig(), [&done](const RankContext& self, int ended) {
+          if (done == 0) {
+            self.communicator->Kill();
+            done = 1;
+          } else if (done == 1 && ended > 0) {
+            Machine::current->nodes[self.rank]->nccl->InjectAsyncError(
+                tfdist::NcclResult::kUnhandledCudaError);
+            done = 2;
+          }
         });
     EXPECT_EQ(CodeOf(statuses[0]), static_cast<int>(StatusCode::kUnavailable));
     EXPECT_CONTAINS(statuses[0].message(), "rank 1 (host localhost) was killed");
@@ -463,7 +468,7 @@ TEST(EngineOnGpusEndsAdasumAtItsDeadline) {
   EngineConfig config = TestConfig();
   config.stall_shutdown_seconds = 1;
   const std::vector<Status> statuses =
-      RunUnendingAdasum(FabricsOf(1)[0], config, [](const RankContext&) {});
+      RunUnendingAdasum(FabricsOf(1)[0], config, [](const RankContext&, int) {});
   EXPECT_EQ(CodeOf(statuses[0]), static_cast<int>(StatusCode::kDeadlineExceeded));
   EXPECT_CONTAINS(statuses[0].message(), "allreduce 'grads'");
 }

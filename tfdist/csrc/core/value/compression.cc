@@ -13,11 +13,10 @@ struct CompressionRow {
   DType wire;
 };
 
-// kNone leaves each type as it is.
 constexpr CompressionRow kCompressionTable[] = {
-    {"none", DType::kFloat32},
-    {"fp16", DType::kFloat16},
-    {"bf16", DType::kBfloat16},
+#define TFDIST_COMPRESSION(id, name, wire) {name, wire},
+    TFDIST_COMPRESSIONS(TFDIST_COMPRESSION)
+#undef TFDIST_COMPRESSION
 };
 
 }  // namespace

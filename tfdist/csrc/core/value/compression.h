@@ -9,8 +9,18 @@
 
 namespace tfdist {
 
-// The place of its row in the table. Ranks compare the number, so a new one comes last.
-enum class Compression { kNone, kFp16, kBf16 };
+// ROW(enumerator, name, type on the wire); kNone leaves each type as it is. Ranks compare the
+// place of a row, so a new one comes last.
+#define TFDIST_COMPRESSIONS(ROW)      \
+  ROW(kNone, "none", DType::kFloat32) \
+  ROW(kFp16, "fp16", DType::kFloat16) \
+  ROW(kBf16, "bf16", DType::kBfloat16)
+
+enum class Compression {
+#define TFDIST_COMPRESSION(id, name, wire) id,
+  TFDIST_COMPRESSIONS(TFDIST_COMPRESSION)
+#undef TFDIST_COMPRESSION
+};
 
 // "none", "fp16", ...
 const char* NameOf(Compression compression);
