@@ -8,7 +8,8 @@ others at each size, and `make soak` all.
 The outer session starts `tfdistrun -np SIZE pytest NODE...` when the first item of a size comes up. The ranks (the
 inner sessions) write what happened to files, which the outer session reads as they grow. A rank that fails leaves its
 peers inside a collective; the check of headers then fails them too, and the barrier after each test brings all of them
-back in step.
+back in step. After a test that failed on any rank the job ends, and a new one runs the tests that are left, so that no
+test sees what a failed one left behind.
 """
 
 from __future__ import annotations
@@ -80,12 +81,15 @@ if INNER:
         from tfdist.world.session import session
 
         assert tfdist.size() == world
+        failures = request.session.testsfailed
         keras.utils.set_random_seed(1000 + tfdist.rank())
         flags = {name: value for name, value in vars(session).items() if isinstance(value, bool)}
         yield
         keras.backend.clear_session(free_memory=False)
         vars(session).update(flags)
         _meet(request.node.name)
+        if tfdist.allgather_object(request.session.testsfailed > failures).count(True):
+            request.session.shouldstop = "a rank failed"
 
     @pytest.fixture
     def warnings_of_tfdist() -> Iterator[list[str]]:
@@ -292,11 +296,12 @@ if not INNER:
         for place, item in zip(places, sorted(ours, key=world_of), strict=True):
             items[place] = item
 
-    def _start(session: pytest.Session, size: int) -> None:
-        """Starts the job of the tests of a world size."""
-        items = [item for item in session.items if HERE in item.path.parents and world_of(item) == size]
-        folder = session.config._tmp_path_factory.mktemp(f"np{size}_")  # type: ignore[attr-defined]
-        _batches[size] = Batch(items, size, folder)
+    def _start(first: pytest.Item) -> None:
+        """Starts the job of a test and of those after it that have its world size."""
+        left = first.session.items[first.session.items.index(first) :]
+        items = [item for item in left if HERE in item.path.parents and world_of(item) == world_of(first)]
+        folder = first.config._tmp_path_factory.mktemp(f"np{world_of(first)}_")  # type: ignore[attr-defined]
+        _batches[world_of(first)] = Batch(items, world_of(first), folder)
 
     def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if HERE not in item.path.parents:  # the hook is called for every item of the session
@@ -304,11 +309,14 @@ if not INNER:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         size = world_of(item)
         if size not in _batches:
-            _start(item.session, size)
+            _start(item)
         batch = _batches[size]
         failure = batch.failure(item.nodeid)
         if nextitem is None or HERE not in nextitem.path.parents or world_of(nextitem) != size:
             batch.finish()
+        elif failure:
+            batch.finish()
+            del _batches[size]
         for when in ("setup", "call", "teardown"):
             report = pytest.TestReport(
                 nodeid=item.nodeid,

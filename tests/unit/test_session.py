@@ -125,6 +125,30 @@ def test_a(other, world): pass
     assert len(set().union(*places.values())) == 2
 
 
+ON_RANKS = """
+import builtins, pytest, tfdist
+@pytest.mark.ranks(2)
+def test_first(world):
+    builtins.left = True
+    assert tfdist.rank() == 0
+@pytest.mark.ranks(2)
+def test_second(world):
+    assert tfdist.size() == 2 and not hasattr(builtins, "left")
+"""
+
+
+@pytest.mark.slice("ranks")
+def test_ranks_are_started_again_after_a_failed_test(folder: Path) -> None:
+    (folder / "tests" / "ranks").mkdir()
+    shutil.copy(CONFTEST.parent / "ranks" / "conftest.py", folder / "tests" / "ranks" / "conftest.py")
+    (folder / "tests" / "ranks" / "test_a.py").write_text(ON_RANKS)
+    options = '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib"\n'  # of the inner sessions
+    (folder / "pyproject.toml").write_text(options)
+    done = run_session(folder)
+    assert re.findall(r"test_(\w+)\[np2\] (\w+)", done.stdout)[:2] == [("first", "FAILED"), ("second", "PASSED")]
+    assert "rank 1:" in done.stdout and "rank 0:" not in done.stdout
+
+
 def test_wait_until_has_a_condition_and_a_deadline(wait_until: Callable[..., None], tmp_path: Path) -> None:
     answers = iter([False, False, True])
     wait_until(lambda: next(answers))
