@@ -28,9 +28,9 @@ from tfdist.training.local_variable import without
 from tfdist.world import tuning
 from tfdist.world.session import session
 
-# A sample of a setting that is kept is so many times as long, for it takes a collective.
+# How many times longer the samples of a kept setting are, since each one costs a collective.
 WATCHED_SAMPLES = 10
-# Steps before a sample that do not count: the first traces what is new, and the next may still compile.
+# Uncounted steps before a sample: the first traces the new function, and the next may still compile.
 _STEPS_OF_TRACE = 2
 
 _Answer = TypeVar("_Answer")
@@ -87,7 +87,7 @@ class Autotune(keras.callbacks.Callback):
         self._hook = ModelHook.of(self.model)
         self._stepped = self._running = False
         self._uncounted = 1
-        self._start_anew()
+        self._start_sample()
         session.settings_tuned = True
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -126,8 +126,8 @@ class Autotune(keras.callbacks.Callback):
                 "the same callback continues the search."
             )
 
-    def _start_anew(self) -> None:
-        """The next step is the first of a sample."""
+    def _start_sample(self) -> None:
+        """Makes the next step the first of a sample."""
         self._times: list[float] = []
         self._cycle = []
         self._last = None
@@ -153,13 +153,13 @@ class Autotune(keras.callbacks.Callback):
         if self._order is None:
             self._default = self._default_setting()
             self._order = self._lead(self._make_tuner)
-        # Of a model that was not compiled again since, the step is as it was left.
+        # A model that was not recompiled in between still has the step function of the last fit.
         untouched = self._order.phase == DONE and self._order.setting == self._default
         foreign = self.model.train_function is not self._function
         if not untouched and (foreign or self._applied != self._order.setting):
             self._functions = {} if foreign else self._functions
             self._apply(self._order.setting)
-        self._start_anew()
+        self._start_sample()
 
     def _default_setting(self) -> Setting:
         plain = tuning.of_settings(self._settings, tuning.most_chunk_bytes())
@@ -235,8 +235,8 @@ class Autotune(keras.callbacks.Callback):
         if self._order.setting != before.setting:
             self._apply(self._order.setting)
         if self._order.phase in (WATCH, DONE):
-            self._functions = {}  # the others are not needed any more, and a new search makes its own
-        self._start_anew()
+            self._functions = {}  # no longer needed; a new search makes its own
+        self._start_sample()
 
     def _tell(self, seconds: float) -> Order:
         """Runs on rank 0."""
@@ -247,7 +247,7 @@ class Autotune(keras.callbacks.Callback):
             self._log = None
         following = self._tuner.tell(seconds)
         if order.phase == WATCH and following.phase == EXPLORE:
-            self._samples = -1  # this one is not of the search
+            self._samples = -1  # this sample does not count for the search
             self._say("autotune: step times have changed; the search starts from scratch.")
         return following
 
@@ -279,7 +279,7 @@ class Autotune(keras.callbacks.Callback):
         if setting.compression != "own":
             for each in model_optimizer.optimizers_of(self.model):
                 optimizer.set_compression(each, Compression.of(setting.compression))
-        threshold = setting.fusion_threshold if call.overlaps() else None  # else the engine alone goes by it
+        threshold = setting.fusion_threshold if call.overlaps() else None  # otherwise only the engine uses it
         traced = (threshold, setting.compression, setting.thread)
         self._uncounted = 1
         if traced not in self._functions:

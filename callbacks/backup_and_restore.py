@@ -1,4 +1,4 @@
-"""Resumes an interrupted training at the batch where it was."""
+"""Resumes interrupted training at the batch where it stopped."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ _logger = logging.getLogger("tfdist")
 
 
 class BackupAndRestore(keras.callbacks.Callback):
-    """Keeps the state of a training in files, and resumes all ranks at the same epoch and batch.
+    """Backs up the training state to files, and resumes all ranks at the same epoch and batch.
 
-    You need it where a job may be killed: start the same script again, and `fit` goes on where the last file was
-    written. Rank 0 writes weights, optimizer state and position, and the random state and metrics of every rank. Files
-    are complete or invisible, and checked when they are read; the newest good one is used. Where the learning rate is
-    scaled by the number of ranks, another number of ranks resumes at its own rate, but from the beginning of an epoch
-    only, and draws random numbers that none has drawn before.
+    You need it if a job may be killed: start the same script again, and `fit` continues from the newest backup. Rank 0
+    writes weights, optimizer state and position, and the random state and metrics of every rank. A file is written
+    completely or not at all, and verified when read; the newest intact one is used. A different number of ranks can
+    resume only from the start of an epoch: a learning rate scaled by the number of ranks is then scaled for the new
+    number, and random numbers differ from all that were drawn before.
 
-    Training waits for a copy in memory, not for the disk: rank 0 writes it in a thread. Where a file takes longer than
-    the batches up to the next, the next waits for its turn, and one after that takes its place, so that rank 0 holds
-    two copies at most. The end of `fit` waits for what is under way, and so does the interpreter when it exits, by an
-    exception too. A file that cannot be written, as on a full disk, does not end the training: rank 0 logs an error
-    with what is missing, tries again at the next, and says at the end which is the newest.
+    Training waits for a copy in memory, not for the disk: rank 0 writes it in a background thread. If a write takes
+    longer than the time between two backups, the next one waits, and is replaced by the one after it, so rank 0 holds
+    at most two copies. `fit` waits for pending writes at its end, and so does the interpreter when it exits, even after
+    an exception. A file that cannot be written, for example on a full disk, does not stop training: rank 0 logs an
+    error with the cause, tries again at the next backup, and reports the newest complete one at the end.
 
-    In the middle of an epoch the batches that were trained on already are drawn and dropped, so the dataset must yield
-    the same order again: `shuffle(..., seed=1, reshuffle_each_iteration=False)`. Without the latter a new process
-    begins with the order of the first epoch, and in a later epoch other samples would be dropped than were trained on;
-    `save_freq="epoch"` has nothing to drop. Callbacks with a state of their own, such as `EarlyStopping`, begin anew.
+    To resume in the middle of an epoch, batches already trained on are read and dropped, so the dataset must yield the
+    same order again: `shuffle(..., seed=1, reshuffle_each_iteration=False)`. Without the latter a new process starts
+    with the order of the first epoch, and in later epochs would drop the wrong samples. `save_freq="epoch"` drops
+    nothing. Callbacks with state of their own, such as `EarlyStopping`, start from scratch.
 
     Args:
-        backup_dir: Folder for the files, which rank 0 must reach. Use one folder for one training.
+        backup_dir: Folder for the files, accessible to rank 0. Use a separate folder for each training.
         save_freq: "epoch", or the number of batches between two files.
-        double_checkpoint: Whether the file before the newest is kept too.
-        delete_checkpoint: Whether the folder is removed when `fit` has ended.
+        double_checkpoint: Whether to keep the previous file besides the newest.
+        delete_checkpoint: Whether to remove the folder when `fit` ends.
 
     Raises:
-        ConfigError: If an argument cannot be honoured.
-        TfdistError: On every rank, before the first step, if rank 0 cannot make or write the folder for another reason
-            than a lack of room, or cannot read what is there; names folder and cause.
+        ConfigError: If an argument is invalid.
+        TfdistError: On every rank, before the first step, if rank 0 cannot read what is in the folder, or cannot create
+            or write it for any reason but a full disk; names the folder and the cause.
 
     Example:
 
@@ -98,7 +98,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             need_equal_batches(self.model, f"BackupAndRestore(save_freq={self._save_freq})", 'save_freq="epoch"')
         self._hook.resume_batch = self._saved_at = 0
         keras_version.set_initial_epoch(self.model, 0)
-        if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while it dropped batches
+        if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while dropping batches
             self.model.train_function = self.model.train_function.train_function
         self._leaves_out = False
         self._failures.begin()
@@ -129,7 +129,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self._save_freq == "epoch" or self._hook.skips(batch):
             return
         if batch + 1 >= (self.params.get("steps") or float("inf")):
-            return  # the end of the epoch comes at once, and is a better place to resume at
+            return  # the epoch ends immediately after this, and is a better place to resume at
         if batch + 1 - self._saved_at >= int(self._save_freq):
             self._saved_at = batch + 1
             self._save(Position(self._epoch, batch + 1))
@@ -139,13 +139,13 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._save(Position(epoch + 1, 0))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        # A later fit of this model starts from its own first epoch.
+        # A later fit of this model starts at its own first epoch.
         keras_version.set_initial_epoch(self.model, 0)
         if self._delete:
             self._writer.drop()
         self._writer.wait()
         self._failures.end()
-        # So that whatever a rank does next finds the files.
+        # So that all ranks find the files after `fit`.
         tfdist.barrier(name="training has ended")
         if self._delete and tfdist.rank() == 0:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -160,28 +160,28 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self._writer.put(lambda: self._write(position, arrays)) and not self._leaves_out:
             self._leaves_out = True
             _logger.warning(
-                "a backup before that of %s is left out, since writing one to %s takes longer than the batches "
-                "up to the next (save_freq=%s). The newest is always written.",
+                "a backup before that of %s is skipped, because writing one to %s takes longer than the time between "
+                "backups (save_freq=%s). The newest is always written.",
                 *(position, self._folder, self._save_freq),
             )
 
     def _write(self, position: Position, arrays: dict[str, Any]) -> None:
-        """In the thread of the writer."""
+        """Runs in the writer's thread."""
         try:
             snapshot.write(self._folder, position, arrays, self._keep)
-        except Exception as error:  # noqa: BLE001  (training goes on, whatever it is)
+        except Exception as error:  # noqa: BLE001  (training continues, whatever the error)
             size = sum(np.asarray(array).nbytes for array in arrays.values())
             self._failures.failed(f"backup of {position}", error, self._folder, size)
         else:
             self._failures.succeeded(f"backup of {position}")
 
     def _load(self) -> tuple[tuple[Position, dict[str, Any]] | None, str | None]:
-        """Rank 0 reads a file; returns position and state of this rank, or what went wrong."""
+        """Rank 0 reads a file; returns the position and state of this rank, or what went wrong."""
         message: tuple[Position | None, list[dict[str, Any]], str | None] = (None, [], None)
         if tfdist.rank() == 0:
             doing = "write a backup to"
             try:
-                writer.wait_for_all()  # for those of a fit that was interrupted
+                writer.wait_for_all()  # an interrupted fit may have writes pending
                 need_folder(self._folder)
                 snapshot.SNAPSHOT.remove_unfinished(self._folder)
                 doing = "resume from"
@@ -203,18 +203,18 @@ class BackupAndRestore(keras.callbacks.Callback):
         ranks = int(arrays["ranks"])
         if ranks != tfdist.size() and position.batch:
             raise ValueError(
-                f"it was written in the middle of an epoch by {ranks} ranks, and now there are {tfdist.size()}, which "
-                f"deal out the data in another way. Start {ranks} ranks, or remove the folder."
+                f"it was written in the middle of an epoch by {ranks} ranks, but this job has {tfdist.size()}, which "
+                f"changes how the data is sharded. Start {ranks} ranks, or remove the folder."
             )
         if ranks != tfdist.size() and model_optimizer.has_local_variables(self.model):
             raise ValueError(
-                f"it was written by {ranks} ranks, each with local variables of its own, and now there are "
+                f"it was written by {ranks} ranks, each with its own local variables, but this job has "
                 f"{tfdist.size()}. Start {ranks} ranks, or remove the folder."
             )
         steps = self.params.get("steps")
         if steps and position.batch >= steps:
             raise ValueError(
-                f"it was written after batch {position.batch} of an epoch, and now an epoch has {steps}. Use the "
+                f"it was written after batch {position.batch} of an epoch, but an epoch now has {steps}. Use the "
                 "same data, or remove the folder."
             )
         self._arrays = arrays
@@ -225,7 +225,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         return position, [model_state.below(arrays, f"local/{rank}/") for rank in range(ranks)], None
 
     def _restore(self, position: Position, local: dict[str, Any], rates: dict[str, Any]) -> None:
-        """Takes over the file that was read, once the model has its weights, which may be in the first step only."""
+        """Restores what was read, once the model has weights, which may be only in its first step."""
         in_force = model_state.rates_of(self.model)
         failure = tfdist.broadcast_object(self._take_over(), 0, name="backup is taken over")
         if failure:
@@ -241,7 +241,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             random_state.fold_again(self.model, position.epoch)
 
     def _take_over(self) -> str | None:
-        """On rank 0; returns what went wrong."""
+        """Acts on rank 0; returns what went wrong."""
         arrays, self._arrays = self._arrays, {}
         if tfdist.rank() != 0:
             return None
@@ -252,14 +252,14 @@ class BackupAndRestore(keras.callbacks.Callback):
         return None
 
     def _local_state(self, position: Position) -> dict[str, Any]:
-        """What differs by rank, in the middle of an epoch the metrics too. Every rank must ask."""
+        """The state that differs by rank, including metrics in the middle of an epoch. Every rank must call it."""
         state = model_state.capture_of_rank(self.model, in_epoch=position.batch > 0)
         if position.batch:
             state |= {f"metric/{index}": variable.numpy() for index, variable in enumerate(self._metric_states())}
         return state
 
     def _add_metrics(self, state: dict[str, Any]) -> None:
-        """Adds what was counted before the interruption. Keras makes metrics in the first step, so not earlier."""
+        """Adds the counts from before the interruption, after the first step: Keras creates the metrics in it."""
         for index, variable in enumerate(self._metric_states()):
             if f"metric/{index}" in state:
                 variable.assign_add(state[f"metric/{index}"])
@@ -270,11 +270,11 @@ class BackupAndRestore(keras.callbacks.Callback):
 
 
 class _Resumption:
-    """Stands in for a train function: draws the first batches without training on them, so that numbers stay right.
+    """Replaces the train function: reads the first batches without training on them, so batch numbers stay right.
 
     Args:
-        model: The model that trains.
-        batches: Batches to draw.
+        model: The model being trained.
+        batches: How many batches to read.
         drawn: Called after the last of them.
         trained: Called after the first step.
     """
@@ -284,13 +284,13 @@ class _Resumption:
     ) -> None:
         self.train_function = model.train_function
         self._model = model
-        self._fit = model.history  # Keras makes one for each
+        self._fit = model.history  # Keras creates a history for each fit
         self._left = batches
         self._drawn = drawn
         self._trained = trained
 
     def __call__(self, iterator: Iterator[Any]) -> Any:
-        if self._model.history is not self._fit:  # the fit that it was made for ended before the last of them
+        if self._model.history is not self._fit:  # the fit it was made for ended early
             return self.train_function(iterator)
         if not self._left:
             self._model.train_function = self.train_function
@@ -299,11 +299,11 @@ class _Resumption:
             finally:
                 self._trained()
         wanted = min(self._model.steps_per_execution, self._left)
-        # The last execution of an epoch may have fewer.
+        # The last execution of an epoch may have fewer steps.
         if not sum(1 for _ in itertools.islice(iterator, wanted)):
             raise errors.TfdistError(
-                f"the dataset ended {self._left} batches before the one to resume at, so it is not the one trained on "
-                "before. Use the same data, or remove the folder of the backup."
+                f"the dataset ended {self._left} batches before the one to resume at, so it is not the dataset of the "
+                "interrupted training. Use the same data, or remove the backup folder."
             )
         self._left -= wanted
         if not self._left:

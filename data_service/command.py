@@ -247,7 +247,7 @@ def _add_drain(part: argparse.ArgumentParser) -> None:
 def _place(options: argparse.Namespace) -> dict[str, Any]:
     """The fields that both roles have."""
     insecure = _may_be_open(options.host, options.insecure)
-    # The server takes them again; here it is told before TensorFlow has been imported.
+    # The server binds them again; checking here reports a port in use before TensorFlow is imported.
     port.take(options.port, options.metrics_port, "").release()
     ports = {"port": options.port, "control_port": options.metrics_port}
     return {"host": options.host, "work_dir": options.work_dir, "insecure": insecure, **ports}
@@ -277,7 +277,7 @@ def _worker(options: argparse.Namespace) -> int:
         **_place(options),
     )
     if options.cores:
-        core.check(options.cores)  # the worker does it too; here it is told before TensorFlow has been imported
+        core.check(options.cores)  # the worker checks too; here the error comes before TensorFlow is imported
     if options.key_file:
         drain_request.read_key(options.key_file)
     return serve(WORKER, asdict(made), RestartPolicy(limit=options.restarts), options.drain_timeout)

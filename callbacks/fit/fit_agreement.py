@@ -70,8 +70,8 @@ def agree(callback: keras.callbacks.Callback) -> None:
     if not ours or ours[0] is not callback or not group.included() or group.size() == 1:
         return
     mine = _knowledge(model, params, callbacks, keras_version.arguments_of_fit(model))
-    everybody = tfdist.allgather_object(mine, name="what fit is to do", process_set=group)
-    problem = difference(dict(zip(group.ranks, everybody, strict=True)))
+    by_rank = tfdist.allgather_object(mine, name="what fit is to do", process_set=group)
+    problem = difference(dict(zip(group.ranks, by_rank, strict=True)))
     if problem:
         raise errors.MismatchError(problem)
 

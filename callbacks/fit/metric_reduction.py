@@ -80,7 +80,7 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int, warn_if_unequal: bo
     for name in leader.own:
         results[name] = _weighted_mean([(r.own.get(name), r.samples) for r in reports])
     if any(report.states != leader.states for report in reports):
-        # A rank that has not built its metrics is told.
+        # A rank that has not built its metrics gets the results of one that has.
         plain = {name: np.asarray(value) for name, value in results.items()}
         return dict(tfdist.broadcast_object(plain, first, name="logs of all ranks"))
     return results

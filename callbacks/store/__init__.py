@@ -1,1 +1,1 @@
-"""Files of a training: written whole or not at all, in a thread, and told of when they cannot be."""
+"""Writes training files completely or not at all, in a background thread, and reports failures."""

@@ -1,4 +1,4 @@
-"""Tells of files that cannot be written while training goes on: once for a series of failures, and at the end."""
+"""Reports files that cannot be written while training continues: once per series of failures, and at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FailureSeries:
     """Failures to write one kind of file, with no success in between.
 
     Args:
-        kind: What is written, in the plural, as in "backups".
+        kind: What is written, in the plural, such as "backups".
     """
 
     def __init__(self, kind: str) -> None:
@@ -29,20 +29,20 @@ class FailureSeries:
         self._process = 0
 
     def begin(self) -> None:
-        """Training begins. Where an exception ends it, `end` is called when the interpreter exits."""
+        """Called when training begins. If an exception stops it, `end` is called when the interpreter exits."""
         self._failures = 0
         self._process = os.getpid()
         atexit.unregister(self.end)
         atexit.register(self.end)
 
     def failed(self, name: str, error: BaseException, folder: Path, size_bytes: int) -> None:
-        """Tells of the first failure of a series, with what is missing and what to do.
+        """Logs the first failure of a series, with its cause and the remedy.
 
         Args:
-            name: Of the file, as in "backup of epoch 3, batch 7".
-            error: Why it is not written.
-            folder: Where it would be.
-            size_bytes: What it takes, as far as that is known.
+            name: The name of the file, such as "backup of epoch 3, batch 7".
+            error: Why it could not be written.
+            folder: The folder it belongs in.
+            size_bytes: Its approximate size.
         """
         self._failures += 1
         self._last = f"{type(error).__name__}: {error}"
@@ -50,7 +50,7 @@ class FailureSeries:
             return
         self._first = name
         _logger.error(
-            "the %s is not written to %s: %s. %s The training goes on, and the next is tried as usual. %s",
+            "could not write the %s to %s: %s. %s Training continues, and the next one will be tried as usual. %s",
             *(name, folder, self._last, advice(error, folder, size_bytes), self._newest()),
         )
 
@@ -58,25 +58,27 @@ class FailureSeries:
         """Ends a series."""
         self.newest = name
         if self._failures:
-            _logger.warning("%s are written again: the %s is, after %d failed", self._kind, name, self._failures)
+            _logger.warning(
+                "%s can be written again: wrote the %s (%d failed before it)", self._kind, name, self._failures
+            )
         self._failures = 0
 
     def end(self) -> None:
-        """Training ends: tells again where the last files could not be written."""
+        """Called when training ends: logs a second error if the last files could not be written."""
         atexit.unregister(self.end)
-        if self._failures and self._process == os.getpid():  # and not one that it has forked, when that exits
+        if self._failures and self._process == os.getpid():  # not in a forked process, when that exits
             _logger.error(
-                "the training has ended, and %d of its %s are not written, from the %s on; at last: %s. %s",
+                "training has ended, and %d of its %s could not be written, starting with the %s. Last error: %s. %s",
                 *(self._failures, self._kind, self._first, self._last, self._newest()),
             )
         self._failures = 0
 
     def _newest(self) -> str:
-        return f"The newest that is written is the {self.newest}." if self.newest else "None is written so far."
+        return f"The newest complete one is the {self.newest}." if self.newest else "None has been written so far."
 
 
 def disk_error(error: BaseException) -> OSError | None:
-    """The error of a file or disk that `error` is or comes from: libraries wrap them, also in other classes."""
+    """The `OSError` that `error` is or was caused by; libraries wrap them in exceptions of other classes."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError):
@@ -86,22 +88,22 @@ def disk_error(error: BaseException) -> OSError | None:
 
 
 def advice(error: BaseException, folder: Path, size_bytes: int) -> str:
-    """What to do about an error of a disk, and how much room is missing."""
+    """How to fix a disk error, and how much space is missing."""
     cause = disk_error(error)
     number = None if cause is None else cause.errno
     if number == errno.ENOSPC:
-        return f"{_room(folder, size_bytes)} Make room there, or give another folder at the next start."
+        return f"{_room(folder, size_bytes)} Free up space there, or use another folder at the next start."
     if number == errno.EDQUOT:
-        return f"It takes {_shown(size_bytes)}, which is more than the quota of this user has left. Make room in it."
+        return f"It needs {_shown(size_bytes)}, more than is left of this user's quota. Free up some of it."
     if number == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         most = (
             "the file system allows" if limit == resource.RLIM_INFINITY else f"{_shown(limit)}, the limit of ulimit -f"
         )
-        return f"It takes {_shown(size_bytes)}, and a file may have no more than {most}. Raise that."
+        return f"It needs {_shown(size_bytes)}, but a file may have no more than {most}. Raise that limit."
     if number in _NOT_ALLOWED:
-        return "Make the folder writable for this user, or give another one at the next start."
-    return "Look after the folder and its disk, or give another one at the next start."
+        return "Make the folder writable for this user, or use another one at the next start."
+    return "Check the folder and its disk, or use another folder at the next start."
 
 
 def _room(folder: Path, size_bytes: int) -> str:
@@ -109,10 +111,10 @@ def _room(folder: Path, size_bytes: int) -> str:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         free = shutil.disk_usage(there).free
     except OSError as error:
-        return f"It takes {_shown(size_bytes)}, and how much is free there cannot be told: {error}."
-    takes = f"It takes {_shown(size_bytes)}, and {_shown(free)} are free there"
+        return f"It needs {_shown(size_bytes)}, and the free space there is unknown: {error}."
+    takes = f"It needs {_shown(size_bytes)}, and {_shown(free)} are free there"
     missing = size_bytes - free
-    return f"{takes}: {_shown(missing)} are missing." if missing > 0 else f"{takes} now, perhaps in too few inodes."
+    return f"{takes}: {_shown(missing)} are missing." if missing > 0 else f"{takes} now; the disk may be out of inodes."
 
 
 def _shown(size_bytes: int) -> str:

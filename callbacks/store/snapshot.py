@@ -1,6 +1,6 @@
-"""Files that hold the state of a training: written whole or not at all, checked when read. Knows no model.
+"""Files with the training state: written completely or not at all, verified when read. Independent of the model.
 
-What a file holds (`tfdist.system.whole_file`) is an `.npz` archive. Arrays only: nothing in it can run when it is read.
+A file (`tfdist.system.whole_file`) holds an `.npz` archive of arrays only: reading it cannot run code.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def _sha256(parts: Sequence[memoryview]) -> str:
     return digest.hexdigest()
 
 
-# By position.
+# Named by position.
 SNAPSHOT = FileKind("snapshot 1", "epoch-%06d-batch-%09d.snapshot", _sha256)
 
 
 class Position(NamedTuple):
-    """The next batch to train on; both count from 0."""
+    """The next batch to train on; both numbers count from 0."""
 
     epoch: int
     batch: int
@@ -44,7 +44,7 @@ def write(folder: Path, position: Position, arrays: Mapping[str, Any], keep: int
     """Writes a snapshot and removes all but the `keep` newest.
 
     Raises:
-        OSError: If it cannot be written; the earlier ones are unchanged then.
+        OSError: If it cannot be written; existing snapshots are unchanged then.
     """
     buffer = io.BytesIO()
     encoded: dict[str, Any] = dict(_encoded(name, np.asarray(array)) for name, array in arrays.items())
@@ -56,21 +56,21 @@ def write(folder: Path, position: Position, arrays: Mapping[str, Any], keep: int
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """The arrays in the bytes of a snapshot.
+    """Decodes the arrays in the bytes of a snapshot.
 
     Raises:
-        DamagedFileError: If they are torn, truncated or changed; says how.
+        DamagedFileError: If they are truncated or corrupt; says how.
     """
     payload = SNAPSHOT.contents(data)
     try:
         with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
             return dict(_decoded(name, archive[name]) for name in archive.files)
-    except Exception as error:  # of a dozen classes, by what is wrong with the archive
+    except Exception as error:  # a dozen classes, depending on what is wrong with the archive
         raise DamagedFileError(f"its contents cannot be decoded: {type(error).__name__}: {error}") from error
 
 
 def newest_valid(folder: Path) -> tuple[Position, dict[str, Any], list[str]] | None:
-    """The newest snapshot that can be read, and a line for each newer one that cannot; None without any."""
+    """The newest intact snapshot, and a line for each newer one that is damaged; None if there are no snapshots."""
     skipped: list[str] = []
     for file in SNAPSHOT.newest_first(folder):
         try:
@@ -83,7 +83,7 @@ def newest_valid(folder: Path) -> tuple[Position, dict[str, Any], list[str]] | N
 
 
 def _encoded(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
-    """An archive has no name for types such as bfloat16, so they go in as their bits, with the type in the name."""
+    """Archives do not support types such as bfloat16: those are stored as raw bits, with the type in the name."""
     if array.dtype.kind != "V":
         return name, array
     return f"{name}{_TYPE}{array.dtype.name}", array.view(f"u{array.dtype.itemsize}")

@@ -1,7 +1,7 @@
-"""Writes files in a thread, one after the other, so that training does not wait for a disk. Knows nothing of the files.
+"""Writes files one by one in a background thread, so training does not wait for the disk. Independent of the files.
 
-A write that is asked for while another is under way waits for it; where a third comes, it takes the place of the
-second. So the newest is always written, training never waits, and no more than two are held in memory.
+A write requested while another is running waits for it; a third one replaces the second. So the newest is always
+written, training never waits, and at most two are held in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tfdist import config
 
-# After which a wait is told of.
+# Seconds after which a wait is logged.
 PATIENCE_S = 2.0
 
 _logger = logging.getLogger("tfdist")
@@ -22,10 +22,10 @@ _busy: set[Writer] = set()
 
 
 class Writer:
-    """The writes to one place. Any thread may call it.
+    """A queue of writes to one place. Thread-safe.
 
     Args:
-        what: Names them in messages, as in "backups to FOLDER".
+        what: Describes them in messages, as in "backups to FOLDER".
     """
 
     def __init__(self, what: str) -> None:
@@ -35,10 +35,10 @@ class Writer:
         self._changed = threading.Condition()
 
     def put(self, write: Callable[[], None]) -> bool:
-        """Has `write` called in the thread, when the one before has ended. It must not raise.
+        """Schedules `write`, which must not raise, to run in the thread after the current one.
 
         Returns:
-            Whether it took the place of one that had not begun, which will not be called.
+            Whether it replaced a pending one, which will then not be called.
         """
         with self._changed:
             replaced = self._next is not None
@@ -47,23 +47,23 @@ class Writer:
                 return replaced
             self._running = True
         _busy.add(self)
-        # What was registered last is called first, so before MPI ends, which other ranks may wait for.
+        # Handlers run in reverse order: this one before MPI shuts down, for which other ranks may be waiting.
         atexit.unregister(wait_for_all)
         atexit.register(wait_for_all)
         try:
-            # A daemon: the interpreter would wait for another kind without a deadline.
+            # A daemon thread: the interpreter would wait for any other without a deadline.
             threading.Thread(target=self._run, name="tfdist writer", daemon=True).start()
-        except RuntimeError:  # there can be no more threads
+        except RuntimeError:  # no more threads can be started
             self._run()
         return replaced
 
     def drop(self) -> None:
-        """Leaves out the write that has not begun."""
+        """Drops the pending write."""
         with self._changed:
             self._next = None
 
     def wait(self) -> bool:
-        """Waits until all is written, at most `TFDIST_STALL_CHECK_SHUTDOWN_TIME`; returns whether it is."""
+        """Waits until everything is written, at most `TFDIST_STALL_CHECK_SHUTDOWN_TIME`; returns whether it is."""
         limit = config.read().stall_shutdown_seconds
         patience = min(PATIENCE_S, limit)
         if self._is_idle(patience):
@@ -74,8 +74,8 @@ class Writer:
         if self._is_idle(limit - patience):
             return True
         _logger.error(
-            "%s are still being written after %g s, and are not waited for any longer. Look after the disk; "
-            "what is not whole by then is not seen.",
+            "%s are still being written after %g s; no longer waiting for them. Check the disk. Files that are "
+            "incomplete when the process exits are ignored.",
             self._what,
             limit,
         )
@@ -89,9 +89,9 @@ class Writer:
         try:
             while write := self._take():
                 write()
-                del write  # and with it what it has written
+                del write  # frees the data it holds
         except BaseException:
-            self._stop()  # so that nobody waits for it
+            self._stop()  # so that no thread waits for it
             raise
 
     def _take(self) -> Callable[[], None] | None:
@@ -108,11 +108,11 @@ class Writer:
             self._changed.notify_all()
 
 
-# A process that this one forks has no such thread, and would wait for it in vain.
+# A forked process does not have the thread, and would wait for it until the deadline.
 os.register_at_fork(after_in_child=_busy.clear)
 
 
 def wait_for_all() -> None:
-    """Waits for the writes of this process, each as `Writer.wait` does. Called when the interpreter exits too."""
+    """Waits for all writers of this process, as `Writer.wait` does. Also called when the interpreter exits."""
     for writer in list(_busy):
         writer.wait()

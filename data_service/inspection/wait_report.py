@@ -10,7 +10,7 @@ from typing import Any
 PATH = "/wait"
 LARGEST_BODY_BYTES = 512
 _LONGEST_S = 1e9
-# How often a trainer that reads tells, and after how long without a word it reads no more.
+# How often a reading trainer reports, and after how long without a report it counts as no longer reading.
 PERIOD_S = 5.0
 LATE_S = 2 * PERIOD_S
 # Where a wait was measured: at the end of the input (`measure_wait`), or where elements leave `distribute`. There a

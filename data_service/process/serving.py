@@ -16,7 +16,7 @@ FAILURE = 1
 
 
 def serve(role: str, config: dict[str, Any], policy: RestartPolicy, drain_timeout_s: float) -> int:
-    """Runs a server in its own process until it is told to end.
+    """Runs a server in its own process until it is asked to end.
 
     SIGTERM and Ctrl-C end a dispatcher and drain a worker; a second one ends it immediately, as does the first one on a
     worker that already drains on request. However this process ends, the server's process ends too.

@@ -1,4 +1,4 @@
-"""What a worker can report about the work of its process, and how that process is told to stop taking more.
+"""What a worker reports about the work of its process, and how that process is stopped from taking more.
 
 `TaskMeter` reports what TensorFlow's own server knows; `ServingMeter` what the library counts for the whole process, so
 it is for processes with one worker.

@@ -318,7 +318,7 @@ def _arguments(reading: Reading, found: Survey) -> dict[str, Any]:
     service = tf.data.experimental.service
     requests = reading.max_outstanding_requests
     if requests is not None:
-        # TensorFlow goes on asking a worker that has left, until the pass ends, and keeps a request waiting for it.
+        # TensorFlow keeps polling a worker that has left until the pass ends, which occupies one request.
         requests += sum(worker.state == DRAINED for worker in found.workers)
     cache = service.CrossTrainerCache(reading.cross_trainer_cache) if reading.cross_trainer_cache else None
     return {

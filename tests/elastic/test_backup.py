@@ -19,7 +19,7 @@ def test_the_next_job_goes_on_where_the_first_was_told_to_end(tmp_path):
     assert not Path((tmp_path / "commits").read_text()).exists()
 
     second = train(tmp_path, 2, *options, victims="")
-    assert f"going on from {kept}" in second.stdout + second.stderr
+    assert f"continuing from {kept}" in second.stdout + second.stderr
     # Each step is a commit, and nothing after the last one was done.
     assert segments_of(second.stdout, 0)[0][1:] == [2, int(kept.stem.partition("-")[2])]
     second.stdout = first.stdout + second.stdout

@@ -266,18 +266,19 @@ def test_a_commit_of_another_script_is_refused(world, store):
     state.keep_in(store, 0)
     state.commit()
     tfdist.barrier()
-    with pytest.raises(tfdist.errors.ConfigError, match="has the attributes epoch, and the state batch, epoch"):
+    with pytest.raises(tfdist.errors.ConfigError, match="has the attributes epoch, but the state has batch, epoch"):
         KerasState(make_model(), epoch=0, batch=0).keep_in(store, 0)
     smaller = KerasState(make_model(keras.optimizers.SGD(0.1)), epoch=0)
     counts = len(state.variables), len(smaller.variables)
     for text in (
-        f"the {counts[0]} variables of a commit of this job are not the {counts[1]} of the state: the first is number ",
-        rf" {counts[1]} \(not of this state\), float32 \[3, 2\] in the commit and missing in the state. Was the script",
+        f"the {counts[0]} variables in a commit of this job do not match the {counts[1]} of the state: the first "
+        "difference is variable ",
+        rf" {counts[1]} \(not in this state\): float32 \[3, 2\] in the commit, missing in the state. If the script",
     ):
         with pytest.raises(tfdist.errors.ConfigError, match=text):
             smaller.keep_in(store, 0)
     wider = KerasState(make_model(units=4), epoch=0)
-    other = rf"number 0 \({wider.variables[0].path}\), float32 \[3, 2\] in the commit and float32 \[3, 4\] in the state"
+    other = rf"variable 0 \({wider.variables[0].path}\): float32 \[3, 2\] in the commit, float32 \[3, 4\] in the state"
     with pytest.raises(tfdist.errors.ConfigError, match=other):
         wider.keep_in(store, 0)
 
@@ -291,10 +292,10 @@ def test_ranks_with_other_variables_are_told_which_is_the_first(world):
     ):
         with pytest.raises(tfdist.errors.MismatchError) as caught:
             TensorFlowState(variables, step=tfdist.rank()).sync()
-        shown = name or ("not of this state" if odd else "c")
+        shown = name or ("not in this state" if odd else "c")
         assert str(caught.value) == (
-            f"the variables of the state differ between the ranks: the first is number 1 ({shown}), "
-            f"{f'float32 {there}' if name else there} on rank {world - 1} and float32 {here} on rank 0. Make the same "
+            f"the variables of the state differ between ranks: the first difference is variable 1 ({shown}): "
+            f"{f'float32 {there}' if name else there} on rank {world - 1}, float32 {here} on rank 0. Create the same "
             "model and optimizer on every rank."
         )
     state = ObjectState(step=tfdist.rank())
@@ -314,7 +315,7 @@ def test_restarted_training_names_damaged_commits(world, store, shared_tmp_path,
     tfdist.barrier()  # so that nobody writes where another still reads
     state.sync()
     state.sync()
-    told = [line for line in warnings_of_tfdist if "starts from its beginning" in line]
+    told = [line for line in warnings_of_tfdist if "training starts from scratch" in line]
     assert len(told) == (tfdist.rank() == 0)
     state.commit()
     tfdist.barrier()
@@ -335,7 +336,7 @@ def test_damage_is_passed_over_where_another_rank_has_a_commit(world, store, sha
     state.keep_in(store, tfdist.rank())
     state.sync()
     assert state.epoch == 7
-    assert not [line for line in warnings_of_tfdist if "starts from its beginning" in line]
+    assert not [line for line in warnings_of_tfdist if "training starts from scratch" in line]
 
 
 def test_a_commit_that_cannot_be_written_is_told_and_passed_over(world, store, monkeypatch, caplog):
@@ -350,6 +351,6 @@ def test_a_commit_that_cannot_be_written_is_told_and_passed_over(world, store, m
     state.epoch = 4
     state.restore()
     assert state.epoch == 3
-    told = [message for message in caplog.messages if "commit 1 and those after it are not in a file" in message]
-    assert len([message for message in caplog.messages if "not in a file" in message]) == len(told)
+    told = [message for message in caplog.messages if "commit 1 could not be written to a file" in message]
+    assert len([message for message in caplog.messages if "not be written to a file" in message]) == len(told)
     assert len(told) == (tfdist.local_rank() == 0)

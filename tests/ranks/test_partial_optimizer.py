@@ -408,7 +408,7 @@ def test_a_backup_of_other_ranks_is_refused(world, shared_tmp_path, monkeypatch)
         return position, found | {"ranks": np.array(5)}, skipped
 
     monkeypatch.setattr(tfdist.callbacks.backup_and_restore.snapshot, "newest_valid", of_five_ranks)
-    with pytest.raises(tfdist.errors.TfdistError, match="written by 5 ranks, each with local variables"):
+    with pytest.raises(tfdist.errors.TfdistError, match="written by 5 ranks, each with its own local variables"):
         model.fit(*data_of(tfdist.rank()), batch_size=BATCH, verbose=0, epochs=2, callbacks=plugin(backup))
 
 

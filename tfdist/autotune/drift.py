@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 
 WINDOW = 8
-# A change below this is none, nor one of less than so many deviations.
+# A change counts only if it exceeds both: this fraction, and this many deviations.
 LEAST_CHANGE = 0.2
 DEVIATIONS = 5.0
 

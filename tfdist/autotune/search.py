@@ -1,4 +1,4 @@
-"""Which settings to try, and whether one beats the default. Generators: they yield a setting and get its seconds."""
+"""Chooses settings to try, and decides whether one beats the default. Generators yield a setting and get its time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tfdist import errors
 from tfdist.native.knobs import Knob, Setting, effective, settings
 
 SEED = 1
-# The part of the samples, and how many at least, after which the sampler decides; the default is one of them.
+# Random samples, the default included, before the sampler proposes settings: as a share of all, and at least.
 STARTUP = 0.3
 LEAST_STARTUP = 4
-# The best so many of what was explored are compared with the default, in so many rounds.
+# How many of the fastest explored settings are compared with the default, and in how many rounds.
 FINALISTS = 3
 ROUNDS = 9
 COMPARED = ROUNDS * (1 + FINALISTS)
-# A gain below this is no reason to leave the default.
+# A smaller gain is not worth changing the default for.
 LEAST_GAIN = 0.01
-# Standard errors that a gain must exceed, and rounds that a finalist may lose.
+# A gain must exceed this many standard errors, and a finalist may lose this many rounds.
 STANDARD_ERRORS = 2.0
 LOST_ROUNDS = 1
 # The median's standard error is 1.25 that of a mean; 1.48 times the median deviation is a normal standard deviation.
@@ -31,16 +31,16 @@ _MEDIAN_ERROR = 1.2533 * 1.4826
 def explore(
     default: Setting, knobs: tuple[Knob, ...], samples: int, seed: int = SEED
 ) -> Generator[Setting, float, dict[Setting, float]]:
-    """Tries settings, each one once: the default, some at random, then what optuna's TPE sampler proposes.
+    """Tries each setting once: the default, some at random, then proposals of optuna's TPE sampler.
 
     Args:
-        default: What the other settings are compared with.
-        knobs: As `knobs.offered` gives them.
-        samples: Settings to try at most.
-        seed: Of the sampler; the same times then lead to the same settings.
+        default: The setting to compare the others with.
+        knobs: As `knobs.offered` returns them.
+        samples: The most settings to try.
+        seed: The sampler's seed; equal times then lead to equal settings.
 
     Returns:
-        The seconds of each setting that was tried.
+        The step time in seconds of each setting tried.
 
     Raises:
         BuildError: If optuna cannot be imported.
@@ -64,11 +64,11 @@ def explore(
     seconds: dict[Setting, float] = {}
     while len(seconds) < min(samples, 1 + len(others)):
         trial = study.ask()
-        # By places and not by values, so that neighbouring sizes are neighbours.
+        # By index rather than by value, so that neighbouring sizes are neighbours.
         places = {knob.field: trial.suggest_int(knob.field, 0, len(knob.values) - 1) for knob in knobs}
         changes = {knob.field: knob.values[places[knob.field]] for knob in knobs}
         setting = effective(replace(default, **changes), default, knobs)
-        # The liar takes a trial without a time for a bad one, so the sampler turns away from what it proposed before.
+        # Repeated proposals are left unfinished: the liar rates them bad, so the sampler moves away from them.
         if setting not in seconds:
             seconds[setting] = yield setting
             study.tell(trial, seconds[setting])
@@ -76,7 +76,7 @@ def explore(
 
 
 def finalists(seconds: dict[Setting, float], default: Setting) -> list[Setting]:
-    """The fastest settings beside the default, the fastest first."""
+    """The fastest settings other than the default, fastest first."""
     others = [setting for setting in seconds if setting != default]
     return sorted(others, key=seconds.__getitem__)[:FINALISTS]
 
@@ -87,9 +87,9 @@ class Rival:
 
     Attributes:
         setting: The setting.
-        seconds: Its median step.
-        gain: The part of the default's step that it saves, the median over rounds; 0 for the default.
-        beats_default: Whether that is more than the noise.
+        seconds: Its median step time.
+        gain: The fraction of the default's step time that it saves, the median over rounds; 0 for the default.
+        beats_default: Whether that exceeds the noise.
     """
 
     setting: Setting
@@ -100,7 +100,7 @@ class Rival:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the final comparison came to: the default and its rivals, and the one that is kept."""
+    """The outcome of the final comparison: the default and its rivals, and the one to keep."""
 
     rivals: tuple[Rival, ...]
     kept: Rival
@@ -114,15 +114,15 @@ class Verdict:
 def compare(
     default: Setting, candidates: Sequence[Setting], rounds: int = ROUNDS
 ) -> Generator[Setting, float, Verdict]:
-    """Measures the default and the candidates in turn, in rounds that each begin with another one.
+    """Measures the default and the candidates in turn, in rounds that start with a different one each.
 
     Args:
-        default: Kept where no candidate beats it by more than the noise.
+        default: Kept unless a candidate beats it by more than the noise.
         candidates: Other settings.
-        rounds: Measurements of each.
+        rounds: How often each is measured.
 
     Returns:
-        The comparison; of the candidates that beat the default, the one that saves most is kept.
+        The comparison; of the candidates that beat the default, it keeps the one that saves most.
     """
     runners = [default, *candidates]
     times: dict[Setting, list[float]] = {setting: [] for setting in runners}
@@ -139,7 +139,7 @@ def compare(
 
 
 def _gain(of_default: Sequence[float], of_candidate: Sequence[float]) -> tuple[float, bool]:
-    """The median gain of a candidate over rounds, and whether it is more than their noise."""
+    """The median gain of a candidate over rounds, and whether it exceeds their noise."""
     gains = [1 - mine / theirs for theirs, mine in zip(of_default, of_candidate, strict=True)]
     gain = statistics.median(gains)
     deviation = statistics.median(abs(each - gain) for each in gains)

@@ -1,4 +1,4 @@
-"""The whole course of a tuning: explore, compare, keep, watch. Pure: it is told the times, and says what to do next."""
+"""The phases of autotuning: explore, compare, keep, watch. Takes step times, and returns what to measure next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXPLORE = "explore"
 COMPARE = "compare"
 WATCH = "watch"
 DONE = "done"
-# How often times that drift begin the search anew.
+# How many times a drift of step times may restart the search.
 MOST_AGAIN = 2
 
 _Outcome = TypeVar("_Outcome")
@@ -22,20 +22,20 @@ _Outcome = TypeVar("_Outcome")
 
 @dataclass(frozen=True)
 class Order:
-    """What every rank does next: measures steps with a setting, or in `DONE` keeps it and measures no more."""
+    """What every rank does next: measure steps with a setting, or in `DONE` keep it and stop measuring."""
 
     phase: str
     setting: Setting
 
 
 class Tuner:
-    """Says what to measure, and keeps what is best.
+    """Decides what to measure, and keeps the best setting.
 
     Args:
-        default: The setting to begin with, and to beat.
-        knobs: What may be changed; none at all is over at once.
-        samples: Settings to explore at most.
-        start: A setting that was found before, which is watched without a search; None searches.
+        default: The setting to start with, and to beat.
+        knobs: What may be changed; if empty, tuning is done immediately.
+        samples: The most settings to explore.
+        start: A setting found by an earlier job, watched without a search; None searches.
         on_verdict: Called with the outcome of each comparison.
 
     Attributes:
@@ -66,7 +66,7 @@ class Tuner:
         self.order = next(self._course)
 
     def tell(self, seconds: float) -> Order:
-        """Takes the step time of the order; returns the next one."""
+        """Takes the step time of the current order; returns the next order."""
         self.order = self._course.send(seconds)
         return self.order
 
@@ -94,7 +94,7 @@ class Tuner:
 
 
 def _ordered(phase: str, settings: Generator[Setting, float, _Outcome]) -> Generator[Order, float, _Outcome]:
-    """The settings as orders of a phase."""
+    """Wraps settings as orders of a phase."""
     setting = next(settings)
     while True:
         try:

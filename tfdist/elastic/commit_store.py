@@ -1,7 +1,7 @@
-"""Commits in files of this host's memory, from which new processes go on. What is in a commit is not known here.
+"""Commits in files in this host's memory, from which restarted processes continue. Independent of their contents.
 
-What a file holds (`tfdist.system.whole_file`) are the sizes of the parts, a pickle, and the buffers it refers to.
-Nobody but this user reaches the folder, so nothing in it comes from somebody else.
+A file (`tfdist.system.whole_file`) holds the sizes of its parts, a pickle, and the buffers the pickle refers to. Only
+this user can access the folder, so the pickles can be trusted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfdist.system.whole_file import DamagedFileError, NumberedFile
 
 _logger = logging.getLogger("tfdist")
 _COUNT = struct.Struct("!Q")
-# The one before the newest too: the newest may turn out to be damaged.
+# The newest, and the one before it in case the newest is damaged.
 _KEPT = 2
 
 
@@ -31,34 +31,34 @@ class CommitStore:
     """The commits of a job on this host.
 
     Args:
-        folder: Where they are.
-        backup: Where an earlier job may have left some on a disk.
+        folder: The folder for the files, in memory.
+        backup: The folder on a disk where an earlier job may have left some.
 
     Raises:
-        ConfigError: If others than this user may write there, or read what is in memory.
+        ConfigError: If other users can write to either folder, or read the one in memory.
     """
 
     def __init__(self, folder: Path, backup: Path | None = None) -> None:
-        _refuse_others(folder, 0o077, "read by others", "Start the job anew; do not make it by hand.")
+        _refuse_others(folder, 0o077, "read by others", "Start the job again, and do not create this folder by hand.")
         if backup is not None and backup.exists():
-            advice = "Commits can run code when they are read: take a folder of your own, or chmod go-w this one."
+            advice = "Reading a commit can run code: use a folder of your own, or chmod go-w this one."
             _refuse_others(backup, 0o022, "written by others", advice)
         self._folder, self._backup = folder, backup
         self._damaged: dict[Path, str] = {}
 
     def put(self, training: int, number: int, content: Any) -> None:
-        """Writes a commit, of which the last two of a training are kept. It is whole or not seen.
+        """Writes a commit completely or not at all, and keeps the last two of each training.
 
         Args:
-            training: Which of the trainings of a script it is of.
-            number: It counts up.
-            content: Anything that can be pickled; arrays are not copied.
+            training: The number of the training in its script.
+            number: The number of the commit, which increases.
+            content: Anything picklable; arrays are not copied.
 
         Raises:
             OSError: If it cannot be written; the last two are unchanged then.
         """
         parts = _encode(content)
-        # Into the file of the commit before the last two: 200 MB take 0.07 s, and 0.9 s where the memory is new.
+        # Reuses the file of the commit before the last two: 200 MB take 0.07 s, but 0.9 s in newly allocated memory.
         spare = self._folder / f"{training}.spare"
         try:
             with open(os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -73,25 +73,25 @@ class CommitStore:
             old.path.replace(spare)
 
     def newest(self, training: int) -> tuple[int, Any] | None:
-        """Number and content of the newest whole commit; None without one. Damaged ones are told and passed over."""
+        """Number and content of the newest intact commit, or None. Logs and skips damaged ones."""
         places = [self._folder] if self._backup is None else [self._folder, self._backup]
         for commit in (each for place in places for each in self._newest_first(place, training)):
             try:
                 content = _decode(COMMIT.contents(commit.path.read_bytes()))
             except (DamagedFileError, OSError) as error:
-                _logger.warning("the commit %s is passed over: %s", commit.path, error)
+                _logger.warning("commit %s is skipped: %s", commit.path, error)
                 self._damaged[commit.path] = str(error)
                 continue
             if commit.path.parent == self._backup:
-                _logger.warning("going on from %s", commit.path)
+                _logger.warning("continuing from %s", commit.path)
             return commit.numbers[1], content
         return None
 
     def remove_damaged(self) -> list[str]:
-        """Removes what `newest` has passed over, which would pass for newer than commits to come; not from the disk.
+        """Removes the commits in memory that `newest` skipped: they would count as newer than the next ones.
 
         Returns:
-            The files with what is wrong with them.
+            The damaged files, on the disk too, each with what is wrong with it.
         """
         for path in self._damaged:
             if path.parent == self._folder:
@@ -108,7 +108,7 @@ def _refuse_others(folder: Path, forbidden: int, what: str, advice: str) -> None
     if not commit_file.is_private(folder, forbidden):
         found = folder.stat()
         raise errors.ConfigError(
-            f"{folder} holds commits of this job, and belongs to another user or may be {what} (user {found.st_uid}, "
+            f"{folder} holds commits of this job, but belongs to another user or can be {what} (user {found.st_uid}, "
             f"mode {stat.S_IMODE(found.st_mode):o}). {advice}"
         )
 
@@ -130,13 +130,13 @@ def _decode(payload: memoryview) -> Any:
 
 
 def _parts_of(payload: memoryview) -> list[memoryview]:
-    """What `_encode` has put together."""
+    """Splits what `_encode` joined."""
     most = payload.nbytes // _COUNT.size
     (count,) = _COUNT.unpack_from(payload) if most else (0,)
     if not 0 < count < most:
-        raise DamagedFileError(f"it has {payload.nbytes} bytes and would be of {count} parts")
+        raise DamagedFileError(f"it has {payload.nbytes} bytes but an invalid number of parts: {count}")
     sizes: Sequence[int] = struct.unpack_from(f"!{count}Q", payload, _COUNT.size)
     ends = list(itertools.accumulate(sizes, initial=_COUNT.size * (1 + count)))
     if ends[-1] != payload.nbytes:
-        raise DamagedFileError(f"it has {payload.nbytes} bytes and its parts {ends[-1]}")
+        raise DamagedFileError(f"it has {payload.nbytes} bytes, but its parts add up to {ends[-1]}")
     return [payload[start:end] for start, end in itertools.pairwise(ends)]

@@ -47,7 +47,7 @@ def install() -> None:
         for plugin in plugins:
             plugin.is_followed = True
         if not plugins or (runtime.size() == 1 and member.commits() is None):
-            _tell_length(bound.arguments)
+            _set_length(bound.arguments)
             return original(*bound.args, **bound.kwargs)
         return _Fit(original, dict(bound.arguments), callbacks, plugins[0]).run()
 
@@ -74,7 +74,7 @@ class _Fit:
         self._part, self._unit = part_of(self._dataset, steps)
         make_weights(self._model, self._dataset.element_spec)
         build_optimizers(self._model, self._dataset.element_spec)
-        # Keras would begin another pass of the service with each fit, so it gets something else to hold.
+        # Keras would start another pass over the service in each fit, so it gets a stand-in dataset (in `_train`).
         self._stream = None if steps is None else iter(self._dataset)
         self._training = _Training(self._model, arguments.pop("initial_epoch"), plugin.batches_per_commit, self._stream)
         self._training.epoch_elements = (steps or 0) * runtime.size()
@@ -86,7 +86,7 @@ class _Fit:
         train(self._training)
         if self._callbacks.begun:
             self._callbacks.end_training()
-        else:  # processes before this one have come to the end of it
+        else:  # earlier processes completed the training
             self._training.restore_history()
         return self._model.history
 
@@ -103,7 +103,7 @@ class _Fit:
                 length = {"x": self._dataset.apply(tf.data.experimental.assert_cardinality(steps))}
             self._callbacks.resume_at(training.position // round_size, steps)
             training.deal(round_size, steps)
-            # The rest of an epoch has fewer steps than those after it.
+            # A resumed epoch has fewer steps than those after it.
             end = training.epoch + 1 if training.position else self._epochs
             try:
                 self._original(
@@ -117,7 +117,7 @@ class _Fit:
                     self._model.train_function = self._model.train_function.train_function
 
 
-def _tell_length(arguments: dict[str, Any]) -> None:
+def _set_length(arguments: dict[str, Any]) -> None:
     """Passes on the length, which a reshardable part does not report; it stays fixed in a fit that cannot continue."""
     dataset = arguments["x"]
     part, unit = pipeline.elastic_part_of(dataset) if isinstance(dataset, tf.data.Dataset) else (None, 0)
@@ -188,7 +188,7 @@ class _Training(elastic.KerasState):
             taken = min(taken, self._steps - self._step)
         before, self._step = self._step, self._step + taken
         self.position += self._round_size * taken
-        # The end of the epoch comes at once after its last step, and is the better place to go on from.
+        # After its last step the epoch ends immediately, and its end is a better place to continue from.
         is_due = self._step // self._batches_per_commit > before // self._batches_per_commit
         if is_due and self._step < self._steps:
             self.commit()
@@ -215,12 +215,13 @@ class _Training(elastic.KerasState):
         put_in_order(iterator, tf.io.parse_tensor(order, tf.variant))
         if self.ordered_epoch in (_NO_EPOCH, self.epoch):
             return iterator
-        # That was the epoch before: the next iterators go on behind it. Keras makes one in vain after each epoch.
+        # The order is that of the previous epoch, and new iterators continue from it. One is discarded, because
+        # Keras makes an unused one after each epoch.
         iter(iterator._dataset)
         return iter(iterator._dataset)
 
     def _keep(self) -> None:
-        # New processes have none of them yet, and begin to count anew.
+        # Kept in memory only: restarted processes have no metric variables yet, and count from zero.
         kept = [(variable, np.array(variable)) for variable in self._model.metrics_variables]
         super()._keep()
         self._kept_metrics = kept
@@ -260,11 +261,11 @@ class _Callbacks(keras.callbacks.CallbackList):
             model=model,
             verbose=verbose,
             epochs=epochs,
-            steps=None,  # told by resume_at
+            steps=None,  # set by resume_at
         )
 
     def resume_at(self, step: int, steps: int) -> None:
-        """The next epoch begins after this many steps, and has this many more."""
+        """The next epoch resumes after `step` steps, and has `steps` more."""
         self._offset = step
         self.set_params({**self.params, "steps": step + steps})
 

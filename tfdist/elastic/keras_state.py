@@ -1,4 +1,4 @@
-"""States of models and variables of TensorFlow."""
+"""Elastic states of Keras models and TensorFlow variables."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class TensorFlowState(ObjectState):
     """A state of variables and Python objects, for a training loop of your own.
 
     Args:
-        variables: `tf.Variable` or `keras.Variable`, in the same order and of the same shapes on every rank: those of
-            the model and of its optimizer, which must be built. States of seed generators, which are among
-            `model.variables`, are kept and put back, and stay each rank's own; a new process begins with its own too,
-            moved on by the commit.
+        variables: `tf.Variable` or `keras.Variable`, in the same order and with the same shapes on every rank: those
+            of the model and of its optimizer, which must be built. The states of seed generators, which are among
+            `model.variables`, are saved and restored, but stay specific to each rank; a new process also starts from
+            its own, advanced by the number of the commit.
         **values: As for `ObjectState`.
 
     Attributes:
@@ -44,8 +44,7 @@ class TensorFlowState(ObjectState):
         self._keep()
 
     def _keep(self) -> None:
-        # Not in place, so that the copy before stays whole, but into memory that is there already: it takes a tenth of
-        # the time.
+        # Not over the previous copy, which must stay intact, but into memory already allocated: ten times as fast.
         for copy, variable in zip(self._spare, self.variables, strict=True):
             np.copyto(copy, variable.numpy())
         super()._keep()
@@ -65,21 +64,23 @@ class TensorFlowState(ObjectState):
         super()._receive(root)
 
     def _compare_layouts(self, root: int) -> None:
-        """Raises the same kind of error on every rank where the ranks have not made the same variables."""
+        """Raises the same kind of error on every rank if the ranks have different variables."""
         by_rank = allgather_object(_layout(self._kept_variables), name="layout of the state")
         for rank, layout in enumerate(by_rank):
             if layout != by_rank[root]:
                 raise errors.MismatchError(
-                    f"the variables of the state differ between the ranks: "
-                    f"{self._first_difference(layout, by_rank[root], f'on rank {rank}', f'on rank {root}')}. Make the "
-                    "same model and optimizer on every rank."
+                    f"the variables of the state differ between ranks: "
+                    f"{self._first_difference(layout, by_rank[root], f'on rank {rank}', f'on rank {root}')}. Create "
+                    "the same model and optimizer on every rank."
                 )
 
     def _first_difference(self, one: list[str], other: list[str], here: str, there: str) -> str:
         pairs = list(itertools.zip_longest(one, other, fillvalue="missing"))
         number = next(number for number, (left, right) in enumerate(pairs) if left != right)
-        name = _name_of(self.variables[number]) if number < len(self.variables) else "not of this state"
-        return f"the first is number {number} ({name}), {pairs[number][0]} {here} and {pairs[number][1]} {there}"
+        name = _name_of(self.variables[number]) if number < len(self.variables) else "not in this state"
+        return (
+            f"the first difference is variable {number} ({name}): {pairs[number][0]} {here}, {pairs[number][1]} {there}"
+        )
 
     def _kept_content(self) -> dict[str, Any]:
         return {**super()._kept_content(), "variables": self._kept_variables}
@@ -88,15 +89,15 @@ class TensorFlowState(ObjectState):
         own, found = _layout(self._kept_variables), _layout(content["variables"])
         if found != own:
             raise errors.ConfigError(
-                f"the {len(found)} variables of a commit of this job are not the {len(own)} of the state: "
-                f"{self._first_difference(found, own, 'in the commit', 'in the state')}. Was the script changed? Start "
-                "the job anew, without what is in --backup-dir."
+                f"the {len(found)} variables in a commit of this job do not match the {len(own)} of the state: "
+                f"{self._first_difference(found, own, 'in the commit', 'in the state')}. If the script was changed, "
+                "start the job from scratch, with an empty --backup-dir."
             )
         super()._adopt(content)
-        # What was read from a file may not be written to, as the next commit but one will.
+        # Arrays read from a file are read-only, and the commit after the next writes into them.
         self._kept_variables = [np.array(variable) for variable in content["variables"]]
         for place, variable in enumerate(self.variables):
-            if keras_version.is_seed_state(variable):  # another rank may have written it, and have drawn from it
+            if keras_version.is_seed_state(variable):  # may be that of another rank, which has drawn from it
                 self._kept_variables[place] = random_state.folded(variable.numpy(), 0, self._commits)
 
 
@@ -105,26 +106,26 @@ def _layout(arrays: Sequence[Any]) -> list[str]:
 
 
 def _name_of(variable: Any) -> str:
-    """That of Keras says in which layer it is."""
+    """Keras' path includes the layer."""
     return str(getattr(variable, "path", variable.name))
 
 
 class KerasState(TensorFlowState):
-    """A state of a Keras model, its optimizers with the rates that are in force, and Python objects.
+    """A state of a Keras model, its optimizers with their current learning rates, and Python objects.
 
-    The optimizers are the compiled one and those found among the attributes of the model and of the layers in it.
+    The optimizers are the compiled one and those found among the attributes of the model and its layers.
 
     Args:
         model: A built model.
-        optimizer: One more optimizer, which the model does not hold; by default there is none.
-        **values: As for `ObjectState`; such as `epoch=0, batch=0`.
+        optimizer: One more optimizer, which the model does not hold; default none.
+        **values: As for `ObjectState`, such as `epoch=0, batch=0`.
 
     Attributes:
         model: The model.
         optimizer: Its optimizer.
 
     Raises:
-        ConfigError: If the model has no weights yet or no optimizer, or ranks keep variables of their own.
+        ConfigError: If the model has no weights or no optimizer, or an optimizer holds state that differs by rank.
 
     Example:
 
@@ -163,24 +164,24 @@ class KerasState(TensorFlowState):
             self.optimizer.build(model.trainable_variables)
         if any(optimizer.state_of_rank(each) for each in optimizers) or model_optimizer.accumulates(model):
             raise errors.ConfigError(
-                "elastic training takes no optimizer that accumulates gradients over several steps or has local "
-                "variables: what a lost rank has of them is lost, and the others would go on with a part. Use larger "
-                "batches instead of gradient_accumulation_steps or backward_passes_per_step."
+                "elastic training does not support an optimizer that accumulates gradients over several steps or has "
+                "local variables: the share of a lost rank would be lost, and the others would continue without it. "
+                "Use larger batches instead of gradient_accumulation_steps or backward_passes_per_step."
             )
 
     def _keep(self) -> None:
         if len(self._state_variables()) != len(self.variables):
             late = [path for path, each in model_optimizer.named_optimizers(self.model).items() if each.built]
             raise errors.ConfigError(
-                f"an optimizer of model {self.model.name!r} was built after the state was made, so the commits before "
-                "do not have its variables. Build all of them first, each with the variables it updates: "
+                f"an optimizer of model {self.model.name!r} was built after the state was created, so earlier "
+                "commits lack its variables. Build all optimizers first, each with the variables it updates: "
                 f"{' and '.join(f'model.{path}.build(variables)' for path in late)}."
             )
         super()._keep()
         self._kept_factors = self._factors()
 
     def _put_back(self) -> None:
-        # Before the variables, of which the rate may be one: scaling it anew would round it.
+        # Before the variables, which may include the rate: scaling a restored rate would round it.
         self._scale(self._kept_factors)
         super()._put_back()
         adapted_state.follow_variables(self.model)

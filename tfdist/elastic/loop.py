@@ -82,7 +82,7 @@ def run(
             except Exception as error:
                 trouble = failure.trouble_behind(error)
                 if isinstance(trouble, errors.StallError):
-                    member.report(member.STALLED)  # so that none of the others is taken for one that can go on
+                    member.report(member.STALLED)  # so that the launcher does not expect other ranks to continue
                 if not isinstance(trouble, errors.PeerLostError):
                     raise
                 survival.go_on(trouble)

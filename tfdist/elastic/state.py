@@ -1,4 +1,4 @@
-"""What a training goes on from when a rank was lost: the state of the last commit, kept in the memory of each rank."""
+"""The state from which training continues after the loss of a rank: the last commit, kept in memory by each rank."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ _logger = logging.getLogger("tfdist")
 
 
 class State(abc.ABC):
-    """The state of a training, with the last commit of it.
+    """The training state, and its last commit.
 
-    A subclass says what the state is. `run` calls `sync` before it calls the training function, and `restore` when a
-    rank was lost.
+    Subclasses define what the state contains. `run` calls `sync` before it calls the training function, and `restore`
+    after a rank is lost.
     """
 
     def __init__(self) -> None:
         self._commits = 0
         self._store: CommitStore | None = None
         self._training = 0
-        self._is_told = self._lacks_room = self._synced = False
+        self._reported = self._lacks_room = self._synced = False
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def commit(self) -> None:
-        """Makes the present state the one that training goes on from. Every rank calls it after the same step.
+        """Makes the current state the one to continue from after a failure. Every rank calls it after the same step.
 
-        Talks to no other rank. It costs a copy of the state in the memory of each rank, and in that of each host a file
-        from which new processes can go on.
+        It does not communicate. It costs a copy of the state in the memory of each rank, and on each host a file in
+        memory from which restarted processes can continue.
         """
         self.save()
         self.check_host_updates()
 
     def save(self) -> None:
-        """A commit that does not look for changed hosts, so that this process stays."""
+        """Commits without checking for changed hosts, so the process does not leave."""
         self._keep()
         self._commits += 1
         self._write()
-        if not self._is_told:
-            self._is_told = True
+        if not self._reported:
+            self._reported = True
             member.report(member.COMMITTED)
 
     def check_host_updates(self) -> None:
-        """Ends this process where hosts are to be added or left, or SIGTERM has come. Others go on.
+        """Exits this process if hosts are to be added or removed, or after SIGTERM. Ranks without SIGTERM continue.
 
-        `commit` does it, so that nothing is lost. Only processes that `tfdistrun` has started for an elastic job end.
+        `commit` calls it, so no work is lost. Only processes that `tfdistrun` started for an elastic job exit.
 
         Raises:
-            SystemExit: With a status that `tfdistrun` knows.
+            SystemExit: With a status that `tfdistrun` recognises.
         """
         if self._store is None:
             return
@@ -68,42 +68,42 @@ class State(abc.ABC):
             raise SystemExit(member.LEFT_STATUS)
         if retirement.is_due():
             member.report(member.RETIRED)
-            sys.exit(member.LEFT_STATUS)  # which, unlike the exception alone, waits for none of the others
+            sys.exit(member.LEFT_STATUS)  # unlike the exception alone, this does not wait for other ranks
 
     def restore(self) -> None:
-        """Goes back to the last commit of this rank; without one, to the state at the last `sync`."""
+        """Returns to the last commit of this rank; without one, to the state at the last `sync`."""
         self._put_back()
 
     def sync(self) -> None:
-        """Gives every rank the state of the one with the newest commit, and keeps it. Every rank calls it.
+        """Gives every rank the state of the rank with the newest commit, and keeps it. Every rank calls it.
 
-        A rank may be lost when some ranks have ended a step, and committed it, and others have not: the step counts,
-        as all ranks gave their part to it. Where nobody has committed, the state is that of rank 0.
+        A rank may be lost when some ranks have completed and committed a step and others have not: the step counts,
+        because all ranks contributed to it. If no rank has committed, the state is that of rank 0.
 
         Raises:
-            PeerLostError: If a rank is lost meanwhile; `restore` and `sync` come again then.
+            PeerLostError: If a rank is lost in the process; call `restore` and `sync` again then.
         """
         commits = allgather_object(self._commits, name="commits")
         newest = max(commits)
         if newest and not self._synced:
-            session.resumed_at = newest  # else its models would draw the masks again that were drawn before
+            session.resumed_at = newest  # otherwise models would draw the same dropout masks again
         self._synced = True
-        self._remove_damaged(anew=newest == 0)
+        self._remove_damaged(from_scratch=newest == 0)
         self._receive(commits.index(newest))
         self._keep()
         self._commits = newest
-        # Whoever wrote the newest commit may be lost, and have been so before it was written.
+        # The rank that made the newest commit may be lost, perhaps before it could write the file.
         self._write()
 
     def keep_in(self, store: CommitStore, training: int) -> None:
-        """Also keeps commits in files, and begins with the newest one that processes before this one have left there.
+        """Also keeps commits in files, and starts from the newest one that earlier processes left there.
 
         Args:
-            store: The files of this host.
-            training: Which of the trainings of the script this is: the same number in each process that runs it.
+            store: The commit files of this host.
+            training: The number of this training in the script, the same in each process that runs it.
 
         Raises:
-            ConfigError: If what is there does not fit this state.
+            ConfigError: If the commit found does not match this state.
         """
         self._store, self._training = store, training
         found = store.newest(training)
@@ -113,32 +113,32 @@ class State(abc.ABC):
             self._put_back()
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Has functions called after ranks were lost and before training goes on, such as one that adapts a rate.
+        """Registers functions to call after ranks are lost and before training continues, for example to adapt a rate.
 
         Args:
-            callbacks: Functions without arguments, called in order on every rank; `tfdist.size()` is the new one.
+            callbacks: Functions without arguments, called in order on every rank; `tfdist.size()` is the new size.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Calls what was registered by `register_reset_callbacks`."""
+        """Calls the functions registered with `register_reset_callbacks`."""
         for callback in self._reset_callbacks:
             callback()
 
-    def _remove_damaged(self, anew: bool) -> None:
-        """One rank of each host does, when all have read; if no rank has found a whole one, that has to be known."""
+    def _remove_damaged(self, from_scratch: bool) -> None:
+        """Called after all ranks have read; acts on one rank per host. Reports if no rank found an intact commit."""
         if self._store is None or runtime.local_rank() != 0:
             return
         damaged = self._store.remove_damaged()
-        if damaged and anew:
+        if damaged and from_scratch:
             _logger.error(
-                "the training starts from its beginning, as each commit that was found on %s is damaged:\n  %s",
+                "training starts from scratch, because every commit found on %s is damaged:\n  %s",
                 os.uname().nodename,
                 "\n  ".join(damaged),
             )
 
     def _write(self) -> None:
-        """One rank of each host does, for all of them. Without room for it, training goes on."""
+        """Acts on one rank per host, which writes for all of them. Training continues if there is no space."""
         if self._store is None or runtime.local_rank() != 0:
             return
         try:
@@ -147,8 +147,9 @@ class State(abc.ABC):
         except OSError as error:
             if not self._lacks_room:
                 _logger.error(
-                    "commit %d and those after it are not in a file, so new processes could not go on from "
-                    "them: %s. Make room in /dev/shm (in a container: --shm-size); the training goes on.",
+                    "commit %d could not be written to a file: %s. Training continues, but a restart would lose this "
+                    "commit and later ones, until one can be written. Free up space in /dev/shm (in a container: raise "
+                    "--shm-size).",
                     self._commits,
                     error,
                 )
@@ -156,31 +157,31 @@ class State(abc.ABC):
 
     @abc.abstractmethod
     def _keep(self) -> None:
-        """Copies the present state; complete, or the copy before stays."""
+        """Copies the current state. If that fails, the previous copy stays."""
 
     @abc.abstractmethod
     def _put_back(self) -> None:
-        """Makes the copy the present state."""
+        """Replaces the current state by the copy."""
 
     @abc.abstractmethod
     def _receive(self, root: int) -> None:
-        """Makes the present state of rank `root` that of all ranks."""
+        """Gives all ranks the current state of rank `root`."""
 
     @abc.abstractmethod
     def _kept_content(self) -> dict[str, Any]:
-        """The copy, as it can be pickled."""
+        """The copy, in a form that can be pickled."""
 
     @abc.abstractmethod
     def _adopt(self, content: dict[str, Any]) -> None:
-        """Makes what `_kept_content` gave in another process the copy. Raises ConfigError if it does not fit."""
+        """Takes what `_kept_content` returned in another process as the copy. Raises ConfigError if it does not fit."""
 
 
 class ObjectState(State):
     """A state of Python objects, which are its attributes.
 
     Args:
-        **values: The attributes by name, with what they are at first. They can be pickled; others of the same object
-            are not part of the state.
+        **values: The attributes by name, with their initial values, which must be picklable. Other attributes of the
+            object are not part of the state.
 
     Example:
 
@@ -215,9 +216,9 @@ class ObjectState(State):
         values = content["values"]
         if values.keys() != set(self._names):
             raise errors.ConfigError(
-                f"a commit of this job has the attributes {', '.join(sorted(values)) or 'none'}, and the state "
-                f"{', '.join(sorted(self._names)) or 'none'}: was the script changed? Start the job anew, without what "
-                "is in --backup-dir."
+                f"a commit of this job has the attributes {', '.join(sorted(values)) or 'none'}, but the state has "
+                f"{', '.join(sorted(self._names)) or 'none'}. If the script was changed, start the job from scratch, "
+                "with an empty --backup-dir."
             )
         self._kept = values
 

@@ -88,8 +88,8 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     if size > 1:
         shuffle_warning.hide()
     service = pipeline.service_of(dataset) if is_dataset else None
-    elastic = is_dataset and service is None and _is_dealt_anew(policy, remainder)
-    # One rank alone can be killed and started anew in the middle of an epoch.
+    elastic = is_dataset and service is None and _is_resharded(policy, remainder)
+    # Even a single rank can be killed and restarted in the middle of an epoch.
     if policy == "off" or (size == 1 and not elastic):
         return dataset
     if service is not None:
@@ -107,7 +107,7 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     return mark.put(part, remainder)
 
 
-def _is_dealt_anew(policy: str, remainder: str) -> bool:
+def _is_resharded(policy: str, remainder: str) -> bool:
     """Whether the remaining elements can be resharded when ranks are lost."""
     return policy != "file" and remainder == "drop" and config.is_elastic()
 

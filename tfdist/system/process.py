@@ -53,7 +53,7 @@ def signal_pipe(signals: Iterable[int]) -> int:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for signum in signals:
-        signal.signal(signum, lambda *_: None)  # only a signal with a Python handler has its number written
+        signal.signal(signum, lambda *_: None)  # the number is written only for signals with a Python handler
     return reader
 
 

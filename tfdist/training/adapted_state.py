@@ -1,5 +1,5 @@
-"""The state that preprocessing layers learn from data and keep outside variables: ensures it is equal on all ranks, and
-used.
+"""The state that preprocessing layers learn from data and keep outside variables: makes sure that all ranks have the
+same, and use it.
 
 `Normalization` uses constants made from its variables, a vocabulary is a table, boundaries are a list: broadcasting
 weights does not update them.
@@ -26,13 +26,13 @@ from tfdist.world.process_sets import ProcessSet, global_process_set
 _logger = logging.getLogger("tfdist")
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
-# `finalize_state` of these takes what was counted since the last time, and forgets what a file or a list gave them.
+# Their `finalize_state` takes the counts since its last call, and discards what was loaded from a file or a list.
 _FOLLOW_NO_VARIABLES = (*_LOOKUPS, keras.layers.Discretization, keras.layers.TextVectorization)
-# What these learn is in layers that they hold.
+# These keep what they learn in their sublayers.
 _OTHERS = (keras.layers.TextVectorization, keras.utils.FeatureSpace)
-# What was in use when the functions of the model may have been traced, as an attribute of the layer.
+# The attribute of a layer with the constants that traced functions of the model may contain.
 _USED = "_tfdist_constants_in_use"
-# What is to be done on all ranks where one has learned.
+# What to do on all ranks if only one has adapted the layer.
 _SET_FROM_ONE = {
     "vocabulary": "write layer.set_vocabulary(tfdist.broadcast_object(layer.get_vocabulary(), {root}))",
     "boundaries": "write layer.bin_boundaries = tfdist.broadcast_object(layer.bin_boundaries, {root})",
@@ -98,7 +98,7 @@ def require_equal(
 
     Args:
         source: A model, or any layer, including one used only in `dataset.map`.
-        but: Layers that each rank has for itself.
+        but: Layers that are local to each rank.
         process_set: The ranks that take part.
 
     Returns:
@@ -120,7 +120,7 @@ def require_equal_before_broadcast(model: keras.Model, local: Collection[keras.l
 
     Args:
         model: A model.
-        local: Layers that each rank has for itself.
+        local: Layers that are local to each rank.
 
     Raises:
         MismatchError: The same on every rank, if anything else differs.
@@ -158,7 +158,7 @@ def drop_traces(model: keras.Model) -> None:
     model.make_train_function(force=True)
     made: Any = model.train_function
     innermost = None
-    # What stands in for the train function in a fit that goes on from somewhere keeps it by this name.
+    # When `fit` resumes, the train function is wrapped by objects that hold it as an attribute of this name.
     stand_in = outermost
     while hasattr(stand_in, "train_function"):
         innermost, stand_in = stand_in, stand_in.train_function
@@ -185,7 +185,7 @@ def _walk(layer: keras.layers.Layer, seen: set[int], path: str = "") -> Iterator
     seen.add(id(layer))
     yield path or str(layer.name), layer
     for part in keras_version.parts_of(layer):
-        if isinstance(layer, keras.layers.TextVectorization):  # the part that has its vocabulary is not seen by users
+        if isinstance(layer, keras.layers.TextVectorization):  # users do not see its part that holds the vocabulary
             yield from _walk(part, seen, path or str(layer.name))
         else:
             yield from _walk(part, seen, f"{path}/{part.name}".lstrip("/"))
@@ -305,7 +305,7 @@ def _difference(here: np.ndarray[Any, Any], first: np.ndarray[Any, Any]) -> str:
         return f"it has dtype {here.dtype} and shape {here.shape} here, but {first.dtype} and shape {first.shape} there"
     of = f", of {here.size} here and {first.size} there" if here.size != first.size else ""
     for number, (one, other) in enumerate(itertools.zip_longest(here.flat, first.flat)):
-        if one != other and (one == one or other == other):  # whatever is not a number is not equal to itself
+        if one != other and (one == one or other == other):  # NaN is not equal to itself
             return f"the first difference is at index {number}{of}: {_shown(one)} here and {_shown(other)} there"
     return "" if here.dtype == object or here.tobytes() == first.tobytes() else "its bits differ"
 

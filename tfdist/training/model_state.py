@@ -34,7 +34,7 @@ def variables_of(model: keras.Model, optimizers: Iterable[Any] | None = None) ->
 
 
 def shared(variables: Iterable[Any], own: Iterable[Any] = ()) -> list[Any]:
-    """Those that all ranks have alike: without `own` and the random state, by which all would drop the same units."""
+    """Those that are equal on all ranks: not `own`, nor random state, or all ranks would drop the same units."""
     return [variable for variable in without(variables, own) if not keras_version.is_seed_state(variable)]
 
 
@@ -103,13 +103,13 @@ def broadcast(model: keras.Model, root_rank: int, keep: Sequence[Any] = ()) -> N
 
 
 def set_rate_factor(target: keras.optimizers.Optimizer, factor: float) -> None:
-    """Scales a rate that has another factor; to scale it by the same again would round it."""
+    """Scales a rate, unless it has that factor already: scaling again would round it."""
     if factor != optimizer.learning_rate_scale(target):
         optimizer.scale_learning_rate(target, factor)
 
 
 def rates_of(model: keras.Model) -> dict[str, Any]:
-    """The rates in force, to the bit, with their factors."""
+    """The current learning rates, bit-exact, with their factors."""
     rates: dict[str, Any] = {}
     for prefix, each, _ in _optimizers(model):
         rates[f"{prefix} rate factor"] = np.array(optimizer.learning_rate_scale(each))
@@ -120,7 +120,7 @@ def rates_of(model: keras.Model) -> dict[str, Any]:
 
 
 def set_rates(model: keras.Model, state: dict[str, Any]) -> None:
-    """Puts back what `rates_of` gave, as far as it is in `state`."""
+    """Restores what `rates_of` returned, as far as it is in `state`."""
     for prefix, each, _ in _optimizers(model):
         if f"{prefix} rate factor" in state:
             set_rate_factor(each, float(state[f"{prefix} rate factor"]))
@@ -129,7 +129,7 @@ def set_rates(model: keras.Model, state: dict[str, Any]) -> None:
 
 
 def capture(model: keras.Model) -> dict[str, Any]:
-    """What all ranks have alike, for another process: weights, and optimizers with the rate of one process."""
+    """The state that is equal on all ranks, for another process: weights, and optimizers with one process' rate."""
     arrays = {f"weight/{index}": value for index, value in enumerate(model.get_weights())}
     for prefix, each, places in _optimizers(model):
         store: dict[str, Any] = {}
@@ -141,11 +141,11 @@ def capture(model: keras.Model) -> dict[str, Any]:
 
 
 def restore(model: keras.Model, arrays: dict[str, Any]) -> None:
-    """Puts back what `capture` gave; the rate is scaled by the factor in force.
+    """Restores what `capture` returned; the rate is scaled by the current factor.
 
     Raises:
         ConfigError: As `model_optimizer.build_as` does.
-        ValueError: If it is of another model or optimizer.
+        ValueError: If it is from another model or optimizer.
     """
     _build_optimizers(model, arrays)
     _refuse_another_model(model, arrays)
@@ -155,9 +155,9 @@ def restore(model: keras.Model, arrays: dict[str, Any]) -> None:
 
 
 def capture_of_rank(model: keras.Model, in_epoch: bool) -> dict[str, Any]:
-    """What a rank has for itself: random state, gradients being accumulated, local variables with their slots, and in
-    the middle of an epoch moving statistics too; and the rates, of which `capture` has those of one process. Every rank
-    must ask.
+    """The state that is local to a rank: random state, partially accumulated gradients, local variables with their
+    slots, and in the middle of an epoch also moving statistics. Also the current rates; `capture` has those of one
+    process. Every rank must call it.
     """
     state = {f"own/{index}": variable.numpy() for index, variable in enumerate(_own_variables(model))}
     state |= random_state.state_of_process() | rates_of(model)
@@ -168,7 +168,7 @@ def capture_of_rank(model: keras.Model, in_epoch: bool) -> dict[str, Any]:
 
 
 def restore_of_rank(model: keras.Model, state: dict[str, Any]) -> None:
-    """Puts back what `capture_of_rank` gave, but the rates; nothing if `state` is empty."""
+    """Restores what `capture_of_rank` returned, except the rates; does nothing if `state` is empty."""
     for prefix, variables in (("own", _own_variables(model)), ("weight", model.weights)):
         for index, variable in enumerate(variables):
             if f"{prefix}/{index}" in state:
@@ -179,7 +179,7 @@ def restore_of_rank(model: keras.Model, state: dict[str, Any]) -> None:
 
 
 def below(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The arrays whose names begin so, by the rest of their names."""
+    """The arrays whose names start with `prefix`, by the rest of the name."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
@@ -189,14 +189,14 @@ def _own_variables(model: keras.Model) -> list[Any]:
 
 
 def _optimizers(model: keras.Model) -> Iterator[tuple[str, Any, list[int] | None]]:
-    """What the names of an optimizer's arrays begin with, the optimizer, and the weights it updates once built."""
+    """The prefix of an optimizer's array names, the optimizer, and the weights it updates once built."""
     layout = model_optimizer.layout_of(model)
     for number, (each, places) in enumerate(zip(model_optimizer.optimizers_of(model), layout, strict=True)):
         yield (f"optimizer {number}" if number else "optimizer"), each, places
 
 
 def _build_optimizers(model: keras.Model, arrays: dict[str, Any]) -> None:
-    """As they were when the state was captured: Keras builds one in the first step that uses it."""
+    """Builds those that were built when the state was captured: Keras builds one in the first step that uses it."""
     layout: model_optimizer.Layout = []
     for prefix, _, _ in _optimizers(model):
         places = arrays.get(f"{prefix} updates")
@@ -205,13 +205,13 @@ def _build_optimizers(model: keras.Model, arrays: dict[str, Any]) -> None:
 
 
 def _refuse_another_model(model: keras.Model, arrays: dict[str, Any]) -> None:
-    """Keras would take the variables that fit and leave the others as they are."""
+    """Raises ValueError: Keras would restore the variables that fit and silently leave the others unchanged."""
     parts = [("weight", model.weights), *((prefix, each.variables) for prefix, each, _ in _optimizers(model))]
     for part, variables in parts:
         found = {name: tuple(array.shape) for name, array in below(arrays, f"{part}/").items()}
         expected = {str(index): tuple(variable.shape) for index, variable in enumerate(variables)}
         if found != expected:
             raise ValueError(
-                f"it is of another model or optimizer: it holds {part} variables of shapes {list(found.values())}, "
-                f"and these have {list(expected.values())}. Use the same model, or remove the folder."
+                f"it is from another model or optimizer: its {part} variables have the shapes {list(found.values())}, "
+                f"but expected were {list(expected.values())}. Use the same model, or remove the folder."
             )

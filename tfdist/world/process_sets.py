@@ -268,17 +268,17 @@ def _add_communicators(process_set: ProcessSet, whole: Any) -> None:
     """Adds the communicators of all ranks on every rank, in the order of their first rank."""
     mine = _ranks_of(process_set._comm, whole)
     size = library.ask("size")
-    sent = mine if len(mine) <= size else [_STRANGER]  # one of more ranks than there are has strangers
+    sent = mine if len(mine) <= size else [_STRANGER]  # one with more ranks than the job includes foreign processes
     gathered = library.gather("communicators of process sets", [*sent, *[_NOBODY] * (size - len(sent))])
-    everybody = [[rank for rank in ranks if rank != _NOBODY] for ranks in gathered]
-    strangers = [rank for rank, ranks in enumerate(everybody) if not ranks or min(ranks) < 0]
+    by_rank = [[rank for rank in ranks if rank != _NOBODY] for ranks in gathered]
+    strangers = [rank for rank, ranks in enumerate(by_rank) if not ranks or min(ranks) < 0]
     if strangers:
         raise errors.ConfigError(
             "the communicator of a process set is MPI.COMM_NULL, or has processes that did not call tfdist.init "
             f"together, on the ranks {strangers}. Pass every rank a communicator of ranks of this job."
         )
     process_set._ranks = mine
-    for ranks in sorted(set(map(tuple, everybody))):
+    for ranks in sorted(set(map(tuple, by_rank))):
         _add(process_set if list(ranks) == mine else ProcessSet(ranks))
 
 

@@ -198,7 +198,7 @@ TEST(NcclRanksAbortAfterAnAsynchronousErrorAndOpenAgain) {
       rank.nccl->InjectAsyncError(NcclResult::kSystemError);
       const Status status = ranks->Check(*rank.wait);
       EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kUnavailable));
-      EXPECT_CONTAINS(status.message(), "rank 1 (host localhost, GPU 1: Fake) could not go on");
+      EXPECT_CONTAINS(status.message(), "rank 1 (host localhost, GPU 1: Fake) could not continue");
       EXPECT_CONTAINS(status.message(), "says: error 2: connection to 10.0.0.7 closed");
       EXPECT_CONTAINS(status.message(), "--network-interfaces");
       EXPECT_EQ(ranks->Close(rank.wait).message(), status.message());

@@ -104,10 +104,10 @@ def test_the_end_of_fit_waits_for_the_newest(world, shared_tmp_path, slow_disk, 
     fit(new_model(), BackupAndRestore(shared_tmp_path, delete_checkpoint=False), Last())
     tfdist.barrier(name="trained")
     assert names(shared_tmp_path) == names_of(1, EPOCHS)
-    left_out = [line for line in warnings_of_tfdist if "left out" in line]
+    left_out = [line for line in warnings_of_tfdist if "is skipped" in line]
     assert len(left_out) == (tfdist.rank() == 0)
     if left_out:
-        assert left_out[0].startswith("tfdist rank 0: a backup before that of epoch 3, batch 0 is left out")
+        assert left_out[0].startswith("tfdist rank 0: a backup before that of epoch 3, batch 0 is skipped")
         assert "save_freq=epoch" in left_out[0]
 
 
@@ -178,16 +178,16 @@ def test_training_goes_on_where_nothing_can_be_written(world, shared_tmp_path, w
         np.testing.assert_array_equal(one, other)
     tfdist.barrier(name="trained")
     assert names(shared_tmp_path) == sorted(["epoch-000000-batch-000000002.snapshot", *names_of(1)])
-    told = [line for line in warnings_of_tfdist if "not written" in line]
+    told = [line for line in warnings_of_tfdist if "could not" in line]
     assert len(told) == (2 if tfdist.rank() == 0 else 0)
     if told:
         assert told[0].startswith(
-            f"tfdist rank 0: the backup of epoch 1, batch 2 is not written to {shared_tmp_path}: OSError: "
-            "[Errno 27] File too large. It takes "
+            f"tfdist rank 0: could not write the backup of epoch 1, batch 2 to {shared_tmp_path}: OSError: "
+            "[Errno 27] File too large. It needs "
         )
         assert "a file may have no more than 1.0 kB, the limit of ulimit -f" in told[0]
-        assert told[0].endswith("The newest that is written is the backup of epoch 1, batch 0.")
-        assert "The newest that is written is the backup of epoch 1, batch 0." in told[1]
+        assert told[0].endswith("The newest complete one is the backup of epoch 1, batch 0.")
+        assert "The newest complete one is the backup of epoch 1, batch 0." in told[1]
 
 
 def test_the_next_one_is_tried_again(world, shared_tmp_path, warnings_of_tfdist):
@@ -196,7 +196,7 @@ def test_the_next_one_is_tried_again(world, shared_tmp_path, warnings_of_tfdist)
     assert names(shared_tmp_path) == names_of(1, 4)
     if tfdist.rank() == 0:
         assert ["backup of epoch 4" in line for line in warnings_of_tfdist if "again" in line][-1:] == [True]
-        assert sum("not written" in line for line in warnings_of_tfdist) == 1
+        assert sum("could not" in line for line in warnings_of_tfdist) == 1
 
 
 @pytest.mark.parametrize(
@@ -210,11 +210,11 @@ def test_checkpoints_of_keras(world, name, weights_only, shared_tmp_path, warnin
     if tfdist.rank() == 0:
         first, again = warnings_of_tfdist
         assert first.startswith(
-            f"tfdist rank 0: the checkpoint {path.format(epoch=2)} is not written to {shared_tmp_path}: "
+            f"tfdist rank 0: could not write the checkpoint {path.format(epoch=2)} to {shared_tmp_path}: "
         )
         assert "File too large" in first or "errno = 27" in first
         assert "ulimit -f" in first
-        assert "checkpoints are written again" in again
+        assert "checkpoints can be written again" in again
 
 
 def test_the_best_is_the_best_of_those_that_are_written(world, shared_tmp_path):
@@ -248,11 +248,11 @@ def test_a_disk_that_is_really_full(world, small_disk, warnings_of_tfdist):
         assert names(small_disk) == names_of(1)
         assert snapshot.newest_valid(small_disk)[0] == Position(1, 0)
         first, last = warnings_of_tfdist
-        assert "[Errno 28] No space left on device. It takes " in first
+        assert "[Errno 28] No space left on device. It needs " in first
         free = shutil.disk_usage(small_disk).free
         assert f"and {free / 1e3:.1f} kB are free there: " in first
-        assert "kB are missing. Make room there" in first
-        assert "and 3 of its backups are not written, from the backup of epoch 2, batch 0 on" in last
+        assert "kB are missing. Free up space there" in first
+        assert "and 3 of its backups could not be written, starting with the backup of epoch 2, batch 0." in last
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_a_checkpoint_on_a_disk_that_is_full(world, name, weights_only, small_di
     if tfdist.rank() == 0:
         assert names(small_disk) == ["filling"]
         first, last = warnings_of_tfdist
-        assert f"checkpoint {small_disk / name} is not written to {small_disk}: OSError: [Errno 28]" in first
+        assert f"could not write the checkpoint {small_disk / name} to {small_disk}: OSError: [Errno 28]" in first
         assert "MB, and 4.1 kB are free there: 1.1 MB are missing" in first
-        assert "4 of its checkpoints are not written" in last and "None is written so far" in last
+        assert "4 of its checkpoints could not be written" in last and "None has been written so far" in last
 
 
 CALLS = {

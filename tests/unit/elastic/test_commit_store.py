@@ -95,7 +95,7 @@ def passed_over(folder, data, caplog):
     assert number == 1
     same(found, content(1))
     (told,) = caplog.messages
-    assert told.startswith(f"tfdist: the commit {folder / '0-2.commit'} is passed over: ")
+    assert told.startswith(f"tfdist: the commit {folder / '0-2.commit'} is skipped: ")
     return told
 
 
@@ -154,10 +154,10 @@ def test_a_write_that_is_killed_anywhere(whole, killed_everywhere, caplog):
         (lambda data: data[:-1], "bytes of"),
         (lambda data: data + b"x", "bytes of"),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "checksum"),
-        (lambda data: signed(b""), "it has 0 bytes and would be of 0 parts"),
-        (lambda data: signed(bytes(7)), "it has 7 bytes and would be of 0 parts"),
-        (lambda data: signed(b"\xff" * 24), "it has 24 bytes and would be of 18446744073709551615 parts"),
-        (lambda data: signed(struct.pack("!3Q", 1, 2, 0)), "it has 24 bytes and its parts 18"),
+        (lambda data: signed(b""), "it has 0 bytes but an invalid number of parts: 0"),
+        (lambda data: signed(bytes(7)), "it has 7 bytes but an invalid number of parts: 0"),
+        (lambda data: signed(b"\xff" * 24), "it has 24 bytes but an invalid number of parts: 18446744073709551615"),
+        (lambda data: signed(struct.pack("!3Q", 1, 2, 0)), "it has 24 bytes, but its parts add up to 18"),
         (lambda data: signed(struct.pack("!2Q2s", 1, 2, b"no")), "its contents cannot be decoded: UnpicklingError"),
         (lambda data: signed(struct.pack("!2Q", 1, 0)), "its contents cannot be decoded: EOFError"),
     ],
@@ -227,7 +227,7 @@ def test_without_room_the_last_two_stay(store, tmp_path):
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o702])
 def test_folder_that_others_reach(tmp_path, mode):
     tmp_path.chmod(mode)
-    with pytest.raises(ConfigError, match=rf"may be read by others .*mode {mode:o}"):
+    with pytest.raises(ConfigError, match=rf"can be read by others .*mode {mode:o}"):
         CommitStore(tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_one_on_a_disk_is_read_where_memory_has_none(tmp_path, caplog):
     assert store.newest(0)[0] == 2
     assert not caplog.records
     assert store.newest(1)[0] == 6
-    assert caplog.messages == [f"tfdist: going on from {disk / '1-6.commit'}"]
+    assert caplog.messages == [f"tfdist: continuing from {disk / '1-6.commit'}"]
     assert CommitStore(memory, tmp_path / "none").newest(1) is None
 
 
@@ -253,5 +253,5 @@ def test_folder_on_a_disk_that_others_may_write_to(tmp_path):
     disk.chmod(0o755)
     CommitStore(memory, disk)
     disk.chmod(0o775)
-    with pytest.raises(ConfigError, match=r"disk holds commits .* may be written by others .*mode 775.* chmod go-w"):
+    with pytest.raises(ConfigError, match=r"disk holds commits .* can be written by others .*mode 775.* chmod go-w"):
         CommitStore(memory, disk)

@@ -226,7 +226,7 @@ Status NcclRanks::Check(const Wait& wait) {
   const NcclResult asked = nccl_->GetAsyncError(handle_, &state);
   if (asked != NcclResult::kSuccess) state = asked;
   const bool fine = state == NcclResult::kSuccess || state == NcclResult::kInProgress;
-  return fine ? Status::Ok() : Fail(state, "go on", wait);
+  return fine ? Status::Ok() : Fail(state, "continue", wait);
 }
 
 Status NcclRanks::end() {

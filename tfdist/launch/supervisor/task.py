@@ -515,7 +515,7 @@ class Supervisor:
         self._looked_at = now
         if lost:
             self._abandon(Phase.CUT_OFF)
-        # Unsent data is a sign of life itself, and more would pile up behind it.
+        # Unsent data shows that this host is up as soon as it arrives; more would only pile up.
         elif now - self._shown_at >= pulse.limit_s / _SIGNS_OF_LIFE and not self._unsent:
             self._shown_at = now
             self._send("alive")

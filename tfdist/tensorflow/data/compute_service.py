@@ -125,7 +125,7 @@ class TfDataServiceConfig:
         atomic_file.write_atomically(filename, self._write_secretly)
 
     def _write_secretly(self, path: Path) -> None:
-        # The folder may be everybody's: no file or link that stands there is used.
+        # Others may be able to write to the folder: an existing file or link there is never used.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(self.to_dict(), file)

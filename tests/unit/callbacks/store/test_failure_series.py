@@ -29,17 +29,17 @@ def test_once_for_a_series_and_again_at_its_end(series, caplog, tmp_path):
     series.end()
     first, last = caplog.messages
     assert first.startswith(
-        f"tfdist: the backup of epoch 2, batch 0 is not written to {tmp_path}: OSError: [Errno 28] No space left on "
-        "device. It takes 1152921504606.8 MB, and "
+        f"tfdist: could not write the backup of epoch 2, batch 0 to {tmp_path}: OSError: [Errno 28] No space left on "
+        "device. It needs 1152921504606.8 MB, and "
     )
     assert first.endswith(
-        " MB are missing. Make room there, or give another folder at the next start. The training goes on, and the "
-        "next is tried as usual. The newest that is written is the backup of epoch 1, batch 0."
+        " MB are missing. Free up space there, or use another folder at the next start. Training continues, and the "
+        "next one will be tried as usual. The newest complete one is the backup of epoch 1, batch 0."
     )
     assert last == (
-        "tfdist: the training has ended, and 3 of its backups are not written, from the backup of epoch 2, batch 0 on; "
-        "at last: OSError: [Errno 28] No space left on device. The newest that is written is the backup of epoch 1, "
-        "batch 0."
+        "tfdist: training has ended, and 3 of its backups could not be written, starting with the backup of epoch 2, "
+        "batch 0. Last error: OSError: [Errno 28] No space left on device. The newest complete one is the backup of "
+        "epoch 1, batch 0."
     )
     assert {record.levelname for record in caplog.records} == {"ERROR"}
 
@@ -48,34 +48,37 @@ def test_a_success_ends_a_series(series, caplog, tmp_path):
     for name in ("a", "b"):
         series.failed(name, error_of(errno.EIO), tmp_path, 1)
     series.succeeded("c")
-    assert caplog.messages[1:] == ["tfdist: backups are written again: the c is, after 2 failed"]
+    assert caplog.messages[1:] == ["tfdist: backups can be written again: wrote the c (2 failed before it)"]
     series.end()
     assert len(caplog.messages) == 2
     series.failed("d", error_of(errno.EIO), tmp_path, 1)
-    assert caplog.messages[2].endswith("The newest that is written is the c.")
+    assert caplog.messages[2].endswith("The newest complete one is the c.")
 
 
 def test_without_any(series, caplog, tmp_path):
     series.failed("a", error_of(errno.EIO), tmp_path, 1)
-    assert caplog.messages[0].endswith("None is written so far.")
+    assert caplog.messages[0].endswith("None has been written so far.")
 
 
 def test_a_new_training_begins_anew(series, caplog, tmp_path):
     series.failed("a", error_of(errno.EIO), tmp_path, 1)
     series.begin()
     series.failed("b", error_of(errno.EIO), tmp_path, 1)
-    assert [message.split(" is not")[0] for message in caplog.messages] == ["tfdist: the a", "tfdist: the b"]
+    assert [message.split(" to ")[0] for message in caplog.messages] == [
+        "tfdist: could not write the a",
+        "tfdist: could not write the b",
+    ]
 
 
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (errno.EDQUOT, "It takes 2.0 kB, which is more than the quota of this user has left."),
+        (errno.EDQUOT, "It needs 2.0 kB, more than is left of this user's quota."),
         (errno.EROFS, "Make the folder writable"),
         (errno.EACCES, "Make the folder writable"),
-        (errno.EIO, "Look after the folder and its disk"),
-        (errno.ENOSPC, " are free there now, perhaps in too few inodes. Make room there"),
-        (errno.EFBIG, "It takes 2.0 kB, and a file may have no more than the file system allows."),
+        (errno.EIO, "Check the folder and its disk"),
+        (errno.ENOSPC, " are free there now; the disk may be out of inodes. Free up space there"),
+        (errno.EFBIG, "It needs 2.0 kB, but a file may have no more than the file system allows."),
     ],
 )
 def test_what_to_do(tmp_path, number, text):
@@ -89,7 +92,7 @@ def test_a_limit_of_file_sizes(tmp_path):
         text = advice(error_of(errno.EFBIG), tmp_path, 5_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert text.startswith("It takes 5.0 MB, and a file may have no more than 3.0 MB, the limit of ulimit -f.")
+    assert text.startswith("It needs 5.0 MB, but a file may have no more than 3.0 MB, the limit of ulimit -f.")
 
 
 def test_a_folder_that_is_not_there(tmp_path):
@@ -102,7 +105,7 @@ def test_room_that_cannot_be_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr("shutil.disk_usage", fails)
     text = advice(error_of(errno.ENOSPC), tmp_path, 1)
-    assert "how much is free there cannot be told: [Errno 116]" in text
+    assert "the free space there is unknown: [Errno 116]" in text
 
 
 def caused(cause, error, direct=True):
@@ -134,4 +137,4 @@ def test_an_exception_ends_the_training(run_script):
     """Which nobody tells a callback, so it is told when the interpreter exits."""
     told = [line for line in run_script(AT_EXIT).splitlines() if "has ended" in line]
     assert len(told) == 1
-    assert "the training has ended, and 1 of its backups are not written, from the a on" in told[0]
+    assert "training has ended, and 1 of its backups could not be written, starting with the a." in told[0]
