@@ -95,7 +95,7 @@ def passed_over(folder, data, caplog):
     assert number == 1
     same(found, content(1))
     (told,) = caplog.messages
-    assert told.startswith(f"tfdist: the commit {folder / '0-2.commit'} is skipped: ")
+    assert told.startswith(f"tfdist: commit {folder / '0-2.commit'} is skipped: ")
     return told
 
 
