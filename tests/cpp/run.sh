@@ -57,7 +57,7 @@ if [[ "$sanitizer" != mpi ]]; then
   "$build/core_test" "$filter"
 else
   for program in mpi_smoke mpi_failure; do
-    mpicxx "${flags[@]}" -I"$csrc" "$csrc"/mpi/*.cc "$here/mpi/$program.cc" "${core[@]}" -pthread -o "$build/$program"
+    mpicxx "${flags[@]}" -I"$csrc" -I"$here" "$csrc"/mpi/*.cc "$here/mpi/$program.cc" "${core[@]}" -pthread -o "$build/$program"
   done
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   export OMPI_MCA_btl=^ofi OMPI_MCA_mtl=^ofi

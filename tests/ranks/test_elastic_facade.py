@@ -70,7 +70,7 @@ def test_a_function_runs_with_its_arguments_and_result(world):
         (hvd.elastic.TensorFlowState, "received None. TensorFlow 2 has no list of all variables"),
         (lambda: hvd.elastic.TensorFlowState([]), r"received \[\]"),
         (lambda: hvd.elastic.TensorFlowState([tf.Variable(1.0)], object()), "session= is not supported"),
-        (lambda: hvd.elastic.TensorFlowKerasState(built(), None, keras.backend), "backend= cannot be honoured"),
+        (lambda: hvd.elastic.TensorFlowKerasState(built(), None, keras.backend), "backend= is not supported"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(world, call, text):

@@ -71,7 +71,7 @@ def test_another_model_gets_all_of_it(world):
 
 def test_the_state_of_another_model_is_refused(world):
     arrays = model_state.capture(trained(units=3))
-    with pytest.raises(ValueError, match=r"it holds weight variables of shapes .*\(3, 3\).*Use the same model"):
+    with pytest.raises(ValueError, match=r"its weight variables have the shapes .*\(3, 3\).*Use the same model"):
         model_state.restore(new_model(), arrays)
 
 

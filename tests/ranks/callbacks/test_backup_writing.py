@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 import threading
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,6 +15,7 @@ import tfdist
 from tfdist.callbacks import BackupAndRestore, BestModelCheckpoint, DataParallel, ModelCheckpoint
 from tfdist.callbacks.store import snapshot, writer
 from tfdist.callbacks.store.snapshot import Position
+from tfdist.system.whole_file import FileKind
 
 pytestmark = pytest.mark.ranks(2)
 STEPS, EPOCHS, WIDTH = 4, 4, 50
@@ -272,8 +272,8 @@ def test_a_checkpoint_on_a_disk_that_is_full(world, name, weights_only, small_di
 
 
 CALLS = {
-    "open": (type(Path()), "open"),
-    "write": (snapshot, "_fill"),
+    "open": (os, "open"),
+    "write": (FileKind, "header"),
     "fsync": (os, "fsync"),
     "replace": (os, "replace"),
 }

@@ -71,7 +71,7 @@ REFUSED = {
     ),
     "filtered": (
         lambda: tfdist.shard(whole()).filter(lambda x: x[0] > 3),
-        ".filter stands .* Put it before tfdist.shard.",
+        ".filter comes after .* Put it before tfdist.shard.",
     ),
     "kept": (
         lambda: tfdist.shard(whole()).cache().batch(4),
