@@ -74,7 +74,7 @@ def test_doctor_misses_the_driver_alone(doctor):
     assert state == "ok"
     assert {one["name"] for one in found if one["group"] == "software" and one["state"] != "ok"} == set()
     gpu, *others = (one for one in found if one["group"] == "GPU")
-    assert "no driver" in gpu["text"] and "docker run --gpus all" in gpu["remedy"]
+    assert "no working driver" in gpu["text"] and "docker run --gpus all" in gpu["remedy"]
     assert [(one["name"], one["state"]) for one in others] == [("NCCL", "ok"), ("NVRTC", "ok")]
 
 

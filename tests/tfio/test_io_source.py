@@ -94,7 +94,7 @@ def test_avro(tmp_path):
 def test_what_a_file_is_not_is_told(folder, tmp_path):
     with pytest.raises(ConfigError, match=r"0\.json is not a file of kind 'orc': it begins with b'\{"):
         from_io("orc", folder / "0.json")
-    with pytest.raises(ConfigError, match="there are no files"):
+    with pytest.raises(ConfigError, match="found no files"):
         from_io("avro", folder)
     (tmp_path / "a.avro").write_bytes(avro_file([(1, b"")]))
     with pytest.raises(ConfigError, match=r"a\.avro cannot be read as avro with \{\}: .*schema"):
