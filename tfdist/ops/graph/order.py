@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import control_flow_util, control_flow_util_v2
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfdist import config, errors
 from tfdist.native import hardware
@@ -27,9 +28,10 @@ def resource() -> tf.Tensor:
     Automatic control dependencies order the ops on one resource, through functions, `cond` and `while_loop`. Stateful
     ops without a resource are ordered only among themselves.
     """
-    # TensorFlow runs an op where its resources are. GPUs have no variables of int32.
+    # TensorFlow runs an op where its resources are. GPUs have no variables of int32. `tf.function` would notice a new
+    # `tf.Variable`, and trace the function again.
     with tf.init_scope(), tf.device(collective_device()):
-        _keep.append(tf.Variable(0, dtype=tf.int64, trainable=False, name="tfdist_order"))
+        _keep.append(ResourceVariable(0, dtype=tf.int64, trainable=False, name="tfdist_order"))
     return _keep[0].handle
 
 
