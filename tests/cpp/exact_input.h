@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/value/compression.h"
 #include "core/value/dtype.h"
 #include "core/value/reduction.h"
 
@@ -14,6 +15,19 @@ constexpr tfdist::Reduction kExactReductions[] = {tfdist::Reduction::kSum, tfdis
 
 constexpr tfdist::DType kFloatingDTypes[] = {tfdist::DType::kFloat16, tfdist::DType::kBfloat16,
                                              tfdist::DType::kFloat32, tfdist::DType::kFloat64};
+
+// Calls `check` with each floating type, compression and factor.
+template <typename Check>
+void ForEachScale(const Check& check) {
+  for (double post : {0.25, 8.0}) {
+    for (tfdist::DType dtype : kFloatingDTypes) {
+      for (tfdist::Compression compression :
+           {tfdist::Compression::kNone, tfdist::Compression::kFp16, tfdist::Compression::kBf16}) {
+        check(dtype, compression, post);
+      }
+    }
+  }
+}
 
 // Differs by rank and by place; small enough that int8 sums and products of 5 ranks fit.
 inline double ExactInput(tfdist::Reduction reduction, int rank, int64_t i) {

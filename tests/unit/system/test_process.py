@@ -107,7 +107,7 @@ def test_a_child_that_does_not_heed_is_killed() -> None:
     codes = []
     for heeds in ("DFL", "IGN"):
         code = (
-            f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_{heeds}); print(flush=True); time.sleep(99)"
+            f"import signal; signal.signal(signal.SIGTERM, signal.SIG_{heeds}); print(flush=True); signal.pause()"
         )
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
             assert child.stdout is not None

@@ -129,13 +129,9 @@ TEST(AllreduceAverageIsTheSumDividedByTheRanks) {
 TEST(AllreducePrescaleAndPostscale) {
   for (int size : kRankCounts) {
     RunRanks(size, [](const RankContext& self) {
-      for (double post : {0.25, 8.0}) {
-        for (DType dtype : kFloatingDTypes) {
-          CheckScales(self, dtype, Compression::kNone, post);
-          CheckScales(self, dtype, Compression::kFp16, post);
-          CheckScales(self, dtype, Compression::kBf16, post);
-        }
-      }
+      ForEachScale([&](DType dtype, Compression compression, double post) {
+        CheckScales(self, dtype, compression, post);
+      });
     });
   }
 }
