@@ -106,9 +106,7 @@ except ChildProcessError:
 def test_a_child_that_does_not_heed_is_killed() -> None:
     codes = []
     for heeds in ("DFL", "IGN"):
-        code = (
-            f"import signal; signal.signal(signal.SIGTERM, signal.SIG_{heeds}); print(flush=True); signal.pause()"
-        )
+        code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_{heeds}); print(flush=True); signal.pause()"
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             child.stdout.readline()
