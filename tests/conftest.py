@@ -6,6 +6,7 @@ With `-n 2` of pytest-xdist each of the two worker processes is such a session.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,29 @@ def wait_until() -> Callable[..., None]:
             _poll()
 
     return wait
+
+
+@pytest.fixture
+def descriptors_close(wait_until: Callable[..., None]) -> Callable[[], AbstractContextManager[None]]:
+    """A context that waits at its end until no descriptor is open that was not before.
+
+    Not until there are as many as before: threads of gRPC, of data services in other tests, open and close theirs.
+    """
+
+    def opened() -> set[tuple[str, str]]:
+        found = set()
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # that of the list itself
+                found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+        return found
+
+    @contextlib.contextmanager
+    def kept() -> Iterator[None]:
+        before = opened()
+        yield
+        wait_until(lambda: opened() <= before, seconds=10, what="the end of the descriptors opened since")
+
+    return kept
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,18 @@ def children() -> set[int]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: Callable[..., None],
+    descriptors_close: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[None]:
     """No descriptor, thread, child or temporary file after a job, however it ended."""
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setenv("TMPDIR", str(folder))
-    descriptors, threads = sorted(os.listdir("/proc/self/fd")), threading.active_count()
+    threads = threading.active_count()
     before = children()
-    yield
-    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+    with descriptors_close():
+        yield
     assert threading.active_count() == threads
     assert multiprocessing.active_children() == []
     # Of a launcher that was killed, the guard ends what it left.

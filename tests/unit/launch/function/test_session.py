@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -20,10 +20,9 @@ READ_ORDER = "import json, os, sys\norder = json.load(sys.stdin)\n"
 
 
 @pytest.fixture(autouse=True)
-def _no_descriptor_is_left() -> Iterator[None]:
-    before = sorted(os.listdir("/proc/self/fd"))
-    yield
-    assert sorted(os.listdir("/proc/self/fd")) == before
+def _no_descriptor_is_left(descriptors_close: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    with descriptors_close():
+        yield
 
 
 def _launch(monkeypatch: pytest.MonkeyPatch, program: str) -> tuple[int, Any, list[bytes]]:
