@@ -17,6 +17,9 @@ from keras.src.random import seed_generator
 from keras.src.saving import object_registration
 from keras.src.utils import io_utils, python_utils
 
+# Keras 3.12 has no name for it.
+_GLOBAL_SEED_GENERATOR = "global_seed_generator"
+
 
 def publish_as(subclass: type, base: type) -> None:
     """Makes Keras save objects of `subclass` as objects of `base`.
@@ -195,7 +198,7 @@ def is_seed_state(variable: Any) -> bool:
 
 def global_seed_generator(make: bool) -> keras.random.SeedGenerator | None:
     """The seed generator Keras uses without a seed; None if it does not exist yet and must not be created."""
-    found: keras.random.SeedGenerator | None = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    found: keras.random.SeedGenerator | None = global_state.get_global_attribute(_GLOBAL_SEED_GENERATOR)
     if found is None and make:
         # Its seed is drawn from Python's random generator, whose state scripts may need to be equal on all ranks.
         state = random.getstate()

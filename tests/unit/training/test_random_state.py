@@ -5,6 +5,7 @@ import random
 import keras
 import numpy as np
 import pytest
+from keras.src.backend.common import global_state
 
 from tfdist.native import keras_version
 from tfdist.training import random_state
@@ -13,6 +14,7 @@ from tfdist.world import runtime
 from tfdist.world.session import session
 
 PROCESSES = 4096
+GLOBAL = keras_version._GLOBAL_SEED_GENERATOR
 
 
 def state(seed, count=0):
@@ -52,11 +54,13 @@ class Custom(keras.Model):
 
 
 @pytest.fixture
-def process(monkeypatch, request):
+def process(monkeypatch):
     """This process takes itself for another rank of its start."""
     monkeypatch.setattr(session, "resumed_at", 0)
-    monkeypatch.setattr(keras_version.seed_generator, "GLOBAL_SEED_GENERATOR", request.node.name)
-    return lambda number: monkeypatch.setattr(runtime, "first_rank", lambda: number)
+    before = global_state.get_global_attribute(GLOBAL)
+    global_state.set_global_attribute(GLOBAL, None)
+    yield lambda number: monkeypatch.setattr(runtime, "first_rank", lambda: number)
+    global_state.set_global_attribute(GLOBAL, before)
 
 
 def seeds_of(model):
