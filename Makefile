@@ -14,7 +14,12 @@ VENV := .venv
 WHEELS := $(VENV)/wheels
 VENV_TF216 := .venv-tf216
 VENV_GPU := .venv-gpu
+VENV_MPICH := .venv-mpich
+# The oldest MPICH whose headers the plugin may be compiled with, and the newest.
+MPICHS := 4.0.3 5.0.2
 TF216 := tensorflow-cpu==2.16.2
+# Also the oldest Keras; it is the last one for Python 3.10.
+KERAS312 := keras==3.12.0
 # The last tensorflow-io loads into this TensorFlow only, and both were built for NumPy 1.
 TFIO := tensorflow-io==0.37.1 numpy==1.26.4 pyarrow==17.0.0
 
@@ -25,12 +30,12 @@ export PIP_ROOT_USER_ACTION := ignore
 
 ROOMS := $(wildcard tfdist callbacks data_service)
 SOURCES := $(shell find $(ROOMS) -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.map' -o -name py.typed \)) \
-	pyproject.toml setup.py CMakeLists.txt tools/build_backend.py tools/build_environment.py
+	pyproject.toml setup.py CMakeLists.txt tools/build_backend.py tools/build_environment.py MANIFEST.in
 # A removed source changes this list, and the list is a prerequisite too.
 SOURCE_LIST := $(VENV)/sources.txt
 CPP := $(shell find tfdist/csrc tests/cpp tests/gpu tests/xla benchmarks -name '*.cc' -o -name '*.h')
 SHELL_SCRIPTS = $(shell git ls-files --cached --others --exclude-standard '*.sh') .ci/run tests/gpu/run
-TYPED := tools/gates.py tools/build_environment.py tools/defect.py tools/slice.py
+TYPED := $(addprefix tools/,gates.py build_environment.py built_wheel.py defect.py mpi_plugin.py slice.py symbols.py wheels.py)
 # The package as it is installed, for mypy: three folders of the source are one.
 TYPES := build/types
 
@@ -58,12 +63,20 @@ $(VENV)/bin/python:
 $(SOURCE_LIST): FORCE | $(VENV)/bin/python
 	@printf '%s\n' $(sort $(SOURCES)) | cmp -s - $@ || printf '%s\n' $(sort $(SOURCES)) > $@
 
-$(VENV)/installed: $(SOURCES) $(SOURCE_LIST) | $(VENV)/bin/python
-	@echo "== building tfdist and installing it in $(VENV) (the first time brings TensorFlow; a few minutes)"
-	@rm -rf build/lib* build/bdist* $(WHEELS)
-	$(VENV)/bin/pip wheel --no-deps --wheel-dir $(WHEELS) .
-	$(VENV)/bin/pip install "$$(echo $(WHEELS)/*.whl)[cpu,test]"
+# The wheel that `make wheels` has built, if it is of these sources; else one for the TensorFlow and MPI here.
+$(VENV)/product: $(SOURCES) $(SOURCE_LIST) | $(VENV)/bin/python
+	@rm -rf build/lib* build/bdist* $(WHEELS) && mkdir -p $(WHEELS)
+	@built="$$($(VENV)/bin/python tools/built_wheel.py)"; \
+	if [[ -n "$$built" ]]; then echo "== installing $$built in $(VENV)"; cp "$$built" $(WHEELS); else \
+	echo "== building tfdist and installing it in $(VENV) (the first time brings TensorFlow; a few minutes)"; \
+	$(VENV)/bin/pip wheel --no-deps --wheel-dir $(WHEELS) .; fi
+	$(VENV)/bin/pip install "$$(echo $(WHEELS)/*.whl)[cpu]" scikit-learn
 	@$(VENV)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl # an older build has the same version
+	@touch $@
+
+$(VENV)/installed: $(VENV)/product
+	@echo "== installing the packages of the tests in $(VENV)"
+	$(VENV)/bin/pip install "$$(echo $(WHEELS)/*.whl)[cpu,test]"
 	@touch $@
 
 # $(call install_extra,NAME): what the installed package names in that extra, so that it is pinned in one place.
@@ -79,7 +92,7 @@ $(VENV)/linters: pyproject.toml | $(VENV)/installed
 	$(call install_extra,lint)
 
 .PHONY: demo
-demo: setup ## train a small network on real digits with two processes
+demo: $(VENV)/product ## train a small network on real digits with two processes
 	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/python examples/digits.py
 
 # helm has no package of its own; this one carries it, for Linux on x86_64. Elsewhere the tests take one that is on PATH.
@@ -120,12 +133,13 @@ fuzz: $(VENV)/fuzzer ## look for bytes that a parser of the network or of a file
 $(VENV)/fuzzer: pyproject.toml | $(VENV)/installed
 	$(call install_extra,fuzz)
 
-# The oldest TensorFlow that is supported, with the Keras of the newest, and tensorflow-io, whose last release is for it.
+# The oldest TensorFlow and Keras that are supported, and tensorflow-io, whose last release is for this TensorFlow.
 # Two ranks tell what the build can do; `make test` has the other world sizes.
 .PHONY: test-tf-matrix
 test-tf-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
 	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
-	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/ranks/test_parity*.py
+	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/unit/training tests/unit/callbacks \
+	tests/ranks/test_parity*.py
 
 $(VENV_TF216)/bin/python:
 	$(call create,$(VENV_TF216),$(PYTHON),12)
@@ -133,16 +147,47 @@ $(VENV_TF216)/bin/python:
 $(VENV_TF216)/installed: $(VENV)/installed | $(VENV_TF216)/bin/python
 	@echo "== building tfdist for $(TF216) and installing it in $(VENV_TF216) (a few minutes)"
 	@rm -rf build/lib* build/bdist*
-	$(VENV_TF216)/bin/pip install '$(TF216)' $(TFIO) \
-	"keras==$$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.version("keras"))')"
-	$(VENV_TF216)/bin/pip install '.[cpu,test]' '$(TF216)' $(TFIO)
+	$(VENV_TF216)/bin/pip install '$(TF216)' $(TFIO) $(KERAS312)
+	$(VENV_TF216)/bin/pip install '.[cpu,test]' '$(TF216)' $(TFIO) $(KERAS312)
 	@touch $@
+
+# Needs root rights and debootstrap. What is built and downloaded stays in build/wheels: the first time takes 15 minutes.
+.PHONY: wheels
+wheels: | $(VENV)/bin/python ## write dist/*.whl, for every TensorFlow, MPI and Python; MINOR=2.21 is for one TensorFlow
+	$(VENV)/bin/python tools/wheels.py $(if $(MINOR),--minor $(MINOR))
+
+.PHONY: test-wheel
+test-wheel: setup wheels ## build that wheel, and use it without a compiler under each Python and TensorFlow
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/wheel
 
 # tests/tfio is for this environment alone, so `make test` does not collect it.
 .PHONY: test-tfio
 test-tfio: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the readers of tensorflow-io there
 	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
 	tests/tfio tests/data_service/source/test_parquet.py
+
+# The same core and ops with a plugin for another MPI. MPICH numbers communicators and starts ranks in ways of its own.
+OF_MPI := $(addprefix tests/ranks/test_,$(addsuffix .py,allreduce allgather alltoall broadcast reducescatter process_sets \
+	mismatch object parity topology)) tests/launch/test_communicator.py
+.PHONY: test-mpich
+test-mpich: $(VENV_MPICH)/installed ## run collectives, parity and communicators under each of MPICHS
+	@for version in $(MPICHS); do \
+	echo "== MPICH $$version"; \
+	$(VENV_MPICH)/bin/pip install --quiet "mpich==$$version"; \
+	$(VENV_MPICH)/bin/python tools/mpi_plugin.py > build/mpi_plugin.log || { cat build/mpi_plugin.log; exit 1; }; \
+	PATH="$(CURDIR)/$(VENV_MPICH)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_MPICH)/bin/pytest $(SIDE_BY_SIDE) \
+	$(PYTEST_ARGUMENTS) --slice=all -k 'not (np1 or np4)' $(OF_MPI); \
+	done
+
+$(VENV_MPICH)/bin/python:
+	$(call create,$(VENV_MPICH),$(PYTHON),13)
+
+$(VENV_MPICH)/installed: $(VENV)/installed | $(VENV_MPICH)/bin/python
+	@echo "== installing tfdist without Open MPI in $(VENV_MPICH)"
+	$(VENV_MPICH)/bin/pip install "$$(echo $(WHEELS)/*.whl)[test]" "tensorflow-cpu==$(call version,tensorflow-cpu)" \
+	"keras==$(call version,keras)"
+	@$(VENV_MPICH)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	@touch $@
 
 # $(call version,PACKAGE): as it is installed in .venv.
 version = $$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.version("$(1)"))')
@@ -228,5 +273,5 @@ endif
 
 .PHONY: clean
 clean: ## remove all environments, builds and caches
-	rm -rf $(VENV) $(VENV_TF216) $(VENV_GPU) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TF216) $(VENV_GPU) $(VENV_MPICH) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

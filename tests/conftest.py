@@ -35,8 +35,8 @@ POLL_SECONDS = 0.02
 # Folders of tests, fast ones first. At the end come those of many short files, so that the processes end at the same
 # time; one that is not named here comes after them.
 ORDER = (
-    *("unit", "fuzz", "test_architecture.py", "kubernetes", "compose", "cpp", "gpu", "xla", "ranks"),
-    *("launch", "elastic", "examples", "data_service"),
+    *("unit", "fuzz", "test_architecture.py", "test_architecture_cpp.py", "kubernetes", "compose", "cpp", "gpu", "xla"),
+    *("ranks", "launch", "elastic", "examples", "data_service"),
 )
 # Of a test of tests/ranks: its world size.
 WORLD = re.compile(r"[\[-]np(\d+)[-\]]")

@@ -1,10 +1,9 @@
-"""Who may look into which room: Python imports by `ast`, C++ by `#include`, and what a bare import really loads."""
+"""Who may look into which room by Python imports, and what a bare import really loads."""
 
 from __future__ import annotations
 
 import ast
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -100,54 +99,6 @@ SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
 # knows which of both are not for what a rank starts.
 ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.system.ancestry")
 
-# C++: the rooms that each room may include besides itself, likewise; and which rooms own which foreign headers.
-_CORE = "core/value core/place core/watch core/wire core/agree core/algorithm core/engine"
-CPP_ROOMS = {
-    "core/value": "",
-    "core/place": "core/value",
-    "core/watch": "core/value core/place",
-    "core/wire": "core/value core/place core/watch",
-    "core/agree": "core/value core/place core/watch core/wire",
-    "core/algorithm": "core/value core/place core/watch core/wire core/agree",
-    "core/engine": "core/value core/place core/watch core/wire core/agree core/algorithm",
-    "data": _CORE,
-    "shm": _CORE,
-    "mpi": f"{_CORE} shm",  # it introduces the ranks that share memory
-    "cuda": _CORE,
-    "nccl": f"{_CORE} cuda",
-    "tf": _CORE,
-    "tf/data": "data",
-    "tf/ops": "",
-    "tf/kernels": f"{_CORE} data tf",
-    "tf/xla": f"{_CORE} tf",
-}
-FOREIGN_OWNERS = {
-    "mpi.h": "mpi",
-    "nccl.h": "nccl",
-    "cuda.h": "cuda",
-    "nvrtc.h": "cuda",
-    "tensorflow/": "tf",
-    "xla/": "tf",
-    "tsl/": "tf",
-    "absl/": "tf",
-    "Eigen/": "tf",
-    "unsupported/": "tf",
-}
-# The one file of core that may use intrinsics, so that everything else stays portable.
-INTRINSICS = ("<immintrin.h>", "<arm_neon.h>")
-INTRINSICS_FILE = "core/value/float_span.cc"
-STANDARD_HEADERS = frozenset(
-    """
-    algorithm any array atomic bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits
-    clocale cmath codecvt complex condition_variable csetjmp csignal cstdarg cstddef cstdint cstdio cstdlib
-    cstring ctime cwchar deque exception execution filesystem forward_list fstream functional future
-    initializer_list iomanip ios iosfwd iostream istream iterator limits list locale map memory
-    memory_resource mutex new numeric optional ostream queue random ratio regex scoped_allocator set
-    shared_mutex sstream stack stdexcept streambuf string string_view system_error thread tuple type_traits
-    typeindex typeinfo unordered_map unordered_set utility valarray variant vector stddef.h stdint.h
-    """.split()
-)
-
 
 @dataclass(frozen=True)
 class Module:
@@ -176,18 +127,6 @@ def product_modules() -> list[Module]:
             name = ".".join((package, *(parts[:-1] if is_package else parts)))
             modules.append(Module(name, path.read_text(), is_package))
     return modules
-
-
-def includes(text: str) -> Iterator[tuple[int, str]]:
-    """Every `#include` as (line, target), the target with its quotes or brackets."""
-    for match in re.finditer(r'^\s*#\s*include\s*(<[^>]+>|"[^"]+")', text, re.MULTILINE):
-        yield text.count("\n", 0, match.start(1)) + 1, match.group(1)
-
-
-def cpp_sources() -> dict[str, str]:
-    folder = ROOT / "tfdist" / "csrc"
-    paths = (path for path in sorted(folder.rglob("*")) if path.suffix in (".h", ".cc", ".cu"))
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in paths}
 
 
 def imports_of(module: Module) -> list[Import]:
@@ -367,47 +306,6 @@ def _is_environment(node: ast.AST) -> bool:
     return ast.unparse(node) in ("os.environ", "environ")
 
 
-def check_includes(sources: dict[str, str]) -> list[str]:
-    problems = []
-    for path, text in sources.items():
-        room = path.rpartition("/")[0]
-        if room not in CPP_ROOMS:
-            problems.append(f"{path}: stands in no room; the rooms are {', '.join(CPP_ROOMS)}")
-            continue
-        for line, target in includes(text):
-            reason = _forbidden_include(path, room, target)
-            if reason:
-                problems.append(f"{path}:{line} includes {target}: {reason}")
-    return problems
-
-
-def _forbidden_include(path: str, room: str, target: str) -> str:
-    name = target[1:-1]
-    other = name.rpartition("/")[0]
-    if other in CPP_ROOMS:
-        return "" if other in (room, *CPP_ROOMS[room].split()) else f"{room}/ may not look into {other}/"
-    for header, owner in FOREIGN_OWNERS.items():
-        if name == header or (header.endswith("/") and name.startswith(header)):
-            return "" if room.partition("/")[0] == owner else f"only {owner}/ may"
-    if target.startswith('"'):
-        return 'write own headers with their room, as in "core/value/status.h"'
-    if room.startswith("core/") and name not in STANDARD_HEADERS:
-        intrinsics = target in INTRINSICS
-        if not intrinsics or path != INTRINSICS_FILE:
-            return f"only {INTRINSICS_FILE} may" if intrinsics else "core/ uses the C++ standard library only"
-    return ""
-
-
-def check_cpp_environment(sources: dict[str, str]) -> list[str]:
-    """Settings reach the engine as values; tfdist/config.py has read them."""
-    return [
-        f"{path}:{number} reads the environment; take the value as an argument, from tfdist.config"
-        for path, text in sources.items()
-        for number, line in enumerate(text.splitlines(), 1)
-        if "getenv(" in line.partition("//")[0]
-    ]
-
-
 PYTHON_CHECKS = (
     check_light_rooms,
     check_rooms,
@@ -415,7 +313,6 @@ PYTHON_CHECKS = (
     check_serializers,
     check_environment,
 )
-CPP_CHECKS = (check_includes, check_cpp_environment)
 
 
 @pytest.mark.parametrize("check", PYTHON_CHECKS)
@@ -423,13 +320,6 @@ def test_python_rooms(check: Callable[[list[Module]], list[str]]) -> None:
     modules = product_modules()
     assert {"tfdist", "tfdist.launch", "tfdist.config", "tfdist.callbacks"} <= {module.name for module in modules}
     assert check(modules) == []
-
-
-@pytest.mark.parametrize("check", CPP_CHECKS)
-def test_cpp_rooms(check: Callable[[dict[str, str]], list[str]]) -> None:
-    sources = cpp_sources()
-    assert {"core/engine", "mpi", "tf"} <= {path.rpartition("/")[0] for path in sources}
-    assert check(sources) == []
 
 
 PACKAGE = Module(
@@ -519,62 +409,15 @@ def test_every_row_is_a_room_and_sees_only_rooms_before_it() -> None:
     modules = product_modules()
     packages = {module.name for module in modules if module.is_package}
     assert set(ROOMS) == {room_of(module.name, packages) for module in modules}
-    folders = {path.rpartition("/")[0] for path in cpp_sources()}
-    assert set(CPP_ROOMS) == folders
-    for rows in (ROOMS, CPP_ROOMS):
-        before: list[str] = []
-        for room, seen in rows.items():
-            assert set(seen.split()) <= {*before, "tfdist"}, room
-            before.append(room)
+    before: list[str] = []
+    for room, seen in ROOMS.items():
+        assert set(seen.split()) <= {*before, "tfdist"}, room
+        before.append(room)
 
 
 def test_message_shows_the_chain_of_imports() -> None:
     (problem,) = check_light_rooms(with_module("tfdist.launch.host.host", "import tfdist.world.runtime"))
     assert problem.startswith("tfdist.launch.host.host -> tfdist.world.runtime -> tensorflow (line 2)")
-
-
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
-        ("core/engine/engine.cc", "#include <vector>"),
-        ("core/engine/engine.cc", '#include "core/value/status.h"'),
-        ("core/engine/engine.cc", "// #include <mpi.h>"),
-        (INTRINSICS_FILE, "#include <immintrin.h>"),
-        ("mpi/communicator.cc", "#include <mpi.h>"),
-        ("mpi/communicator.cc", "#include <unistd.h>"),
-        ("tf/ops/allreduce_op.cc", '#include "tensorflow/core/framework/op.h"'),
-        ("tf/xla/allreduce_call.cc", '#include "xla/ffi/api/ffi.h"'),
-    ],
-)
-def test_include_check_accepts(path: str, line: str) -> None:
-    assert check_includes({path: line}) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
-        ("core/engine/engine.cc", "#include <mpi.h>"),
-        ("core/engine/engine.cc", '#  include "mpi.h"'),
-        ("core/engine/engine.cc", "#include <sched.h>"),
-        ("core/engine/engine.cc", "#include <immintrin.h>"),
-        ("core/engine/engine.cc", '#include "mpi/mpi_communicator.h"'),
-        ("core/engine/engine.cc", '#include "tensorflow/core/framework/tensor.h"'),
-        ("core/engine/engine.cc", '#include "status.h"'),
-        ("mpi/communicator.cc", '#include "tf/conversion.h"'),
-        ("mpi/communicator.cc", '#include "absl/status/status.h"'),
-        ("tf/conversion.cc", '#include "mpi/mpi_communicator.h"'),
-        ("tf/conversion.cc", "#include <mpi.h>"),
-        ("shm/window.cc", '#include "xla/ffi/api/ffi.h"'),
-        ("engine.cc", "#include <vector>"),
-    ],
-)
-def test_include_check_finds(path: str, line: str) -> None:
-    assert len(check_includes({path: line})) == 1
-
-
-def test_cpp_environment_check_finds() -> None:
-    assert len(check_cpp_environment({"core/engine/engine.cc": 'const char* a = std::getenv("TFDIST_A");'})) == 1
-    assert check_cpp_environment({"core/engine/engine.cc": "int a = 1;  // no getenv() here"}) == []
 
 
 @pytest.mark.parametrize(

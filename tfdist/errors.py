@@ -62,7 +62,7 @@ class StallError(TfdistError, TimeoutError):
 
 
 class BuildError(TfdistError, ImportError):
-    """The shared library is missing or was built for another TensorFlow or MPI than the one installed."""
+    """A shared library is missing, or there is none for the TensorFlow or MPI that is installed."""
 
 
 _united: dict[type[TfdistError], Any] = {}

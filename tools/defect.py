@@ -152,7 +152,8 @@ def _break_package(defect: Defect, folder: Path) -> None:
         status, output = _run([*cmake, *words], ROOT, dict(os.environ))
         if status != 0:
             raise SystemExit(f"{defect.name}: the library cannot be built\n{output}")
-    _write(folder / "tfdist" / "libtfdist.so", Path(build, "libtfdist.so").read_bytes())
+    for library in Path(build).glob("libtfdist*.so"):
+        _write(folder / "tfdist" / library.name, library.read_bytes())
 
 
 def _cpp_source(defect: Defect) -> Path:

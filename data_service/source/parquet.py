@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist.data_service.source import file_list, order, parquet_file, row_reader
 from tfdist.errors import ConfigError
-from tfdist.native import library
+from tfdist.native import adapter
 
 # Windows that are read at the same time: one is read while another is cut into batches.
 _READS = 2
@@ -91,7 +91,7 @@ def _reader(plan: parquet_file.Plan, permutation: np.ndarray[Any, Any], seed: st
     file_of = plan.file_of[permutation]
     dtypes = [tf.dtypes.as_dtype(column.dtype) for column in plan.columns]
     shapes = [tf.TensorShape([None, *column.shape]) for column in plan.columns]
-    read_rows = library.ops().tfdist_read_rows
+    read_rows = adapter.ops().tfdist_read_rows
 
     @tf.autograph.experimental.do_not_convert
     def read(places: tf.Tensor) -> dict[str, tf.Tensor]:

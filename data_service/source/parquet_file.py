@@ -147,7 +147,7 @@ def _arrow() -> ModuleType:
     except ImportError as error:
         raise BuildError(
             f"Reading Parquet needs pyarrow, which could not be imported on {socket.gethostname()}: {error}. Install "
-            "it there: pip install 'tfdist[data]'"
+            "it there: pip install pyarrow"
         ) from error
     return pyarrow
 

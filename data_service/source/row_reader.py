@@ -67,7 +67,7 @@ def open_reader() -> None:
     """Enables this process to read rows; the trainer and every worker of a data service need it.
 
     Raises:
-        BuildError: If the shared library is missing or incompatible.
+        BuildError: If a shared library is missing or does not fit.
     """
     loaded = library.load()
     pointer, number = ctypes.c_void_p, ctypes.c_int

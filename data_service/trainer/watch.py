@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
-from tfdist.native import library
+from tfdist.native import adapter
 
 # An element that carries its ids has this structure on its way. tf.data lays the keys of a dict out in their order, so
 # the ids are the first component.
@@ -97,7 +97,7 @@ def check_size(element_spec: Any) -> None:
 def serve(dataset: Any) -> Any:
     """What a worker runs for a dataset: the same elements, counted, and no new split once it drains."""
     spec = dataset.element_spec
-    variant = library.ops().tfdist_served_dataset(
+    variant = adapter.ops().tfdist_served_dataset(
         tf.data.experimental.to_variant(dataset), largest_bytes=LARGEST_ELEMENT_BYTES, **_types(spec)
     )
     return _restore(variant, spec, dataset)
@@ -114,7 +114,7 @@ def watch(dataset: Any, watched: Watch, wait_seconds: float = 0) -> Any:
     spec = dataset.element_spec
     if watched.by_id:
         spec = spec[_VALUE]
-    variant = library.ops().tfdist_watched_dataset(
+    variant = adapter.ops().tfdist_watched_dataset(
         tf.data.experimental.to_variant(dataset),
         service=watched.service,
         watch=watched.name,

@@ -21,9 +21,9 @@ CHILD_SECONDS = 60
 @pytest.fixture(scope="session")
 def collective_ops() -> set[str]:
     """The names of all ops that the library registers, but for those of tf.data pipelines."""
-    from tfdist.native import library
+    from tfdist.native import adapter
 
-    registered = {name for name in vars(library.ops()) if name.startswith("Tfdist")}
+    registered = {name for name in vars(adapter.ops()) if name.startswith("Tfdist")}
     of_pipelines = {"TfdistReadRows", "TfdistServedDataset", "TfdistWatchedDataset"}
     assert of_pipelines < registered
     return registered - of_pipelines

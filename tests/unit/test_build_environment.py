@@ -48,7 +48,7 @@ def test_both_of_different_versions_are_refused(tmp_path: Path) -> None:
 
 
 def test_none_names_both_commands(tmp_path: Path) -> None:
-    with pytest.raises(BuildEnvironmentError, match=r"tensorflow-cpu>=2\.16\.2.*tensorflow\[and-cuda\]>=2\.16\.2"):
+    with pytest.raises(BuildEnvironmentError, match=r"tensorflow-cpu>=2\.16\.1.*tensorflow\[and-cuda\]>=2\.16\.1"):
         build_environment.find_tensorflow([str(tmp_path)])
 
 
@@ -60,6 +60,37 @@ def test_an_isolated_build_brings_none_where_one_is_installed(
     assert build_environment.DEFAULT_TENSORFLOW in build_environment.missing_requirements()
     install(tmp_path, name, "2.20.0")
     assert build_environment.DEFAULT_TENSORFLOW not in build_environment.missing_requirements()
+
+
+@pytest.mark.parametrize("name", ["darwin", "win32", "cygwin"])
+def test_other_systems_get_one_plain_sentence(name: str) -> None:
+    with pytest.raises(
+        BuildEnvironmentError, match=f"tfdist runs on Linux only, and this is {name}; use its container"
+    ):
+        build_environment.check_platform(name)
+    build_environment.check_platform("linux")
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        ((), "a C++ compiler (g++) and make"),
+        (("make",), "a C++ compiler (g++)"),
+        (("c++",), "make"),
+        (("g++",), "make"),
+    ],
+)
+def test_what_is_missing_to_compile_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], missing: str
+) -> None:
+    for name in there:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CXX", "CMAKE_GENERATOR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BuildEnvironmentError) as caught:
+        build_environment.cmake_command()
+    assert str(caught.value).startswith(f"{missing} was not found")
 
 
 def test_what_is_here_is_found() -> None:

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from tfdist.native import library
+from tfdist.native import adapter
 from tfdist.ops.graph import call, order
 
 # Arguments that a GPU's kernel takes in the host's memory.
@@ -29,7 +29,7 @@ def test_every_op_is_in_the_table(collective_ops):
 
 @pytest.mark.parametrize("op", HOST_ARGUMENTS)
 def test_every_op_has_a_kernel_for_gpus(op):
-    library.ops()
+    adapter.ops()
     by_device = {kernel.device_type: kernel for kernel in kernels.get_registered_kernels_for_op(op).kernel}
     assert {"CPU", "GPU"} <= set(by_device)
     assert set(by_device["GPU"].host_memory_arg) == HOST_ARGUMENTS[op]

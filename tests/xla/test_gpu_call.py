@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import struct
 from dataclasses import dataclass, field
 
 import pytest
@@ -79,15 +80,20 @@ def test_the_token_chains_the_calls_in_the_order_of_the_program(compiled):
         assert f"index={len(before.shapes) - 1}" in token.line
 
 
+def number(bits):
+    """A factor is written as the bits of a double: "0x3FF0000000000000" is 1."""
+    return struct.unpack(">d", bytes.fromhex(bits.removeprefix("0x")))[0]
+
+
 def test_constant_factors_and_weight_are_attributes(compiled):
     (call,) = calls(compiled["constant factors"])
     assert call.shapes == ["f32[4]", "s64[]"]
-    assert float(call.attributes["prescale"]) == 1 / 3  # to the last bit
-    assert float(call.attributes["postscale"]) == -2
+    assert number(call.attributes["prescale"]) == 1 / 3  # to the last bit
+    assert number(call.attributes["postscale"]) == -2
     assert (call.attributes["weight"], call.attributes["weighted"]) == ("1", "0")
     assert "multiply" not in {instruction.op for instruction in instructions(compiled["constant factors"])}
     scattered = calls(compiled["each kind"])[1]
-    assert float(scattered.attributes["postscale"]) == 0.5
+    assert number(scattered.attributes["postscale"]) == 0.5
     assert "weight" not in scattered.attributes
 
 
@@ -98,8 +104,8 @@ def test_infinite_factor_reaches_the_engine_and_is_refused(compiled):
 
 def test_what_is_computed_from_the_topology_is_constant(compiled):
     (call,) = calls(compiled["factor of the topology"])
-    assert float(call.attributes["prescale"]) == 0.25
-    assert float(call.attributes["postscale"]) == 0.0625
+    assert number(call.attributes["prescale"]) == 0.25
+    assert number(call.attributes["postscale"]) == 0.0625
     assert not calls(compiled["topology"])
     assert [line for line in instructions(compiled["topology"]) if line.op == "constant" and "constant(1)" in line.line]
 
@@ -114,7 +120,7 @@ def test_other_factors_are_multiplied_with_around_the_call(compiled, dtype):
     case = compiled[f"factor of data, {dtype}"]
     (call,) = calls(case)
     assert call.shapes == [f"{SHORT[dtype]}[4]", "s64[]"]
-    assert float(call.attributes["prescale"]) == float(call.attributes["postscale"]) == 1
+    assert number(call.attributes["prescale"]) == number(call.attributes["postscale"]) == 1
     everything = {instruction.name: instruction for instruction in instructions(case)}
     products = [line for line in everything.values() if line.op == "multiply" and line.shapes == [f"{WIDE[dtype]}[4]"]]
     assert len(products) == 2

@@ -23,7 +23,7 @@ from tfdist.launch.option import option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher, Plan
-from tfdist.launch.start import choice, mpirun, ulfm
+from tfdist.launch.start import choice, hydra, mpirun, ulfm
 from tfdist.launch.start.starter import Ssh, Starter
 from tfdist.launch.wire.call import Call
 from tfdist.protocol import commit_file, member
@@ -147,7 +147,8 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     path = mpirun.find(settings.mpi_home, environment)
     if least is not None:
         ulfm.check(path)
-    call: Starter = mpirun.Mpirun(
+    kind = hydra.Hydra if hydra.is_hydra(path) else mpirun.Mpirun
+    call: Starter = kind(
         path=path,
         hosts=hosts,
         local=not elsewhere,

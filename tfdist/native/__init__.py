@@ -1,1 +1,1 @@
-"""The foundations of tfdist: the shared library, GPUs, tuning knobs, private names of Keras."""
+"""The foundations of tfdist: the shared libraries, GPUs, tuning knobs, private names of Keras."""

@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from tfdist.native import library
+from tfdist.native import adapter
 
 
 def processor(description: Path = Path("/proc/cpuinfo")) -> str:
@@ -21,10 +21,10 @@ def processor(description: Path = Path("/proc/cpuinfo")) -> str:
 
 def gpus() -> list[Any]:
     """The GPUs that TensorFlow uses in this process."""
-    return list(library.import_tensorflow().config.get_visible_devices("GPU"))
+    return list(adapter.import_tensorflow().config.get_visible_devices("GPU"))
 
 
 def kind() -> str:
     """The devices TensorFlow computes on: the processor, and the GPUs it uses."""
-    details = library.import_tensorflow().config.experimental.get_device_details
+    details = adapter.import_tensorflow().config.experimental.get_device_details
     return ", ".join([processor(), *sorted({details(gpu).get("device_name", gpu.name) for gpu in gpus()})])

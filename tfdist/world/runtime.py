@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from tfdist import config, errors
-from tfdist.native import gpu, library
+from tfdist.native import adapter, gpu, library, mpi
 from tfdist.observe import stack_dump, timeline
 from tfdist.protocol import member
 from tfdist.system import ancestry, exit_hook, process_end
@@ -61,7 +61,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     Raises:
         ConfigError: If an argument or environment variable is invalid, there are fewer GPUs than ranks on this host,
             TensorFlow has already taken them all, or another program was this rank before.
-        BuildError: If the shared library does not match the installed TensorFlow or MPI.
+        BuildError: If a shared library is missing, or there is none for the installed TensorFlow or MPI.
 
     Example:
 
@@ -83,16 +83,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     launched = _is_rank()
     _warn(settings)
     process = _print_stacks(settings.stack_dump_folder)
-    session.started = True
-    with _bounded(_STARTING, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
-        library.call(
-            "tfdist_init",
-            b"mpi" if launched else b"self",
-            (ctypes.c_int * len(ranks))(*ranks),
-            len(ranks),
-            handle,
-            library.engine_settings(settings, process),
-        )
+    _connect(launched, ranks, handle, library.engine_settings(settings, process), settings)
     session.place = (rank(), size())
     if launched:
         ancestry.mark(str(rank()))
@@ -125,6 +116,39 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         _logger.info(
             "importing tfdist has changed this process: %s. Set %s=0 to postpone that to tfdist.init()", changes, name
         )
+
+
+def _connect(launched: bool, ranks: list[int], handle: int | None, engine: bytes, settings: config.Config) -> None:
+    """Loads the libraries that this process needs, and starts the engine."""
+    if launched:
+        mpi.connect()
+    if "tensorflow" in sys.modules:
+        adapter.ops()  # what does not fit it is reported here, and not by the first step
+    session.started = True
+    with _bounded(_STARTING, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
+        library.call(
+            "tfdist_init",
+            b"mpi" if launched else b"self",
+            (ctypes.c_int * len(ranks))(*ranks),
+            len(ranks),
+            None if handle is None else ctypes.byref(ctypes.c_int(handle)),
+            engine,
+        )
+    if launched and not ranks and handle is None:
+        _check_launcher()
+
+
+def _check_launcher() -> None:
+    """Where MPI is another one than the launcher's, it takes every process for a world of one."""
+    told, found = config.launcher_place(), (rank(), size())
+    if told is None or told == found:
+        return
+    library.call("tfdist_shutdown", 0)  # waits for nobody: there may be nobody
+    raise errors.ConfigError(
+        f"the launcher started this process as rank {told[0]} of {told[1]}, but to {mpi.version()} it is rank "
+        f"{found[0]} of {found[1]}: the launcher is of another MPI. Start the job with the launcher of this one, "
+        "or set TFDIST_MPI_HOME to the prefix of the launcher's."
+    )
 
 
 def _take_level(level: str) -> None:
@@ -238,7 +262,7 @@ def mpi_threads_supported() -> bool:
     library.ask("rank")
     if not mpi_enabled():
         raise errors.ConfigError("this process was started without a launcher and uses no MPI.")
-    return library.mpi_thread_level() >= _MPI_THREAD_MULTIPLE
+    return mpi.thread_level() >= _MPI_THREAD_MULTIPLE
 
 
 def mpi_built() -> bool:
@@ -358,7 +382,7 @@ def _pin_gpu() -> None:
         return
     place = config.launcher_local_place(os.environ) or (local_rank(), local_size())
     try:
-        chosen = gpu.pin(library.import_tensorflow().config, *place)
+        chosen = gpu.pin(adapter.import_tensorflow().config, *place)
     except errors.ConfigError:
         library.call("tfdist_shutdown", 0)  # waits for nobody: the others may have found a GPU
         raise
@@ -402,10 +426,13 @@ def _check_again(comm: Any, process_sets: Any) -> None:
             )
 
 
-def _members(comm: Any) -> tuple[list[int], int]:
-    """Ranks in the job, or the Fortran handle of a communicator, from the argument `comm` of `init`."""
+def _members(comm: Any) -> tuple[list[int], int | None]:
+    """Ranks in the job, or the Fortran handle of a communicator, from the argument `comm` of `init`.
+
+    A handle may be negative: those of MPICH are.
+    """
     if comm is None:
-        return [], -1
+        return [], None
     if hasattr(comm, "py2f"):
         return [], int(comm.py2f())
     try:
@@ -417,7 +444,7 @@ def _members(comm: Any) -> tuple[list[int], int]:
             "init(comm=...) must be None, a list of one or more ranks of the job, or an mpi4py communicator; "
             f"received {comm!r}."
         )
-    return ranks, -1
+    return ranks, None
 
 
 def _watch_exit() -> None:
@@ -484,7 +511,7 @@ def _end_in_order() -> bool:
     return True
 
 
-def _listen(ranks: list[int], handle: int, settings: config.Config) -> None:
+def _listen(ranks: list[int], handle: int | None, settings: config.Config) -> None:
     """Makes waits fail for ranks whose processes, as the launcher reports, have ended without notice.
 
     Args:
@@ -492,7 +519,7 @@ def _listen(ranks: list[int], handle: int, settings: config.Config) -> None:
         handle: As returned by `_members`.
         settings: The settings in use.
     """
-    if handle >= 0 or settings.elastic:
+    if handle is not None or settings.elastic:
         return  # the ranks have other numbers than for the launcher, or MPI tells of losses
     note = library.load().tfdist_note_ended
 

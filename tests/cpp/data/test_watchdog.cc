@@ -4,11 +4,12 @@
 #include <future>
 #include <memory>
 
+#include "core/watch/steady_clock.h"
 #include "data/watchdog.h"
 #include "expect.h"
 
 using std::chrono::milliseconds;
-using tfdist::NowNs;
+using tfdist::SteadyNs;
 using tfdist::Waiter;
 
 namespace {
@@ -17,7 +18,7 @@ constexpr auto kPatience = std::chrono::seconds(20);
 
 // A waiter that tells when it is expired.
 struct Told {
-  explicit Told(milliseconds limit) : waiter(limit, [this] { told.set_value(NowNs()); }) {}
+  explicit Told(milliseconds limit) : waiter(limit, [this] { told.set_value(SteadyNs()); }) {}
 
   std::promise<int64_t> told;
   std::future<int64_t> at = told.get_future();
@@ -28,7 +29,7 @@ struct Told {
 
 TEST(WatchdogEndsAWaitThatIsTooLong) {
   Told told(milliseconds(30));
-  const int64_t start = NowNs();
+  const int64_t start = SteadyNs();
   told.waiter.Begin(start);
   EXPECT(told.at.wait_for(kPatience) == std::future_status::ready);
   EXPECT(told.at.get() - start >= 30 * 1000 * 1000);
@@ -37,9 +38,9 @@ TEST(WatchdogEndsAWaitThatIsTooLong) {
 
 TEST(WatchdogKnowsALimitThatIsShorterThanTheOneItSleepsFor) {
   Told patient(std::chrono::hours(1));
-  patient.waiter.Begin(NowNs());
+  patient.waiter.Begin(SteadyNs());
   Told told(milliseconds(20));
-  told.waiter.Begin(NowNs());
+  told.waiter.Begin(SteadyNs());
   EXPECT(told.at.wait_for(kPatience) == std::future_status::ready);
   EXPECT(!patient.waiter.expired());
 }
@@ -48,10 +49,10 @@ TEST(WatchdogLeavesAloneWhoDoesNotWait) {
   Told idle(milliseconds(5));
   // A later one expires, so the watchdog has looked at the first by then.
   Told told(milliseconds(60));
-  told.waiter.Begin(NowNs());
+  told.waiter.Begin(SteadyNs());
   EXPECT(told.at.wait_for(kPatience) == std::future_status::ready);
   EXPECT(!idle.waiter.expired());
-  idle.waiter.Begin(NowNs());
+  idle.waiter.Begin(SteadyNs());
   EXPECT(idle.at.wait_for(kPatience) == std::future_status::ready);
 }
 
@@ -59,12 +60,12 @@ TEST(WatchdogForgetsWhoIsGone) {
   std::atomic<int> expired{0};
   for (int i = 0; i < 50; ++i) {
     auto waiter = std::make_unique<Waiter>(milliseconds(1), [&expired] { ++expired; });
-    waiter->Begin(NowNs());
+    waiter->Begin(SteadyNs());
     waiter.reset();
   }
   const int before = expired;  // some may have been due in time
   Told told(milliseconds(20));
-  told.waiter.Begin(NowNs());
+  told.waiter.Begin(SteadyNs());
   EXPECT(told.at.wait_for(kPatience) == std::future_status::ready);
   EXPECT_EQ(expired.load(), before);
 }
@@ -72,12 +73,12 @@ TEST(WatchdogForgetsWhoIsGone) {
 TEST(WatchdogExpiresAWaiterOnce) {
   std::atomic<int> expired{0};
   Waiter waiter(milliseconds(1), [&expired] { ++expired; });
-  waiter.Begin(NowNs());
+  waiter.Begin(SteadyNs());
   for (int i = 0; i < 3; ++i) {
     Told told(milliseconds(10));
-    told.waiter.Begin(NowNs());
+    told.waiter.Begin(SteadyNs());
     EXPECT(told.at.wait_for(kPatience) == std::future_status::ready);
-    waiter.Begin(NowNs());
+    waiter.Begin(SteadyNs());
   }
   EXPECT_EQ(expired.load(), 1);
 }

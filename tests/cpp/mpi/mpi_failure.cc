@@ -241,7 +241,7 @@ int main(int argc, char** argv) {
   char message[4096] = "";
   const std::string settings =
       EngineSettings(1, what == "silent" ? 2 : 60, 64 << 20, WindowBytes());
-  if (tfdist_init("mpi", nullptr, 0, -1, settings.c_str(), message, sizeof(message)) != 0) {
+  if (tfdist_init("mpi", nullptr, 0, nullptr, settings.c_str(), message, sizeof(message)) != 0) {
     std::fprintf(stderr, "mpi_failure: init: %s\n", message);
     return 1;
   }

@@ -301,7 +301,7 @@ void Bench(Engine* engine) {
               tfdist_size(), large * 1e3, small * 1e6);
 }
 
-std::string Init(const Ranks& ranks, int mpi_communicator, int expected_code) {
+std::string Init(const Ranks& ranks, const int* mpi_communicator, int expected_code) {
   char message[4096] = "";
   const std::string settings = EngineSettings(10, 60, 64 << 20, WindowBytes());
   const int code = tfdist_init("mpi", ranks.data(), static_cast<int>(ranks.size()),
@@ -329,12 +329,12 @@ void InitByRanks() {
   if (own % 2 == 0) std::reverse(ranks.begin(), ranks.end());
   const Ranks wrong[] = {{size}, {own, own}, {own, -1}, {own + 1 < size ? own + 1 : own - 1}};
   for (const Ranks& list : wrong) {
-    const std::string message = Init(list, -1, static_cast<int>(StatusCode::kInvalidArgument));
+    const std::string message = Init(list, nullptr, static_cast<int>(StatusCode::kInvalidArgument));
     Check(
         message.find("expected distinct ranks of the job, including this one") != std::string::npos,
         "text about wrong ranks", message);
   }
-  Init(ranks, -1, 0);
+  Init(ranks, nullptr, 0);
   const auto place = std::find(ranks.begin(), ranks.end(), own) - ranks.begin();
   ExpectPlace(static_cast<int>(place), static_cast<int>(ranks.size()));
 }
@@ -347,12 +347,13 @@ void InitByCommunicator() {
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &own);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  const std::string message =
-      Init({}, MPI_Comm_c2f(MPI_COMM_NULL), static_cast<int>(StatusCode::kInvalidArgument));
+  const int none = MPI_Comm_c2f(MPI_COMM_NULL);
+  const std::string message = Init({}, &none, static_cast<int>(StatusCode::kInvalidArgument));
   Check(message.find("init received MPI_COMM_NULL") != std::string::npos, "text", message);
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, own % 2, size - own, &half);
-  Init({}, MPI_Comm_c2f(half), 0);
+  const int handle = MPI_Comm_c2f(half);
+  Init({}, &handle, 0);
   MPI_Comm_free(&half);
   const int members = (size + 1 - own % 2) / 2;
   ExpectPlace(members - 1 - own / 2, members);
@@ -382,7 +383,7 @@ int main(int argc, char** argv) {
   } else if (mode == "communicator") {
     InitByCommunicator();
   } else {
-    Init({}, -1, 0);
+    Init({}, nullptr, 0);
   }
   if (tfdist_is_initialized() == 0) return 1;
   const bool first = tfdist_rank() == 0;

@@ -7,13 +7,13 @@ import tensorflow as tf
 from tfdist.data_service.source import parquet_file, row_reader
 from tfdist.data_service.source.row_reader import Column, column_of
 from tfdist.errors import ConfigError, StallError
-from tfdist.native import library
+from tfdist.native import adapter, library
 
 
 def run(dtypes, request=("request",)):
     row_reader.open_reader()
     shapes = [tf.TensorShape(None)] * len(dtypes)
-    return library.ops().tfdist_read_rows(request=list(request), dtypes=dtypes, shapes=shapes)
+    return adapter.ops().tfdist_read_rows(request=list(request), dtypes=dtypes, shapes=shapes)
 
 
 def strings(texts):

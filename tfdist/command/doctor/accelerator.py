@@ -107,7 +107,7 @@ def _gpu(number: int, gpu: Mapping[str, Any]) -> Finding:
 def _tensorflow(tensorflow: Mapping[str, Any], gpus: int) -> Finding:
     name = "TensorFlow"
     if not tensorflow.get("cuda"):
-        remedy = "pip uninstall tensorflow-cpu, then pip install 'tfdist[cuda]'"
+        remedy = "pip uninstall tensorflow-cpu, then pip install 'tensorflow[and-cuda]<2.22' nvidia-nvtx-cu12"
         return Finding(GROUP, name, f"built without CUDA, uses no GPU: {_ON_CPU}", NOTE, remedy)
     seen = int(tensorflow.get("gpus", 0))
     if seen < gpus:

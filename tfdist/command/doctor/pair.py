@@ -21,9 +21,9 @@ def main() -> int:
     """
     # Imported here because the doctor itself must not import them.
     import tfdist
-    from tfdist.native import library
+    from tfdist.native import adapter
 
-    tensorflow = library.import_tensorflow()
+    tensorflow = adapter.import_tensorflow()
     tfdist.init()
     ranks, numbers = tfdist.size(), tensorflow.range(_ELEMENTS, dtype="float32")
     mine = numbers + tfdist.rank()

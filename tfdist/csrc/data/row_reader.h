@@ -7,7 +7,6 @@
 #ifndef TFDIST_DATA_ROW_READER_H_
 #define TFDIST_DATA_ROW_READER_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -16,13 +15,15 @@
 #include <thread>
 #include <vector>
 
+#include "core/value/export.h"
 #include "core/value/status.h"
+#include "core/watch/steady_condition.h"
 
 namespace tfdist {
 
 // One read: what is asked for, and where the result goes. `Fail`, `Give` and `Finish` are called by
 // one thread; the others by any.
-class RowRead {
+class TFDIST_API RowRead {
  public:
   struct Column {
     std::vector<int64_t> shape;
@@ -39,7 +40,7 @@ class RowRead {
   virtual void Finish() = 0;
 };
 
-class RowReader {
+class TFDIST_API RowReader {
  public:
   // Reads, gives the columns, and returns. `read` is the RowRead* of this one call.
   using Function = void (*)(void* read, const char* request, int64_t request_bytes);
@@ -68,7 +69,7 @@ class RowReader {
   void Run();
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  SteadyCondition changed_;
   std::deque<std::shared_ptr<RowRead>> waiting_;
   std::vector<std::thread> threads_;
   Function function_ = nullptr;

@@ -14,13 +14,13 @@ extern "C" {
 // Called on threads of the library. `read` is valid until it returns.
 typedef void (*tfdist_row_reader)(void* read, const char* request, int64_t request_bytes);
 
-TFDIST_EXPORT void tfdist_open_row_reader(tfdist_row_reader reader, int threads);
+TFDIST_API void tfdist_open_row_reader(tfdist_row_reader reader, int threads);
 
 // 1 when no thread is inside the reader any more, 0 when `seconds` have passed before.
-TFDIST_EXPORT int tfdist_close_row_reader(double seconds);
+TFDIST_API int tfdist_close_row_reader(double seconds);
 
 // 0 once nobody waits for the rows.
-TFDIST_EXPORT int tfdist_read_is_wanted(void* read);
+TFDIST_API int tfdist_read_is_wanted(void* read);
 
 struct tfdist_column {
   const int64_t* shape;
@@ -33,11 +33,11 @@ struct tfdist_column {
 };
 
 // Copies the values of output number `index`.
-TFDIST_EXPORT int tfdist_give_column(void* read, int index, const struct tfdist_column* column,
-                                     char* message, int message_size);
+TFDIST_API int tfdist_give_column(void* read, int index, const struct tfdist_column* column,
+                                  char* message, int message_size);
 
 // What the read fails with, in place of columns. `code` is one of StatusCode.
-TFDIST_EXPORT void tfdist_fail_read(void* read, int code, const char* why);
+TFDIST_API void tfdist_fail_read(void* read, int code, const char* why);
 
 #ifdef __cplusplus
 }

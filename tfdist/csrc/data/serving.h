@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/value/export.h"
+
 namespace tfdist {
 
-struct Serving {
+struct TFDIST_API Serving {
   std::atomic<int64_t> elements{0};
   std::atomic<int64_t> bytes{0};
   std::atomic<int64_t> busy_ns{0};          // inside the datasets' own steps

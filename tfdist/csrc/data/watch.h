@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 
+#include "core/value/export.h"
 #include "data/id_set.h"
 
 namespace tfdist {
@@ -32,7 +33,7 @@ struct WatchReading {
   PassReading newest_ended;
 };
 
-class Watch {
+class TFDIST_API Watch {
  public:
   // The one of this name; made where there is none yet.
   static std::shared_ptr<Watch> Named(const std::string& name);
@@ -66,7 +67,7 @@ class Watch {
 };
 
 // Belongs to its watch, whose mutex guards it.
-class Watch::Pass {
+class TFDIST_API Watch::Pass {
  private:
   friend class Watch;
 
@@ -82,7 +83,7 @@ class Watch::Pass {
 // What is known to be wrong with a service, such as the names of dead workers; it goes into the
 // error of a wait that lasts too long. An empty text takes the note back.
 void SetServiceNote(const std::string& service, const std::string& note);
-std::string ServiceNote(const std::string& service);
+TFDIST_API std::string ServiceNote(const std::string& service);
 
 }  // namespace tfdist
 

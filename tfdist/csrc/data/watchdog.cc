@@ -6,11 +6,6 @@
 
 namespace tfdist {
 
-int64_t NowNs() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
-
 Waiter::Waiter(std::chrono::nanoseconds limit, std::function<void()> expire)
     : limit_ns_(limit.count()), expire_(std::move(expire)) {
   Watchdog::Get()->Add(this);
@@ -28,7 +23,7 @@ void Watchdog::Add(Waiter* waiter) {
   waiters_.push_back(waiter);
   if (!started_) std::thread([this] { Run(); }).detach();
   started_ = true;
-  changed_.notify_one();
+  changed_.NotifyAll();
 }
 
 void Watchdog::Remove(Waiter* waiter) {
@@ -40,12 +35,12 @@ void Watchdog::Run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     if (waiters_.empty()) {
-      changed_.wait(lock);
+      changed_.Wait(&lock);
       continue;
     }
-    const int64_t now_ns = NowNs();
+    const int64_t now_ns = SteadyNs();
     const int64_t next_ns = Look(now_ns);
-    changed_.wait_for(lock, std::chrono::nanoseconds(next_ns - now_ns));
+    changed_.WaitFor(&lock, next_ns - now_ns);
   }
 }
 

@@ -7,19 +7,18 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <vector>
 
+#include "core/value/export.h"
+#include "core/watch/steady_condition.h"
+
 namespace tfdist {
 
-// Nanoseconds of the steady clock.
-int64_t NowNs();
-
 // What waits again and again, one wait at a time. Watched from its construction to its destruction.
-class Waiter {
+class TFDIST_API Waiter {
  public:
   // `expire` runs at most once, on the watchdog's thread, while a wait has lasted `limit`. It must
   // not block and must not destroy the waiter.
@@ -58,7 +57,7 @@ class Watchdog {
   int64_t Look(int64_t now_ns);
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  SteadyCondition changed_;
   std::vector<Waiter*> waiters_;
   bool started_ = false;
 };

@@ -123,8 +123,8 @@ Status StartMpi(bool* started) {
 
 Status DuplicateMembers(const EngineConfig& config, const Membership& membership,
                         MPI_Comm* duplicate) {
-  if (membership.mpi_communicator >= 0) {
-    const MPI_Comm source = MPI_Comm_f2c(membership.mpi_communicator);
+  if (membership.mpi_communicator.has_value()) {
+    const MPI_Comm source = MPI_Comm_f2c(*membership.mpi_communicator);
     if (source == MPI_COMM_NULL) {
       return Status(StatusCode::kInvalidArgument,
                     "init received MPI_COMM_NULL; expected a communicator that this process "

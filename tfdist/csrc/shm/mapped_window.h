@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "core/place/window.h"
+#include "core/value/export.h"
 #include "core/value/status.h"
 #include "core/wire/communicator.h"
 #include "core/wire/wait.h"
@@ -18,8 +19,8 @@ namespace tfdist {
 // The window of this rank's host, with `bytes` of memory a rank. All ranks of the host call it and
 // introduce themselves by messages through `communicator`, whose errors it returns. kInternal, with
 // the reason, where this rank could not map it.
-Status MapWindow(int64_t bytes, Communicator* communicator, Wait* wait,
-                 std::unique_ptr<Window>* window);
+TFDIST_API Status MapWindow(int64_t bytes, Communicator* communicator, Wait* wait,
+                            std::unique_ptr<Window>* window);
 
 }  // namespace tfdist
 

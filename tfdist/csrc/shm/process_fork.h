@@ -5,11 +5,13 @@
 #ifndef TFDIST_SHM_PROCESS_FORK_H_
 #define TFDIST_SHM_PROCESS_FORK_H_
 
+#include "core/value/export.h"
+
 namespace tfdist {
 
 // From now on a process that is forked from this one knows that it is no rank (World::IsForked).
 // Thread safe; a second call does nothing.
-void WatchForks();
+TFDIST_API void WatchForks();
 
 }  // namespace tfdist
 

@@ -46,6 +46,11 @@ def _find_of_system(mpi_home: str, environment: Mapping[str, str]) -> str:
     return found
 
 
+def forwarded(environment: Mapping[str, str]) -> list[str]:
+    """The names of the variables that ranks on other hosts need from this environment."""
+    return [name for name in sorted(environment) if name in _NAMES or name.startswith(_PREFIXES)]
+
+
 def has_fabric(system: Path = Path("/sys")) -> bool:
     """Whether this host has a network for which libfabric would be used."""
     return any((system / name).is_dir() and any((system / name).iterdir()) for name in _FABRICS)
@@ -67,9 +72,7 @@ class Mpirun(Starter):
         words += self._placement() if self.binding is None else self.binding
         if not self.local:
             words += ["--prtemca", "plm_ssh_args", shlex.join(self.ssh.words())]
-            for name in sorted(environment):
-                if name in _NAMES or name.startswith(_PREFIXES):
-                    words += ["-x", name]
+            words += [word for name in forwarded(environment) for word in ("-x", name)]
         return [*words, *self.extra, *supervisor]
 
     def _placement(self) -> list[str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfdist.launch.start.choice import KINDS
+from tfdist.launch.start.hydra import Hydra
 from tfdist.launch.start.mpirun import Mpirun
 from tfdist.launch.start.starter import Starter
+
+_KINDS: tuple[type[Starter], ...] = (*KINDS.values(), Hydra)
 
 
 def starter(environment: Mapping[str, str]) -> type[Starter] | None:
@@ -15,7 +18,7 @@ def starter(environment: Mapping[str, str]) -> type[Starter] | None:
     Raises:
         ConfigError: If the variables of a starter cannot be parsed.
     """
-    return next((kind for kind in KINDS.values() if kind.place(environment)), None)
+    return next((kind for kind in _KINDS if kind.place(environment)), None)
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -26,3 +29,9 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
     """
     kind = starter(environment)
     return {} if kind is None else dict(zip(Mpirun.place_variables, kind.place(environment), strict=True))
+
+
+def descriptors(environment: Mapping[str, str]) -> tuple[int, ...]:
+    """The descriptors that a rank's process must inherit, because the starter serves its MPI by them."""
+    names = (name for kind in _KINDS for name in kind.descriptor_variables)
+    return tuple(int(environment[name]) for name in names if environment.get(name, "").isdigit())

@@ -53,6 +53,8 @@ class Starter(abc.ABC):
     name: ClassVar[str]
     # Variables of each rank: its number, the number of ranks, and both within its host.
     place_variables: ClassVar[tuple[str, ...]]
+    # Variables with the numbers of descriptors by which it serves its ranks, which their processes inherit.
+    descriptor_variables: ClassVar[tuple[str, ...]] = ()
     # Whether it has its own daemons on other hosts, which it starts by ssh.
     own_daemons: ClassVar[bool] = False
     # The only cluster manager whose jobs it runs in, and the variable that identifies such a job; empty for any.

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors
-from tfdist.native import library
+from tfdist.native import adapter, library
 from tfdist.ops.graph import caller, failure, order, replica
 from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet
@@ -44,7 +44,7 @@ def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:
     Raises:
         TfdistError: As `run`.
     """
-    function = getattr(library.ops(), op)
+    function = getattr(adapter.ops(), op)
     try:
         return function(*args, **kwargs)
     except tf.errors.OpError as error:

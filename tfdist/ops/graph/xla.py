@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.native import hardware, library
+from tfdist.native import adapter, hardware
 from tfdist.ops.graph import order
 
 
@@ -17,11 +17,10 @@ def obstacle() -> str | None:
     model.compile(optimizer, loss="mse", jit_compile=xla.obstacle() is None)
     ```
     """
-    built = library.build_info()
+    built = adapter.record()
     if not built["xla"]:
-        return (
-            f"collectives cannot be compiled by XLA with TensorFlow {built['tensorflow']}; install a newer TensorFlow."
-        )
+        newest = built["tensorflow"].split()[-1]
+        return f"collectives cannot be compiled by XLA with TensorFlow {newest}; install a newer TensorFlow."
     if hardware.gpus() and order.collective_device() == "CPU:0":
         return "collectives run on the CPU (TFDIST_GPU_OPERATIONS=mpi), but XLA compiles for the GPU."
     return None

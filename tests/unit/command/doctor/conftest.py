@@ -83,6 +83,6 @@ def probe(report: dict[str, Any]) -> dict[str, Any]:
         "tensorflow": {"version": "2.21.0", "cuda": True, "gpus": 2},
         "keras": {"version": "3.15.1"},
         "mpi": {"version": "Open MPI v5.0.11"},
-        "library": {"built": {"tensorflow": "2.21.0", "mpi": "Open MPI 5.0.11"}},
+        "library": {"built": {"for": "TensorFlow 2.21, Open MPI 5.0.11"}},
         "gpus": report,
     }

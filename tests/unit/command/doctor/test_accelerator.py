@@ -116,7 +116,7 @@ def test_without_cuda_in_tensorflow_nobody_needs_nccl(report: dict[str, Any], se
     findings = accelerator.findings(report, WITHOUT_CUDA, server, None)
     assert {one.name for one in findings if one.state == NOTE} == {"TensorFlow", "NCCL", "NVRTC"}
     assert BROKEN not in {one.state for one in findings}
-    assert "pip install 'tfdist[cuda]'" in named(findings, "TensorFlow").remedy
+    assert "pip install 'tensorflow[and-cuda]" in named(findings, "TensorFlow").remedy
 
 
 def test_connection() -> None:

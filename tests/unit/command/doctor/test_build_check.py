@@ -17,7 +17,7 @@ FOUND: dict[str, Any] = {
     "tensorflow": {"version": "2.21.0", "cuda": False, "gpus": 0},
     "keras": {"version": "3.15.1"},
     "mpi": {"version": "Open MPI v5.0.11"},
-    "library": {"built": {"tensorflow": "2.21.0", "mpi": "Open MPI 5.0.11", "xla": "cpu,cuda"}},
+    "library": {"built": {"for": "TensorFlow 2.21, Open MPI 5.0.11", "xla": "cpu,cuda"}},
     "gpus": {
         "driver": {"error": "the NVIDIA driver was not found: libcuda.so.1.\nTried: x"},
         "nccl": {"error": "NCCL was not found. Install nvidia-nccl-cu12. Tried:\n  libnccl.so.2"},

@@ -72,7 +72,7 @@ def refused(specifiers: SpecifierSet, versions: Iterable[str]) -> list[str]:
 
 
 def test_everything_is_allowed_by_the_project() -> None:
-    assert refused(allowed(r'cpu = \["tensorflow-cpu([^"]+)"'), (each.version for each in version.RELEASES)) == []
+    assert refused(allowed(r'"tensorflow-cpu([^";]+)[";]'), (each.version for each in version.RELEASES)) == []
     assert refused(allowed(r'requires-python = "([^"]+)"'), (each.version for each in version.PYTHONS)) == []
     assert refused(allowed(r'"keras([^"]+)"'), (keras for each in version.PYTHONS for keras in each.keras)) == []
     assert refused(allowed(r'"numpy([^"]+)"'), (each.numpy for each in (*version.RELEASES, *version.PYTHONS))) == []

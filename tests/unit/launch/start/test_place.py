@@ -24,11 +24,13 @@ JSRUN = {
     "JSM_NAMESPACE_LOCAL_SIZE": "6",
     "PMIX_RANK": "9",
 }
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "7", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "PMI_FD": "9"}
 MPIRUN = {f"OMPI_COMM_WORLD_{name}": "0" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
 
 
 @pytest.mark.parametrize(
-    ("told", "values"), [(SRUN, "5 7 1 2"), (JSRUN, "9 12 3 6"), (SRUN | {"SLURM_NODEID": "3"}, "5 7 1 1")]
+    ("told", "values"),
+    [(SRUN, "5 7 1 2"), (JSRUN, "9 12 3 6"), (HYDRA, "5 7 1 2"), (SRUN | {"SLURM_NODEID": "3"}, "5 7 1 1")],
 )
 def test_place_as_mpirun_tells_it(told: dict[str, str], values: str) -> None:
     assert place.starter(told) not in (None, Mpirun)
@@ -41,6 +43,11 @@ def test_place_as_mpirun_tells_it(told: dict[str, str], values: str) -> None:
 def test_mpirun_has_told_it() -> None:
     assert place.starter(MPIRUN | SRUN) is Mpirun
     assert place.variables(MPIRUN | SRUN) == MPIRUN
+
+
+def test_descriptors_of_a_starter_are_named() -> None:
+    assert place.descriptors(HYDRA | MPIRUN) == (9,)
+    assert place.descriptors(MPIRUN) == place.descriptors({"PMI_FD": ""}) == ()
 
 
 def test_nobody_tells_it() -> None:

@@ -7,7 +7,7 @@ import sys
 import tensorflow as tf
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
-from tfdist.native import library
+from tfdist.native import adapter
 from tfdist.ops.graph import xla
 
 LATE = """
@@ -41,7 +41,7 @@ def test_process_that_compiled_before_loading_tfdist(tmp_path):
         [sys.executable, "-c", LATE], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    if library.build_info()["xla"]:
+    if adapter.record()["xla"]:
         assert done.stdout == "result 3.0\n"
     else:
         assert "TfdistGroupedAllreduce cannot be compiled by XLA: that needs TensorFlow" in done.stdout
@@ -49,18 +49,18 @@ def test_process_that_compiled_before_loading_tfdist(tmp_path):
 
 
 def test_an_old_tensorflow_is_an_obstacle(monkeypatch):
-    monkeypatch.setattr(library, "build_info", lambda: {"tensorflow": "2.16.2", "xla": ""})
+    monkeypatch.setattr(adapter, "record", lambda: {"tensorflow": "2.16.2", "xla": ""})
     assert "TensorFlow 2.16.2" in str(xla.obstacle())
 
 
 def test_a_gpu_is_no_obstacle(monkeypatch):
-    monkeypatch.setattr(library, "build_info", lambda: {"tensorflow": "2.21.0", "xla": "cpu,cuda"})
+    monkeypatch.setattr(adapter, "record", lambda: {"tensorflow": "2.21.0", "xla": "cpu,cuda"})
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["/physical_device:GPU:0"])
     assert xla.obstacle() is None
 
 
 def test_collectives_beside_the_gpu_are_an_obstacle(monkeypatch):
-    monkeypatch.setattr(library, "build_info", lambda: {"tensorflow": "2.21.0", "xla": "cpu,cuda"})
+    monkeypatch.setattr(adapter, "record", lambda: {"tensorflow": "2.21.0", "xla": "cpu,cuda"})
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["/physical_device:GPU:0"])
     monkeypatch.setenv("TFDIST_GPU_OPERATIONS", "mpi")
     assert "TFDIST_GPU_OPERATIONS=mpi" in str(xla.obstacle())
@@ -75,4 +75,4 @@ def test_every_op_has_a_kernel_for_each_platform(collective_ops):
 
 def test_the_build_knows_its_platforms():
     newest = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 21)
-    assert library.build_info()["xla"] == ("cpu,cuda" if newest else "")
+    assert adapter.record()["xla"] == ("cpu,cuda" if newest else "")

@@ -8,11 +8,12 @@
 #include <memory>
 #include <mutex>
 
+#include "core/value/export.h"
 #include "core/value/status.h"
 
 namespace tfdist {
 
-class StartedCall {
+class TFDIST_API StartedCall {
  public:
   using Ended = std::function<void(const Status& status)>;
 

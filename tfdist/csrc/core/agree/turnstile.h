@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <mutex>
 
+#include "core/value/export.h"
+
 namespace tfdist {
 
-class Turnstile {
+class TFDIST_API Turnstile {
  public:
   // The place behind all that were announced. Exactly one Enter and Leave must follow for each.
   int64_t Announce();

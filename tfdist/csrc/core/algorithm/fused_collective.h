@@ -20,6 +20,7 @@
 #include "core/algorithm/window_collective.h"
 #include "core/value/bucket_plan.h"
 #include "core/value/call.h"
+#include "core/value/export.h"
 #include "core/value/status.h"
 #include "core/value/tensor_view.h"
 #include "core/watch/call_trace.h"
@@ -119,7 +120,7 @@ struct RowRange {
   int64_t begin = 0;
   int64_t end = 0;
 };
-RowRange OwnRows(int64_t rows, int rank, int size);
+TFDIST_API RowRange OwnRows(int64_t rows, int rank, int size);
 
 }  // namespace tfdist
 

@@ -21,19 +21,6 @@
 #include "core/watch/timeline.h"
 #include "core/wire/communicator_factory.h"
 
-#ifndef TFDIST_BUILD_TENSORFLOW
-#define TFDIST_BUILD_TENSORFLOW ""
-#endif
-#ifndef TFDIST_BUILD_MPI
-#define TFDIST_BUILD_MPI ""
-#endif
-#ifndef TFDIST_BUILD_COMPILER
-#define TFDIST_BUILD_COMPILER __VERSION__
-#endif
-#ifndef TFDIST_BUILD_XLA
-#define TFDIST_BUILD_XLA ""
-#endif
-
 namespace tfdist {
 namespace {
 
@@ -186,12 +173,12 @@ using tfdist::FromTopology;
 using tfdist::OnEngine;
 using tfdist::Topology;
 
-int tfdist_init(const char* transport, const int* ranks, int count, int mpi_communicator,
+int tfdist_init(const char* transport, const int* ranks, int count, const int* mpi_communicator,
                 const char* settings, char* message, int message_size) {
   return tfdist::Guarded(message, message_size, [&] {
     tfdist::Membership membership;
     if (count > 0) membership.ranks.assign(ranks, ranks + count);
-    membership.mpi_communicator = mpi_communicator;
+    if (mpi_communicator != nullptr) membership.mpi_communicator = *mpi_communicator;
     return tfdist::Init(transport, membership, settings);
   });
 }
@@ -310,9 +297,4 @@ int tfdist_describe_gpus(const char* settings, char* json, int json_size, char* 
 const char* tfdist_compressions(void) {
   static const std::string kText = tfdist::DescribeCompressions();
   return kText.c_str();
-}
-
-const char* tfdist_build_info(void) {
-  return "{\"tensorflow\": \"" TFDIST_BUILD_TENSORFLOW "\", \"mpi\": \"" TFDIST_BUILD_MPI
-         "\", \"compiler\": \"" TFDIST_BUILD_COMPILER "\", \"xla\": \"" TFDIST_BUILD_XLA "\"}";
 }

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define TFDIST_EXPORT __attribute__((visibility("default")))
+#include "core/value/export.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,105 +18,102 @@ extern "C" {
 // Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
 // nothing when there is an engine already. The ranks are those of the launched job with the numbers
 // ranks[0], ranks[1], ... where `count` is not 0, those of the MPI communicator with this Fortran
-// handle where it is not negative, else all. `settings` has each setting of the engine as
+// handle where it is not null, else all. `settings` has each setting of the engine as
 // "name=value\n" (ReadSettings in engine_config.h).
-TFDIST_EXPORT int tfdist_init(const char* transport, const int* ranks, int count,
-                              int mpi_communicator, const char* settings, char* message,
-                              int message_size);
+TFDIST_API int tfdist_init(const char* transport, const int* ranks, int count,
+                           const int* mpi_communicator, const char* settings, char* message,
+                           int message_size);
 
 // Ends it. clean = 1: all ranks call it and it waits for them. clean = 0: this process is failing,
 // so it waits for nobody and leaves MPI as it is. Without an engine it does nothing.
-TFDIST_EXPORT int tfdist_shutdown(int clean, char* message, int message_size);
+TFDIST_API int tfdist_shutdown(int clean, char* message, int message_size);
 
 // For a caller that does not know the exit status of this process: when exit() is called, it is
 // ended as by tfdist_shutdown, cleanly if the status is 0. Where others are still in a collective
 // then, the status becomes 1.
-TFDIST_EXPORT void tfdist_shutdown_at_exit(void);
+TFDIST_API void tfdist_shutdown_at_exit(void);
 
 // The process of `rank`, by its number among all, has ended as far as the caller knows: the calls
 // of this process that wait for it fail soon. From any thread.
-TFDIST_EXPORT void tfdist_note_ended(int rank);
+TFDIST_API void tfdist_note_ended(int rank);
 
-TFDIST_EXPORT int tfdist_is_initialized(void);
+TFDIST_API int tfdist_is_initialized(void);
 
 // Each is -1 when there is no engine.
-TFDIST_EXPORT int tfdist_rank(void);
-TFDIST_EXPORT int tfdist_size(void);
-TFDIST_EXPORT int tfdist_local_rank(void);
-TFDIST_EXPORT int tfdist_local_size(void);
-TFDIST_EXPORT int tfdist_cross_rank(void);
-TFDIST_EXPORT int tfdist_cross_size(void);
-TFDIST_EXPORT int tfdist_is_homogeneous(void);
+TFDIST_API int tfdist_rank(void);
+TFDIST_API int tfdist_size(void);
+TFDIST_API int tfdist_local_rank(void);
+TFDIST_API int tfdist_local_size(void);
+TFDIST_API int tfdist_cross_rank(void);
+TFDIST_API int tfdist_cross_size(void);
+TFDIST_API int tfdist_is_homogeneous(void);
 
 // Seconds spent inside collectives so far; -1 when there is no engine.
-TFDIST_EXPORT double tfdist_communication_seconds(void);
+TFDIST_API double tfdist_communication_seconds(void);
 
 // What collectives have cost so far (Meter::Json), as JSON with a terminating zero; an empty string
 // where there is no engine. Fails where `json_size` bytes are too few.
-TFDIST_EXPORT int tfdist_read_metrics(char* json, int json_size, char* message, int message_size);
+TFDIST_API int tfdist_read_metrics(char* json, int json_size, char* message, int message_size);
 
 // Ok while collectives can run, else why they cannot; waits for the one that runs.
-TFDIST_EXPORT int tfdist_check(char* message, int message_size);
+TFDIST_API int tfdist_check(char* message, int message_size);
 
 // After a rank was lost: goes on with those that live, counted anew (World::Shrink). Each of them
 // calls it. Waits without a deadline for a rank that lives and does not come.
 // An error where a collective could not run here, since there is no engine or this process was
 // forked from a rank. Waits for nothing.
-TFDIST_EXPORT int tfdist_check_place(char* message, int message_size);
+TFDIST_API int tfdist_check_place(char* message, int message_size);
 
-TFDIST_EXPORT int tfdist_shrink(char* message, int message_size);
+TFDIST_API int tfdist_shrink(char* message, int message_size);
 
 // All ranks call it, each with a file of its own: records what their calls do
 // (Engine::StartTimeline).
-TFDIST_EXPORT int tfdist_timeline_start(const char* path, int mark_cycles, char* message,
-                                        int message_size);
+TFDIST_API int tfdist_timeline_start(const char* path, int mark_cycles, char* message,
+                                     int message_size);
 
 // Writes what is there and ends the recording of this rank; does nothing where there is none.
-TFDIST_EXPORT void tfdist_timeline_stop(void);
+TFDIST_API void tfdist_timeline_stop(void);
 
 // How collectives run from now on (Tuning in tuning.h); all ranks call it alike. `hierarchy` is
 // "off", "nccl" or "mpi".
-TFDIST_EXPORT int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes,
-                              const char* hierarchy, char* message, int message_size);
+TFDIST_API int tfdist_tune(int64_t fusion_threshold_bytes, int64_t chunk_bytes,
+                           const char* hierarchy, char* message, int message_size);
 
 // The most that tfdist_tune takes as chunk_bytes, 0 where the ranks share no memory; -1 when there
 // is no engine.
-TFDIST_EXPORT int64_t tfdist_most_chunk_bytes(void);
+TFDIST_API int64_t tfdist_most_chunk_bytes(void);
 
 // Each compression with its type on the wire (core/value/compression.h); the text lives on.
-TFDIST_EXPORT const char* tfdist_compressions(void);
+TFDIST_API const char* tfdist_compressions(void);
 
 // The name that eager calls of this thread carry from now on (calling_thread.h).
-TFDIST_EXPORT void tfdist_set_calling_thread(const char* name);
+TFDIST_API void tfdist_set_calling_thread(const char* name);
 
-TFDIST_EXPORT int tfdist_barrier(const char* name, char* message, int message_size);
+TFDIST_API int tfdist_barrier(const char* name, char* message, int message_size);
 
 // Gathers `count` numbers of each rank, in the order of the ranks. `all` has room for count * size.
-TFDIST_EXPORT int tfdist_gather(const char* name, const int* mine, int count, int* all,
-                                char* message, int message_size);
+TFDIST_API int tfdist_gather(const char* name, const int* mine, int count, int* all, char* message,
+                             int message_size);
 
 // All ranks call each alike. A process set gets a number above 0.
-TFDIST_EXPORT int tfdist_add_process_set(const int* ranks, int count, int* process_set,
-                                         char* message, int message_size);
-TFDIST_EXPORT int tfdist_remove_process_set(int process_set, char* message, int message_size);
+TFDIST_API int tfdist_add_process_set(const int* ranks, int count, int* process_set, char* message,
+                                      int message_size);
+TFDIST_API int tfdist_remove_process_set(int process_set, char* message, int message_size);
 
 // The plan by which a fused collective sends tensors (bucket_plan.h): buckets[i] becomes the number
 // of the bucket that tensor i travels in. Needs no engine. `dtypes` are names such as "float32";
 // all three arrays have `count` elements.
-TFDIST_EXPORT int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int count,
-                                      int64_t threshold_bytes, int* buckets, char* message,
-                                      int message_size);
+TFDIST_API int tfdist_plan_buckets(const char* const* dtypes, const int64_t* bytes, int count,
+                                   int64_t threshold_bytes, int* buckets, char* message,
+                                   int message_size);
 
 // A number for these bytes (digest.h). Needs no engine.
-TFDIST_EXPORT uint64_t tfdist_digest(const void* bytes, int64_t count);
+TFDIST_API uint64_t tfdist_digest(const void* bytes, int64_t count);
 
 // What the GPUs of this machine can be used with (device_report.h), as JSON with a terminating
 // zero. `settings` as for tfdist_init. Needs no engine. Fails where `json_size` bytes are too few.
-TFDIST_EXPORT int tfdist_describe_gpus(const char* settings, char* json, int json_size,
-                                       char* message, int message_size);
-
-// JSON: {"tensorflow": ..., "mpi": ..., "compiler": ...}. Static memory.
-TFDIST_EXPORT const char* tfdist_build_info(void);
+TFDIST_API int tfdist_describe_gpus(const char* settings, char* json, int json_size, char* message,
+                                    int message_size);
 
 #ifdef __cplusplus
 }

@@ -29,6 +29,7 @@
 #include "core/value/call.h"
 #include "core/value/compression.h"
 #include "core/value/engine_config.h"
+#include "core/value/export.h"
 #include "core/value/reduction.h"
 #include "core/value/status.h"
 #include "core/value/tensor_view.h"
@@ -85,7 +86,7 @@ struct OnGpu {
   void* mark = nullptr;
 };
 
-class Engine {
+class TFDIST_API Engine {
  public:
   // `process_set` is the number that messages give to the ranks of `communicator`; 0: all ranks.
   Engine(std::unique_ptr<Communicator> communicator, const EngineConfig& config,

@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "core/engine/engine.h"
+#include "core/value/export.h"
 
 namespace tfdist {
 
-class World {
+class TFDIST_API World {
  public:
   // For whoever watches forks: called by the thread that forks, in parent and child.
   static void BeforeFork();

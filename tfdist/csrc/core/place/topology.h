@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/value/export.h"
+
 namespace tfdist {
 
 struct Topology {
@@ -22,11 +24,12 @@ struct Topology {
 };
 
 // `host_ids[r]` is equal for two ranks exactly when they share a host.
-Topology MakeTopology(int rank, const std::vector<int>& host_ids, std::vector<std::string> hosts);
+TFDIST_API Topology MakeTopology(int rank, const std::vector<int>& host_ids,
+                                 std::vector<std::string> hosts);
 
 // The topology among some of the ranks, ascending and with `whole.rank` among them; they are
 // counted anew, and keep their numbers among all in `world_ranks`.
-Topology SubsetTopology(const Topology& whole, const std::vector<int>& ranks);
+TFDIST_API Topology SubsetTopology(const Topology& whole, const std::vector<int>& ranks);
 
 // The topology among the ranks of this host.
 Topology HostTopology(const Topology& whole);
@@ -36,7 +39,7 @@ std::string RankList(const std::vector<int>& ranks);
 
 // "rank 2 (host a), ranks 3-4 (host b)", by their numbers among all; at most 8 hosts are spelled
 // out.
-std::string RankListWithHosts(const Topology& topology, const std::vector<int>& ranks);
+TFDIST_API std::string RankListWithHosts(const Topology& topology, const std::vector<int>& ranks);
 
 }  // namespace tfdist
 

@@ -9,10 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "core/value/export.h"
+
 namespace tfdist {
 
-const std::string& CallingThread();
-void SetCallingThread(std::string name);
+TFDIST_API const std::string& CallingThread();
+TFDIST_API void SetCallingThread(std::string name);
 
 // Lends a name to the thread that goes on with another one's call.
 class CallingThreadScope {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/value/dtype.h"
+#include "core/value/export.h"
 
 namespace tfdist {
 
@@ -26,7 +27,7 @@ enum class Compression {
 const char* NameOf(Compression compression);
 
 // False where no compression has this name.
-bool FindCompression(const std::string& name, Compression* found);
+TFDIST_API bool FindCompression(const std::string& name, Compression* found);
 
 // Whether it is in the table; another build may have written one that this build lacks.
 bool IsKnown(Compression compression);

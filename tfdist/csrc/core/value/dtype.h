@@ -6,6 +6,8 @@
 #include <string>
 #include <type_traits>
 
+#include "core/value/export.h"
+
 namespace tfdist {
 
 // How elements are stored, and the type that they are summed and scaled in. The types without one
@@ -79,7 +81,7 @@ bool IsKnown(DType dtype);
 bool FindDType(const std::string& name, DType* found);
 
 // Bytes of one element.
-int64_t SizeOf(DType dtype);
+TFDIST_API int64_t SizeOf(DType dtype);
 
 // "float32", "bool", ...
 const char* NameOf(DType dtype);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -58,7 +59,12 @@ typename Format::Stored FromFloat(float value) {
 constexpr int kLanes = 8;
 
 bool HasVectors() {
-  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  // By its bit: older compilers do not know "f16c" by name.
+  unsigned unused = 0;
+  unsigned features = 0;
+  static const bool has = __builtin_cpu_supports("avx2") &&
+                          __get_cpuid(1, &unused, &unused, &features, &unused) != 0 &&
+                          (features & bit_F16C) != 0;
   return has;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/value/dtype.h"
+#include "core/value/export.h"
 
 namespace tfdist {
 
@@ -21,7 +22,7 @@ enum class Reduction { kSum, kAverage, kMin, kMax, kProduct, kAdasum };
 const char* NameOf(Reduction reduction);
 
 // False where no reduction has this name.
-bool FindReduction(const std::string& name, Reduction* found);
+TFDIST_API bool FindReduction(const std::string& name, Reduction* found);
 
 // Whether there is one of this number; another build may have written one that this build lacks.
 bool IsKnown(Reduction reduction);

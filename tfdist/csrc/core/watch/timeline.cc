@@ -1,6 +1,5 @@
 #include "core/watch/timeline.h"
 
-#include <chrono>
 #include <cstdio>
 
 #include "core/watch/steady_clock.h"
@@ -10,7 +9,7 @@ namespace {
 
 // A record has some 600 bytes. What comes in a period must fit: 20,000 records a second do.
 constexpr uint64_t kSlots = 4096;
-constexpr std::chrono::milliseconds kPeriod(200);
+constexpr int64_t kPeriodNs = 200'000'000;
 
 }  // namespace
 
@@ -59,7 +58,7 @@ void Timeline::Stop() {
       std::lock_guard<std::mutex> lock(mutex_);
       stop_ = true;
     }
-    stopping_.notify_all();
+    stopping_.NotifyAll();
     writer_.join();
   }
   file_.Close();
@@ -117,7 +116,7 @@ void Timeline::Run() {
   while (!stop) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      stopping_.wait_for(lock, kPeriod, [this] { return stop_; });
+      stopping_.WaitFor(&lock, kPeriodNs, [this] { return stop_; });
       stop = stop_;
     }
     Flush();

@@ -7,7 +7,6 @@
 #define TFDIST_CORE_WATCH_TIMELINE_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include "core/value/engine_config.h"
 #include "core/value/status.h"
 #include "core/watch/call_trace.h"
+#include "core/watch/steady_condition.h"
 #include "core/watch/trace_event.h"
 #include "core/watch/trace_file.h"
 
@@ -73,7 +73,7 @@ class Timeline {
   std::atomic<int64_t> lost_{0};
 
   std::mutex mutex_;  // guards what follows
-  std::condition_variable stopping_;
+  SteadyCondition stopping_;
   bool stop_ = false;
   std::string remarks_;  // events that are not records
 

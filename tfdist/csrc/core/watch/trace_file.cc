@@ -1,23 +1,29 @@
 #include "core/watch/trace_file.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 
 namespace tfdist {
 namespace {
 
 constexpr char kEnd[] = "\n]\n";
 
+// Where this fails, the file cannot be made either.
+void MakeFoldersOf(const std::string& path) {
+  for (size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
+    mkdir(path.substr(0, end).c_str(), 0777);
+  }
+}
+
 }  // namespace
 
 Status TraceFile::Create(const std::string& path) {
   Close();
   path_ = path;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  MakeFoldersOf(path);
   errno = 0;
   file_ = std::fopen(path.c_str(), "wbe");
   if (file_ == nullptr) return Failed("be made");
@@ -34,9 +40,7 @@ Status TraceFile::Append(const std::string& events) {
   const Status status = Write(text + kEnd);
   if (!status.ok()) {
     // Some of it may be there, on a disk that is full: take it back.
-    std::error_code ignored;
-    std::filesystem::resize_file(path_, static_cast<uintmax_t>(end_), ignored);
-    static_cast<void>(Write(kEnd));
+    if (ftruncate(fileno(file_), end_) == 0) static_cast<void>(Write(kEnd));
     return status;
   }
   end_ += static_cast<int64_t>(text.size());

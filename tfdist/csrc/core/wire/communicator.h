@@ -14,6 +14,7 @@
 
 #include "core/place/topology.h"
 #include "core/place/window.h"
+#include "core/value/export.h"
 #include "core/value/status.h"
 #include "core/wire/wait.h"
 
@@ -26,7 +27,7 @@ struct Transfer {
   int64_t bytes = 0;  // equal on both sides; a transfer of 0 bytes is not sent at all
 };
 
-class Communicator {
+class TFDIST_API Communicator {
  public:
   explicit Communicator(Topology topology) : topology_(std::move(topology)) {}
   virtual ~Communicator() = default;

@@ -12,7 +12,7 @@ namespace {
 Status MakeSelf(const EngineConfig& /*config*/, const Membership& membership,
                 std::unique_ptr<Communicator>* communicator) {
   const bool whole = membership.ranks.empty() || membership.ranks == std::vector<int>{0};
-  if (!whole || membership.mpi_communicator >= 0) {
+  if (!whole || membership.mpi_communicator.has_value()) {
     return Status(StatusCode::kInvalidArgument,
                   "init received a communicator, but this process was started without a launcher "
                   "and is a world of one. Start it with tfdistrun, or omit the communicator.");

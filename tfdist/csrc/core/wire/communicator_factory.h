@@ -6,10 +6,12 @@
 #define TFDIST_CORE_WIRE_COMMUNICATOR_FACTORY_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/value/engine_config.h"
+#include "core/value/export.h"
 #include "core/value/status.h"
 #include "core/wire/communicator.h"
 
@@ -18,15 +20,17 @@ namespace tfdist {
 // Which processes of the launched job become the ranks. At most one of the two is given; without,
 // all of them do.
 struct Membership {
-  std::vector<int> ranks;     // their numbers in the job, this process among them, in rank order
-  int mpi_communicator = -1;  // Fortran handle of a communicator of theirs, which is duplicated
+  std::vector<int> ranks;  // their numbers in the job, this process among them, in rank order
+  // The Fortran handle of a communicator of theirs, which is duplicated. It may be negative.
+  std::optional<int> mpi_communicator;
 };
 
 using CommunicatorFactory = Status (*)(const EngineConfig& config, const Membership& membership,
                                        std::unique_ptr<Communicator>* communicator);
 
 // Returns true, so that a namespace-scope variable can hold the call.
-bool RegisterCommunicatorFactory(const std::string& transport, CommunicatorFactory factory);
+TFDIST_API bool RegisterCommunicatorFactory(const std::string& transport,
+                                            CommunicatorFactory factory);
 
 // kUnimplemented when this build has no such transport.
 Status MakeCommunicator(const std::string& transport, const EngineConfig& config,

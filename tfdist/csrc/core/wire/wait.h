@@ -17,6 +17,7 @@
 #include "core/place/activity.h"
 #include "core/place/topology.h"
 #include "core/value/engine_config.h"
+#include "core/value/export.h"
 #include "core/value/status.h"
 #include "core/watch/call_trace.h"
 #include "core/watch/meter.h"
@@ -34,7 +35,7 @@ inline void Relax() {}
 // What is missing, of a transport that cannot tell.
 inline std::vector<int> Nobody() { return {}; }
 
-class Wait {
+class TFDIST_API Wait {
  public:
   // `describe` says what is being waited in, such as "allreduce 'grads'"; called only for messages.
   Wait(const EngineConfig& config, const Topology& topology, std::function<std::string()> describe);

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <thread>
 
-#include "data/watchdog.h"
+#include "core/watch/steady_clock.h"
 
 namespace tfdist {
 namespace {
@@ -47,7 +47,7 @@ class Socket {
   // Whether one of `events` comes until then.
   bool Wait(int16_t events, int64_t end_ns, const GivenUp& given_up) const {
     while (!given_up()) {
-      const int64_t left_ms = (end_ns - NowNs()) / kNsPerMs;
+      const int64_t left_ms = (end_ns - SteadyNs()) / kNsPerMs;
       pollfd watched = {file_, events, 0};
       const int64_t slice_ms = std::clamp<int64_t>(left_ms, 0, kPauseMs);
       if (poll(&watched, 1, static_cast<int>(slice_ms)) == 1) return true;
@@ -67,7 +67,7 @@ Answer Connect(const Socket& made, const addrinfo& address, int64_t wait_ms,
   if (connect(made.file(), address.ai_addr, address.ai_addrlen) != 0) error = errno;
   if (error == EINPROGRESS) {
     socklen_t size = sizeof(error);
-    const int64_t end_ns = NowNs() + std::min(wait_ms, kConnectMs) * kNsPerMs;
+    const int64_t end_ns = SteadyNs() + std::min(wait_ms, kConnectMs) * kNsPerMs;
     if (!made.Wait(POLLOUT, end_ns, given_up)) return Answer::kUnreachable;
     if (getsockopt(made.file(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   }
@@ -76,7 +76,7 @@ Answer Connect(const Socket& made, const addrinfo& address, int64_t wait_ms,
 }
 
 Answer Greet(const Socket& made, int64_t wait_ms, const GivenUp& given_up) {
-  const int64_t end_ns = NowNs() + std::min(wait_ms, kAnswerMs) * kNsPerMs;
+  const int64_t end_ns = SteadyNs() + std::min(wait_ms, kAnswerMs) * kNsPerMs;
   // A new connection has room for these few bytes.
   if (send(made.file(), kGreeting.data(), kGreeting.size(), MSG_NOSIGNAL) < 0) {
     return Answer::kOther;
@@ -116,12 +116,12 @@ Answer Ask(const std::string& service, int64_t wait_ms, const GivenUp& given_up)
 }
 
 Answer AwaitAnswer(const std::string& service, int64_t wait_ms, const GivenUp& given_up) {
-  const int64_t end_ns = NowNs() + wait_ms * kNsPerMs;
+  const int64_t end_ns = SteadyNs() + wait_ms * kNsPerMs;
   for (;;) {
-    const int64_t left_ms = std::max<int64_t>(1, (end_ns - NowNs()) / kNsPerMs);
+    const int64_t left_ms = std::max<int64_t>(1, (end_ns - SteadyNs()) / kNsPerMs);
     const Answer answer = Ask(service, left_ms, given_up);
     // An attempt in the little time that is left would only find silence.
-    const bool over = NowNs() + 2 * kPauseMs * kNsPerMs >= end_ns;
+    const bool over = SteadyNs() + 2 * kPauseMs * kNsPerMs >= end_ns;
     if (answer == Answer::kYes || given_up() || over) return answer;
     std::this_thread::sleep_for(std::chrono::milliseconds(kPauseMs));
   }

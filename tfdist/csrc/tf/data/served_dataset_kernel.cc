@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/watch/steady_clock.h"
 #include "data/serving.h"
-#include "data/watchdog.h"
 #include "tensorflow/core/framework/dataset.h"
 #include "tf/data/draining_splits.h"
 #include "tf/data/service_error.h"
@@ -102,7 +102,7 @@ class ServedDataset : public UnaryDataset {
     absl::Status GetNextInternal(IteratorContext* context, std::vector<Tensor>* element,
                                  bool* end) override {
       SetWaiting(false);
-      const int64_t start_ns = NowNs();
+      const int64_t start_ns = SteadyNs();
       absl::Status status;
       if (splits_.empty()) {
         status = input_->GetNext(context, element, end);
@@ -111,7 +111,7 @@ class ServedDataset : public UnaryDataset {
         status = input_->GetNext(&inner, element, end);
         context->MergeCheckpoint(inner.checkpoint());
       }
-      serving_.busy_ns += NowNs() - start_ns;
+      serving_.busy_ns += SteadyNs() - start_ns;
       if (!status.ok() && !state_->refused) return status;
       if (!status.ok()) *end = true;
       if (!splits_.empty() && !state_->asked && !*end && !dataset()->keeps_elements())

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/watch/steady_clock.h"
 #include "data/watch.h"
 #include "data/watchdog.h"
 #include "tensorflow/core/framework/cancellation.h"
@@ -155,12 +156,12 @@ class WatchedDataset : public UnaryDataset {
                                  bool* end) override {
       std::lock_guard<std::mutex> lock(mutex_);
       if (waiter_ && waiter_->expired()) return Late();
-      const int64_t start_ns = NowNs();
+      const int64_t start_ns = SteadyNs();
       watch_->BeginWait(start_ns);
       if (waiter_) waiter_->Begin(start_ns);
       const absl::Status status = Next(context, element, end);
       if (waiter_) waiter_->End();
-      watch_->EndWait(start_ns, NowNs());
+      watch_->EndWait(start_ns, SteadyNs());
       if (!status.ok()) {
         if (waiter_ && waiter_->expired()) return Late();
         return waiter_ ? Explained(status, dataset()->settings().service) : status;

@@ -1,7 +1,5 @@
 #include "tf/xla/collective_call.h"
 
-#include <charconv>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -44,18 +42,11 @@ void Attributes::Add(const std::string& name, int64_t value) {
 }
 
 void Attributes::Add(const std::string& name, double value) {
-  std::string number;
-  if (std::isfinite(value)) {
-    char digits[32];
-    const auto written = std::to_chars(digits, digits + sizeof(digits), value,
-                                       std::chars_format::scientific, /*precision=*/16);
-    number.assign(digits, written.ptr);
-  } else {  // as its bits
-    uint64_t bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    number = "0x";
-    for (int shift = 60; shift >= 0; shift -= 4) number += kDigits[(bits >> shift) & 15];
-  }
+  // Its bits, which any value has, and no locale changes.
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  std::string number = "0x";
+  for (int shift = 60; shift >= 0; shift -= 4) number += kDigits[(bits >> shift) & 15];
   AddText(name, number + " : f64");
 }
 
