@@ -14,10 +14,11 @@ from tfdist import config
 from tfdist.config import Config
 from tfdist.errors import ConfigError
 
-# The package of each library for TensorFlow's CUDA version, and its file.
-NCCL = ("nvidia-nccl-cu12", "libnccl.so.2")
-NVRTC = ("nvidia-cuda-nvrtc-cu12", "libnvrtc.so.12")
-NVTX = ("nvidia-nvtx-cu12", "libnvtx3interop.so.1")
+# The packages of each library and its file there: first that of TensorFlow's CUDA 12, then that of CUDA 13.
+_Packages = tuple[tuple[str, str], ...]
+NCCL: _Packages = (("nvidia-nccl-cu12", "libnccl.so.2"), ("nvidia-nccl-cu13", "libnccl.so.2"))
+NVRTC: _Packages = (("nvidia-cuda-nvrtc-cu12", "libnvrtc.so.12"), ("nvidia-cuda-nvrtc", "libnvrtc.so.13"))
+NVTX: _Packages = (("nvidia-nvtx-cu12", "libnvtx3interop.so.1"), ("nvidia-nvtx", "libnvtx3interop.so.1"))
 _DRIVER = "libcuda.so.1"
 
 
@@ -51,17 +52,17 @@ def take_early(changes: list[str]) -> None:
 
 def nccl_libraries(settings: Config) -> list[str]:
     """Where to look for NCCL, best first. If a path is set, only that path."""
-    return [settings.nccl_library] if settings.nccl_library else _installed(*NCCL)
+    return [settings.nccl_library] if settings.nccl_library else _installed(NCCL)
 
 
 def nvrtc_libraries(settings: Config) -> list[str]:
     """Where to look for NVRTC, the compiler of kernels, as `nccl_libraries`."""
-    return [settings.nvrtc_library] if settings.nvrtc_library else _installed(*NVRTC)
+    return [settings.nvrtc_library] if settings.nvrtc_library else _installed(NVRTC)
 
 
 def nvtx_libraries() -> list[str]:
     """Where to look for NVTX, which shows collectives in NVIDIA's profilers, as `nccl_libraries`."""
-    return _installed(*NVTX)
+    return _installed(NVTX)
 
 
 def unseen_by_profiler(environment: Mapping[str, str] | None = None) -> str:
@@ -78,15 +79,16 @@ def unseen_by_profiler(environment: Mapping[str, str] | None = None) -> str:
     )
 
 
-def _installed(package: str, name: str) -> list[str]:
-    """The file in an installed package, then the name itself, for the loader to find."""
+def _installed(packages: _Packages) -> list[str]:
+    """The files in installed packages, then their names themselves, for the loader to find."""
     from importlib import metadata  # takes 30 ms, so not at `import tfdist`
 
-    try:
-        files = metadata.distribution(package).files or []
-    except metadata.PackageNotFoundError:
-        files = []
-    return [*(str(Path(str(file.locate())).resolve()) for file in files if file.name == name), name]
+    found = []
+    for package, name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            files = metadata.distribution(package).files or []
+            found += [str(Path(str(file.locate())).resolve()) for file in files if file.name == name]
+    return list(dict.fromkeys([*found, *(name for _, name in packages)]))
 
 
 def pin(devices: Any, local_rank: int, local_size: int, environment: Mapping[str, str] | None = None) -> str | None:

@@ -161,15 +161,19 @@ def test_the_installed_library_comes_before_that_of_the_system(tmp_path: Path, m
     settings = config.read({})
     assert gpu.nccl_libraries(settings) == [str(nccl), "libnccl.so.2"]
     assert gpu.nvtx_libraries() == [str(nvtx), "libnvtx3interop.so.1"]
-    assert gpu.nvrtc_libraries(settings) == [str(nvrtc), "libnvrtc.so.12"]
+    assert gpu.nvrtc_libraries(settings) == [str(nvrtc), "libnvrtc.so.12", "libnvrtc.so.13"]
 
 
-def test_nothing_of_another_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(tmp_path, "nvidia-nccl-cu13", "nvidia/nccl/lib/libnccl.so.2")
-    _install(tmp_path, "nvidia-cuda-nvrtc", "nvidia/cu13/lib/libnvrtc.so.13")
+def test_packages_of_cuda_13_come_after_those_of_cuda_12(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nccl = _install(tmp_path, "nvidia-nccl-cu13", "nvidia/nccl/lib/libnccl.so.2")
+    nvrtc = _install(tmp_path, "nvidia-cuda-nvrtc", "nvidia/cu13/lib/libnvrtc.so.13")
+    nvtx = _install(tmp_path, "nvidia-nvtx", "nvidia/cu13/nvtx/libnvtx3interop.so.1")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert gpu.nccl_libraries(config.read({})) == ["libnccl.so.2"]
-    assert gpu.nvrtc_libraries(config.read({})) == ["libnvrtc.so.12"]
+    assert gpu.nccl_libraries(config.read({})) == [str(nccl), "libnccl.so.2"]
+    assert gpu.nvtx_libraries() == [str(nvtx), "libnvtx3interop.so.1"]
+    assert gpu.nvrtc_libraries(config.read({})) == [str(nvrtc), "libnvrtc.so.12", "libnvrtc.so.13"]
+    older = _install(tmp_path, "nvidia-cuda-nvrtc-cu12", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+    assert gpu.nvrtc_libraries(config.read({}))[:2] == [str(older), str(nvrtc)]
 
 
 def test_a_profiler_that_will_see_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
