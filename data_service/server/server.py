@@ -33,6 +33,7 @@ from tfdist.data_service.server.journal.retirement import Caretaker
 from tfdist.data_service.server.wait_book import WaitBook
 from tfdist.data_service.source import row_reader
 from tfdist.errors import ConfigError, PeerLostError
+from tfdist.native import adapter
 
 _LOG = logging.getLogger("tfdist")
 OPEN = (
@@ -83,7 +84,8 @@ class _Server:
         """Starts the control server, then tf.data's; on failure neither keeps running."""
         self._control = ControlServer(self._ports.listener, source)
         try:
-            row_reader.open_reader()  # datasets that come here hold ops of the library
+            adapter.ops()  # datasets that come here hold them
+            row_reader.open_reader()
             self._server = make()
             if self._config.local:
                 loopback.close_off(self.service.port)

@@ -73,7 +73,7 @@ def test_wheel_is_for_every_python(distribution: metadata.Distribution) -> None:
     assert tags
 
 
-@pytest.mark.parametrize(("pattern", "path"), zip(LIBRARIES, ([], ["$ORIGIN"], ["$ORIGIN"]), strict=True))
+@pytest.mark.parametrize(("pattern", "path"), [*zip(LIBRARIES, ([], ["$ORIGIN"], ["$ORIGIN"]), strict=True)])
 def test_library_looks_for_others_in_no_fixed_folder(
     distribution: metadata.Distribution, libraries: dict[str, list[str]], pattern: str, path: list[str]
 ) -> None:
