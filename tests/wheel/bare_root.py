@@ -78,27 +78,33 @@ def make_root(folder: Path, debian: str) -> Path:
 
 
 def install(bare: Bare, wheel: Path, *requirements: str, extra: str = "[cpu]") -> float:
-    """Installs the wheel and more in /venv, and returns the seconds that pip took."""
-    target = bare.root / "wheels"
-    outside = [bare.program, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(target)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    subprocess.run([*outside, f"{wheel}{extra}", *requirements], env=environment, timeout=SECONDS, check=True)
-    for words in (
-        [bare.program, "-m", "venv", "/venv"],
-        [
-            "/venv/bin/pip",
-            "install",
-            "--quiet",
-            "--no-index",
-            "--find-links",
-            "/wheels",
-            f"/wheels/{wheel.name}{extra}",
-        ],
-    ):
-        begin = time.monotonic()
-        done = bare.run(*words, *(requirements if "pip" in words[0] else ()))
-        assert done.returncode == 0, done.stdout + done.stderr
+    """Makes /venv with the wheel and more, and returns the seconds that pip took."""
+    done = bare.run(bare.program, "-m", "venv", "/venv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    _download(bare, f"{wheel}{extra}", *requirements)
+    return add(bare, f"/wheels/{wheel.name}{extra}", *requirements)
+
+
+def add(bare: Bare, *requirements: str) -> float:
+    """Installs what has been downloaded in /venv, and returns the seconds that pip took."""
+    begin = time.monotonic()
+    pip = ("/venv/bin/pip", "install", "--quiet", "--no-index", "--find-links", "/wheels")
+    done = bare.run(*pip, *requirements)
+    assert done.returncode == 0, done.stdout + done.stderr
     return time.monotonic() - begin
+
+
+def replace(bare: Bare, *requirements: str) -> None:
+    """Downloads and installs in /venv, as a user's `pip install` would."""
+    _download(bare, *requirements)
+    add(bare, *requirements)
+
+
+def _download(bare: Bare, *requirements: str) -> None:
+    """With the interpreter of the root but outside, where there is a network."""
+    pip = [bare.program, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", f"{bare.root}/wheels"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    subprocess.run([*pip, *requirements], env=environment, timeout=SECONDS, check=True)
 
 
 def accuracy(output: str) -> float:
