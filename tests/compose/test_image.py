@@ -90,6 +90,9 @@ def test_a_change_of_python_alone_is_built_in_seconds(docker, build, images, tmp
         if (ROOT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
+    for wheel in (ROOT / "dist").glob("*.whl"):  # which git does not list
+        (tmp_path / "dist").mkdir(exist_ok=True)
+        shutil.copy(wheel, tmp_path / "dist")
     module = tmp_path / "tfdist" / "ops" / "reduction.py"
     module.write_text(module.read_text() + f"\nCHANGED = {time.time()!r}\n")
     begin = time.monotonic()
