@@ -185,7 +185,7 @@ $(VENV_MPICH)/bin/python:
 $(VENV_MPICH)/installed: $(VENV)/installed | $(VENV_MPICH)/bin/python
 	@echo "== installing tfdist without Open MPI in $(VENV_MPICH)"
 	$(VENV_MPICH)/bin/pip install "$$(echo $(WHEELS)/*.whl)[test]" "tensorflow-cpu==$(call version,tensorflow-cpu)" \
-	"keras==$(call version,keras)"
+	"keras==$(call version,keras)" "mpi4py==$(call version,mpi4py)"
 	@$(VENV_MPICH)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
 	@touch $@
 
