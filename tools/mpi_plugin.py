@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> int:
-    (folder,) = [path for place in build_environment.target_paths()[:1] for path in Path(place).glob("tfdist")]
+    folder = Path(build_environment.target_paths()[0], "tfdist")
     options = build_environment.find().cmake_options()
     kept = {name: value for name, value in options.items() if "TENSORFLOW" not in name}
     kept |= {

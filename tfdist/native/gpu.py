@@ -7,12 +7,12 @@ import ctypes
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tfdist import config
 from tfdist.config import Config
 from tfdist.errors import ConfigError
+from tfdist.native import package_file
 
 # The packages of each library and its file there: first that of TensorFlow's CUDA 12, then that of CUDA 13.
 _Packages = tuple[tuple[str, str], ...]
@@ -81,13 +81,7 @@ def unseen_by_profiler(environment: Mapping[str, str] | None = None) -> str:
 
 def _installed(packages: _Packages) -> list[str]:
     """The files in installed packages, then their names themselves, for the loader to find."""
-    from importlib import metadata  # takes 30 ms, so not at `import tfdist`
-
-    found = []
-    for package, name in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            files = metadata.distribution(package).files or []
-            found += [str(Path(str(file.locate())).resolve()) for file in files if file.name == name]
+    found = [path for package, name in packages for path in package_file.find(package, name)]
     return list(dict.fromkeys([*found, *(name for _, name in packages)]))
 
 

@@ -9,11 +9,10 @@ import ctypes
 import re
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 from tfdist import config, errors
-from tfdist.native import build, library
+from tfdist.native import build, library, package_file
 from tfdist.native.once import Once
 from tfdist.system import ancestry
 
@@ -131,19 +130,11 @@ def _candidates() -> Iterator[str]:
     if environment.get("PMI_RANK") and not environment.get("PMIX_RANK"):  # Open MPI's mpirun speaks PMIx
         packages.reverse()
     for package in packages:
-        yield from _installed(package, _LIBRARIES[package])
+        yield from package_file.find(package, _LIBRARIES[package])
     yield from (_LIBRARIES[package] for package in packages)
 
 
 def _loaded(maps: Path = Path("/proc/self/maps")) -> Iterator[str]:
     """The libmpi that mpi4py has loaded: a second one would make every rank a world of one."""
-    found = re.findall(r"\s(/\S*/libmpi\.so[.\d]*)$", maps.read_text(), re.MULTILINE)
+    found = re.findall(r"\s(/.*/libmpi\.so[.\d]*)$", maps.read_text(), re.MULTILINE)
     yield from dict.fromkeys(found)
-
-
-def _installed(package: str, name: str) -> Iterator[str]:
-    try:
-        files = metadata.distribution(package).files or []
-    except metadata.PackageNotFoundError:
-        return
-    yield from (str(Path(str(file.locate())).resolve()) for file in files if Path(str(file)).name == name)

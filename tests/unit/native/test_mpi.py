@@ -87,7 +87,7 @@ def test_of_two_mpis_that_of_the_launcher_is_loaded(
     monkeypatch.setattr(mpi.ancestry, "own_environment", lambda: environment)
     monkeypatch.setattr(mpi.config, "read", lambda: SimpleNamespace(mpi_home=None))
     monkeypatch.setattr(mpi.sys, "modules", {})
-    monkeypatch.setattr(mpi, "_installed", lambda package, name: iter([package]))
+    monkeypatch.setattr(mpi.package_file, "find", lambda package, name: [package])
     assert next(mpi._candidates()) == first
 
 
@@ -116,7 +116,8 @@ def test_no_mpi_says_how_to_get_one(fresh: None, monkeypatch: pytest.MonkeyPatch
 def test_the_mpi_of_mpi4py_comes_first(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     maps.write_text(
-        "7f00-7f01 r--p 0 08:01 1 /opt/a/lib/libmpi.so.40.40.7\n7f01-7f02 r-xp 0 08:01 1 /opt/a/lib/libmpi.so.40.40.7\n"
+        "7f00-7f01 r--p 0 08:01 1 /opt/a b/lib/libmpi.so.40.40.7\n"
+        "7f01-7f02 r-xp 0 08:01 1 /opt/a b/lib/libmpi.so.40.40.7\n"
         "7f03-7f04 r--p 0 08:01 2 /opt/a/lib/libmpi_other.so\n7f05-7f06 rw-p 0 00:00 0\n"
     )
-    assert list(mpi._loaded(maps)) == ["/opt/a/lib/libmpi.so.40.40.7"]
+    assert list(mpi._loaded(maps)) == ["/opt/a b/lib/libmpi.so.40.40.7"]

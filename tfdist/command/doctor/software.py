@@ -57,5 +57,5 @@ def _package(name: str, part: Mapping[str, Any], remedy: str) -> Finding:
 def _library(probe: Mapping[str, Any]) -> Finding:
     library = probe["library"]
     if "error" in library:
-        return Finding(GROUP, "library", library["error"], BROKEN, "see the command above")
+        return Finding(GROUP, "library", library["error"], BROKEN, "do what the message says")
     return Finding(GROUP, "library", f"built for {library['built']['for']}: loads")

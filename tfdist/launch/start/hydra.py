@@ -58,7 +58,7 @@ class Hydra(Starter):
 
     def _wanted(self, root: bool) -> dict[str, str]:
         wanted = {}
-        if not self.local and self.ssh.words():
+        if not self.local:
             wanted["HYDRA_LAUNCHER_EXTRA_ARGS"] = shlex.join(self.ssh.words())
         if self.tcp:
             wanted |= {"UCX_TLS": "self,sm,tcp", "FI_PROVIDER": "tcp", "NCCL_NET": "Socket"}
