@@ -23,6 +23,7 @@ from tfdist.elastic import advice, keras_fit, loop
 from tfdist.ops.compression import AnyCompression, Compression
 from tfdist.ops.graph import xla
 from tfdist.training import adapted_state, model_optimizer, model_state, optimizer, random_state
+from tfdist.world import fit_hook
 
 _logger = logging.getLogger("tfdist")
 
@@ -151,7 +152,7 @@ class DataParallel(keras.callbacks.Callback):
         """
         followed = settings.early or not (self.elastic and settings.elastic)
         if not followed:
-            keras_fit.install()
+            fit_hook.install(lambda: keras_fit.fit)
         return followed
 
     def set_params(self, params: dict[str, Any]) -> None:

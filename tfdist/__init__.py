@@ -152,10 +152,14 @@ def __dir__() -> list[str]:
     return __all__
 
 
+def _elastic_fit() -> Any:
+    return importlib.import_module("tfdist.elastic.keras_fit").fit
+
+
 def _act_early() -> None:
     from tfdist import config
     from tfdist.system import after_import
-    from tfdist.world import log_prefix
+    from tfdist.world import fit_hook, log_prefix
     from tfdist.world.session import session
 
     log_prefix.install()
@@ -163,7 +167,7 @@ def _act_early() -> None:
         return
     importlib.import_module("tfdist.native.gpu").take_early(session.early)
     if config.is_elastic():
-        after_import.after_import("keras", lambda: importlib.import_module("tfdist.elastic.keras_fit").install())
+        after_import.after_import("keras", lambda: fit_hook.install(_elastic_fit))
         session.early.append("keras.Model.fit continues when a rank is lost")
 
 

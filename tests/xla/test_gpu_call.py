@@ -149,7 +149,7 @@ def test_another_weight_is_refused(compiled, case):
 def test_inside_a_conditional(compiled):
     inside, outside = sorted(calls(compiled["in a conditional"]), key=lambda call: call.attributes["label"])
     assert (inside.attributes["label"], outside.attributes["label"]) == ("inside", "outside")
-    assert float(inside.attributes["prescale"]) == 0.5
+    assert number(inside.attributes["prescale"]) == 0.5
     everything = {instruction.name: instruction for instruction in instructions(compiled["in a conditional"])}
     token = everything[outside.operands[-1]]
     while token.op == "get-tuple-element":
@@ -160,7 +160,7 @@ def test_inside_a_conditional(compiled):
 def test_gradient(compiled):
     forward, backward = calls(compiled["gradient"])
     assert forward.attributes["label"] != backward.attributes["label"]
-    assert float(backward.attributes["prescale"]) == 0.25
+    assert number(backward.attributes["prescale"]) == 0.25
 
 
 def test_what_is_started_and_awaited_is_in_place(compiled):

@@ -6,7 +6,6 @@ an elastic job wraps `keras.Model.fit`, for calls with a `DataParallel(elastic=T
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,34 +23,23 @@ from tfdist.ops.object import broadcast_object
 from tfdist.protocol import member
 from tfdist.training.model_build import build_optimizers, make_weights
 from tfdist.world import runtime
-from tfdist.world.session import session
 
 _NO_EPOCH = -1
 
 
-def install() -> None:
-    """Wraps `keras.Model.fit`, before the script looks it up."""
-    if session.fit_is_elastic:
-        return
-    session.fit_is_elastic = True
-    original = keras.Model.fit
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def fit(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments["callbacks"]
-        callbacks = list(given) if isinstance(given, (list, tuple)) else [given]
-        plugins = [callback for callback in callbacks if getattr(callback, "elastic", False)]
-        for plugin in plugins:
-            plugin.is_followed = True
-        if not plugins or (runtime.size() == 1 and member.commits() is None):
-            _set_length(bound.arguments)
-            return original(*bound.args, **bound.kwargs)
-        return _Fit(original, dict(bound.arguments), callbacks, plugins[0]).run()
-
-    keras.Model.fit = fit
+def fit(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`keras.Model.fit` of an elastic job, around that of Keras."""
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments["callbacks"]
+    callbacks = list(given) if isinstance(given, (list, tuple)) else [given]
+    plugins = [callback for callback in callbacks if getattr(callback, "elastic", False)]
+    for plugin in plugins:
+        plugin.is_followed = True
+    if not plugins or (runtime.size() == 1 and member.commits() is None):
+        _set_length(bound.arguments)
+        return original(*bound.args, **bound.kwargs)
+    return _Fit(original, dict(bound.arguments), callbacks, plugins[0]).run()
 
 
 class _Fit:
