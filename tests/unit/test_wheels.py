@@ -17,7 +17,7 @@ def test_the_wheel_is_for_each_tensorflow_that_images_are_for() -> None:
 @pytest.mark.parametrize(
     ("target", "value", "message"),
     [
-        ("platform.machine", lambda: "pdp11", "builds for x86_64; this machine is pdp11"),
+        ("platform.machine", lambda: "pdp11", "builds on x86_64; this machine is pdp11"),
         ("os.geteuid", lambda: 1000, "needs root rights: run it as root"),
         ("shutil.which", lambda name: None, "apt-get install debootstrap"),
     ],

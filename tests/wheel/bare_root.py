@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -98,6 +99,13 @@ def replace(bare: Bare, *requirements: str) -> None:
     """Downloads and installs in /venv, as a user's `pip install` would."""
     _download(bare, *requirements)
     add(bare, *requirements)
+
+
+def follow(bare: Bare, message: str) -> None:
+    """Does what a message tells: its first command `pip install REQUIREMENT`."""
+    requirement = re.search(r"pip install ([^`),;]+)", message)
+    assert requirement is not None, message
+    replace(bare, *shlex.split(requirement.group(1)))
 
 
 def _download(bare: Bare, *requirements: str) -> None:

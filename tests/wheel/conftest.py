@@ -12,7 +12,7 @@ from bare_root import CACHE, ROOT, Bare, find_interpreter, make_root
 
 @pytest.fixture(scope="session")
 def wheel() -> Path:
-    (found,) = (ROOT / "dist").glob("*.whl")
+    (found,) = (ROOT / "dist").glob("*_x86_64.whl")
     return found
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -129,11 +131,17 @@ def test_the_remedy_names_the_source_it_was_installed_from(
 
 
 @pytest.mark.slice("docs")
-def test_pip_can_read_what_the_remedy_names(installed_from: Callable[[object], None]) -> None:
-    """All of the command but the build: pip finds the project there, and its metadata."""
-    installed_from({"url": ROOT.as_uri(), "dir_info": {}})
+def test_the_remedy_installs(installed_from: Callable[[object], None], tmp_path: Path) -> None:
+    """All of the command but the compiling: it takes the libraries that are installed, and another folder."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    left = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=left)
+    installed_from({"url": source.as_uri(), "dir_info": {}})
     program, *words = shlex.split(build.reinstall())
     assert program == "pip"
-    command = [sys.executable, "-m", "pip", *words, "--dry-run", "--quiet", "--report", "-"]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    assert [each["metadata"]["name"] for each in json.loads(printed)["install"]] == ["tfdist"]
+    command = [sys.executable, "-m", "pip", *words, "--target", str(target)]
+    environment = os.environ | {"TFDIST_LIBRARIES": str(build.FOLDER)}
+    subprocess.run(command, env=environment, capture_output=True, timeout=300, check=True)
+    assert (target / "tfdist" / build.core().name).read_bytes() == build.core().read_bytes()
+    (recorded,) = target.glob("tfdist-*.dist-info/direct_url.json")
+    assert json.loads(recorded.read_text())["url"] == source.as_uri()

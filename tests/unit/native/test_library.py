@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tfdist import config
-from tfdist.errors import ConfigError
+from tfdist.errors import BuildError, ConfigError
 from tfdist.native import library
 from tfdist.native.knobs import SHARED_BYTES
 
@@ -47,6 +47,16 @@ def test_threads_that_come_first_together_get_one_library():
         thread.join(30)
     assert len(found) == 4 and len({id(library) for library in found}) == 1
     assert library.load() is found[0]
+
+
+def test_library_of_other_sources_is_refused(monkeypatch):
+    """Its compressions differ from those of the Python files."""
+    monkeypatch.setattr(config, "COMPRESSIONS", {**config.COMPRESSIONS, "later": "int8"})
+    library.load.cache_clear()
+    with pytest.raises(BuildError, match=r"later=int8: they are from different builds. Install tfdist again: "):
+        library.load()
+    monkeypatch.undo()
+    assert library.load() is library.load()
 
 
 def test_plan_of_the_library():
