@@ -13,6 +13,7 @@ PYTHON ?= python3
 VENV := .venv
 WHEELS := $(VENV)/wheels
 VENV_TF216 := .venv-tf216
+VENV_NEXT := .venv-next
 VENV_GPU := .venv-gpu
 VENV_MPICH := .venv-mpich
 # The oldest MPICH whose headers the plugin may be compiled with, and the newest.
@@ -20,6 +21,8 @@ MPICHS := 4.0.3 5.0.2
 TF216 := tensorflow-cpu==2.16.2
 # Also the oldest Keras; it is the last one for Python 3.10.
 KERAS312 := keras==3.12.0
+# Not released: the next TensorFlow, and the nightly build of the next Keras, which it asks for.
+NEXT := tensorflow-cpu==2.22.0rc0 keras-nightly==3.16.0.dev2026102704
 # The last tensorflow-io loads into this TensorFlow only, and both were built for NumPy 1.
 TFIO := tensorflow-io==0.37.1 numpy==1.26.4 pyarrow==17.0.0
 
@@ -161,10 +164,30 @@ $(VENV_TF216)/installed: $(VENV)/installed | $(VENV_TF216)/bin/python
 	$(VENV_TF216)/bin/pip install '.[cpu,test]' '$(TF216)' $(TFIO) $(KERAS312)
 	@touch $@
 
+.PHONY: test-tf-next
+test-tf-next: $(VENV_NEXT)/installed ## build for the next TensorFlow and Keras: parity, loss scaling and elastic training there
+	@PATH="$(CURDIR)/$(VENV_NEXT)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_NEXT)/bin/pytest $(PYTEST_ARGUMENTS) \
+	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/training tests/unit/callbacks \
+	tests/ranks/test_parity*.py tests/ranks/test_loss_scale.py tests/ranks/test_xla_training.py tests/elastic/test_fit.py
+
+$(VENV_NEXT)/bin/python:
+	$(call create,$(VENV_NEXT),$(PYTHON),13)
+
+# pip would install the Keras that tfdist asks for over the nightly one: they are one folder.
+$(VENV_NEXT)/installed: $(VENV)/installed Makefile | $(VENV_NEXT)/bin/python
+	@echo "== building tfdist for $(NEXT) and installing it in $(VENV_NEXT) (a few minutes)"
+	@rm -rf build/lib* build/bdist*
+	@$(VENV)/bin/python -c 'import importlib.metadata as m, re; \
+	print(*(r.split(";")[0].strip() for r in m.requires("tfdist") \
+	if not re.match("tensorflow|keras", r) and re.search("extra == .(cpu|test).|^[^;]*$$", r)), sep="\n")' > $@.txt
+	$(VENV_NEXT)/bin/pip install $(NEXT) -r $@.txt
+	$(VENV_NEXT)/bin/pip install --no-deps --force-reinstall .
+	@touch $@
+
 # Needs root rights and debootstrap. What is built and downloaded stays in build/wheels: the first time takes 15 minutes.
 .PHONY: wheels
-wheels: | $(VENV)/bin/python ## write dist/*.whl, for every TensorFlow, MPI and Python; MINOR=2.21 is for one TensorFlow
-	$(VENV)/bin/python tools/wheels.py $(if $(MINOR),--minor $(MINOR))
+wheels: | $(VENV)/bin/python ## write dist/*.whl, for every TensorFlow, MPI and Python; MINOR=2.21 is for one TensorFlow, MACHINE=aarch64 for ARM
+	$(VENV)/bin/python tools/wheels.py $(if $(MINOR),--minor $(MINOR)) $(if $(MACHINE),--machine $(MACHINE))
 
 .PHONY: test-wheel
 test-wheel: setup wheels ## build that wheel, and use it without a compiler under each Python and TensorFlow
@@ -274,5 +297,5 @@ endif
 
 .PHONY: clean
 clean: ## remove all environments, builds and caches
-	rm -rf $(VENV) $(VENV_TF216) $(VENV_GPU) $(VENV_MPICH) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TF216) $(VENV_NEXT) $(VENV_GPU) $(VENV_MPICH) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

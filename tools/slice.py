@@ -59,6 +59,7 @@ SLICES = (
     Slice("images", 15, r"docker/|compose/|tests/compose/|tfdist/(launch|command/image)/|setup\.py"),
     Slice("cuda-image", 6, r"docker/Dockerfile|tests/compose/test_cuda_image\.py|pyproject\.toml"),
     Slice("tf-matrix", 8, r"tfdist/(csrc/tf|native|ops|training)/|setup\.py|pyproject\.toml|tools/build_|CMakeLists"),
+    Slice("tf-next", 14, r"tfdist/(csrc/tf|native)/|pyproject\.toml|CMakeLists"),
     Slice("wheel", 30, r"tools/(wheels|symbols|build_)|setup\.py|pyproject\.toml|CMakeLists|tests/wheel/"),
     Slice("mpich", 9, r"tfdist/(csrc/mpi|native|launch/start)/|tools/mpi_plugin"),
     Slice("tfio", 6, r"data_service/source/|tests/tfio/"),

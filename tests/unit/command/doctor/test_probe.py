@@ -24,9 +24,19 @@ def test_what_is_missing_has_its_error(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert report["tensorflow"]["version"] and report["mpi"]["version"] and report["keras"]["version"]
 
 
-def test_without_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("installed", "found"),
+    [
+        ({}, {"error": "keras is not installed"}),
+        ({"keras": "3.15.1"}, {"version": "3.15.1"}),
+        ({"keras-nightly": "3.16.0.dev1"}, {"version": "3.16.0.dev1"}),
+    ],
+)
+def test_keras(monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], found: dict[str, str]) -> None:
     def version(name: str) -> str:
-        raise probe.metadata.PackageNotFoundError(name)
+        if name not in installed:
+            raise probe.metadata.PackageNotFoundError(name)
+        return installed[name]
 
     monkeypatch.setattr(probe.metadata, "version", version)
-    assert probe.look()["keras"] == {"error": "keras is not installed"}
+    assert probe.look()["keras"] == found
