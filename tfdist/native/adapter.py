@@ -28,13 +28,18 @@ def import_tensorflow() -> ModuleType:
     return tensorflow
 
 
-@Once
 def ops() -> ModuleType:
     """The generated Python functions of the ops.
 
     Raises:
         BuildError: If TensorFlow or the core is missing, or there is no adapter for this TensorFlow.
     """
+    import_tensorflow()  # before the lock of `_load`: this function may be what is called when TensorFlow is imported
+    return _load()
+
+
+@Once
+def _load() -> ModuleType:
     tensorflow = import_tensorflow()
     library.load()  # the adapter finds the core by its name
     version = tensorflow.__version__

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 
-def after_import(name: str, action: Callable[[], None]) -> None:
+def after_import(name: str, action: Callable[[], object]) -> None:
     """Calls `action` when the package is imported, or now if it already has been."""
     if name in sys.modules:
         action()
@@ -22,7 +22,7 @@ def after_import(name: str, action: Callable[[], None]) -> None:
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds one package, by asking the other finders, and steps aside."""
 
-    def __init__(self, name: str, action: Callable[[], None]) -> None:
+    def __init__(self, name: str, action: Callable[[], object]) -> None:
         self._name = name
         self._action = action
 

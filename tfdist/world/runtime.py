@@ -17,7 +17,7 @@ from tfdist import config, errors
 from tfdist.native import adapter, gpu, library, mpi
 from tfdist.observe import stack_dump, timeline
 from tfdist.protocol import member
-from tfdist.system import ancestry, exit_hook, process_end
+from tfdist.system import after_import, ancestry, exit_hook, process_end
 from tfdist.world import log_prefix, tuning
 from tfdist.world import process_sets as process_set_module
 from tfdist.world.process_sets import ProcessSet
@@ -122,8 +122,8 @@ def _connect(launched: bool, ranks: list[int], handle: int | None, engine: bytes
     """Loads the libraries that this process needs, and starts the engine."""
     if launched:
         mpi.connect()
-    if "tensorflow" in sys.modules:
-        adapter.ops()  # what does not fit it is reported here, and not by the first step
+    # What does not fit it is reported here, and not by the first step; a model that is loaded may hold the ops.
+    after_import.after_import("tensorflow", adapter.ops)
     session.started = True
     with _bounded(_STARTING, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
         library.call(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ from tfdist.native import adapter, build
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    adapter.ops.cache_clear()
+    adapter._load.cache_clear()
     yield
-    adapter.ops.cache_clear()
+    adapter._load.cache_clear()
 
 
 def test_tensorflow_of_another_minor_is_refused(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,3 +57,44 @@ def test_an_adapter_that_does_not_load_is_named(fresh: None, tmp_path: Path, mon
     with pytest.raises(BuildError, match=r"could not be loaded: .*libtfdist_c0re.so") as caught:
         adapter.ops()
     assert tf.__version__ in str(caught.value) and build.reinstall() in str(caught.value)
+
+
+AFTER_INIT = """
+import sys, tfdist
+tfdist.init()
+assert "tensorflow" not in sys.modules
+"""
+REGISTERED = """
+import tensorflow
+from tensorflow.python.framework import op_def_registry
+assert op_def_registry.get("TfdistBarrier") is not None
+"""
+# The lock of one and the import of the other must not wait for each other.
+FROM_TWO_THREADS = """
+import threading
+from tfdist.native import adapter
+other = threading.Thread(target=adapter.ops)
+other.start()
+import tensorflow
+other.join(60)
+assert not other.is_alive()
+"""
+REFUSED = """
+try:
+    import tensorflow
+except ImportError as error:
+    assert "TensorFlow 9.9.9 is installed, but tfdist has libraries for" in str(error)
+else:
+    raise AssertionError("taken")
+"""
+
+
+@pytest.mark.parametrize("script", [REGISTERED, FROM_TWO_THREADS + REGISTERED], ids=["import", "threads"])
+def test_tensorflow_after_init_gets_the_ops(run_script: Callable[..., str], script: str) -> None:
+    """A model that is loaded may hold them."""
+    run_script(AFTER_INIT + script)
+
+
+def test_another_tensorflow_after_init_is_refused(run_script: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("__version__ = '9.9.9'")
+    run_script(AFTER_INIT + REFUSED)
