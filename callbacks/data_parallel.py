@@ -147,10 +147,8 @@ class DataParallel(keras.callbacks.Callback):
         self._compared = self._steps_taken = False
 
     def _watch_fit(self, settings: config.Config) -> bool:
-        """Whether `fit` was wrapped at import or need not be; else an elastic fit reports that it found this
-        callback.
-        """
-        followed = settings.early or not (self.elastic and settings.elastic)
+        """Whether `fit` need not be wrapped; else it is, and an elastic fit reports that it found this callback."""
+        followed = not (self.elastic and settings.elastic)
         if not followed:
             fit_hook.install(lambda: keras_fit.fit)
         return followed
@@ -304,9 +302,9 @@ class DataParallel(keras.callbacks.Callback):
             advice.need_elastic_job("DataParallel(elastic=True)")
             if not self.is_followed:
                 raise errors.ConfigError(
-                    "DataParallel(elastic=True) was made after fit was looked up, so a lost rank would end this job. "
-                    f"With {config.variable('early')}=0, create it on a line before the call of fit, and pass it to "
-                    "fit by itself or in a list."
+                    "fit did not find this DataParallel(elastic=True), so a lost rank would end this job. Pass it to "
+                    f"fit by itself or in a list. With {config.variable('early')}=0, also create it on a line before "
+                    "the call of fit."
                 )
         elif not loop.is_running():
             advice.need_elastic_script(f"{self._made_in.filename}, line {self._made_in.lineno}: {self._made_in.line}")

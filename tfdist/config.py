@@ -443,7 +443,11 @@ def launcher_place(environment: Mapping[str, str] | None = None) -> tuple[int, i
 
     Counts all processes of the job, even if `init(comm=...)` splits them.
     """
-    return _first_pair(environment, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+    source = ancestry.own_environment() if environment is None else environment
+    pairs = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
+    if source.get("PMIX_RANK"):  # srun sets its own for programs without MPI as well
+        pairs += [("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")]
+    return _first_pair(source, *pairs)
 
 
 def launcher_local_place(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:

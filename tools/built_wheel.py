@@ -5,7 +5,8 @@
     built_wheel.py --libraries FOLDER    copies the libraries to FOLDER if they are of these C++ sources; else status 1
 
 `make demo`, `make setup` and the images take that wheel instead of compiling. One from other sources would run old code
-without a word, so every Python file is compared, and the name of the C++ sources that the libraries hold.
+without a word, so every Python file is compared, pyproject.toml with that of the source distribution beside the wheel,
+and the name of the C++ sources that the libraries hold.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import platform
 import re
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -30,13 +32,29 @@ def difference(wheel: Path, sources: Path, *, python: bool = True) -> str:
     record = re.search(rb'\{"build": "(\w+)"', held["tfdist/libtfdist_core.so"])
     if record is None or record.group(1).decode() != build_environment.build_id(sources):
         return "its libraries are of other C++ sources"
+    return _other_file(wheel, sources, held) if python else ""
+
+
+def _other_file(wheel: Path, sources: Path, held: dict[str, bytes]) -> str:
+    """Which Python file, or pyproject.toml, is not that of the sources; empty if all are."""
     wanted = {}
     for inside, folder in FOLDERS.items():
         for path in (sources / folder).rglob("*.py"):
             wanted[inside + str(path.relative_to(sources / folder))] = path.read_bytes()
     modules = {name: text for name, text in held.items() if name.endswith(".py")}
     other = sorted(name for name in wanted | modules if wanted.get(name) != modules.get(name))
-    return f"{other[0]} differs" if python and other else ""
+    if not other and not _has_these_requirements(wheel.parent, sources):
+        other = ["pyproject.toml"]
+    return f"{other[0]} differs" if other else ""
+
+
+def _has_these_requirements(folder: Path, sources: Path) -> bool:
+    """Whether the source distribution that was written with a wheel has this pyproject.toml, as the wheel then has."""
+    for path in folder.glob("tfdist-*.tar.gz"):
+        with tarfile.open(path) as archive:
+            held = archive.extractfile(f"{path.name.removesuffix('.tar.gz')}/pyproject.toml")
+            return held is not None and held.read() == (sources / "pyproject.toml").read_bytes()
+    return False
 
 
 def find(sources: Path, *, python: bool = True) -> Path | None:

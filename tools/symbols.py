@@ -12,8 +12,9 @@ import re
 import subprocess
 from pathlib import Path
 
-# Of the C and C++ libraries and the loader: `nm` shows their names with a version, or as weak.
-_SYSTEM = re.compile(r"@")
+# Of the C and C++ libraries and the loader: `nm` shows their names with such a version, or as weak. Some names of
+# TensorFlow have a version too.
+_SYSTEM = re.compile(r"@@?(GLIBC|GLIBCXX|CXXABI|GCC)_")
 _FOREIGN = re.compile(r"tensorflow|absl|_ZN?K?3tsl|_ZN?K?3xla|^P?MPIX?_|^ompi_|^_?Py[A-Z_]")
 _OF_MPI = re.compile(r"^P?MPIX?_|^ompi_")
 
@@ -25,7 +26,7 @@ class SymbolError(SystemExit):
 def needed(library: Path) -> set[str]:
     """The names that a library takes from others, without those of the system."""
     lines = _nm("--undefined-only", library)
-    return {name for kind, name in lines if kind == "U" and not _SYSTEM.search(name)}
+    return {name.partition("@")[0] for kind, name in lines if kind == "U" and not _SYSTEM.search(name)}
 
 
 def defined(library: Path) -> set[str]:

@@ -2,7 +2,8 @@
 """Builds the wheel for every TensorFlow, MPI and Python, and the source distribution, in dist/.
 
     wheels.py              builds them
-    wheels.py --minor M    only with the adapter for this minor of TensorFlow, such as 2.21; quick, and not for release
+    wheels.py --minor M    only with the adapter for this minor of TensorFlow, such as 2.21; quick, not for release, and
+                           written into build/wheels/part
     wheels.py --machine aarch64
                            for ARM by a cross compiler, for a release: compiled and audited, but never run
 
@@ -116,7 +117,7 @@ def main(words: list[str]) -> int:
         _compile(machine, f"tf{minor}", core | _tensorflow_options(machine, minor))
     _say("checking the names that each library needs")
     symbols.check(machine.libraries, {minor: _names_by_release(machine, minor) for minor in minors})
-    wheel = _package(machine)
+    wheel = _package(machine, DIST if minors == list(TENSORFLOWS) else WORK / "part")
     minutes = (time.monotonic() - begin) / 60
     _say(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size / 1e6:.2f} MB, after {minutes:.1f} minutes")
     return 0
@@ -252,7 +253,7 @@ def _compile(machine: Machine, part: str, options: dict[str, str]) -> None:
         _run("unshare", "--mount", "--propagation", "private", *command, PATH="/usr/sbin:/usr/bin:/sbin:/bin")
 
 
-def _package(machine: Machine) -> Path:
+def _package(machine: Machine, folder: Path) -> Path:
     """The wheel with these libraries, as auditwheel has proved and named it, and the source distribution."""
     _say("packaging")
     tools = WORK / "tools"
@@ -261,15 +262,15 @@ def _package(machine: Machine) -> Path:
         _run(str(tools / "bin" / "pip"), "install", "--quiet", *TOOLS)
     plain = WORK / "plain"
     shutil.rmtree(plain, ignore_errors=True)
-    DIST.mkdir(exist_ok=True)
-    for old in [*DIST.glob(f"*_{machine.name}.whl"), *DIST.glob("*.tar.gz")]:
+    folder.mkdir(exist_ok=True)
+    for old in [*folder.glob(f"*_{machine.name}.whl"), *folder.glob("*.tar.gz")]:
         old.unlink()
     libraries = {"TFDIST_LIBRARIES": str(machine.libraries), "_PYTHON_HOST_PLATFORM": f"linux-{machine.name}"}
     _run(str(tools / "bin" / "python"), "-m", "build", "--outdir", str(plain), str(ROOT), **libraries)
     (source,) = plain.glob("*.tar.gz")
     (wheel,) = plain.glob("*.whl")
-    audited = audit(wheel, DIST, machine.name)
-    shutil.copy(source, DIST)
+    audited = audit(wheel, folder, machine.name)
+    shutil.copy(source, folder)
     return audited
 
 

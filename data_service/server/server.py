@@ -32,7 +32,7 @@ from tfdist.data_service.server.journal.ledger import Ledger
 from tfdist.data_service.server.journal.retirement import Caretaker
 from tfdist.data_service.server.wait_book import WaitBook
 from tfdist.data_service.source import row_reader
-from tfdist.errors import ConfigError, PeerLostError
+from tfdist.errors import ConfigError, PeerLostError, TfdistError
 from tfdist.native import adapter
 
 _LOG = logging.getLogger("tfdist")
@@ -92,7 +92,7 @@ class _Server:
         except (RuntimeError, tf.errors.OpError) as error:
             self.stop()
             raise ConfigError(f"the {self._role} could not start at {self.address}: {error}") from error
-        except ConfigError:
+        except TfdistError:
             self.stop()
             raise
         finally:

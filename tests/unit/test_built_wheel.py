@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,9 @@ def sources(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"text of {name}")
     (tmp_path / "dist").mkdir()
+    (tmp_path / "pyproject.toml").write_text("requirements")
+    with tarfile.open(tmp_path / "dist" / "tfdist-1.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "pyproject.toml", "tfdist-1/pyproject.toml")
     with zipfile.ZipFile(tmp_path / "dist" / NAME, "w") as wheel:
         for name in PYTHON:
             inside = name if name.startswith("tfdist/") else f"tfdist/{name}"
@@ -43,10 +47,12 @@ def test_one_of_these_sources_is_named(sources: Path, capsys: pytest.CaptureFixt
         (lambda folder: (folder / PYTHON[1]).write_text("new"), "tfdist/callbacks/fit.py differs"),
         (lambda folder: (folder / PYTHON[0]).unlink(), "tfdist/config.py differs"),
         (lambda folder: (folder / "tfdist" / "new.py").touch(), "tfdist/new.py differs"),
+        (lambda folder: (folder / "pyproject.toml").write_text("others"), "pyproject.toml differs"),
+        (lambda folder: (folder / "dist" / "tfdist-1.tar.gz").unlink(), "pyproject.toml differs"),
         (lambda folder: (folder / CPP[1]).write_text("new"), "other C++ sources"),
         (lambda folder: (folder / CPP[0]).write_text("new"), "other C++ sources"),
     ],
-    ids=["changed", "removed", "added", "C++", "CMake"],
+    ids=["changed", "removed", "added", "requirements", "alone", "C++", "CMake"],
 )
 def test_one_of_other_sources_is_not(
     sources: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], None], why: str

@@ -154,6 +154,9 @@ def test_kernels_are_kept_in_the_cache_of_the_user(monkeypatch):
         (config.launcher_place, {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8"}, (5, 8)),
         (config.launcher_place, {"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2)),
         (config.launcher_place, {"PMIX_RANK": "1"}, None),
+        (config.launcher_place, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, None),
+        (config.launcher_place, {"PMIX_RANK": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
+        (config.launcher_place, {"PMIX_RANK": "1", "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "3"}, (1, 3)),
     ],
 )
 def test_place_in_the_job_and_on_the_host(function, environment, place):

@@ -15,8 +15,8 @@ from tfdist.native import build
 MINOR = ".".join(tf.__version__.split(".")[:2])
 CORE = ("malloc@GLIBC_2.2.5",), ("tfdist_init", "_ZN6tfdist5World3GetEv")
 PLUGIN = ("MPI_Init_thread", "ompi_mpi_comm_world", "_ZN6tfdist5World3GetEv"), ()
-ADAPTER = ("_ZN10tensorflow8OpKernelE", "_ZN6tfdist5World3GetEv"), ()
-TENSORFLOW = {"_ZN10tensorflow8OpKernelE", "_ZN4absl6StatusE"}
+ADAPTER = ("_ZN10tensorflow8OpKernelE", "_ZN3xla3FfiE@tensorflow", "memcpy@@GLIBC_2.14", "_ZN6tfdist5World3GetEv"), ()
+TENSORFLOW = {"_ZN10tensorflow8OpKernelE", "_ZN3xla3FfiE", "_ZN4absl6StatusE"}
 Tables = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
 GOOD: Tables = {"core": CORE, "mpi_openmpi": PLUGIN, "tf2.21": ADAPTER}
 
@@ -69,6 +69,7 @@ def test_good_libraries_pass(check: Callable[[Tables], None]) -> None:
         ("core", (CORE[0], CORE[1][:1]), "libtfdist_mpi_openmpi.so needs 1 names"),
         ("mpi_openmpi", ((*PLUGIN[0], "_ZN10tensorflow8OpKernelE"), ()), "libtfdist_mpi_openmpi.so needs 1 names"),
         ("tf2.21", ((*ADAPTER[0], "_ZN10tensorflow4GoneE"), ()), "not in tensorflow 2.21.0 and the core"),
+        ("tf2.21", ((*ADAPTER[0], "_ZN3xla4GoneE@tensorflow"), ()), "not in tensorflow 2.21.0 and the core"),
         ("tf2.21", ((*ADAPTER[0], "MPI_Init"), ()), "libtfdist_tf2.21.so needs 1 names"),
     ],
 )

@@ -20,10 +20,12 @@ def import_tensorflow() -> ModuleType:
     """
     try:
         import tensorflow
+    except errors.BuildError:  # of `ops`, which `init` may have asked for when TensorFlow is imported
+        raise
     except ImportError as error:
         raise errors.BuildError(
-            f"TensorFlow could not be imported: {error}. Install it: pip install tensorflow-cpu, or "
-            "'tensorflow[and-cuda]' for NVIDIA GPUs"
+            f"TensorFlow could not be imported: {error}. Install it: pip install "
+            f"{build.tensorflow_requirement('<2.22')}, or 'tensorflow[and-cuda]<2.22' for NVIDIA GPUs"
         ) from error
     return tensorflow
 

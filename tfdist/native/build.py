@@ -7,6 +7,7 @@ ABI. All are of one build: C++ passes between them.
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shlex
 from importlib import metadata
@@ -48,12 +49,33 @@ def adapter(tensorflow: str) -> Path:
         if there:
             has = f"for TensorFlow {_listed(there)}"
             newest = max(there, key=_numbers)
-            remedy = f"Install a TensorFlow that it has one for (pip install 'tensorflow-cpu=={newest}.*'), or build"
+            wanted = tensorflow_requirement(f"=={newest}.*")
+            remedy = f"Install a TensorFlow that it has one for (pip install {wanted}), or build"
         raise errors.BuildError(
             f"TensorFlow {tensorflow} is installed, but tfdist has libraries {has}; TensorFlow's C++ interface differs "
             f"between minor releases. {remedy} tfdist for this one: {reinstall()}"
         )
     return _of_this_build(there[minor])
+
+
+def tensorflow_requirement(versions: str) -> str:
+    """What pip should install for other versions of TensorFlow, quoted.
+
+    The package that is installed, as two of them in one environment overwrite each other; else that for the CPU.
+    """
+    installed = {name for name in ("tensorflow", "nvidia-cudnn-cu12") if _is_installed(name)}
+    has_cpu_package = platform.machine() == "x86_64"  # elsewhere TensorFlow itself is without CUDA
+    package = "tensorflow-cpu" if has_cpu_package and "tensorflow" not in installed else "tensorflow"
+    extra = "[and-cuda]" if {"tensorflow", "nvidia-cudnn-cu12"} <= installed else ""
+    return shlex.quote(f"{package}{extra}{versions}")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def plugin(abi: str, mpi: str) -> Path:

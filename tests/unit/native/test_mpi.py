@@ -11,6 +11,10 @@ import pytest
 from tfdist.errors import BuildError
 from tfdist.native import mpi
 
+OF_OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+# It takes Open MPI to be started alone if PMIx cannot be reached.
+OF_SRUN = {"PMIX_RANK": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
+
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
@@ -54,7 +58,11 @@ def test_releases_of_open_mpi_differ_by_their_major_number(
     monkeypatch.setattr(mpi.library, "load", lambda: None)
     with pytest.raises(BuildError) as caught:  # it has no code: where it fits, loading it fails
         mpi.connect()
-    expected = f"{path.name}, built for Open MPI 5.0.11, could not be loaded" if fits else "TFDIST_MPI_HOME"
+    expected = (
+        f"{path.name}, built for Open MPI 5.0.11, could not be loaded"
+        if fits
+        else "TFDIST_MPI_HOME=<its prefix> pip install"
+    )
     assert expected in str(caught.value) and version in str(caught.value)
 
 
@@ -68,7 +76,9 @@ def test_a_library_that_is_no_mpi_is_named(fresh: None, tmp_path: Path, monkeypa
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.40").write_text("no library")
     monkeypatch.setenv("TFDIST_MPI_HOME", str(tmp_path))
-    with pytest.raises(BuildError, match=r"libmpi could not be loaded: .*/lib/libmpi.so.40: .*Reinstall it"):
+    with pytest.raises(
+        BuildError, match=r"libmpi could not be loaded: .*/lib/libmpi.so.40: .*\. Set TFDIST_MPI_HOME to"
+    ):
         mpi.load()
 
 
@@ -91,19 +101,23 @@ def test_of_two_mpis_that_of_the_launcher_is_loaded(
     assert next(mpi._candidates()) == first
 
 
-def test_a_launcher_of_another_mpi_is_noticed(run_script: Callable[..., str]) -> None:
+@pytest.mark.parametrize("comm", ["None", "__import__('mpi4py.MPI').MPI.COMM_WORLD"])
+@pytest.mark.parametrize("variables", [OF_OPEN_MPI, OF_SRUN], ids=["Open MPI", "srun"])
+def test_a_launcher_of_another_mpi_is_noticed(
+    run_script: Callable[..., str], comm: str, variables: dict[str, str]
+) -> None:
     """MPI would take each process for a world of one, and each would train on its own."""
-    script = """
+    script = f"""
 import tfdist
 try:
-    tfdist.init()
+    tfdist.init(comm={comm})
 except tfdist.errors.ConfigError as error:
     assert "rank 1 of 2, but to" in str(error) and "rank 0 of 1" in str(error), error
 else:
-    raise SystemExit(f"{tfdist.rank()} of {tfdist.size()}")
+    raise SystemExit(str(tfdist.rank()) + " of " + str(tfdist.size()))
 assert not tfdist.is_initialized()
 """
-    run_script(script, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
+    run_script(script, **variables)
 
 
 def test_no_mpi_says_how_to_get_one(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:

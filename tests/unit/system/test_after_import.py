@@ -23,6 +23,28 @@ assert sys.meta_path == before
 import later
 assert len(done) == 2
 """
+ASKED_FOR = """
+import importlib.util
+after_import("later", lambda: done.append(1))
+for _ in range(2):
+    assert importlib.util.find_spec("later") is not None
+assert done == []
+import later
+assert done == [1]
+"""
+REFUSING = """
+def refuse():
+    done.append(1)
+    raise ImportError("not this one")
+after_import("later", refuse)
+for times in (1, 2):
+    try:
+        import later
+    except ImportError as error:
+        assert str(error) == "not this one" and len(done) == times
+    else:
+        raise AssertionError
+"""
 PRESENT = """
 after_import("sys", lambda: done.append(1))
 assert done == [1]
@@ -47,6 +69,11 @@ assert "fit_hook" in keras.Model.fit.__code__.co_filename
 # A module of tfdist that is being imported may be what imports Keras.
 assert {name for name in sys.modules if name.startswith("tfdist")} == before
 """
+# It asks whether there is a Keras, and imports none.
+AFTER_TENSORFLOW = """
+import tfdist, tensorflow, keras
+assert "fit_hook" in keras.Model.fit.__code__.co_filename
+"""
 FROM_WITHIN = """
 import tfdist.elastic, keras
 assert "fit_hook" in keras.Model.fit.__code__.co_filename
@@ -62,7 +89,7 @@ assert "fit_hook" not in keras.Model.fit.__code__.co_filename
 """
 
 
-@pytest.mark.parametrize("script", [LATER, PRESENT, FAILING], ids=["later", "present", "failing"])
+@pytest.mark.parametrize("script", [LATER, ASKED_FOR, REFUSING, PRESENT, FAILING])
 def test_action(run_script, script):
     run_script(PRELUDE + script)
 
@@ -72,6 +99,7 @@ def test_action(run_script, script):
     [
         (ELASTIC, "1", ""),
         (FROM_WITHIN, "1", ""),
+        (AFTER_TENSORFLOW, "1", ""),
         (ELASTIC, "1", "1"),
         (NOT_ELASTIC, "0", "1"),
         (NOT_ELASTIC, "1", "0"),

@@ -292,8 +292,8 @@ class Launcher:
         if plan.backup:
             environment[member.BACKUP_VARIABLE] = plan.backup
         supervisor, between = ([sys.executable, "-I", "-S", str(Path(file).resolve())] for file in _OWN_PROGRAMS)
-        command = [*between, *plan.starter.command(supervisor, environment)]
-        settings = plan.starter.settings(environment, root=os.geteuid() == 0)
+        words, settings = plan.starter.call(supervisor, environment, root=os.geteuid() == 0)
+        command = [*between, *words]
         environment |= settings
         if plan.verbose:
             set_for_it = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items())

@@ -14,6 +14,8 @@ from tfdist.launch.start.mpirun import forwarded
 from tfdist.launch.start.starter import Starter
 
 _TIMEOUT_S = 30.0
+# Settings of MPICH and its transports. Open MPI forwards its own by itself.
+_OF_MPICH = ("MPIR_", "MPICH_", "UCX_", "FI_")
 
 
 def is_hydra(path: str) -> bool:
@@ -41,9 +43,11 @@ class Hydra(Starter):
 
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         words = [self.path, "-n", str(self.processes)]
-        if not self.local:
+        if self.local:  # Hydra would take the hosts of a job of Slurm or PBS that this is within
+            words += ["-hosts", "localhost", "-launcher", "fork"]
+        else:
             words += ["-hosts", ",".join(map(str, self.hosts)), "-launcher", "ssh"]
-            words += ["-genvlist", ",".join(forwarded(environment))]
+            words += ["-genvlist", ",".join(forwarded(environment, *_OF_MPICH))]
             if self.interfaces:
                 words += ["-iface", self.interfaces[0]]
         words += self._placement() if self.binding is None else self.binding

@@ -46,9 +46,9 @@ def _find_of_system(mpi_home: str, environment: Mapping[str, str]) -> str:
     return found
 
 
-def forwarded(environment: Mapping[str, str]) -> list[str]:
-    """The names of the variables that ranks on other hosts need from this environment."""
-    return [name for name in sorted(environment) if name in _NAMES or name.startswith(_PREFIXES)]
+def forwarded(environment: Mapping[str, str], *prefixes: str) -> list[str]:
+    """The names of the variables that ranks on other hosts need from this environment, also those that begin so."""
+    return [name for name in sorted(environment) if name in _NAMES or name.startswith((*_PREFIXES, *prefixes))]
 
 
 def has_fabric(system: Path = Path("/sys")) -> bool:

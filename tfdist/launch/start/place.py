@@ -32,6 +32,13 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def descriptors(environment: Mapping[str, str]) -> tuple[int, ...]:
-    """The descriptors that a rank's process must inherit, because the starter serves its MPI by them."""
-    names = (name for kind in _KINDS for name in kind.descriptor_variables)
+    """The descriptors that a rank's process must inherit, because the starter serves its MPI by them.
+
+    A variable of another starter is left from around the job, and its descriptor is not of this process.
+
+    Raises:
+        ConfigError: If the variables of a starter cannot be parsed.
+    """
+    kind = starter(environment)
+    names = () if kind is None else kind.descriptor_variables
     return tuple(int(environment[name]) for name in names if environment.get(name, "").isdigit())

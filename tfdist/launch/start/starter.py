@@ -106,6 +106,13 @@ class Starter(abc.ABC):
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         """The arguments of the call. `environment` has the names to forward to other hosts; its values are not used."""
 
+    def call(
+        self, supervisor: Sequence[str], environment: Mapping[str, str], *, root: bool
+    ) -> tuple[list[str], dict[str, str]]:
+        """The arguments of the call, which forward the settings too, and the settings."""
+        settings = self.settings(environment, root=root)
+        return self.command(supervisor, {**environment, **settings}), settings
+
     def settings(self, environment: Mapping[str, str], *, root: bool) -> dict[str, str]:
         """The variables to add to `environment`; what the user has set is kept."""
         return {name: value for name, value in self._wanted(root).items() if name not in environment}

@@ -34,7 +34,7 @@ def _words(call: Hydra, **variables: str) -> str:
 )
 def test_local_placement(ranks: int, cores: int, bindable: bool, placement: str) -> None:
     call = dataclasses.replace(LOCAL, hosts=(Host("x", ranks),), cores=Cores(cores, bindable))
-    assert _words(call, TFDIST_X="1") == f"/m/mpirun -n {ranks} {placement}task"
+    assert _words(call, TFDIST_X="1") == f"/m/mpirun -n {ranks} -hosts localhost -launcher fork {placement}task"
 
 
 def test_remote_gets_names_and_no_values() -> None:
@@ -44,7 +44,7 @@ def test_remote_gets_names_and_no_values() -> None:
 
 def test_user_words_win() -> None:
     call = dataclasses.replace(LOCAL, binding=("-bind-to", "socket"), extra=("-prepend-rank",))
-    assert _words(call) == "/m/mpirun -n 2 -bind-to socket -prepend-rank task"
+    assert _words(call) == "/m/mpirun -n 2 -hosts localhost -launcher fork -bind-to socket -prepend-rank task"
 
 
 def test_settings() -> None:
@@ -59,6 +59,13 @@ def test_settings() -> None:
         "NCCL_SOCKET_IFNAME": "eth1,eth2",
     }
     assert "-iface eth1 " in _words(remote)
+
+
+def test_settings_reach_all_hosts() -> None:
+    remote = dataclasses.replace(REMOTE, tcp=True, interfaces=("eth1",))
+    words, settings = remote.call(["task"], {"MPIR_CVAR_X": "1", "HOME": "/h"}, root=False)
+    names = words[words.index("-genvlist") + 1].split(",")
+    assert set(names) == {"MPIR_CVAR_X", *settings} - {"HYDRA_LAUNCHER_EXTRA_ARGS"}
 
 
 @pytest.mark.parametrize(("told", "found"), [("HYDRA build details:", True), ("mpirun (Open MPI) 5.0.11", False)])

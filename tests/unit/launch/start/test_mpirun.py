@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from pathlib import Path
 
@@ -46,6 +47,12 @@ def test_remote() -> None:
         "/m/mpirun -np 6 --host a:2,b:4 --map-by slot --bind-to none --prtemca plm_ssh_args -o BatchMode=yes "
         "-x KERAS_BACKEND -x PATH -x TFDIST_RUN_KEY task"
     )
+
+
+def test_settings_of_nccl_reach_all_hosts() -> None:
+    words, settings = dataclasses.replace(REMOTE, tcp=True, interfaces=("eth1",)).call(["task"], {}, root=False)
+    forwarded = {name for option, name in itertools.pairwise(words) if option == "-x"}
+    assert forwarded == {"NCCL_NET", "NCCL_SOCKET_IFNAME"} <= set(settings)
 
 
 def test_ssh_options() -> None:
