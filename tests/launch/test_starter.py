@@ -27,6 +27,29 @@ def variables(rank):
 started = [subprocess.Popen(command, env=os.environ | variables(rank)) for rank in range(size)]
 sys.exit(max(process.wait() for process in started))
 """
+# Hydra serves the MPI of each rank by a descriptor, which its supervisor must leave open.
+HYDRA = """\
+#!/usr/bin/env python3
+import os, socket, subprocess, sys
+words = sys.argv[1:]
+if words == ["--version"]:
+    sys.exit(print("HYDRA build details:"))
+size = int(words[words.index("-n") + 1])
+command = words[next(place for place, word in enumerate(words) if word.startswith("/")):]
+started = []
+for rank in range(size):
+    ours, theirs = socket.socketpair()
+    number = theirs.fileno()
+    values = dict(PMI_RANK=rank, PMI_SIZE=size, MPI_LOCALRANKID=rank, MPI_LOCALNRANKS=size, PMI_FD=number)
+    environment = os.environ | {name: str(value) for name, value in values.items()}
+    started.append((subprocess.Popen(command, env=environment, pass_fds=[number]), ours))
+    theirs.close()
+for rank, (_, ours) in enumerate(started):
+    ours.settimeout(60)
+    if ours.recv(9) != b"rank %d" % rank:
+        sys.exit("a rank has said something else")
+sys.exit(max(process.wait() for process, _ in started))
+"""
 STARTERS = {
     "jsrun": {
         "JSM_NAMESPACE_RANK": "rank",
@@ -67,6 +90,16 @@ def test_ranks_are_told_their_place(launch: Any, name: str) -> None:
     assert f"tfdistrun: {name} starts the ranks: chosen by an option\n" in done.stderr
     assert "tfdistrun: 2 ranks on hosts of the allocation localhost:2, from " in done.stderr
     assert (launch.folder / "words").read_text() in done.stderr
+
+
+def test_ranks_have_the_descriptor_of_hydra(launch: Any) -> None:
+    program = launch.folder / "mpi" / "bin" / "mpirun"
+    program.parent.mkdir(parents=True)
+    program.write_text(HYDRA)
+    program.chmod(0o755)
+    launch.script("os.write(int(os.environ['PMI_FD']), b'rank %d' % rank)")
+    done = launch.run("-np", "2", "python", "rank.py", variables={"TFDIST_MPI_HOME": str(program.parents[1])})
+    assert done.code == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", STARTERS)

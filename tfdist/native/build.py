@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlparse
 from tfdist import errors
 
 FOLDER = Path(__file__).parents[1]
+_OLDEST_TENSORFLOW = [2, 16]
 _CORE, _ADAPTER, _PLUGIN = "libtfdist_core.so", "libtfdist_tf", "libtfdist_mpi_"
 
 
@@ -45,15 +46,16 @@ def adapter(tensorflow: str) -> Path:
     minor = ".".join(tensorflow.split(".")[:2])
     there = _parts(_ADAPTER)
     if minor not in there:
-        has, remedy = "for none", "Build"
+        remedies = []
         if there:
-            has = f"for TensorFlow {_listed(there)}"
-            newest = max(there, key=_numbers)
-            wanted = tensorflow_requirement(f"=={newest}.*")
-            remedy = f"Install a TensorFlow that it has one for (pip install {wanted}), or build"
+            wanted = tensorflow_requirement(f"=={max(there, key=_numbers)}.*")
+            remedies.append(f"Install a TensorFlow that it has one for (pip install {wanted}).")
+        if _numbers(minor) >= _OLDEST_TENSORFLOW:
+            remedies.append(f"{'Or build' if there else 'Build'} tfdist for this one: {reinstall()}")
         raise errors.BuildError(
-            f"TensorFlow {tensorflow} is installed, but tfdist has libraries {has}; TensorFlow's C++ interface differs "
-            f"between minor releases. {remedy} tfdist for this one: {reinstall()}"
+            f"TensorFlow {tensorflow} is installed, but tfdist has libraries for "
+            f"{f'TensorFlow {_listed(there)}' if there else 'none'}; TensorFlow's C++ interface differs between minor "
+            f"releases. {' '.join(remedies)}"
         )
     return _of_this_build(there[minor])
 
@@ -63,14 +65,15 @@ def tensorflow_requirement(versions: str) -> str:
 
     The package that is installed, as two of them in one environment overwrite each other; else that for the CPU.
     """
-    installed = {name for name in ("tensorflow", "nvidia-cudnn-cu12") if _is_installed(name)}
+    installed = {name for name in ("tensorflow", "nvidia-cudnn-cu12") if is_installed(name)}
     has_cpu_package = platform.machine() == "x86_64"  # elsewhere TensorFlow itself is without CUDA
     package = "tensorflow-cpu" if has_cpu_package and "tensorflow" not in installed else "tensorflow"
     extra = "[and-cuda]" if {"tensorflow", "nvidia-cudnn-cu12"} <= installed else ""
     return shlex.quote(f"{package}{extra}{versions}")
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Whether a package of this name is in the environment."""
     try:
         metadata.distribution(package)
     except metadata.PackageNotFoundError:

@@ -11,11 +11,22 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src import api_export
-from keras.src.backend.common import global_state
-from keras.src.random import seed_generator
-from keras.src.saving import object_registration
-from keras.src.utils import io_utils, python_utils
+
+from tfdist import errors
+from tfdist.native import adapter
+
+try:
+    from keras.src import api_export
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+    from keras.src.saving import object_registration
+    from keras.src.utils import io_utils, python_utils
+except ImportError as error:
+    adapter.record()  # a TensorFlow that is too old brings such a Keras along
+    raise errors.BuildError(
+        f"Keras {keras.__version__} is installed, and tfdist needs 3.12 or newer: {error}. Install one: "
+        "pip install 'keras>=3.12,<3.17'"
+    ) from error
 
 # Keras 3.12 has no name for it.
 _GLOBAL_SEED_GENERATOR = "global_seed_generator"

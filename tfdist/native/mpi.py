@@ -132,7 +132,7 @@ def _candidates() -> Iterator[str]:
             raise errors.BuildError(
                 f"TFDIST_MPI_HOME is {home}, but it has no lib/libmpi.so. Set it to the prefix of an MPI installation."
             )
-        yield str(paths[0])
+        yield from map(str, paths)  # the first may be a text for the linker
         return
     if "mpi4py.MPI" in sys.modules:
         yield from _loaded()

@@ -143,7 +143,7 @@ def _check_launcher(found: tuple[int, int] | None) -> None:
     told = config.launcher_place()
     if told is None or told[1] == 1 or found is None or found[1] != 1:
         return
-    library.call("tfdist_shutdown", 0)  # waits for nobody: there may be nobody
+    library.call("tfdist_shutdown", 1)  # MPI sees nobody to wait for, and removes its files
     raise errors.ConfigError(
         f"the launcher started this process as rank {told[0]} of {told[1]}, but to {mpi.version()} it is rank "
         f"{found[0]} of {found[1]}: the launcher is of another MPI. Start the job with the launcher of this one, "

@@ -11,6 +11,7 @@ from tfdist import elastic
 from tfdist.callbacks import DataParallel, ModelCheckpoint
 from tfdist.ops.graph import xla
 from tfdist.testing.parity import assert_identical_on_ranks
+from tfdist.world import fit_hook
 
 FEATURES, BATCH, STEPS = 3, 4, 4
 
@@ -144,7 +145,10 @@ def test_elastic_callback_in_other_jobs_warns_once(world, warnings_of_tfdist):
 @pytest.mark.ranks(1, 2)
 def test_elastic_job_whose_callback_is_not_is_warned_about_once(world, warnings_of_tfdist, monkeypatch):
     monkeypatch.setenv("TFDIST_ELASTIC", "1")
-    fit(new_model("sgd"), DataParallel(elastic=True))
+    monkeypatch.setattr(fit_hook, "install", lambda load: None)  # this process serves other tests too
+    found = DataParallel(elastic=True)
+    found.is_followed = True
+    fit(new_model("sgd"), found)
     elastic.run(lambda _: fit(new_model("sgd"), DataParallel()))(elastic.ObjectState())
     assert _matching("elastic", warnings_of_tfdist) == 0
     for _ in range(2):

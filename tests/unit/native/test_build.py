@@ -46,8 +46,9 @@ def test_other_tensorflow_is_refused_with_what_there_is(three_minors: Callable[.
     with pytest.raises(BuildError) as caught:
         build.adapter(version)
     assert isinstance(caught.value, ImportError)
-    for fact in (version, "2.9, 2.20, 2.21", "tensorflow-cpu==2.21.*", build.reinstall()):
+    for fact in (version, "2.9, 2.20, 2.21", "tensorflow-cpu==2.21.*"):
         assert fact in str(caught.value)
+    assert (build.reinstall() in str(caught.value)) == (version != "2.2.0"), "it cannot be built for one so old"
 
 
 def test_without_an_adapter_none_is_offered(make_library: Callable[..., Path]) -> None:
@@ -143,7 +144,7 @@ def test_the_remedy_names_the_source_it_was_installed_from(
 def test_the_package_that_is_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], machine: str, wanted: str
 ) -> None:
-    monkeypatch.setattr(build, "_is_installed", lambda name: name in installed)
+    monkeypatch.setattr(build, "is_installed", lambda name: name in installed)
     monkeypatch.setattr(build.platform, "machine", lambda: machine)
     assert build.tensorflow_requirement("==2.21") == wanted
 

@@ -82,6 +82,18 @@ def test_a_library_that_is_no_mpi_is_named(fresh: None, tmp_path: Path, monkeypa
         mpi.load()
 
 
+def test_a_text_for_the_linker_is_passed_over(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the prefix of the package `mpich`."""
+    mpi.load()
+    (loaded,) = mpi._loaded()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libmpi.so").write_text("INPUT(libmpi.so.40)")
+    (tmp_path / "lib" / "libmpi.so.40").symlink_to(loaded)
+    monkeypatch.setenv("TFDIST_MPI_HOME", str(tmp_path))
+    mpi.load.cache_clear()
+    assert mpi.version()
+
+
 @pytest.mark.parametrize(
     ("environment", "first"),
     [

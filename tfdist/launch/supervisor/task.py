@@ -252,7 +252,7 @@ class Supervisor:
             self._child = subprocess.Popen(
                 command,
                 env=environment,
-                pass_fds=(*given, *ends, *place.descriptors(self._environment)),
+                pass_fds=(*given, *ends, *place.descriptors(os.environ)),
                 # mpirun passes its input on to rank 0 but never closes it: a program that reads all of it would hang.
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

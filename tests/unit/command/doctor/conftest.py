@@ -85,4 +85,5 @@ def probe(report: dict[str, Any]) -> dict[str, Any]:
         "mpi": {"version": "Open MPI v5.0.11"},
         "library": {"built": {"for": "TensorFlow 2.21, Open MPI 5.0.11"}},
         "gpus": report,
+        "twins": {},
     }

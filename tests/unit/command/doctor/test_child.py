@@ -47,7 +47,7 @@ def test_the_real_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = child.probe()
     assert isinstance(report, dict), report
-    assert set(report) == {"tfdist", "python", "tensorflow", "keras", "mpi", "library", "gpus"}
+    assert set(report) == {"tfdist", "python", "tensorflow", "keras", "mpi", "library", "gpus", "twins"}
     minor = ".".join(report["tensorflow"]["version"].split(".")[:2])
     assert report["library"]["built"]["for"].startswith("TensorFlow ") and minor in report["library"]["built"]["for"]
     assert set(report["gpus"]) == {"driver", "gpus", "nccl", "compiler", "kernels"}

