@@ -287,7 +287,7 @@ def audit(wheel: Path, folder: Path, machine: str) -> Path:
     command = ("-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(folder))
     _run(str(programs / "python"), *command, *excluded, str(wheel), PATH=f"{programs}:{os.environ['PATH']}")
     (audited,) = folder.glob(f"*_{machine}.whl")
-    if PLATFORM not in audited.name:
+    if not audited.name.endswith(f"-none-{PLATFORM}_{machine}.whl"):
         audited.unlink()
         raise SystemExit(f"wheels.py: the wheel is for {PLATFORM}, but its libraries make it {audited.name}")
     return audited
