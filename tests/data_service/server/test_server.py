@@ -22,7 +22,7 @@ from tfdist.data_service.server.journal.retirement import LEAVING_FILE
 from tfdist.data_service.server.metrics import HELP
 from tfdist.data_service.server.port import take
 from tfdist.data_service.server.work_dir import TOKEN_FILE
-from tfdist.errors import ConfigError, PeerLostError
+from tfdist.errors import BuildError, ConfigError, PeerLostError
 
 
 def ask(server, path):
@@ -53,6 +53,22 @@ def test_a_taken_port_is_an_error(dispatcher, worker_of):
         data_service.Dispatcher(data_service.DispatcherConfig(host="127.0.0.1", port=dispatcher.service.port))
     with pytest.raises(ConfigError, match=f"port {dispatcher.service.control_port} cannot be used"):
         worker_of(dispatcher, control_port=dispatcher.service.control_port)
+
+
+def test_a_server_without_ops_leaves_no_port_taken(dispatcher, monkeypatch):
+    port = dispatcher.service.port
+    dispatcher.stop()
+    config = data_service.DispatcherConfig(host="127.0.0.1", port=port)
+
+    def refuse():
+        raise BuildError("no ops for this TensorFlow")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server_module.adapter, "ops", refuse)
+        with pytest.raises(BuildError, match="no ops"):
+            data_service.Dispatcher(config)
+    with data_service.Dispatcher(config) as again:
+        assert ask(again, "/readyz")[0] == http.client.OK
 
 
 def test_a_control_port_of_ones_own(worker_of):
