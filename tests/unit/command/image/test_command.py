@@ -185,12 +185,14 @@ def gone(pids: list[int]) -> bool:
     return all(not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z" for path in states)
 
 
-def test_a_build_that_does_not_end_is_ended(run: Run, docker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_does_not_end_is_ended(
+    run: Run, docker: Any, monkeypatch: pytest.MonkeyPatch, wait_until: Any
+) -> None:
     docker.will_wait()
     monkeypatch.setattr(build, "_LIMIT_S", 2.0)
     status, _, err = run()
     assert (status, "docker buildx was terminated: it took longer than 2 s" in err) == (1, True)
-    assert gone(docker.calls[0]["pids"])
+    wait_until(lambda: gone(docker.calls[0]["pids"]), what="the end of what was killed")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -210,4 +212,4 @@ def test_a_signal_ends_docker_and_what_it_has_started(
             process.kill()
     assert (process.returncode, out) == (128 + number, "")
     assert "Traceback" not in err
-    assert gone(docker.calls[0]["pids"])
+    wait_until(lambda: gone(docker.calls[0]["pids"]), what="the end of what was killed")
