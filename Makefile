@@ -82,11 +82,18 @@ $(VENV)/installed: $(VENV)/product
 	$(VENV)/bin/pip install "$$(echo $(WHEELS)/*.whl)[cpu,test]"
 	@touch $@
 
-# $(call install_extra,NAME): what the installed package names in that extra, so that it is pinned in one place.
+# $(call requirements,EXTRAS,WITHOUT): what the installed package names in these extras, so that it is pinned in one place,
+# in a file beside the target.
+define requirements
+	@$(VENV)/bin/python -c 'import importlib.metadata as m, re; \
+	print(*(r.split(";")[0].strip() for r in m.requires("tfdist") \
+	if re.search("extra == .($(1)).", r) and not re.match("($(2))", r)), sep="\n")' > $@.txt
+endef
+
+# $(call install_extra,NAME)
 define install_extra
 	@echo "== installing the extra $(1) in $(VENV)"
-	@$(VENV)/bin/python -c 'import importlib.metadata as m, re; \
-	print(*(r.split(";")[0].strip() for r in m.requires("tfdist") if re.search("extra == .$(1).", r)), sep="\n")' > $@.txt
+	$(call requirements,$(1),-)
 	$(VENV)/bin/pip install -r $@.txt
 	@touch $@
 endef
@@ -177,11 +184,9 @@ $(VENV_NEXT)/bin/python:
 $(VENV_NEXT)/installed: $(VENV)/installed Makefile | $(VENV_NEXT)/bin/python
 	@echo "== building tfdist for $(NEXT) and installing it in $(VENV_NEXT) (a few minutes)"
 	@rm -rf build/lib* build/bdist*
-	@$(VENV)/bin/python -c 'import importlib.metadata as m, re; \
-	print(*(r.split(";")[0].strip() for r in m.requires("tfdist") \
-	if not re.match("tensorflow|keras", r) and re.search("extra == .(cpu|test).|^[^;]*$$", r)), sep="\n")' > $@.txt
+	$(call requirements,cpu|test,tensorflow|keras)
 	$(VENV_NEXT)/bin/pip install $(NEXT) -r $@.txt
-	$(VENV_NEXT)/bin/pip install --no-deps --force-reinstall .
+	$(VENV_NEXT)/bin/pip install .
 	@touch $@
 
 # Needs root rights and debootstrap. What is built and downloaded stays in build/wheels: the first time takes 15 minutes.

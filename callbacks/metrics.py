@@ -15,10 +15,10 @@ from tfdist import errors
 from tfdist.callbacks.fit import straggler
 from tfdist.callbacks.fit.compiled_optimizer import CompiledOptimizer
 from tfdist.callbacks.fit.model_hook import ModelHook
+from tfdist.callbacks.fit.noise_scale import DEFAULT_DECAY, GradientNorms, estimate
 from tfdist.native import keras_version
 from tfdist.system.local_path import local_path
 from tfdist.training import optimizer
-from tfdist.training.noise_scale import DEFAULT_DECAY, GradientNorms, estimate
 
 _logger = logging.getLogger("tfdist")
 # Less than this is no reason to look for a slow rank: in a short epoch any hiccup is a large share.

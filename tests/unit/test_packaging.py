@@ -13,6 +13,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+import build_environment
+from tfdist.native import requirement
+
 ROOT = Path(__file__).resolve().parents[2]
 # Of adapters and plugins one each where it was built from source, else one for each TensorFlow and MPI.
 LIBRARIES = ("tfdist/libtfdist_core.so", "tfdist/libtfdist_mpi_*.so", "tfdist/libtfdist_tf*.so")
@@ -170,3 +173,11 @@ def test_version_is_the_same_everywhere(distribution: metadata.Distribution) -> 
 
     assert tfdist.__version__ == distribution.version
     assert f'version = "{distribution.version}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_build_knows_the_same_packages_and_versions(distribution: metadata.Distribution) -> None:
+    assert set(build_environment.TENSORFLOW_DISTRIBUTIONS) == set(requirement.TENSORFLOWS)
+    assert build_environment.MPI_PACKAGES == requirement.MPIS
+    for package in ("tensorflow", "tensorflow-cpu"):
+        assert set(requirement.versions(package).split(",")) == set(build_environment.TENSORFLOW_VERSIONS.split(","))
+        assert requirement.oldest(package) == build_environment.OLDEST_TENSORFLOW

@@ -6,7 +6,7 @@ import logging
 from types import ModuleType
 
 from tfdist import errors
-from tfdist.native import build, library
+from tfdist.native import build, library, requirement
 from tfdist.native.once import Once
 
 _logger = logging.getLogger("tfdist")
@@ -25,7 +25,7 @@ def import_tensorflow() -> ModuleType:
     except ImportError as error:
         raise errors.BuildError(
             f"TensorFlow could not be imported: {error}. Install it: pip install "
-            f"{build.tensorflow_requirement('<2.22')}, or 'tensorflow[and-cuda]<2.22' for NVIDIA GPUs"
+            f"{requirement.tensorflow()}, or {requirement.of('tensorflow[and-cuda]')} for NVIDIA GPUs"
         ) from error
     return tensorflow
 

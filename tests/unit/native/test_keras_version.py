@@ -20,7 +20,7 @@ else:
 @pytest.mark.parametrize(
     ("tensorflow", "expected"),
     [
-        ("", "Keras 2.15.0 is installed, and tfdist needs 3.12 or newer"),
+        ("", "Keras 2.15.0 is installed, and tfdist needs a newer one"),
         ("__version__ = '2.15.1'", "TensorFlow 2.15.1 is installed, but tfdist has libraries for"),
     ],
     ids=["Keras", "TensorFlow"],

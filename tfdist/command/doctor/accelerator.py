@@ -8,6 +8,7 @@ from typing import Any
 from tfdist.command.doctor import topology
 from tfdist.command.doctor.finding import BROKEN, NOTE, Finding
 from tfdist.command.doctor.host import Host
+from tfdist.native import requirement
 
 GROUP = "GPU"
 _ON_CPU = "collectives run on the CPU"
@@ -107,7 +108,8 @@ def _gpu(number: int, gpu: Mapping[str, Any]) -> Finding:
 def _tensorflow(tensorflow: Mapping[str, Any], gpus: int) -> Finding:
     name = "TensorFlow"
     if not tensorflow.get("cuda"):
-        remedy = "pip uninstall tensorflow-cpu, then pip install 'tensorflow[and-cuda]<2.22' nvidia-nvtx-cu12"
+        wanted = requirement.of("tensorflow[and-cuda]")
+        remedy = f"pip uninstall tensorflow-cpu, then pip install {wanted} nvidia-nvtx-cu12"
         return Finding(GROUP, name, f"built without CUDA, uses no GPU: {_ON_CPU}", NOTE, remedy)
     seen = int(tensorflow.get("gpus", 0))
     if seen < gpus:

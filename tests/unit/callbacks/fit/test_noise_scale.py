@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import errors
-from tfdist.training.noise_scale import GradientNorms, estimate
+from tfdist.callbacks.fit.noise_scale import GradientNorms, estimate
 
 MEAN = np.array([1.0, -2.0, 2.0])  # squared norm 9
 DEVIATIONS = np.array([3.0, 4.0, 12.0])  # trace of the covariance 169
