@@ -125,7 +125,7 @@ TEST(NcclRanksOfPartOfTheRanksAreApart) {
   RunNccl(4, NoFaults, [](const Rank& rank) {
     const int first = rank.self.rank / 2 * 2;
     std::unique_ptr<tfdist::Communicator> pair;
-    EXPECT(rank.self.communicator->Subset({first, first + 1}, 7, &pair).ok());
+    EXPECT(rank.self.communicator->Subset({first, first + 1}, 7, rank.wait, &pair).ok());
     std::unique_ptr<NcclRanks> ranks;
     EXPECT(NcclRanks::Open(rank.nccl, "GPU", kJoinSeconds, pair.get(), rank.wait, &ranks).ok());
     float value = static_cast<float>(1 << rank.self.rank);

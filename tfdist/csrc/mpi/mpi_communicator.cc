@@ -161,9 +161,11 @@ Status MpiCommunicator::Lost(int error, int peer) const {
                                               ". MPI says: " + MpiErrorText(error) + ".");
 }
 
-Status MpiCommunicator::Subset(const std::vector<int>& ranks, int channel,
+Status MpiCommunicator::CheckSubset(int channel) { return CheckTag(mpi_, kFirstTag + channel); }
+
+Status MpiCommunicator::Subset(const std::vector<int>& ranks, int channel, Wait* /*wait*/,
                                std::unique_ptr<Communicator>* subset) {
-  TFDIST_RETURN_IF_ERROR(CheckSubset(mpi_, kFirstTag + channel));
+  TFDIST_RETURN_IF_ERROR(CheckSubset(channel));
   *subset = std::make_unique<MpiCommunicator>(SubsetTopology(topology(), ranks), mpi_, channel,
                                               /*owns_mpi=*/false);
   return Status::Ok();

@@ -33,7 +33,8 @@ class MpiCommunicator : public Communicator {
 
   Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   Wait* wait) override;
-  Status Subset(const std::vector<int>& ranks, int channel,
+  Status CheckSubset(int channel) override;
+  Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,
                 std::unique_ptr<Communicator>* subset) override;
   Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) override;
   Status Shrink(std::unique_ptr<Communicator>* survivors) override;

@@ -140,7 +140,7 @@ Status DuplicateMembers(const EngineConfig& config, const Membership& membership
   return status;
 }
 
-Status CheckSubset(MPI_Comm mpi, int tag) {
+Status CheckTag(MPI_Comm mpi, int tag) {
   int level = MPI_THREAD_SINGLE;
   TFDIST_RETURN_IF_ERROR(FromMpi(MPI_Query_thread(&level), "to tell its thread level"));
   if (level < MPI_THREAD_MULTIPLE) {

@@ -26,7 +26,7 @@ Status DuplicateMembers(const EngineConfig& config, const Membership& membership
                         MPI_Comm* duplicate);
 
 // Whether messages with `tag` may travel on `mpi` beside those of other threads.
-Status CheckSubset(MPI_Comm mpi, int tag);
+Status CheckTag(MPI_Comm mpi, int tag);
 
 // All ranks of `mpi` call it. Host names are for messages; ranks share a host when MPI says that
 // they can share memory.

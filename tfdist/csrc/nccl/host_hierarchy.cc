@@ -54,12 +54,12 @@ Status HostHierarchy::Open(const Setup& setup, Communicator* transport, Wait* wa
                            std::unique_ptr<HostHierarchy>* hierarchy) {
   const Topology& topology = transport->topology();
   std::unique_ptr<HostHierarchy> made(new HostHierarchy(setup, topology));
-  Status status =
-      transport->Subset(ThoseLike(topology.host_ids, topology.rank), setup.channel, &made->host_);
-  if (status.ok()) {
-    status = transport->Subset(ThoseLike(topology.local_ranks, topology.rank), setup.channel + 1,
-                               &made->peers_);
-  }
+  Status status = transport->Subset(ThoseLike(topology.host_ids, topology.rank), setup.channel,
+                                    wait, &made->host_);
+  // Whatever came of the first: the ranks of another host may be in the second already.
+  const Status across = transport->Subset(ThoseLike(topology.local_ranks, topology.rank),
+                                          setup.channel + 1, wait, &made->peers_);
+  if (status.ok()) status = across;
   TFDIST_RETURN_IF_ERROR(NcclRanks::Agree(status, transport, wait));
   status = NcclRanks::Open(setup.nccl, setup.gpu, setup.join_seconds, made->host_.get(), wait,
                            &made->within_);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/algorithm/host.h"
+#include "core/wire/loopback_communicator.h"
 #include "expect.h"
 #include "rank_team.h"
 
@@ -30,9 +31,9 @@ class Poor : public Communicator {
                   Wait* wait) override {
     return rich_->Exchange(sends, receives, wait);
   }
-  Status Subset(const std::vector<int>& ranks, int channel,
+  Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,
                 std::unique_ptr<Communicator>* subset) override {
-    return rich_->Subset(ranks, channel, subset);
+    return rich_->Subset(ranks, channel, wait, subset);
   }
   Status OpenWindow(int64_t, Wait*, std::unique_ptr<Window>*) override {
     return Status(StatusCode::kInternal, "this rank is poor");

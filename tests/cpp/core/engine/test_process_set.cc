@@ -18,6 +18,7 @@ using tfdist::Reduction;
 using tfdist::Status;
 using tfdist::StatusCode;
 using tfdist::TensorView;
+using tfdist::Wait;
 
 namespace {
 
@@ -362,7 +363,8 @@ TEST(ProcessSetWhoseMemberDoesNotComeLeavesAllRanksUsable) {
       tfdist::EngineConfig config = TestConfig();
       config.stall_shutdown_seconds = 0.3;
       std::unique_ptr<tfdist::Communicator> subset;
-      EXPECT(self.communicator->Subset({1, 2}, 4, &subset).ok());
+      Wait wait(config, self.communicator->topology(), [] { return std::string("test"); });
+      EXPECT(self.communicator->Subset({1, 2}, 4, &wait, &subset).ok());
       Engine set(std::move(subset), config, 4);
       const Status status = set.Barrier("b");
       EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kDeadlineExceeded));

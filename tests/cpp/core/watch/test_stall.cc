@@ -186,8 +186,8 @@ TEST(StallOfARankThatWaitsInAnotherCollective) {
       std::string(
           "  rank 1 is waiting in another collective: barrier 'b' in process set 1 (ranks 1-2) "
           "(call 1), for N s") +
-          kStacks + "  rank 2 finished add_process_set 'ranks 1-2' (call 1) N s ago" + kStacks,
-      2);
+          kStacks + "  rank 2 finished add_process_set 'ranks 1-2' (call 2) N s ago" + kStacks,
+      3);
 }
 
 TEST(StallOfRanksThatCannotBeSeen) {

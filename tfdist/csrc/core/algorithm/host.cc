@@ -58,8 +58,14 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
   }
   host->topology = HostTopology(whole);
   std::unique_ptr<Window> window;
-  const Status opened = communicator->OpenWindow(config.window_bytes, wait, &window);
+  Status opened = communicator->OpenWindow(config.window_bytes, wait, &window);
   if (!opened.ok() && opened.code() != StatusCode::kInternal) return opened;
+  std::unique_ptr<Communicator> peers;
+  if (whole.cross_size > 1) {
+    // Whatever came of the window: the ranks of another host may have theirs.
+    const Status connected = communicator->Subset(Peers(whole), channel, wait, &peers);
+    if (opened.ok()) opened = connected;
+  }
   std::vector<int64_t> failed;
   TFDIST_RETURN_IF_ERROR(Gather(opened.ok() ? 0 : 1, communicator, wait, &failed));
   const auto first = std::find(failed.begin(), failed.end(), 1);
@@ -67,15 +73,13 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
     if (first - failed.begin() == whole.rank) {
       std::fprintf(
           stderr,
-          "tfdist: collectives go through MPI instead of shared memory, which is slower: %s\n",
+          "tfdist: collectives go by messages instead of shared memory, which is slower: %s\n",
           opened.message().c_str());
     }
     return Status::Ok();
   }
   if (window == nullptr) return Status::Ok();  // the transport has none
-  if (whole.cross_size > 1) {
-    TFDIST_RETURN_IF_ERROR(communicator->Subset(Peers(whole), channel, &host->peers));
-  }
+  host->peers = std::move(peers);
   host->window = std::move(window);
   return Status::Ok();
 }

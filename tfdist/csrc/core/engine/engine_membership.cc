@@ -103,14 +103,17 @@ Status Engine::AddProcessSet(const std::vector<int>& ranks, int process_set,
   call.error = CheckRanks(ranks, communicator_->size());
   if (call.error.empty()) call.name = RankList(ranks);
   Wait wait(config_, communicator_->topology(), [&] { return TitleOf(call); });
-  std::unique_ptr<Communicator> subset;
+  const int channel = kChannels * process_set;
   const bool included = std::count(ranks.begin(), ranks.end(), communicator_->rank()) > 0;
-  if (call.error.empty() && included) {
-    call.error = communicator_->Subset(ranks, kChannels * process_set, &subset).message();
-  }
+  if (call.error.empty() && included) call.error = communicator_->CheckSubset(channel).message();
   Agreement agreement;
   TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
   engine->reset();
+  std::unique_ptr<Communicator> subset;
+  if (included) call.error = communicator_->Subset(ranks, channel, &wait, &subset).message();
+  // Once more: that the members have not connected is an error of all, who count sets alike. After
+  // a failure of the transport this is what returns it.
+  TFDIST_RETURN_IF_ERROR(Agree(call, &wait, &agreement));
   if (!included) return Status::Ok();
   *engine = std::make_shared<Engine>(std::move(subset), config_, process_set);
   TFDIST_RETURN_IF_ERROR((*engine)->Open());

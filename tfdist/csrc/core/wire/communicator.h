@@ -43,11 +43,20 @@ class TFDIST_API Communicator {
   virtual Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                           Wait* wait) = 0;
 
+  // Why Subset with `channel` would fail on this rank, as far as this rank knows by itself. Sends
+  // nothing, so the ranks can agree on the answers before they call Subset.
+  virtual Status CheckSubset(int channel) {
+    static_cast<void>(channel);
+    return Status::Ok();
+  }
+
   // A transport among `ranks`, ascending and with this one among them, beside this transport and
-  // apart from it: their messages never mix. All of `ranks` call it with the same `channel`, a
-  // positive number that no other subset with one of them has had. Sends nothing. It must not
-  // outlive this one, and Finalize of it does nothing.
-  virtual Status Subset(const std::vector<int>& ranks, int channel,
+  // apart from it: their messages never mix. All of `ranks` call it at the same time, while none of
+  // them is in another Exchange of this transport, with the same `channel`, a positive number that
+  // no other subset with one of them has had. May exchange messages among `ranks` over this
+  // transport; where one of them then could not make the subset, all get the same error that names
+  // it, and this transport is as before. It must not outlive this one.
+  virtual Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,
                         std::unique_ptr<Communicator>* subset) = 0;
 
   // A window for the ranks of this host, in which this one has its local rank, with `bytes` of
@@ -78,7 +87,7 @@ class TFDIST_API Communicator {
   }
 
   // Ends the transport. With `clean` every rank must call it, having agreed on that; without,
-  // it waits for nobody. A destructor does what Finalize(false) does.
+  // it waits for nobody. A destructor does what Finalize(false) does. A subset needs none.
   virtual Status Finalize(bool clean) = 0;
 
  private:

@@ -229,7 +229,7 @@ Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
   }
 }
 
-Status LoopbackCommunicator::Subset(const std::vector<int>& ranks, int channel,
+Status LoopbackCommunicator::Subset(const std::vector<int>& ranks, int channel, Wait* /*wait*/,
                                     std::unique_ptr<Communicator>* subset) {
   *subset =
       std::make_unique<LoopbackCommunicator>(SubsetTopology(topology(), ranks), channel, hub_);

@@ -28,7 +28,7 @@ class LoopbackCommunicator : public Communicator {
 
   Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   Wait* wait) override;
-  Status Subset(const std::vector<int>& ranks, int channel,
+  Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,
                 std::unique_ptr<Communicator>* subset) override;
   Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) override;
   Status Finalize(bool clean) override;

@@ -1,6 +1,7 @@
 #include "core/wire/wait.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <thread>
 #include <utility>
@@ -56,15 +57,9 @@ void Wait::Progress() {
 }
 
 Status Wait::Pause(const Topology& topology, const std::function<std::vector<int>()>& missing) {
-  if (++polls_ <= spins_) return Status::Ok();
+  if (Spins()) return Status::Ok();
   const Clock::time_point now = Clock::now();
-  const double waited = WaitedSeconds(now);
-  if (waited >= config_.stall_shutdown_seconds) {
-    return Status(StatusCode::kDeadlineExceeded, StallError(StallOf(waited, topology, missing())));
-  }
-  const double warning = config_.stall_warning_seconds;
-  if (!reported_ && warning > 0 && waited >= warning) Report(waited, topology, missing());
-  if (now >= next_look_) TFDIST_RETURN_IF_ERROR(LookForEnded(now, topology, missing()));
+  TFDIST_RETURN_IF_ERROR(LookAt(now, topology, missing));
   const double idle = std::chrono::duration<double>(now - last_progress_).count();
   if (idle < kYieldSeconds) {
     std::this_thread::yield();
@@ -73,6 +68,27 @@ Status Wait::Pause(const Topology& topology, const std::function<std::vector<int
     std::this_thread::sleep_for(std::chrono::duration<double>(sleep));
   }
   return Status::Ok();
+}
+
+Status Wait::LookAt(Clock::time_point now, const Topology& topology,
+                    const std::function<std::vector<int>()>& missing) {
+  const double waited = WaitedSeconds(now);
+  if (waited >= config_.stall_shutdown_seconds) {
+    return Status(StatusCode::kDeadlineExceeded, StallError(StallOf(waited, topology, missing())));
+  }
+  const double warning = config_.stall_warning_seconds;
+  if (!reported_ && warning > 0 && waited >= warning) Report(waited, topology, missing());
+  return now >= next_look_ ? LookForEnded(now, topology, missing()) : Status::Ok();
+}
+
+int Wait::MsToNextLook() const {
+  const Clock::time_point now = Clock::now();
+  const double warning = config_.stall_warning_seconds;
+  double due = config_.stall_shutdown_seconds;
+  if (!reported_ && warning > 0) due = std::min(due, warning);
+  const double seconds =
+      std::min(due - WaitedSeconds(now), std::chrono::duration<double>(next_look_ - now).count());
+  return std::max(1, static_cast<int>(std::ceil(seconds * 1e3)));
 }
 
 Status Wait::LookForEnded(Clock::time_point now, const Topology& topology,

@@ -5,7 +5,9 @@
 // It fails at its deadline, and before reports once, if no lower rank waits for the same, both
 // times with the missing ranks and what they did last. What it has reported it also reports to be
 // over. It also fails, with kUnavailable, when the process of a missing rank is known to have
-// ended. Lives on the stack of one collective call, which outlives it; for one thread.
+// ended. A transport that the system wakes when something arrives uses the parts of Pause instead:
+// Spins, then Look, then a sleep of MsToNextLook at most. Lives on the stack of one collective
+// call, which outlives it; for one thread.
 #ifndef TFDIST_CORE_WIRE_WAIT_H_
 #define TFDIST_CORE_WIRE_WAIT_H_
 
@@ -63,6 +65,17 @@ class TFDIST_API Wait {
   // ranks; empty when the transport cannot tell.
   Status Pause(const Topology& topology, const std::function<std::vector<int>()>& missing);
 
+  // After a poll in vain: whether the next one is to follow at once.
+  bool Spins() { return ++polls_ <= spins_; }
+
+  // Fails and reports as Pause does, but does not wait.
+  Status Look(const Topology& topology, const std::function<std::vector<int>()>& missing) {
+    return LookAt(Clock::now(), topology, missing);
+  }
+
+  // When Look has something to do again; 1 or more.
+  int MsToNextLook() const;
+
   // Where it is written down what the time goes to; null, as at first: nowhere.
   void Record(CallTrace* trace) { trace_ = trace; }
   CallTrace* trace() const { return trace_; }
@@ -79,6 +92,8 @@ class TFDIST_API Wait {
   double WaitedSeconds(Clock::time_point now) const {
     return std::chrono::duration<double>(now - start_).count();
   }
+  Status LookAt(Clock::time_point now, const Topology& topology,
+                const std::function<std::vector<int>()>& missing);
   Status LookForEnded(Clock::time_point now, const Topology& topology,
                       const std::vector<int>& missing);
   void Report(double waited_seconds, const Topology& topology, const std::vector<int>& missing);
