@@ -21,6 +21,7 @@ CPP_ROOMS = {
     "core/engine": "core/value core/place core/watch core/wire core/agree core/algorithm",
     "data": _CORE,
     "shm": _CORE,
+    "socket": f"{_CORE} shm",  # its ranks share memory too
     "mpi": f"{_CORE} shm",  # it introduces the ranks that share memory
     "cuda": _CORE,
     "nccl": f"{_CORE} cuda",
@@ -46,6 +47,7 @@ FOREIGN_OWNERS = {
 INTRINSICS_FILE = "core/value/float_span.cc"
 OTHER_HEADERS = {
     INTRINSICS_FILE: ("<cpuid.h>", "<immintrin.h>", "<arm_neon.h>"),
+    "core/engine/c_api.cc": ("<unistd.h>",),  # it closes descriptors that no transport has taken
     "core/watch/steady_condition.h": ("<pthread.h>", "<time.h>"),
     "core/watch/trace_file.cc": ("<sys/stat.h>", "<unistd.h>"),
 }

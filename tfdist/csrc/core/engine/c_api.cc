@@ -1,5 +1,7 @@
 #include "core/engine/c_api.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -85,6 +87,34 @@ Status Init(const char* transport, const Membership& membership, const char* set
   World::Set(std::move(engine));
   return Status::Ok();
 }
+
+// Connections as the caller of the C functions makes them.
+class CallersConnector : public Connector {
+ public:
+  CallersConnector(tfdist_listen_t listen, tfdist_connect_t connect)
+      : listen_(listen), connect_(connect) {}
+
+  Status Listen(int channel, int* port) override {
+    char message[kMessageBytes] = "";
+    const int code = listen_(channel, port, message, sizeof(message));
+    return Status(static_cast<StatusCode>(code), message);
+  }
+
+  Status Connect(int channel, const std::vector<int>& ranks, const std::vector<int>& ports,
+                 std::vector<int>* descriptors) override {
+    char message[kMessageBytes] = "";
+    descriptors->assign(ranks.size(), -1);
+    const int code = connect_(channel, ranks.data(), ports.data(), static_cast<int>(ranks.size()),
+                              descriptors->data(), message, sizeof(message));
+    if (code != 0) descriptors->clear();
+    return Status(static_cast<StatusCode>(code), message);
+  }
+
+ private:
+  static constexpr size_t kMessageBytes = 4096;
+  const tfdist_listen_t listen_;
+  const tfdist_connect_t connect_;
+};
 
 Status Shutdown(bool clean) {
   if (World::IsForked()) return Status::Ok();  // it is the parent's to end
@@ -181,6 +211,32 @@ int tfdist_init(const char* transport, const int* ranks, int count, const int* m
     if (mpi_communicator != nullptr) membership.mpi_communicator = *mpi_communicator;
     return tfdist::Init(transport, membership, settings);
   });
+}
+
+int tfdist_init_sockets(int rank, int size, const int* host_ids, const char* const* hosts,
+                        const int* descriptors, tfdist_listen_t listen, tfdist_connect_t connect,
+                        const char* settings, char* message, int message_size) {
+  const int code = tfdist::Guarded(message, message_size, [&] {
+    if (size < 1) {
+      const std::string received = "a job received " + std::to_string(size) + " ranks";
+      return tfdist::Status(tfdist::StatusCode::kInvalidArgument,
+                            received + "; expected 1 or more.");
+    }
+    tfdist::SocketMembership sockets;
+    sockets.rank = rank;
+    sockets.host_ids.assign(host_ids, host_ids + size);
+    sockets.hosts.assign(hosts, hosts + size);
+    sockets.descriptors.assign(descriptors, descriptors + size);
+    sockets.connector = std::make_shared<tfdist::CallersConnector>(listen, connect);
+    tfdist::Membership membership;
+    membership.sockets = std::move(sockets);
+    return tfdist::Init("socket", membership, settings);
+  });
+  // The transport has copies of them, if it came to that.
+  for (int r = 0; r < size; ++r) {
+    if (descriptors[r] >= 0) close(descriptors[r]);
+  }
+  return code;
 }
 
 int tfdist_shutdown(int clean, char* message, int message_size) {

@@ -15,14 +15,30 @@
 extern "C" {
 #endif
 
-// Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self". Does
-// nothing when there is an engine already. The ranks are those of the launched job with the numbers
-// ranks[0], ranks[1], ... where `count` is not 0, those of the MPI communicator with this Fortran
-// handle where it is not null, else all. `settings` has each setting of the engine as
-// "name=value\n" (ReadSettings in engine_config.h).
+// Starts the engine of this process; all ranks call it. `transport` is "mpi" or "self"; for
+// "socket" there is tfdist_init_sockets. Does nothing when there is an engine already. The ranks
+// are those of the launched job with the numbers ranks[0], ranks[1], ... where `count` is not 0,
+// those of the MPI communicator with this Fortran handle where it is not null, else all. `settings`
+// has each setting of the engine as "name=value\n" (ReadSettings in engine_config.h).
 TFDIST_API int tfdist_init(const char* transport, const int* ranks, int count,
                            const int* mpi_communicator, const char* settings, char* message,
                            int message_size);
+
+// What makes connections (Connector in connector.h). Each returns a code of StatusCode and fills
+// `message` in an error; called from any thread. `descriptors` are the engine's from then on.
+typedef int (*tfdist_listen_t)(int channel, int* port, char* message, int message_size);
+typedef int (*tfdist_connect_t)(int channel, const int* ranks, const int* ports, int count,
+                                int* descriptors, char* message, int message_size);
+
+// As tfdist_init, with the transport "socket": starts this process as `rank` of `size` ranks over
+// TCP connections that are there. Rank r is on hosts[r], and on the host of another rank where
+// their host_ids are equal; descriptors[r] is the connection to it, -1 for this rank. Takes the
+// descriptors over, whatever it returns. `listen` and `connect` stay callable until the engine has
+// ended.
+TFDIST_API int tfdist_init_sockets(int rank, int size, const int* host_ids,
+                                   const char* const* hosts, const int* descriptors,
+                                   tfdist_listen_t listen, tfdist_connect_t connect,
+                                   const char* settings, char* message, int message_size);
 
 // Ends it. clean = 1: all ranks call it and it waits for them. clean = 0: this process is failing,
 // so it waits for nobody and leaves MPI as it is. Without an engine it does nothing.

@@ -14,15 +14,27 @@
 #include "core/value/export.h"
 #include "core/value/status.h"
 #include "core/wire/communicator.h"
+#include "core/wire/connector.h"
 
 namespace tfdist {
 
-// Which processes of the launched job become the ranks. At most one of the two is given; without,
-// all of them do.
+// The ranks of a transport over connections that are there already.
+struct SocketMembership {
+  int rank = 0;                    // of this process
+  std::vector<int> host_ids;       // by rank; equal exactly where two ranks share a host
+  std::vector<std::string> hosts;  // by rank, for messages
+  // By rank: its connection, -1 for this one. They stay the caller's: the transport has copies.
+  std::vector<int> descriptors;
+  std::shared_ptr<Connector> connector;
+};
+
+// Which processes of the launched job become the ranks. At most one of the first two is given;
+// without, all of them do.
 struct Membership {
   std::vector<int> ranks;  // their numbers in the job, this process among them, in rank order
   // The Fortran handle of a communicator of theirs, which is duplicated. It may be negative.
   std::optional<int> mpi_communicator;
+  std::optional<SocketMembership> sockets;  // for the transport "socket" alone
 };
 
 using CommunicatorFactory = Status (*)(const EngineConfig& config, const Membership& membership,
