@@ -3,7 +3,9 @@
 #include <thread>
 #include <utility>
 
+#include "core/wire/loopback_communicator.h"
 #include "expect.h"
+#include "socket_team.h"
 
 using tfdist::AllreduceOptions;
 using tfdist::BroadcastOptions;
@@ -13,6 +15,32 @@ using tfdist::GatherOptions;
 using tfdist::LoopbackCommunicator;
 using tfdist::Status;
 using tfdist::StatusCode;
+
+namespace {
+
+struct Team {
+  std::vector<std::unique_ptr<tfdist::Communicator>> communicators;  // by rank
+  std::vector<std::function<void()>> kill;                           // by rank
+};
+
+Team InMemory(const std::vector<int>& host_ids) {
+  Team team;
+  for (auto& communicator : LoopbackCommunicator::Create(host_ids)) {
+    team.kill.push_back([killed = communicator.get()] { killed->Kill(); });
+    team.communicators.push_back(std::move(communicator));
+  }
+  return team;
+}
+
+Team OfSockets(const std::vector<int>& host_ids) {
+  Team team;
+  SocketTeam sockets = MakeSocketTeam(host_ids);
+  team.communicators = std::move(sockets.communicators);
+  for (const auto& rank : sockets.ranks) team.kill.push_back([rank] { rank->Kill(); });
+  return team;
+}
+
+}  // namespace
 
 EngineConfig TestConfig() {
   EngineConfig config;
@@ -29,20 +57,24 @@ std::vector<Fabric> FabricsOf(int size) {
   std::vector<Fabric> fabrics = {{one_host, 0}};
   if (size > 1) fabrics.push_back({one_host, kWindowBytes});
   if (size == 4) fabrics.push_back({{0, 1, 0, 1}, kWindowBytes});
+  if (size > 1) fabrics.push_back({one_host, 0, true});
+  if (size == 3) fabrics.push_back({one_host, kWindowBytes, true});
+  if (size == 4) fabrics.push_back({{0, 1, 0, 1}, kWindowBytes, true});
   return fabrics;
 }
 
 void RunRanksOn(const Fabric& fabric, const EngineConfig& config, const RankBody& body) {
-  auto communicators = LoopbackCommunicator::Create(fabric.host_ids);
+  Team team = fabric.by_sockets ? OfSockets(fabric.host_ids) : InMemory(fabric.host_ids);
   EngineConfig changed = config;
   changed.window_bytes = fabric.window_bytes;
-  const int size = static_cast<int>(communicators.size());
+  const int size = static_cast<int>(team.communicators.size());
   std::vector<std::unique_ptr<Engine>> engines;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
-    LoopbackCommunicator* communicator = communicators[rank].get();
-    engines.push_back(std::make_unique<Engine>(std::move(communicators[rank]), changed));
-    const RankContext self{rank, size, engines.back().get(), communicator};
+    tfdist::Communicator* const communicator = team.communicators[rank].get();
+    engines.push_back(std::make_unique<Engine>(std::move(team.communicators[rank]), changed));
+    const RankContext self{
+        rank, size, engines.back().get(), communicator, fabric.by_sockets, team.kill[rank]};
     threads.emplace_back([self, &body] {
       EXPECT_EQ(self.engine->Open().message(), "");
       body(self);
@@ -62,6 +94,27 @@ std::vector<Status> GatherStatuses(int size, const EngineConfig& config,
   std::vector<Status> statuses(static_cast<size_t>(size));
   RunRanks(size, config, [&](const RankContext& self) { statuses[self.rank] = body(self); });
   return statuses;
+}
+
+void ExpectLost(const RankContext& self, const Status& status, int rank) {
+  EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kUnavailable));
+  const std::string name = "rank " + std::to_string(rank) + " (host localhost)";
+  if (!self.by_sockets) return EXPECT_CONTAINS(status.message(), name + " was killed");
+  const std::string& text = status.message();
+  const bool direct = text.find("lost its connection to") != std::string::npos;
+  const bool told = text.find("was notified by") != std::string::npos;
+  EXPECT(direct || told);
+  EXPECT_CONTAINS(text, told ? name + " is lost." : name + ": the other end closed it.");
+}
+
+bool ExpectDeadline(const RankContext& self, const Status& status) {
+  if (self.by_sockets && status.code() == StatusCode::kUnavailable) {
+    EXPECT_CONTAINS(status.message(), "was notified by rank");
+    EXPECT_CONTAINS(status.message(), "that it has failed.");
+    return false;
+  }
+  EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kDeadlineExceeded));
+  return true;
 }
 
 AllreduceOptions OptionsFor(const std::string& name, size_t tensors) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/engine/engine.h"
-#include "core/wire/loopback_communicator.h"
+#include "core/wire/communicator.h"
 
 // 1 and powers of two hide mistakes that 3 and 5 show.
 constexpr int kRankCounts[] = {1, 2, 3, 4, 5};
@@ -19,7 +19,10 @@ struct RankContext {
   int rank;
   int size;
   tfdist::Engine* engine;
-  tfdist::LoopbackCommunicator* communicator;  // owned by the engine
+  tfdist::Communicator* communicator;  // owned by the engine
+  bool by_sockets = false;
+  // Plays the death of this rank, from any thread: its peers' waits end with kUnavailable.
+  std::function<void()> kill = [] {};
 };
 
 using RankBody = std::function<void(const RankContext& self)>;
@@ -31,9 +34,12 @@ tfdist::EngineConfig TestConfig();
 struct Fabric {
   std::vector<int> host_ids;  // by rank
   int64_t window_bytes;
+  bool by_sockets = false;  // real TCP connections instead of memory
 };
 
-// Messages alone, then a window, and for 4 ranks two hosts with a window each.
+// Messages alone, then a window, and for 4 ranks two hosts with a window each; then by sockets,
+// where ranks need any: messages, and for 4 ranks the two hosts. In a window data goes the same way
+// by sockets, so 3 ranks stand for all.
 std::vector<Fabric> FabricsOf(int size);
 
 // Runs `body` as threads, one a rank, and waits for all of them.
@@ -56,6 +62,13 @@ tfdist::TensorView ViewOf(tfdist::DType dtype, std::vector<T>* values) {
 inline tfdist::TensorView ViewOf(std::vector<float>* values) {
   return ViewOf(tfdist::DType::kFloat32, values);
 }
+
+// Whether an error says that `rank` is lost, in the words of this rank's transport.
+void ExpectLost(const RankContext& self, const tfdist::Status& status, int rank);
+
+// Whether this rank, or by sockets one that has told it, has waited for too long. True for the
+// first, whose message is then worth a look.
+bool ExpectDeadline(const RankContext& self, const tfdist::Status& status);
 
 // Options with the names "tensor0", "tensor1", ...
 tfdist::AllreduceOptions OptionsFor(const std::string& name, size_t tensors);

@@ -46,9 +46,9 @@ if command -v cmake >/dev/null; then
   cmake --build "$build" --parallel "$jobs" --target "$target"
   core=("$build/libcore.a")
 else
-  core=("$csrc"/core/*/*.cc "$csrc"/{data,shm,cuda,nccl}/*.cc)
+  core=("$csrc"/core/*/*.cc "$csrc"/{data,shm,socket,cuda,nccl}/*.cc)
   if [[ "$sanitizer" != mpi ]]; then
-    "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "${core[@]}" "$here"/*.cc "$here"/{core/*,data,shm,cuda,nccl}/*.cc \
+    "${CXX:-g++}" "${flags[@]}" -I"$csrc" -I"$here" "${core[@]}" "$here"/*.cc "$here"/{core/*,data,shm,socket,cuda,nccl}/*.cc \
       -pthread -ldl -o "$build/core_test"
   fi
 fi

@@ -1,5 +1,4 @@
 // Windows in mapped memory, and the watch over their processes.
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include "rank_team.h"
 #include "shm/mapped_window.h"
 #include "shm/process_watch.h"
+#include "socket_team.h"
 
 using tfdist::FusedView;
 using tfdist::Host;
@@ -25,12 +25,6 @@ using tfdist::WindowCollective;
 namespace {
 
 constexpr int64_t kBytes = 64 << 10;
-
-int OpenDescriptors() {
-  int count = 0;
-  for (int number = 0; number < 1024; ++number) count += fcntl(number, F_GETFD) >= 0 ? 1 : 0;
-  return count;
-}
 
 // The ranks are threads of one process, so each maps the memory for itself.
 void CheckSharing(const RankContext& self) {

@@ -51,7 +51,7 @@ TEST(ClockOffsetOfALostRankIsAnError) {
     ++opened;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (opened < self.size && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-    if (self.rank == 1) return self.communicator->Kill();
+    if (self.rank == 1) return self.kill();
     const tfdist::EngineConfig config = TestConfig();
     tfdist::Wait wait(config, self.communicator->topology(), [] { return std::string("test"); });
     ClockProbe probe;

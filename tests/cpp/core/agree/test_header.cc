@@ -2,6 +2,7 @@
 #include <string>
 
 #include "core/agree/header.h"
+#include "core/wire/loopback_communicator.h"
 #include "expect.h"
 #include "rank_team.h"
 
@@ -15,7 +16,7 @@ using tfdist::Wait;
 
 namespace {
 
-Status AgreeOnBarrier(HeaderCheck* check, LoopbackCommunicator* communicator) {
+Status AgreeOnBarrier(HeaderCheck* check, tfdist::Communicator* communicator) {
   Call call;
   call.name = "b";
   const tfdist::EngineConfig config = TestConfig();

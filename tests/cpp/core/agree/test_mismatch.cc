@@ -6,6 +6,7 @@
 
 #include "core/agree/mismatch.h"
 #include "core/value/calling_thread.h"
+#include "core/wire/loopback_communicator.h"
 #include "expect.h"
 #include "rank_team.h"
 

@@ -47,8 +47,7 @@ void CheckLostPeer(const std::string& text,
 }  // namespace
 
 TEST(WindowWaitEndsWhenAPeersProcessHasEnded) {
-  CheckLostPeer(", whose process has ended",
-                [](const RankContext& self, Window*) { self.communicator->Kill(); });
+  CheckLostPeer(", whose process has ended", [](const RankContext& self, Window*) { self.kill(); });
 }
 
 TEST(WindowWaitEndsWhenAPeerHasGivenUp) {

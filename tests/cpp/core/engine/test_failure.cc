@@ -27,7 +27,8 @@ constexpr int kDeadlineExceeded = static_cast<int>(StatusCode::kDeadlineExceeded
 
 TEST(FailureOfAKilledPeerIsUnavailableOnAllOthersAndStays) {
   for (const Fabric& fabric : {FabricsOf(2)[1], FabricsOf(3)[0], FabricsOf(4)[0], FabricsOf(4)[1],
-                               FabricsOf(4)[2], FabricsOf(5)[1]}) {
+                               FabricsOf(4)[2], FabricsOf(5)[1], FabricsOf(2)[2], FabricsOf(3)[2],
+                               FabricsOf(3)[3], FabricsOf(4)[4], FabricsOf(5)[2]}) {
     const auto start = std::chrono::steady_clock::now();
     const int victim = static_cast<int>(fabric.host_ids.size()) / 2;
     std::atomic<int> started{0};
@@ -36,12 +37,10 @@ TEST(FailureOfAKilledPeerIsUnavailableOnAllOthersAndStays) {
       ++started;
       if (self.rank == victim) {
         while (started < self.size) std::this_thread::yield();  // all have left the barrier
-        return self.communicator->Kill();
+        return self.kill();
       }
       const Status status = Sum(self, 10);
-      EXPECT_EQ(CodeOf(status), kUnavailable);
-      EXPECT_CONTAINS(status.message(),
-                      "rank " + std::to_string(victim) + " (host localhost) was killed");
+      ExpectLost(self, status, victim);
       EXPECT_CONTAINS(status.message(), "allreduce 'grads' (1 tensor, 'tensor0')");
       EXPECT_EQ(self.engine->Barrier("later").message(), status.message());
       EXPECT_EQ(self.engine->Shutdown().message(), status.message());
@@ -54,7 +53,7 @@ TEST(FailureOfAKilledPeerIsUnavailableOnAllOthersAndStays) {
 TEST(FailureInTheMiddleOfALargeBufferEndsAllOthers) {
   RunRanks(3, [](const RankContext& self) {
     for (int call = 0; call < 1000; ++call) {
-      if (self.rank == 2 && call == 3) self.communicator->Kill();
+      if (self.rank == 2 && call == 3) self.kill();
       const Status status = Sum(self, 50'000);
       if (status.ok()) continue;
       EXPECT_EQ(CodeOf(status), kUnavailable);
@@ -70,10 +69,11 @@ TEST(FailureByDeadlineNamesTheMissingRanks) {
   RunRanks(4, config, [](const RankContext& self) {
     if (self.rank == 1 || self.rank == 2) return;  // never calls
     const Status status = Sum(self, 10);
-    EXPECT_EQ(CodeOf(status), kDeadlineExceeded);
     EXPECT_CONTAINS(status.message(), "rank " + std::to_string(self.rank) + " (host localhost)");
-    EXPECT_CONTAINS(status.message(), "in allreduce 'grads' (1 tensor, 'tensor0') for ranks 1-2");
-    EXPECT_CONTAINS(status.message(), "TFDIST_STALL_CHECK_SHUTDOWN_TIME");
+    if (ExpectDeadline(self, status)) {
+      EXPECT_CONTAINS(status.message(), "in allreduce 'grads' (1 tensor, 'tensor0') for ranks 1-2");
+      EXPECT_CONTAINS(status.message(), "TFDIST_STALL_CHECK_SHUTDOWN_TIME");
+    }
     EXPECT_EQ(self.engine->Barrier("later").message(), status.message());
   });
 }

@@ -337,8 +337,9 @@ TEST(JoinEndsAtItsDeadlineAndNamesWhoDidNotCome) {
   RunRanks(3, config, [](const RankContext& self) {
     if (self.rank == 1) return;  // neither works nor joins
     const Status status = Join(self);
-    EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kDeadlineExceeded));
-    EXPECT_CONTAINS(status.message(), "in join for rank 1 (host localhost)");
+    if (ExpectDeadline(self, status)) {
+      EXPECT_CONTAINS(status.message(), "in join for rank 1 (host localhost)");
+    }
     EXPECT_EQ(self.engine->Barrier("later").message(), status.message());
   });
 }
@@ -353,7 +354,7 @@ TEST(JoinEndsWhenAPeerIsKilled) {
         status = Join(self);  // takes part in what the others do until one is gone
       } else {
         for (int call = 0; status.ok() && call < 100000; ++call) {
-          if (self.rank == victim && call == 20) return self.communicator->Kill();
+          if (self.rank == victim && call == 20) return self.kill();
           std::vector<float> values(50'000, 1.0f);
           status = self.engine->Allreduce(OptionsFor("g", 1), {ViewOf(&values)}, {ViewOf(&values)});
         }

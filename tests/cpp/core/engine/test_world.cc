@@ -11,6 +11,7 @@
 
 #include "core/engine/c_api.h"
 #include "core/engine/world.h"
+#include "core/wire/loopback_communicator.h"
 #include "expect.h"
 #include "gate.h"
 #include "rank_team.h"

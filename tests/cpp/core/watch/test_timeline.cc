@@ -290,7 +290,7 @@ TEST(TimelineOfRanksThatLoseOneHasTheCallInWhichTheyDid) {
     if (self.rank == 1) {
       left[0].Pass();
       left[2].Pass();
-      self.communicator->Kill();
+      self.kill();
     } else {
       EXPECT_EQ(CodeOf(self.engine->Barrier("after")), static_cast<int>(StatusCode::kUnavailable));
     }
