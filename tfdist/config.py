@@ -356,9 +356,6 @@ class Config:
 
 SETTINGS = tuple(Setting(row.name, **row.metadata) for row in fields(Config))
 
-# What MPI launchers other than tfdistrun set in the environment of the processes they start.
-_LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
-
 
 def read(environment: Mapping[str, str] | None = None) -> Config:
     """Reads the settings. A `TFDIST_` variable wins over its `HOROVOD_` name; an empty variable counts as unset.
@@ -424,49 +421,6 @@ def is_early() -> bool:
 
 def _is_on(field: str) -> bool:
     return bool(_value(next(setting for setting in SETTINGS if setting.field == field), ancestry.own_environment()))
-
-
-def started_by_launcher(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether this process is one rank of a job that tfdistrun, mpirun or srun started."""
-    source = ancestry.own_environment() if environment is None else environment
-    return read(source).launched or any(source.get(name) for name in _LAUNCHER_VARIABLES)
-
-
-def launcher_rank(environment: Mapping[str, str] | None = None) -> str:
-    """The rank the launcher assigned to this process, before MPI starts; "?" if unknown."""
-    source = ancestry.own_environment() if environment is None else environment
-    return next((source[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if source.get(name)), "?")
-
-
-def launcher_place(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """This process's rank and the number of ranks, before MPI starts; None if the launcher does not set both.
-
-    Counts all processes of the job, even if `init(comm=...)` splits them.
-    """
-    source = ancestry.own_environment() if environment is None else environment
-    pairs = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
-    if source.get("PMIX_RANK"):  # srun sets its own for programs without MPI as well
-        pairs += [("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")]
-    return _first_pair(source, *pairs)
-
-
-def launcher_local_place(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """This process's local rank, and how many processes the launcher started on its host; None if it sets neither.
-
-    Counts all processes of the job, even if `init(comm=...)` splits them.
-    """
-    open_mpi = ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    return _first_pair(environment, open_mpi, ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
-
-
-def _first_pair(environment: Mapping[str, str] | None, *pairs: tuple[str, str]) -> tuple[int, int] | None:
-    """The values of the first two variables that are both whole numbers."""
-    source = ancestry.own_environment() if environment is None else environment
-    for names in pairs:
-        number, count = (source.get(name, "") for name in names)
-        if number.isdecimal() and count.isdecimal():
-            return int(number), int(count)
-    return None
 
 
 def _value(setting: Setting, source: Mapping[str, str]) -> Any:

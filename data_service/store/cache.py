@@ -7,9 +7,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tfdist import config
 from tfdist.data_service.store.footprint import check_space, footprint, free_disk, free_memory
 from tfdist.errors import ConfigError
+from tfdist.system import job_place
 from tfdist.system.local_path import local_path
 
 _NAME = "elements"
@@ -63,8 +63,8 @@ def cache(dataset: tf.data.Dataset, where: str | os.PathLike[str] = "memory") ->
 
 def _part_of_rank() -> str:
     """The subfolder of this rank; "" if this process is the only one."""
-    place = config.launcher_place()
-    if place is None and config.started_by_launcher():
+    place = job_place.of_job()
+    if place is None and job_place.is_rank():
         raise ConfigError(
             "cache: this process is a rank of a job, but its launcher does not set its rank and the number of ranks "
             "(Open MPI sets OMPI_COMM_WORLD_RANK and _SIZE, MPICH and Slurm PMI_RANK and PMI_SIZE), so all ranks "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from tfdist import config
+from tfdist.system import job_place
 from tfdist.world import runtime
 from tfdist.world.session import session
 
@@ -17,7 +18,7 @@ def need_elastic_job(piece: str) -> None:
     Args:
         piece: The code that the script uses.
     """
-    if not config.is_elastic() and config.started_by_launcher():
+    if not config.is_elastic() and job_place.is_rank():
         _warn(
             f"the script uses {piece}, but the job is not elastic, so a lost rank will end it. Start it with "
             f"--elastic: tfdistrun -np {runtime.size()} --elastic python train.py"

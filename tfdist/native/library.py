@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from tfdist import config, errors
 from tfdist.native import build, gpu
@@ -19,8 +19,34 @@ _ERRORS: dict[int, type[errors.TfdistError]] = {
     9: errors.MismatchError,
     14: errors.PeerLostError,
 }
+_UNAVAILABLE = 14
 _MESSAGE_BYTES = 1 << 16
 _REPORT_BYTES = 1 << 20
+
+
+_Listen = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_void_p, ctypes.c_int)
+_Connect = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.c_void_p,
+    ctypes.c_int,
+)
+# What the engine calls, for as long as the process lives.
+_callbacks: list[Any] = []
+
+
+class Connector(Protocol):
+    """Makes connections with other ranks for the engine, which calls it from any thread, one at a time a channel."""
+
+    def listen(self, channel: int) -> int:
+        """Starts to listen for the connections of a channel; returns the port."""
+
+    def connect(self, channel: int, ports: dict[int, int]) -> Mapping[int, int]:
+        """Ends that; returns a descriptor for each rank, whose listeners have these ports."""
 
 
 class Pass(ctypes.Structure):
@@ -126,6 +152,71 @@ def call(name: str, *arguments: Any) -> None:
     code = getattr(load(), name)(*arguments, message, _MESSAGE_BYTES)
     if code != 0:
         raise _ERRORS.get(code, errors.TfdistError)(message.value.decode(errors="replace"))
+
+
+def init_sockets(
+    rank: int,
+    host_ids: Sequence[int],
+    hosts: Sequence[str],
+    descriptors: Mapping[int, int],
+    connector: Connector,
+    settings: bytes,
+) -> None:
+    """Starts the engine on connections that are there.
+
+    Args:
+        rank: This process's rank.
+        host_ids: By rank, equal where two share a host.
+        hosts: The names of the hosts, by rank.
+        descriptors: The connections, by rank, which the engine takes over.
+        connector: Makes those of process sets.
+        settings: As from `engine_settings`.
+
+    Raises:
+        TfdistError: As `call`.
+    """
+    size = len(host_ids)
+    names = (ctypes.c_char_p * size)(*(host.encode() for host in hosts))
+    numbers = [descriptors.get(other, -1) for other in range(size)]
+    functions = (_Listen(_listening(connector)), _Connect(_connecting(connector)))
+    _callbacks.append(functions)
+    integers = ctypes.c_int * size
+    call("tfdist_init_sockets", rank, size, integers(*host_ids), names, integers(*numbers), *functions, settings)
+
+
+def _listening(connector: Connector) -> Callable[..., int]:
+    def listen(channel: int, port: Any, message: int, message_size: int) -> int:
+        def run() -> None:
+            port[0] = connector.listen(channel)
+
+        return _answered(run, message, message_size)
+
+    return listen
+
+
+def _connecting(connector: Connector) -> Callable[..., int]:
+    def connect(
+        channel: int, ranks: Any, ports: Any, count: int, descriptors: Any, message: int, message_size: int
+    ) -> int:
+        def run() -> None:
+            found = connector.connect(channel, dict(zip(ranks[:count], ports[:count], strict=True)))
+            for place, rank in enumerate(ranks[:count]):
+                descriptors[place] = found[rank]
+
+        return _answered(run, message, message_size)
+
+    return connect
+
+
+def _answered(run: Callable[[], None], message: int, message_size: int) -> int:
+    """Runs what the engine has called; returns the code of its end, with the reason in `message`."""
+    try:
+        run()
+    except Exception as error:  # noqa: BLE001  (an exception cannot pass through the engine)
+        told = str(error).encode()[: message_size - 1] + b"\0"
+        ctypes.memmove(message, told, len(told))
+        return next((code for code, kind in _ERRORS.items() if isinstance(error, kind)), _UNAVAILABLE)
+    return 0
 
 
 def gather(name: str, numbers: Sequence[int]) -> list[list[int]]:
@@ -275,6 +366,10 @@ def _declare(library: ctypes.CDLL) -> None:
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers = ctypes.POINTER(number)
     library.tfdist_init.argtypes = [text, numbers, number, numbers, text, text, number]
+    library.tfdist_init_sockets.argtypes = [
+        *(number, number, numbers, ctypes.POINTER(text), numbers),
+        *(_Listen, _Connect, text, text, number),
+    ]
     library.tfdist_add_process_set.argtypes = [numbers, number, numbers, text, number]
     library.tfdist_remove_process_set.argtypes = [number, text, number]
     library.tfdist_plan_buckets.argtypes = [
@@ -296,8 +391,9 @@ def _declare(library: ctypes.CDLL) -> None:
     for name in ("check", "check_place", "shrink"):
         getattr(library, f"tfdist_{name}").argtypes = [text, number]
     for name in (
-        *("init", "shutdown", "barrier", "check", "check_place", "shrink", "is_initialized", "is_homogeneous"),
-        *("add_process_set", "remove_process_set", "plan_buckets", "describe_gpus", "timeline_start", "tune"),
+        *("init", "init_sockets", "shutdown", "barrier", "check", "check_place", "shrink", "is_initialized"),
+        *("is_homogeneous", "add_process_set", "remove_process_set", "plan_buckets", "describe_gpus"),
+        *("timeline_start", "tune"),
     ):
         getattr(library, f"tfdist_{name}").restype = number
     library.tfdist_digest.argtypes = [ctypes.c_void_p, ctypes.c_int64]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tfdist import config, errors
 from tfdist.native import library
+from tfdist.system import job_place
 from tfdist.system.local_path import local_path
 
 
@@ -40,7 +41,7 @@ def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> N
     if not text or text.endswith(os.sep):
         raise errors.ConfigError(f"start_timeline needs the name of a file, such as 'run.json'; received {text!r}.")
     rank = library.ask("rank", "start_timeline")
-    place = config.launcher_place()  # unique in the job, even if init(comm=...) splits it
+    place = job_place.of_job()  # unique in the job, even if init(comm=...) splits it
     whole = local_path(path, "the file of a timeline").absolute()
     file = file_of(whole, rank if place is None else place[0], keep=config.is_elastic())
     library.call("tfdist_timeline_start", os.fsencode(file), int(mark_cycles))

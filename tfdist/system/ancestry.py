@@ -14,16 +14,20 @@ from pathlib import Path
 
 MARK_VARIABLE = "TFDIST_RANK_PROCESS"
 # What launchers set in the environment of the processes they start.
-_LAUNCHER_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL")
+_LAUNCHER_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL", "KERAS_DISTRIBUTION_", "TORCHELASTIC_")
 # Only for the rank itself: its place in an elastic job, and files and ports that two processes cannot share.
 _OF_THE_RANK = (
-    *("TFDIST_LAUNCHED", "TFDIST_ELASTIC", "TFDIST_MEMBER_PIPE", "TFDIST_MEMBER_NEWS"),
+    *("TFDIST_LAUNCHED", "TFDIST_RANK", "TFDIST_SIZE", "TFDIST_LOCAL_RANK", "TFDIST_LOCAL_SIZE"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"),
+    *("TFDIST_ELASTIC", "TFDIST_MEMBER_PIPE", "TFDIST_MEMBER_NEWS", "TFDIST_LISTEN_ADDRESS"),
     *("TFDIST_COMMITS", "TFDIST_LEAVE", "TFDIST_COMMITS_BACKUP"),
     *("TFDIST_TIMELINE", "HOROVOD_TIMELINE", "TFDIST_METRICS_PORT"),
     *("TFDIST_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG", "TFDIST_AUTOTUNE_RESULT"),
 )
 # Identifies the start by the launcher: a launcher that a rank starts begins a new job.
-_STARTS = ("PMIX_NAMESPACE", "PMIX_RANK", "PMI_JOBID", "PMI_RANK", "PMI_FD", "PMI_PORT")
+_STARTS = ("TFDIST_JOB_ID", "TFDIST_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_JOBID", "PMI_RANK", "PMI_FD", "PMI_PORT")
+# The same of a start by others, if there is none of these.
+_OTHER_STARTS = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
 
 
 def mark(rank: str) -> None:
@@ -69,7 +73,10 @@ def _read(environment: Mapping[str, str]) -> tuple[str, str, str, str]:
 
 
 def _start(environment: Mapping[str, str]) -> str:
-    return "|".join(environment.get(name, "") for name in _STARTS)
+    for names in (_STARTS, _OTHER_STARTS):
+        if any(environment.get(name) for name in names):
+            return "|".join(environment.get(name, "") for name in names)
+    return ""
 
 
 def _identity() -> tuple[str, str]:

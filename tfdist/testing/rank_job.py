@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfdist import config
 from tfdist.errors import ConfigError, RankError
+from tfdist.system import job_place
 from tfdist.system.process import end_child
 
 # The launcher terminates its job within 10 s of a signal; ranks that it cannot reach exit by themselves after that.
@@ -57,7 +57,7 @@ def run_ranks(n: int, fn: Callable[..., Any], *args: Any, timeout_seconds: float
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigError(f"n must be a whole number of ranks, 1 or more; received {n!r}.")
-    if config.started_by_launcher():
+    if job_place.is_rank():
         raise ConfigError("run_ranks starts a new job and cannot be called on a rank of a running job.")
     call = _describe(fn, args) | {"seconds": timeout_seconds + _SECONDS_TO_END}
     with tempfile.TemporaryDirectory(prefix="tfdist-ranks-") as name:

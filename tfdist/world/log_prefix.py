@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from tfdist import config
+from tfdist.system import job_place
 from tfdist.world.session import session
 
 
 def text() -> str:
     """The prefix, such as "tfdist rank 1"; "tfdist" in a world of one."""
-    rank, size = session.place or config.launcher_place() or (0, 1)
+    rank, size = session.place or job_place.of_job() or (0, 1)
     return f"tfdist rank {rank}" if size > 1 else "tfdist"
 
 

@@ -17,8 +17,9 @@ from tfdist import config, errors
 from tfdist.native import adapter, gpu, library, mpi
 from tfdist.observe import stack_dump, timeline
 from tfdist.protocol import member
-from tfdist.system import after_import, ancestry, exit_hook, process_end
-from tfdist.world import log_prefix, tuning
+from tfdist.protocol.member import Gone, News
+from tfdist.system import after_import, ancestry, exit_hook, job_place, process_end
+from tfdist.world import log_prefix, sockets, tuning
 from tfdist.world import process_sets as process_set_module
 from tfdist.world.process_sets import ProcessSet
 from tfdist.world.session import session
@@ -80,20 +81,21 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         return
     settings = config.read()
     _take_level(settings.log_level)
-    launched = _is_rank()
+    session.transport = _transport(handle)
     _warn(settings)
     process = _print_stacks(settings.stack_dump_folder)
-    _connect(launched, ranks, handle, library.engine_settings(settings, process), settings)
+    news = member.open_news()
+    _connect(news, ranks, handle, library.engine_settings(settings, process), settings)
     session.place = (rank(), size())
-    if launched:
+    if session.transport:
         ancestry.mark(str(rank()))
-        _listen(ranks, handle, settings)
+        _listen(news, ranks, handle, settings)
     session.arguments = (comm, process_sets)
     if session.first_rank < 0:
         session.first_rank = rank()
     if settings.autotune != "0":  # the engine has room for more than the settings say
         tuning.apply(tuning.of_settings(settings, tuning.most_chunk_bytes()))
-    if settings.pin_gpus and config.started_by_launcher(os.environ):  # also what a rank starts: it takes its GPU
+    if settings.pin_gpus and job_place.is_rank(os.environ):  # also what a rank starts: it takes its GPU
         _pin_gpu()
     try:
         if settings.timeline:
@@ -118,14 +120,20 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         )
 
 
-def _connect(launched: bool, ranks: list[int], handle: int | None, engine: bytes, settings: config.Config) -> None:
+def _connect(news: News, ranks: list[int], handle: int | None, engine: bytes, settings: config.Config) -> None:
     """Loads the libraries that this process needs, and starts the engine."""
+    launched = session.transport == job_place.MPI
     if launched:
         mpi.connect()
     # What does not fit it is reported here, and not by the first step; a model that is loaded may hold the ops.
     after_import.after_import("tensorflow", adapter.ops)
     session.started = True
-    with _bounded(_STARTING, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
+    limit = settings.stall_shutdown_seconds
+    if session.transport == job_place.SOCKETS:
+        with _bounded(_STARTING, settings.stall_warning_seconds, 2 * limit):  # it has deadlines of its own
+            sockets.connect(news, ranks, engine, settings)
+        return
+    with _bounded(_STARTING, settings.stall_warning_seconds, limit):
         library.call(
             "tfdist_init",
             b"mpi" if launched else b"self",
@@ -140,7 +148,7 @@ def _connect(launched: bool, ranks: list[int], handle: int | None, engine: bytes
 
 def _check_launcher(found: tuple[int, int] | None) -> None:
     """Where MPI is another one than the launcher's, it takes every process for a world of one."""
-    told = config.launcher_place()
+    told = job_place.of_job()
     if told is None or told[1] == 1 or found is None or found[1] != 1:
         return
     library.call("tfdist_shutdown", 1)  # MPI sees nobody to wait for, and removes its files
@@ -261,7 +269,8 @@ def mpi_threads_supported() -> bool:
     """
     library.ask("rank")
     if not mpi_enabled():
-        raise errors.ConfigError("this process was started without a launcher and uses no MPI.")
+        how = "without MPI" if gloo_enabled() else "without a launcher and uses no MPI"
+        raise errors.ConfigError(f"this process was started {how}. Start it with: tfdistrun --mpi")
     return mpi.thread_level() >= _MPI_THREAD_MULTIPLE
 
 
@@ -272,7 +281,7 @@ def mpi_built() -> bool:
 
 def mpi_enabled() -> bool:
     """Whether MPI carries the collectives of this process."""
-    return config.started_by_launcher()
+    return session.transport == job_place.MPI
 
 
 def nccl_built() -> bool:
@@ -292,13 +301,13 @@ def cuda_built() -> bool:
 
 
 def gloo_built() -> bool:
-    """Always False: the name is kept for scripts written for Horovod."""
-    return False
+    """Whether this build has a transport that needs no MPI: always. It is tfdist's own, in the place of Gloo."""
+    return True
 
 
 def gloo_enabled() -> bool:
-    """Always False: the name is kept for scripts written for Horovod."""
-    return False
+    """Whether sockets carry the collectives of this process, as after `tfdistrun --no-mpi` (or `--gloo`)."""
+    return session.transport == job_place.SOCKETS
 
 
 def ccl_built() -> bool:
@@ -322,7 +331,7 @@ def _bounded(waiting: str, warning_seconds: float, limit_seconds: float) -> Iter
 
     def say(seconds: float, what: str) -> None:
         sys.stderr.write(
-            f"{log_prefix.text()}: {what}: rank {config.launcher_rank()} has waited {seconds:g} seconds {waiting}.\n"
+            f"{log_prefix.text()}: {what}: rank {job_place.rank()} has waited {seconds:g} seconds {waiting}.\n"
         )
         sys.stderr.flush()
 
@@ -358,7 +367,7 @@ def _serve_metrics(host: str, port: int) -> None:
     """Uses the index among all processes of the host: with `comm` several have the same local rank."""
     from tfdist.observe import metrics_server  # it reads rank and size from here
 
-    place = config.launcher_local_place() or (local_rank(), local_size())
+    place = job_place.of_host() or (local_rank(), local_size())
     try:
         metrics_server.start(host, port, place[0])
     except errors.ConfigError:
@@ -368,7 +377,7 @@ def _serve_metrics(host: str, port: int) -> None:
 
 def _warn(settings: config.Config) -> None:
     """Warns of settings that would be silently ignored."""
-    first = not settings.launched and config.launcher_rank() in ("?", "0")  # else another has said so
+    first = not settings.launched and job_place.rank() in ("?", "0")  # else another has said so
     lines = config.misspelled() if first else []
     if gpu.has_driver():
         lines.append(gpu.unseen_by_profiler())
@@ -380,7 +389,7 @@ def _pin_gpu() -> None:
     """Uses the index among all processes of the host: those of `comm` may not be the only ones."""
     if not gpu.has_driver():
         return
-    place = config.launcher_local_place(os.environ) or (local_rank(), local_size())
+    place = job_place.of_host(os.environ) or (local_rank(), local_size())
     try:
         chosen = gpu.pin(adapter.import_tensorflow().config, *place)
     except errors.ConfigError:
@@ -455,7 +464,7 @@ def _watch_exit() -> None:
     if session.watches_exit:
         return
     session.watches_exit = True
-    session.mpi4py_ends_mpi = config.started_by_launcher() and "mpi4py.MPI" in sys.modules
+    session.mpi4py_ends_mpi = job_place.transport() == job_place.MPI and "mpi4py.MPI" in sys.modules
     process_end.watch()
     exit_hook.register(_end)
     if session.mpi4py_ends_mpi:
@@ -511,10 +520,11 @@ def _end_in_order() -> bool:
     return True
 
 
-def _listen(ranks: list[int], handle: int | None, settings: config.Config) -> None:
+def _listen(news: News, ranks: list[int], handle: int | None, settings: config.Config) -> None:
     """Makes waits fail for ranks whose processes, as the launcher reports, have ended without notice.
 
     Args:
+        news: The launcher's reports.
         ranks: The members by their ranks in the job, in the order of their numbers here; empty for all.
         handle: As returned by `_members`.
         settings: The settings in use.
@@ -524,27 +534,32 @@ def _listen(ranks: list[int], handle: int | None, settings: config.Config) -> No
     note = library.load().tfdist_note_ended
 
     def run() -> None:
-        for rank in member.ended_ranks():
-            if not ranks or rank in ranks:
-                note(ranks.index(rank) if ranks else rank)
+        while report := news.wait():
+            if isinstance(report, Gone) and (not ranks or report.rank in ranks):
+                note(ranks.index(report.rank) if ranks else report.rank)
 
     threading.Thread(target=run, name="tfdist-launcher", daemon=True).start()
 
 
-def _is_rank() -> bool:
-    """Whether this process should be a rank of a job. A process started by a rank is not.
+def _transport(handle: int | None) -> str:
+    """What carries the collectives of this process; empty if it is a world of one, as one started by a rank is.
 
     Raises:
-        ConfigError: If another program was this rank before.
+        ConfigError: If another program was this rank before, or `init` received a communicator in a job without MPI.
     """
-    if config.started_by_launcher():
+    if transport := job_place.transport():
         if not session.started and (ancestry.is_again() or not member.is_first()):
-            raise errors.ConfigError(_STARTED_BEFORE.format(config.launcher_rank()))
-        return True
+            raise errors.ConfigError(_STARTED_BEFORE.format(job_place.rank()))
+        if handle is not None and transport != job_place.MPI:
+            raise errors.ConfigError(
+                "init received an mpi4py communicator, but this job was started without MPI, so every process is alone "
+                "in it. Start the job with MPI (tfdistrun --mpi), or pass a list of ranks."
+            )
+        return transport
     if rank := ancestry.origin():
         _logger.warning(
             "process %d was started by rank %s of a job after tfdist.init(), so it is not a rank but a world of one. "
             "Call collectives in the rank itself.",
             *(os.getpid(), rank),
         )
-    return False
+    return ""

@@ -16,6 +16,7 @@ class Session:
 
     Attributes:
         early: What importing tfdist has changed in this process, as text.
+        transport: What carries its collectives: "mpi", "socket", or empty for a world of one.
         place: Rank and number of ranks, for the log; None before `init` and after `shutdown`.
         watches_exit: Whether the exit of the process is handled, from the first line of `init` on.
         mpi4py_ends_mpi: Whether mpi4py started MPI, and so ends it.
@@ -35,6 +36,7 @@ class Session:
     """
 
     early: list[str] = field(default_factory=list)
+    transport: str = ""
     place: tuple[int, int] | None = None
     watches_exit: bool = False
     mpi4py_ends_mpi: bool = False

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tfdist import config
-from tfdist.system import ancestry
+from tfdist.system import ancestry, job_place
 
 LAUNCHED = {
     "OMPI_COMM_WORLD_RANK": "1",
@@ -27,9 +27,9 @@ LAUNCHED = {
 ASK = """
 import json, os, sys
 from tfdist import config
-from tfdist.system import ancestry
+from tfdist.system import ancestry, job_place
 settings = config.read()
-print(json.dumps([ancestry.origin(), ancestry.is_again(), config.started_by_launcher(), config.launcher_rank(),
+print(json.dumps([ancestry.origin(), ancestry.is_again(), job_place.is_rank(), job_place.rank(),
     settings.elastic, settings.metrics_port, settings.timeline, settings.log_level]))
 sys.stdout.flush()
 """
@@ -58,7 +58,7 @@ def test_only_what_was_started_after_init_is_no_rank() -> None:
     assert _ask() == IS_RANK, "a wrapper has started it"
     ancestry.mark("1")
     assert _ask() == IS_CHILD
-    assert (ancestry.origin(), ancestry.is_again(), config.started_by_launcher()) == ("", True, True)
+    assert (ancestry.origin(), ancestry.is_again(), job_place.is_rank()) == ("", True, True)
     assert config.read().metrics_port == 9000
 
 
@@ -87,7 +87,7 @@ def test_forked_process_is_no_rank() -> None:
     ancestry.mark("1")
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if ancestry.origin() == "1" and not config.started_by_launcher() else 1)
+        os._exit(0 if ancestry.origin() == "1" and not job_place.is_rank() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

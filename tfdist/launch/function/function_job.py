@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.launch.function import parcel, session, verdict, worker
 from tfdist.launch.wire.call import write_all
+from tfdist.system import job_place
 from tfdist.system.terminal import descriptor
 
 _TEXT: tuple[type, ...] = (str,)
@@ -123,7 +123,7 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     """
     given = dict(locals())
     descriptor.fill_closed()
-    if config.started_by_launcher():
+    if job_place.is_rank():
         raise ConfigError("tfdist.run starts a new job and cannot be called on a rank of a running job.")
     _refuse(given)
     given["num_proc"] = ranks = _ranks(num_proc, np)

@@ -30,6 +30,22 @@ def available(system: Path = _SYSTEM) -> Cores:
     return Cores(count, bindable=quota is None and len(allowed) == os.cpu_count())
 
 
+def shares(processes: int, system: Path = _SYSTEM) -> list[set[int]] | None:
+    """The CPUs for each of several processes of this host: equal shares of its cores, each with all its threads.
+
+    None if they should not be bound: one alone, more than cores, or if others may have chosen some of the same cores.
+    """
+    cores = available(system)
+    share = cores.count // processes if processes else 0
+    if processes == 1 or share < 1 or not cores.bindable:
+        return None
+    threads: dict[str, set[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        threads.setdefault(_siblings(system, cpu), set()).add(cpu)
+    each = list(threads.values())
+    return [set().union(*each[place * share : (place + 1) * share]) for place in range(processes)]
+
+
 def _siblings(system: Path, cpu: int) -> str:
     """Identifies the core of the hardware thread `cpu`."""
     try:

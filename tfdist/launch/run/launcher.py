@@ -24,7 +24,7 @@ from tfdist.launch.job.summary import kept, render, survival
 from tfdist.launch.run import guard
 from tfdist.launch.run.console import READER_S, Console
 from tfdist.launch.run.data_cluster import START_TIMEOUT_S, DataCluster
-from tfdist.launch.start import job_folder
+from tfdist.launch.start import job_folder, place
 from tfdist.launch.start.starter import Starter
 from tfdist.launch.supervisor import task
 from tfdist.launch.wire.call import Call
@@ -164,6 +164,8 @@ class Launcher:
         self._unreachable: dict[str, str] = {}
         self._starter: subprocess.Popen[bytes] | None = None
         self._held: list[str] = []
+        # Where the ranks of a job without MPI listen for each other.
+        self._listening: dict[int, str] = {}
         # Whether they failed, for the ranks that have exited, even if some of their output is not yet written.
         self._ended: dict[int, bool] = {}
         console.watch(self._channel.grant)
@@ -288,7 +290,7 @@ class Launcher:
 
     def _start(self) -> None:
         plan = self._plan
-        environment = plan.environment | self._ticket.variables() | self._data_service
+        environment = plan.environment | self._ticket.variables() | self._data_service | self._first_rank()
         if plan.backup:
             environment[member.BACKUP_VARIABLE] = plan.backup
         supervisor, between = ([sys.executable, "-I", "-S", str(Path(file).resolve())] for file in _OWN_PROGRAMS)
@@ -310,6 +312,15 @@ class Launcher:
         )
         threading.Thread(target=self._watch_starter, name="tfdistrun-starter", daemon=True).start()
         self._channel.start(plan.starter.host_timeout_s)
+
+    def _first_rank(self) -> dict[str, str]:
+        """Where other frameworks than ours may let their ranks meet: a port that is free on this machine."""
+        first = self._plan.starter.hosts[0].name
+        address = self._plan.elsewhere.get(first, self._ticket.host)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((self._ticket.host, 0))
+            port = probe.getsockname()[1]
+        return {place.ADDRESS_VARIABLE: address, place.PORT_VARIABLE: str(port)}
 
     def _watch_starter(self) -> None:
         assert self._starter is not None
@@ -377,12 +388,25 @@ class Launcher:
         if self._leaving:
             self._channel.send(rank, "leave")
 
+    def _introduce(self, rank: int, address: str) -> None:
+        """Announces all ranks to each other when the last of them listens."""
+        self._listening[rank] = address
+        if len(self._listening) < len(self._job.hosts):
+            return
+        names = [each.name for each in self._plan.starter.hosts for _ in range(each.slots)]
+        hosts = list(dict.fromkeys(names))
+        members = [f"{hosts.index(name)} {self._listening[rank]}" for rank, name in enumerate(names)]
+        for other in self._listening:
+            self._channel.send(other, "epoch", number=1, members=members, hosts=hosts)
+
     def _on_message(self, event: Received, now: float) -> list[Action]:
         rank, fields = event.rank, event.message.fields
         if event.message.kind == "hello":
             self._on_hello(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere))
         elif event.message.kind == "started":
             return self._job.start(rank)
+        elif event.message.kind == "listening":
+            self._introduce(rank, fields["address"])
         elif event.message.kind in _NOTES:
             _NOTES[event.message.kind](self._job, rank)
         elif event.message.kind == "fetch" and self._call is not None:

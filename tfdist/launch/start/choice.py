@@ -23,7 +23,7 @@ KINDS: dict[str, type[Starter]] = {kind.name: kind for kind in (Mpirun, Srun, Js
 def allocation(wanted: str | None, environment: Mapping[str, str]) -> Allocation | None:
     """The hosts of the cluster job this runs in on which the starter places ranks. Raises ConfigError."""
     found = detection.detect(environment)
-    if found is None or wanted is None:
+    if found is None or wanted not in KINDS:
         return found
     return replace(found, hosts=KINDS[wanted].hosts_for_ranks(found.hosts))
 

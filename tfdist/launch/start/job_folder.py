@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tfdist import config
+from tfdist.system import job_place
 
 # Files here use memory, and outlive their processes.
 MEMORY = Path("/dev/shm")
@@ -29,7 +29,7 @@ def segment_variables(folder: Path, environment: Mapping[str, str]) -> dict[str,
 
     A rank that is alone on its host shares nothing, so nothing is left if all processes of a host are killed.
     """
-    local = config.launcher_local_place(environment)
+    local = job_place.of_host(environment)
     is_alone = local is not None and local[1] == 1
     if is_alone or any("_backing_directory" in name for name in environment):
         return {}

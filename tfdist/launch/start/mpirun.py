@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tfdist.errors import ConfigError
 from tfdist.launch.start.starter import Starter
-from tfdist.launch.wire.tcp import keepalive_times
+from tfdist.system.network.tcp import keepalive_times
 
 # What ranks on other hosts need from the launcher's environment. Only names go on command lines, never values.
 _PREFIXES = ("TFDIST_", "HOROVOD_", "KERAS_", "TF_", "PYTHON", "XLA_", "NCCL_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_")
-_NAMES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "TZ", "LANG", "LC_ALL")
+_NAMES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "TZ", "LANG", "LC_ALL", "MASTER_ADDR", "MASTER_PORT")
 _FABRICS = ("class/infiniband", "class/cxi", "class/hfi1", "class/cxi_user")
 
 

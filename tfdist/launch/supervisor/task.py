@@ -29,12 +29,16 @@ if not __package__:
 from tfdist.launch.host.core import available, thread_defaults
 from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.start import job_folder, place
+from tfdist.launch.supervisor import crew
 from tfdist.launch.wire.call import Errand
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
-from tfdist.launch.wire.tcp import is_unanswered, keep_alive
 from tfdist.launch.wire.ticket import KEY_VARIABLE, Ticket
 from tfdist.protocol import commit_file, member
-from tfdist.system import program
+from tfdist.protocol.epoch import Epoch
+from tfdist.protocol.handshake import derived
+from tfdist.protocol.mesh import parse
+from tfdist.system import job_place, program
+from tfdist.system.network.tcp import is_unanswered, keep_alive
 from tfdist.system.process import (
     adopt_orphans,
     before_exec,
@@ -79,6 +83,8 @@ _MEMBER_KINDS = {
     member.RETIRED: "retired",
     member.PARTED: "parted",
 }
+# What the ranks prove to each other that they have; not the key of this connection.
+_RANKS_KEY = "ranks"
 
 
 class Phase(enum.IntEnum):
@@ -123,7 +129,9 @@ class Supervisor:
         self._segments = job_folder.segments(ticket.job, rank)
         self._elastic = False
         self._member: int | None = None
+        self._reported = b""
         self._news: int | None = None
+        self._ranks_key = derived(ticket.key, _RANKS_KEY)
         self._commits: Path | None = None
         self._leave: Path | None = None
         # What the release says: whether to remove the commits, and what to do with the backup.
@@ -244,7 +252,7 @@ class Supervisor:
         environment = child_environment(self._environment)
         environment |= job_folder.segment_variables(self._segments, environment)
         ends = self._prepare_membership()
-        environment |= member.variables(*ends, self._commits, self._leave)
+        environment |= member.variables(*ends, self._commits, self._leave, self._socket.getsockname()[0])
         if self._elastic:
             # Only ranks are elastic: whatever else this job starts need not import Keras.
             environment["TFDIST_ELASTIC"] = "1"
@@ -290,11 +298,14 @@ class Supervisor:
     def _read_membership(self) -> None:
         """Handles the events that the rank has reported."""
         while self._member is not None and select.select([self._member], [], [], 0)[0]:
-            events = os.read(self._member, _READ_BYTES)
-            for kind in (_MEMBER_KINDS.get(bytes((event,))) for event in events):
-                if kind is not None:
+            data = os.read(self._member, _READ_BYTES)
+            *lines, self._reported = (self._reported + data).split(b"\n")
+            for line in lines:
+                if (kind := _MEMBER_KINDS.get(line + b"\n")) is not None:
                     self._send(kind)
-            if not events:
+                elif line.startswith(member.LISTENING):
+                    self._send("listening", address=line[len(member.LISTENING) :].decode(errors="replace"))
+            if not data:
                 self._selector.unregister(self._member)
                 os.close(self._member)
                 self._member = None
@@ -445,13 +456,26 @@ class Supervisor:
                 self._leave.touch()
         elif message.kind == "gone" and self._news is not None:
             with contextlib.suppress(OSError):  # the rank has exited too
-                os.write(self._news, b"%d\n" % message.fields["who"])
+                os.write(self._news, member.gone(message.fields["who"]))
+        elif message.kind == "epoch" and self._news is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._news, self._epoch(message.fields).line())
         elif message.kind == "signal":
             self._forward(message.fields["number"])
         elif message.kind == "release":
             self._forget, self._backup = message.fields["forget"], message.fields["backup"]
             self._enter(Phase.RELEASED)
         self._start_when_ready()
+
+    def _epoch(self, fields: dict[str, Any]) -> Epoch:
+        """Raises RefusedFrameError."""
+        members = [text.partition(" ") for text in fields["members"]]
+        try:
+            hosts, addresses = [int(host) for host, _, _ in members], parse(address for _, _, address in members)
+        except ValueError as error:
+            raise RefusedFrameError(f"a list of ranks that cannot be parsed: {error}") from None
+        number, names = fields["number"], tuple(fields["hosts"])
+        return Epoch(self._job, number, self._rank, self._ranks_key, tuple(addresses), tuple(hosts), names)
 
     def _make_folder(self, name: str) -> Path | None:
         """The folder for commits; None if there is none."""
@@ -538,7 +562,8 @@ def tail_lines(data: bytes) -> list[str]:
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of the rank's process: no key, a share of the cores, unbuffered output."""
     child = {name: value for name, value in environment.items() if name != KEY_VARIABLE}
-    ranks_here = int(environment.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
+    child |= place.for_others(environment)
+    _, ranks_here = job_place.of_host(environment) or (0, 1)
     if ranks_here > 1:
         cores = available().count
         # If mpirun has bound us to fewer cores than it has itself, those are our share already.
@@ -548,11 +573,12 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return child
 
 
-def main() -> int:
+def supervise(environment: Mapping[str, str]) -> int:
+    """Runs the supervisor of the rank that the environment describes; returns its exit status."""
     adopt_orphans()
-    ticket = Ticket.read(os.environ)
-    environment = {**os.environ, **place.variables(os.environ)}
-    rank = int(environment.get("OMPI_COMM_WORLD_RANK") or environment["PMIX_RANK"])
+    ticket = Ticket.read(environment)
+    environment = {**environment, **place.variables(environment)}
+    rank = int(job_place.rank(environment))
     try:
         connection = socket.create_connection((ticket.host, ticket.port), CONNECT_TIMEOUT_S)
         keep_alive(connection, _FIRST_SILENCE_LIMIT_S)
@@ -567,8 +593,16 @@ def main() -> int:
     return Supervisor(ticket, rank, connection, environment).run()
 
 
+def main(words: Sequence[str]) -> int:
+    """Supervises one rank, or with arguments all ranks of this host, as `Crew` describes them."""
+    if not words:
+        return supervise(os.environ)
+    adopt_orphans()
+    return crew.run(crew.Crew.parse(words), supervise, os.environ)
+
+
 if __name__ == "__main__":
-    ended = main()
+    ended = main(sys.argv[1:])
     sys.stderr.flush()
     # Python's normal exit takes 15 ms, and the ranks that continue without this one would wait for it.
     os._exit(ended)

@@ -16,8 +16,8 @@ from typing import Any
 from tfdist.launch.job.job import CLOSED
 from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
-from tfdist.launch.wire.tcp import keep_alive
 from tfdist.launch.wire.ticket import Ticket
+from tfdist.system.network.tcp import keep_alive
 from tfdist.system.terminal.line import Piece
 
 SEND_TIMEOUT_S = 5.0

@@ -31,6 +31,10 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     # `window`: how much output may be sent before `more` arrives.
     "run": {"command": (list,), "silence_limit": _SECONDS, "elastic": (bool,), "commits": _TEXT, "window": _NUMBER},
     "started": {"pid": _NUMBER},
+    # A rank of a job without MPI listens there for the others.
+    "listening": {"address": _TEXT},
+    # All of them listen: `members` has "HOST ADDRESS:PORT" by rank, with an index into the names of `hosts`.
+    "epoch": {"number": _NUMBER, "members": (list,), "hosts": (list,)},
     "joined": {},
     "committed": {},
     "stalled": {},
@@ -59,7 +63,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 _FROM_RANK = frozenset(
     {"hello", "started", "joined", "committed", "stalled", "left", "alive", "output", "finished", "fetch", "result"}
-    | {"retired", "parted", "failing", "kept", "ended"}
+    | {"retired", "parted", "failing", "kept", "ended", "listening"}
 )
 
 

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfdist import config
 from tfdist.command.bench.measure import machine, record, statistic, table
 from tfdist.command.bench.measure.progress import Progress
 from tfdist.command.bench.measure.request import Starts
 from tfdist.errors import BuildError, ConfigError
+from tfdist.system import job_place
 from tfdist.system.process import end_child
 
 HEAD = "start,ranks ms,least ms,communication ms,independent ms,least ms,ranks / independent".split(",")
@@ -41,7 +41,7 @@ def run(options: Starts) -> None:
         ConfigError: If a launcher started it, because it runs the launcher itself.
         BuildError: If a start fails; includes the end of its output.
     """
-    if config.started_by_launcher():
+    if job_place.is_rank():
         raise ConfigError(
             "--starts starts the ranks itself, but was run under a launcher. Run it without one: "
             f"tfdist bench train --starts {options.starts} --ranks {options.ranks} ..."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tfdist.launch.wire import tcp
+from tfdist.system.network import tcp
 
 
 @pytest.fixture

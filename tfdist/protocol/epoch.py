@@ -1,0 +1,63 @@
+"""The ranks of a job without MPI, and where each of them listens, as the launcher announces them. Connects nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfdist.protocol.mesh import Address, parse, text
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One list of ranks. After a change of the ranks comes another, with other connections.
+
+    Attributes:
+        job: The job's name.
+        number: The first one is 1.
+        rank: The rank of the process that this is for.
+        key: What the ranks prove to each other that they have.
+        addresses: Where each rank listens, by rank.
+        hosts: Each rank's host, by rank: an index into `names`.
+        names: The names of the hosts, which need not differ.
+    """
+
+    job: str
+    number: int
+    rank: int
+    key: bytes = field(repr=False)
+    addresses: tuple[Address, ...]
+    hosts: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def line(self) -> bytes:
+        """As one line of text, for a pipe."""
+        fields = dataclasses.asdict(self) | {"key": self.key.hex(), "addresses": list(map(text, self.addresses))}
+        return json.dumps(fields).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> Epoch:
+        """Reads what `line` wrote. Raises ValueError."""
+        fields: dict[str, Any] = json.loads(line)
+        return cls(
+            job=fields["job"],
+            number=fields["number"],
+            rank=fields["rank"],
+            key=bytes.fromhex(fields["key"]),
+            addresses=tuple(parse(fields["addresses"])),
+            hosts=tuple(fields["hosts"]),
+            names=tuple(fields["names"]),
+        )
+
+    def among(self, ranks: Sequence[int]) -> Epoch:
+        """The same for some of the ranks, counted in this order; all if there is none in the list."""
+        chosen = list(ranks) or list(range(len(self.addresses)))
+        return dataclasses.replace(
+            self,
+            rank=chosen.index(self.rank),
+            addresses=tuple(self.addresses[rank] for rank in chosen),
+            hosts=tuple(self.hosts[rank] for rank in chosen),
+        )

@@ -1,0 +1,79 @@
+"""The place of this process in its job, from the variables of whoever started it. Connects to nobody.
+
+Whoever comes first in this list counts: `tfdistrun --no-mpi`, MPI's launchers (also of `tfdistrun`), torchrun and
+others that set RANK and WORLD_SIZE, and TF_CONFIG. Child processes of a rank see none of them (`ancestry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tfdist.system import ancestry
+
+# What carries the collectives of a process.
+MPI, SOCKETS = "mpi", "socket"
+# Rank, number of ranks, and both within the host: set by `tfdistrun` for a job without MPI.
+OWN = ("TFDIST_RANK", "TFDIST_SIZE", "TFDIST_LOCAL_RANK", "TFDIST_LOCAL_SIZE")
+_OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+_MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+_LSF = ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
+_LAUNCHED = "TFDIST_LAUNCHED"
+# What MPI launchers other than tfdistrun set in the environment of the processes they start.
+_MPI_MARKS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
+
+
+def transport(environment: Mapping[str, str] | None = None) -> str:
+    """`MPI` or `SOCKETS` if this process is one rank of a job, else empty.
+
+    Args:
+        environment: Mapping to read, here and below; default `os.environ`, for child processes of a rank without its
+            own variables.
+    """
+    source = ancestry.own_environment() if environment is None else environment
+    if all(source.get(name) for name in OWN):
+        return SOCKETS
+    launched = source.get(_LAUNCHED) == "1" or any(source.get(name) for name in _MPI_MARKS)
+    return MPI if launched else ""
+
+
+def rank(environment: Mapping[str, str] | None = None) -> str:
+    """The rank the launcher assigned to this process, before the job starts; "?" if unknown."""
+    source = ancestry.own_environment() if environment is None else environment
+    names = (OWN[0], _OPEN_MPI[0], "PMIX_RANK", _MPICH[0])
+    return next((source[name] for name in names if source.get(name)), "?")
+
+
+def of_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+    """This process's rank and the number of ranks, before the job starts; None if the launcher does not set both.
+
+    Counts all processes of the job, even if `init(comm=...)` splits them.
+    """
+    source = ancestry.own_environment() if environment is None else environment
+    pairs = [OWN[:2], _OPEN_MPI[:2], _MPICH[:2]]
+    if source.get("PMIX_RANK"):  # srun sets its own for programs without MPI as well
+        pairs += [_SLURM, _LSF]
+    return _first_pair(source, *pairs)
+
+
+def of_host(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+    """This process's local rank, and how many processes the launcher started on its host; None if it sets neither.
+
+    Counts all processes of the job, even if `init(comm=...)` splits them.
+    """
+    source = ancestry.own_environment() if environment is None else environment
+    return _first_pair(source, OWN[2:], _OPEN_MPI[2:], _MPICH[2:])
+
+
+def _first_pair(source: Mapping[str, str], *pairs: tuple[str, ...]) -> tuple[int, int] | None:
+    """The values of the first two variables that are both whole numbers."""
+    for names in pairs:
+        number, count = (source.get(name, "") for name in names)
+        if number.isdecimal() and count.isdecimal():
+            return int(number), int(count)
+    return None
+
+
+def is_rank(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether this process is one rank of a job that a launcher started."""
+    return bool(transport(environment))
