@@ -123,7 +123,7 @@ def _stall_warning_seconds(source: Mapping[str, str]) -> float:
     return 0.0 if text.isdecimal() and int(text) else 60.0
 
 
-def _cache_folder(source: Mapping[str, str]) -> str:
+def cache_folder(source: Mapping[str, str]) -> str:
     """The user's cache folder for tfdist; empty if the user has no home folder."""
     cache = source.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache):
@@ -288,7 +288,7 @@ class Config:
         "TFDIST_KERNEL_CACHE",
         None,
         _folder,
-        _cache_folder,
+        cache_folder,
         "folder where compiled GPU kernels are cached for later starts; none caches nothing",
         engine="kernel_cache",
     )
@@ -347,6 +347,13 @@ class Config:
         _count,
         10,
         "steps that autotuning times per sample",
+    )
+    key_file: str | None = _setting(
+        "TFDIST_KEY_FILE",
+        None,
+        _file,
+        None,
+        "file with the key of a job on several hosts that torchrun or TF_CONFIG starts; the same on all of them",
     )
     elastic: bool = _setting(
         "TFDIST_ELASTIC", None, _flag, False, "set by tfdistrun --elastic: training survives a lost rank"

@@ -8,7 +8,6 @@ import pytest
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.system import job_place
 
 
 def test_defaults_fill_what_is_not_set():
@@ -130,38 +129,12 @@ def test_what_tfdist_itself_sets_is_not_misspelled():
     assert config.misspelled(dict.fromkeys(named, "1")) == []
 
 
-@pytest.mark.parametrize("variable", ["TFDIST_LAUNCHED", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"])
-def test_a_launcher_is_recognised(variable):
-    assert job_place.is_rank({variable: "1"})
-    assert not job_place.is_rank({})
-
-
 def test_kernels_are_kept_in_the_cache_of_the_user(monkeypatch):
     assert config.read({"XDG_CACHE_HOME": "/elsewhere"}).kernel_cache == "/elsewhere/tfdist"
     monkeypatch.setenv("HOME", "/homes/me")
     for unset in ({}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "relative"}, {"TFDIST_KERNEL_CACHE": ""}):
         assert config.read(unset).kernel_cache == "/homes/me/.cache/tfdist"
     assert config.read({"TFDIST_KERNEL_CACHE": "~/kernels"}).kernel_cache == "/homes/me/kernels"
-
-
-@pytest.mark.parametrize(
-    ("function", "environment", "place"),
-    [
-        (job_place.of_host, {}, None),
-        (job_place.of_host, {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (1, 4)),
-        (job_place.of_host, {"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}, (0, 2)),
-        (job_place.of_host, {"OMPI_COMM_WORLD_LOCAL_RANK": "1"}, None),
-        (job_place.of_job, {}, None),
-        (job_place.of_job, {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8"}, (5, 8)),
-        (job_place.of_job, {"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2)),
-        (job_place.of_job, {"PMIX_RANK": "1"}, None),
-        (job_place.of_job, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, None),
-        (job_place.of_job, {"PMIX_RANK": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
-        (job_place.of_job, {"PMIX_RANK": "1", "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "3"}, (1, 3)),
-    ],
-)
-def test_place_in_the_job_and_on_the_host(function, environment, place):
-    assert function(environment) == place
 
 
 def test_table_has_every_variable_once():

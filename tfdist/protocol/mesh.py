@@ -56,7 +56,7 @@ class Mesh:
     """The connections of one process to the others. Use once.
 
     Args:
-        listener: This process's listener, which is closed when all have come.
+        listener: This process's listener, which is closed when all have come; None if it only dials.
         own: The number of this process.
         peers: The addresses of all others, by number.
         key: What all of them share, and nobody else.
@@ -67,7 +67,7 @@ class Mesh:
 
     def __init__(
         self,
-        listener: socket.socket,
+        listener: socket.socket | None,
         own: int,
         peers: Mapping[int, Address],
         key: bytes,
@@ -93,8 +93,9 @@ class Mesh:
             PeerLostError: If some could not be reached in time, or do not have the key.
         """
         deadline = time.monotonic() + self._timeout_s
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        if self._listener is not None:
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ)
         try:
             while len(self._found) < len(self._peers):
                 now = time.monotonic()
@@ -102,7 +103,7 @@ class Mesh:
                     raise PeerLostError(self._missing())
                 self._dial_due(now)
                 for key, mask in self._selector.select(self._pause(now, deadline)):
-                    if key.fileobj is self._listener:
+                    if key.data is None:
                         self._accept()
                     elif key.data in self._attempts:
                         self._advance(key.data, mask)
@@ -115,7 +116,8 @@ class Mesh:
             for attempt in self._attempts:
                 attempt.socket.close()
             self._selector.close()
-            self._listener.close()
+            if self._listener is not None:
+                self._listener.close()
         return self._found
 
     def _pause(self, now: float, deadline: float) -> float:
@@ -141,6 +143,7 @@ class Mesh:
         self._selector.register(connection, selectors.EVENT_WRITE, attempt)
 
     def _accept(self) -> None:
+        assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
         except OSError:

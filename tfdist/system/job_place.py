@@ -6,9 +6,11 @@ others that set RANK and WORLD_SIZE, and TF_CONFIG. Child processes of a rank se
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
-from tfdist.system import ancestry
+from tfdist.errors import ConfigError
+from tfdist.system import ancestry, tf_config
 
 # What carries the collectives of a process.
 MPI, SOCKETS = "mpi", "socket"
@@ -18,6 +20,7 @@ _OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_
 _MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 _LSF = ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
+_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _LAUNCHED = "TFDIST_LAUNCHED"
 # What MPI launchers other than tfdistrun set in the environment of the processes they start.
 _MPI_MARKS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
@@ -31,17 +34,39 @@ def transport(environment: Mapping[str, str] | None = None) -> str:
             own variables.
     """
     source = ancestry.own_environment() if environment is None else environment
-    if all(source.get(name) for name in OWN):
+    if by_tfdistrun(source):
         return SOCKETS
-    launched = source.get(_LAUNCHED) == "1" or any(source.get(name) for name in _MPI_MARKS)
-    return MPI if launched else ""
+    if source.get(_LAUNCHED) == "1" or any(source.get(name) for name in _MPI_MARKS):
+        return MPI
+    return SOCKETS if by_torchrun(source) or task(source) is not None else ""
+
+
+def by_tfdistrun(environment: Mapping[str, str]) -> bool:
+    """Whether `tfdistrun` has started this process as a rank without MPI."""
+    return all(environment.get(name) for name in OWN)
+
+
+def by_torchrun(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun, or whoever sets its variables, has started this process as one of several."""
+    place = _first_pair(environment, _TORCH[:2])
+    return place is not None and place[1] > 1
+
+
+def task(environment: Mapping[str, str]) -> tf_config.Task | None:
+    """The task of this process by TF_CONFIG; None if there is none, or `tf_config.find` refuses it."""
+    with contextlib.suppress(ConfigError):
+        return tf_config.find(environment)
+    return None
 
 
 def rank(environment: Mapping[str, str] | None = None) -> str:
     """The rank the launcher assigned to this process, before the job starts; "?" if unknown."""
     source = ancestry.own_environment() if environment is None else environment
     names = (OWN[0], _OPEN_MPI[0], "PMIX_RANK", _MPICH[0])
-    return next((source[name] for name in names if source.get(name)), "?")
+    if found := next((source[name] for name in names if source.get(name)), ""):
+        return found
+    place = of_job(source)
+    return "?" if place is None else str(place[0])
 
 
 def of_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
@@ -53,7 +78,12 @@ def of_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | No
     pairs = [OWN[:2], _OPEN_MPI[:2], _MPICH[:2]]
     if source.get("PMIX_RANK"):  # srun sets its own for programs without MPI as well
         pairs += [_SLURM, _LSF]
-    return _first_pair(source, *pairs)
+    if (found := _first_pair(source, *pairs)) is not None or transport(source) != SOCKETS:
+        return found
+    if by_torchrun(source):
+        return _first_pair(source, _TORCH[:2])
+    own = task(source)
+    return None if own is None else (own.rank, len(own.addresses))
 
 
 def of_host(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
@@ -62,7 +92,11 @@ def of_host(environment: Mapping[str, str] | None = None) -> tuple[int, int] | N
     Counts all processes of the job, even if `init(comm=...)` splits them.
     """
     source = ancestry.own_environment() if environment is None else environment
-    return _first_pair(source, OWN[2:], _OPEN_MPI[2:], _MPICH[2:])
+    found = _first_pair(source, OWN[2:], _OPEN_MPI[2:], _MPICH[2:])
+    if found is not None or transport(source) != SOCKETS:
+        return found
+    own = None if by_torchrun(source) else task(source)
+    return _first_pair(source, _TORCH[2:]) if own is None else own.local
 
 
 def _first_pair(source: Mapping[str, str], *pairs: tuple[str, ...]) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from tfdist.native import adapter, gpu, library, mpi
 from tfdist.observe import stack_dump, timeline
 from tfdist.protocol import member
 from tfdist.protocol.member import Gone, News
-from tfdist.system import after_import, ancestry, exit_hook, job_place, process_end
+from tfdist.system import after_import, ancestry, exit_hook, job_place, process_end, tf_config
 from tfdist.world import log_prefix, sockets, tuning
 from tfdist.world import process_sets as process_set_module
 from tfdist.world.process_sets import ProcessSet
@@ -547,7 +547,10 @@ def _transport(handle: int | None) -> str:
     Raises:
         ConfigError: If another program was this rank before, or `init` received a communicator in a job without MPI.
     """
-    if transport := job_place.transport():
+    transport = job_place.transport()
+    if not transport:
+        tf_config.find(ancestry.own_environment())  # one that cannot be used is an error, and no world of one
+    if transport:
         if not session.started and (ancestry.is_again() or not member.is_first()):
             raise errors.ConfigError(_STARTED_BEFORE.format(job_place.rank()))
         if handle is not None and transport != job_place.MPI:

@@ -10,6 +10,8 @@ from tfdist.native import library
 from tfdist.protocol import member, mesh
 from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.member import Gone, News
+from tfdist.system import ancestry, job_place
+from tfdist.world.rendezvous import Found, find
 
 _LOOPBACK = "127.0.0.1"
 # The connections of all ranks; the engine numbers those of process sets from 1.
@@ -72,22 +74,31 @@ def connect(news: News, ranks: Sequence[int], engine: bytes, settings: config.Co
         ConfigError: If `ranks` is not a list of distinct ranks with this one.
         PeerLostError: If other ranks cannot be reached.
     """
-    address = member.listen_address() or _LOOPBACK
-    listener = mesh.listen(address)
-    with listener:
+    environment = ancestry.own_environment()
+    found = _introduced(news, settings) if job_place.by_tfdistrun(environment) else find(environment, settings)
+    with found.listener as listener:
+        _check(ranks, found.epoch)
+        epoch = found.epoch.among(ranks)
+        connector = Connector(epoch, listener.getsockname()[0], settings)
+        peers = {rank: at for rank, at in enumerate(epoch.addresses) if rank != epoch.rank}
+        descriptors = connector.meet(listener, _ALL, peers)
+    names = [epoch.names[host] for host in epoch.hosts]
+    library.init_sockets(epoch.rank, epoch.hosts, names, descriptors, connector, engine)
+
+
+def _introduced(news: News, settings: config.Config) -> Found:
+    """The ranks as the launcher announces them."""
+    listener = mesh.listen(member.listen_address() or _LOOPBACK)
+    try:
         if not member.listens(listener.getsockname()[:2]):
             raise errors.ConfigError(
                 "this rank cannot report to tfdistrun where it listens: a program between them closes unknown file "
                 "descriptors. Start the script directly with tfdistrun."
             )
-        whole = _await_epoch(news, settings.stall_shutdown_seconds)
-        _check(ranks, whole)
-        epoch = whole.among(ranks)
-        connector = Connector(epoch, address, settings)
-        peers = {rank: at for rank, at in enumerate(epoch.addresses) if rank != epoch.rank}
-        descriptors = connector.meet(listener, _ALL, peers)
-    names = [epoch.names[host] for host in epoch.hosts]
-    library.init_sockets(epoch.rank, epoch.hosts, names, descriptors, connector, engine)
+        return Found(_await_epoch(news, settings.stall_shutdown_seconds), listener)
+    except BaseException:
+        listener.close()
+        raise
 
 
 def _await_epoch(news: News, timeout_s: float) -> Epoch:

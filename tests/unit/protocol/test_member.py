@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from tfdist.protocol import member
+from tfdist.protocol.epoch import Epoch
+from tfdist.protocol.member import Gone
+
+EPOCH = Epoch("ab", 1, 0, b"k", (("10.0.0.1", 5),), (0,), ("a",))
 
 
 @pytest.fixture
@@ -75,19 +80,43 @@ def test_supervisor_that_no_longer_reads() -> None:
     os.close(writer)
 
 
-def test_what_the_supervisor_says(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert member.is_first() and list(member.ended_ranks()) == []
+@pytest.fixture
+def news(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Where a supervisor writes what its rank, this process, reads."""
     reader, writer = os.pipe()
-    for name, value in member.variables(pipe[1], reader, None, None).items():
+    for name, value in member.variables(pipe[1], reader, None, None, "10.0.0.1").items():
         monkeypatch.setenv(name, value)
-    os.write(writer, member.TOKEN)
+    yield writer
+    os.close(reader)
+    with contextlib.suppress(OSError):  # the test may have closed it
+        os.close(writer)
+
+
+def test_token_is_for_the_first_program(news: int) -> None:
+    os.write(news, member.TOKEN)
     assert member.is_first()
     assert not member.is_first(), "another program has taken the token"
-    os.write(writer, b"2\n")
-    ranks = member.ended_ranks()
-    assert next(ranks) == 2
-    os.write(writer, b"0\n11\n")
-    os.close(writer)
-    assert list(ranks) == [0, 11]
-    os.close(reader)
-    assert member.is_first() and list(member.ended_ranks()) == []
+
+
+def test_reports_of_the_launcher_in_order(news: int) -> None:
+    reports = member.open_news()
+    assert reports.wait(0) is None
+    os.write(news, member.gone(2) + EPOCH.line() + member.gone(0)[:1])
+    assert reports.wait(9) == Gone(2)
+    assert reports.wait(9) == EPOCH
+    assert reports.wait(0.01) is None, "a part of a line is none"
+    os.write(news, member.gone(0)[1:] + member.gone(11))
+    os.close(news)
+    assert [reports.wait(), reports.wait(), reports.wait()] == [Gone(0), Gone(11), None]
+
+
+def test_without_a_supervisor_there_is_no_news() -> None:
+    assert member.is_first()
+    assert member.open_news().wait() is None
+    assert member.listen_address() == ""
+
+
+def test_address_of_the_rank_is_reported(pipe: tuple[int, int], news: int) -> None:
+    assert member.listen_address() == "10.0.0.1"
+    assert member.listens(("fd00::1", 77))
+    assert os.read(pipe[0], 99) == member.LISTENING + b"[fd00::1]:77\n"
