@@ -38,8 +38,8 @@ ORDER = (
     *("unit", "fuzz", "test_architecture.py", "test_architecture_cpp.py", "kubernetes", "compose", "cpp", "gpu", "xla"),
     *("ranks", "launch", "elastic", "examples", "data_service"),
 )
-# Of a test of tests/ranks: its world size.
-WORLD = re.compile(r"[\[-]np(\d+)[-\]]")
+# Of a test of tests/ranks: its world size, and how the ranks are connected.
+WORLD = re.compile(r"[\[-]((?:mpi|sockets)-np\d+)[-\]]")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -148,8 +148,8 @@ def scope(nodeid: str) -> str:
         return room
     if room == "cpp":
         return nodeid  # a build, minutes long
-    size = WORLD.search(test) if room == "ranks" else None
-    return f"ranks {size[1]}" if size else file
+    world = WORLD.search(test) if room == "ranks" else None
+    return f"ranks {world[1]}" if world else file
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

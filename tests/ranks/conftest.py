@@ -32,6 +32,10 @@ HERE = Path(__file__).resolve().parent
 RESULTS = os.environ.get("TFDIST_TEST_RESULTS")
 INNER = RESULTS is not None
 DEFAULT_SIZES = (2, 3)
+# How the ranks are connected, with the option that chooses it. A job over sockets finds no MPI at all.
+TRANSPORTS = {"mpi": "--mpi", "sockets": "--no-mpi"}
+WITHOUT_MPI = "PYTEST_TFDIST_WITHOUT_MPI"
+World = tuple[int, str]
 # The collectives of a test wait this long for a rank that failed or hangs; a first trace on a busy core is slow.
 STALL_SECONDS = 120
 SECONDS_FOR_START = 180
@@ -56,11 +60,14 @@ SECONDS_FOR_END = 60
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker("ranks")
     sizes = mark.args if mark else DEFAULT_SIZES
+    mark = metafunc.definition.get_closest_marker("transport")
+    metafunc.parametrize("transport", mark.args if mark else tuple(TRANSPORTS))
     metafunc.parametrize("world", sizes, ids=[f"np{size}" for size in sizes])
 
 
-def world_of(item: pytest.Item) -> int:
-    return int(item.callspec.params["world"])  # type: ignore[attr-defined]
+def world_of(item: pytest.Item) -> World:
+    params = item.callspec.params  # type: ignore[attr-defined]
+    return int(params["world"]), str(params["transport"])
 
 
 if INNER:
@@ -73,7 +80,7 @@ if INNER:
         _without_autotuned_iterators()
 
     @pytest.fixture(autouse=True)
-    def _in_step(world: int, request: pytest.FixtureRequest) -> Iterator[None]:
+    def _in_step(world: int, transport: str, request: pytest.FixtureRequest) -> Iterator[None]:
         """Each test finds the job as if it were the first: the process remembers, for one, that data was unequal."""
         import keras
 
@@ -81,6 +88,7 @@ if INNER:
         from tfdist.world.session import session
 
         assert tfdist.size() == world
+        assert (tfdist.mpi_enabled(), tfdist.gloo_enabled()) == (transport == "mpi", transport == "sockets")
         failures = request.session.testsfailed
         keras.utils.set_random_seed(1000 + tfdist.rank())
         flags = {name: value for name, value in vars(session).items() if isinstance(value, bool)}
@@ -111,7 +119,7 @@ if INNER:
         return path
 
     def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-        rank = os.environ["OMPI_COMM_WORLD_RANK"]
+        rank = os.environ["RANK"]
         entry = {
             "nodeid": report.nodeid,
             "outcome": report.outcome,
@@ -155,9 +163,10 @@ def _meet(test: str) -> None:
 
 
 class Batch:
-    """The inner run of all items of one world size; results are read from its files while it runs."""
+    """The inner run of all items of one world; results are read from its files while it runs."""
 
-    def __init__(self, items: list[pytest.Item], size: int, folder: Path) -> None:
+    def __init__(self, items: list[pytest.Item], world: World, folder: Path) -> None:
+        size, transport = world
         self._size = size
         self._folder = folder
         self._reports: list[dict[str, list[dict[str, object]]]] = [{} for _ in range(size)]
@@ -166,7 +175,8 @@ class Batch:
         nodes = [f"{root / item.nodeid.split('::')[0]}::{item.nodeid.split('::', 1)[1]}" for item in items]
         (folder / "arguments").write_text("\n".join(nodes))
         bin_folder = Path(sys.executable).parent
-        command = [str(bin_folder / "tfdistrun"), "-np", str(size), str(bin_folder / "pytest")]
+        option = TRANSPORTS[transport]
+        command = [str(bin_folder / "tfdistrun"), option, "-np", str(size), str(bin_folder / "pytest")]
         command += ["-q", "--rootdir", str(root), "-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider"]
         environment = (
             os.environ
@@ -176,6 +186,7 @@ class Batch:
                 "TFDIST_STALL_CHECK_SHUTDOWN_TIME": str(STALL_SECONDS),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
             }
+            | ({} if transport == "mpi" else {WITHOUT_MPI: "1", "PATH": "/usr/bin:/bin"})
         )
         self._output = folder / "output"
         self._end = time.monotonic() + SECONDS_FOR_START + SECONDS_A_TEST * len(items)
@@ -247,11 +258,11 @@ class Batch:
 
 
 if not INNER:
-    _batches: dict[int, Batch] = {}
+    _batches: dict[World, Batch] = {}
 
     @pytest.fixture(autouse=True)
-    def _has_a_world(world: int) -> None:
-        """Gives every test the parameter `world`, as the ranks' own fixture does."""
+    def _has_a_world(world: int, transport: str) -> None:
+        """Gives every test the parameters `world` and `transport`, as the ranks' own fixture does."""
 
     @pytest.fixture
     def warnings_of_tfdist() -> None:
@@ -262,20 +273,28 @@ if not INNER:
         raise AssertionError("runs on the ranks only")
 
     def _sample(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-        """What the slice `ranks` has beside `make test`: other combinations at each size; and what neither has."""
-        functions: dict[Callable[..., object], dict[int, list[pytest.Item]]] = {}
+        """What the slice `ranks` has beside `make test`: other combinations of each world; and what neither has.
+
+        One size of a test runs over one transport, the next over the other; where `make test` has one of a size, the
+        slice has the other too.
+        """
+        functions: dict[Callable[..., object], dict[World, list[pytest.Item]]] = {}
         for item in items:
             functions.setdefault(item.function, {}).setdefault(world_of(item), []).append(item)  # type: ignore[attr-defined]
         of_slice, left_out = [], []
-        for function, sizes in functions.items():
+        for function, worlds in functions.items():
             number = zlib.crc32(function.__name__.encode())  # the same whichever files are collected
-            order = [size for size in ORDER_OF_SIZES[number % len(ORDER_OF_SIZES)] if size in sizes]
-            of_test = order[: 1 if _trains(sizes[order[0]][0]) else 2]
-            for size, combinations in sizes.items():
+            transports = sorted({transport for _, transport in worlds})
+            order = [size for size in ORDER_OF_SIZES[number % len(ORDER_OF_SIZES)] if (size, transports[0]) in worlds]
+            turns = {size: transports[(number // 4 + place) % len(transports)] for place, size in enumerate(order)}
+            of_test = order[: 1 if _trains(worlds[order[0], transports[0]][0]) else 2]
+            for (size, transport), combinations in worlds.items():
                 step = min(ONE_IN[size], len(combinations))
                 some = [item for index, item in enumerate(combinations) if not (index - size) % step]
+                has_turn = transport == turns[size]
+                some = some if has_turn else some[:1] if size in of_test else []
                 left_out += [item for item in combinations if item not in some]
-                of_slice += some[1:] if size in of_test else some
+                of_slice += some[1:] if size in of_test and has_turn else some
         return of_slice, left_out
 
     def _trains(item: pytest.Item) -> bool:
@@ -283,7 +302,7 @@ if not INNER:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-        """World sizes one after the other, so that progress shows job by job; before a slice is taken."""
+        """Worlds one after the other, so that progress shows job by job; before a slice is taken."""
         if SAMPLED:
             of_slice, left_out = _sample([item for item in items if HERE in item.path.parents])
             for item in of_slice:
@@ -297,26 +316,27 @@ if not INNER:
             items[place] = item
 
     def _start(first: pytest.Item) -> None:
-        """Starts the job of a test and of those after it that have its world size."""
+        """Starts the job of a test and of those after it that have its world."""
         left = first.session.items[first.session.items.index(first) :]
         items = [item for item in left if HERE in item.path.parents and world_of(item) == world_of(first)]
-        folder = first.config._tmp_path_factory.mktemp(f"np{world_of(first)}_")  # type: ignore[attr-defined]
+        size, transport = world_of(first)
+        folder = first.config._tmp_path_factory.mktemp(f"np{size}_{transport}_")  # type: ignore[attr-defined]
         _batches[world_of(first)] = Batch(items, world_of(first), folder)
 
     def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if HERE not in item.path.parents:  # the hook is called for every item of the session
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        size = world_of(item)
-        if size not in _batches:
+        world = world_of(item)
+        if world not in _batches:
             _start(item)
-        batch = _batches[size]
+        batch = _batches[world]
         failure = batch.failure(item.nodeid)
-        if nextitem is None or HERE not in nextitem.path.parents or world_of(nextitem) != size:
+        if nextitem is None or HERE not in nextitem.path.parents or world_of(nextitem) != world:
             batch.finish()
         elif failure:
             batch.finish()
-            del _batches[size]
+            del _batches[world]
         for when in ("setup", "call", "teardown"):
             report = pytest.TestReport(
                 nodeid=item.nodeid,

@@ -96,6 +96,7 @@ def test_every_collective_keeps_its_place_in_a_graph(world):
 
 
 @SIZES
+@pytest.mark.transport("mpi")
 def test_mpi4py_beside(world):
     """MPI calls of the user and ours do not meet, in whatever order they come."""
     from mpi4py import MPI

