@@ -67,7 +67,7 @@ ROOMS = {
     "command.bench.allreduce": "command.bench.measure testing tfdist",
     "command.bench.train": "world ops.graph callbacks command.bench.measure tfdist",
     "command.bench": "native command.bench.measure command.bench.allreduce command.bench.train",
-    "command.chaos": "",
+    "command.chaos": "protocol",
     "command.doctor": "native launch.start tfdist",
     "command.image": "",
     "command.timeline": "",

@@ -9,7 +9,7 @@ from elastic_job import run
 
 pytestmark = pytest.mark.slice("launch")
 
-STAYS = "import os, time\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\nwhile True: time.sleep(0.05)\n"
+STAYS = "import os, time\nprint('rank', os.environ['RANK'], flush=True)\nwhile True: time.sleep(0.05)\n"
 
 
 @pytest.mark.parametrize(("option", "name", "status"), [("kill", "SIGKILL", 137), ("end", "SIGTERM", 143)])

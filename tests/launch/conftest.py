@@ -67,7 +67,7 @@ class Launch:
     heard: dict[int, bytes] = field(default_factory=dict)
 
     def script(self, text: str, name: str = "rank.py") -> str:
-        head = "import os, signal, sys, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
+        head = "import os, signal, sys, time\nrank = int(os.environ['RANK'])\n"
         (self.folder / name).write_text(head + text)
         return name
 
@@ -80,6 +80,8 @@ class Launch:
         stdout: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """`inside` are words that run a command in other surroundings, as `ip netns exec`."""
+        if os.environ.get("EXPERIMENT") and program == ("-m", "tfdist.launch"):
+            words = ("--no-mpi", *words)
         started = subprocess.Popen(
             [*inside, sys.executable, *program, *words],
             cwd=self.folder,

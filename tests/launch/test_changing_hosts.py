@@ -19,7 +19,7 @@ import pathlib
 from tfdist.protocol import member
 
 def note(what):
-    size = os.environ['OMPI_COMM_WORLD_SIZE']
+    size = os.environ['WORLD_SIZE']
     with open('course', 'a') as course:
         print(what, rank, size, os.uname().nodename, step, time.monotonic(), file=course)
 
@@ -253,7 +253,7 @@ def test_a_host_that_stays_away(launch: Any, agent: Any, wait_until: Any) -> Non
 def test_a_host_on_which_nothing_works_is_found(machines: Machines, launch: Any, wait_until: Any) -> None:
     """It lacks the program, say. The ranks go on without it, and do not try again."""
     fails = "if os.uname().nodename == 'node-3': sys.exit(5)\n"
-    waits = "while os.environ['OMPI_COMM_WORLD_SIZE'] == '2': time.sleep(0.05)\n"  # as MPI_Init does
+    waits = "while os.environ['WORLD_SIZE'] == '2': time.sleep(0.05)\n"  # as MPI_Init does
     launch.script(fails + waits + LEAN)
     hosts = launch.folder / "hosts"
     _list(hosts, f"{FIRST}\n")

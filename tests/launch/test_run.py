@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 def rank() -> int:
-    return int(os.environ["OMPI_COMM_WORLD_RANK"])
+    return int(os.environ["RANK"])
 
 
 def wait_for(path: Path) -> None:

@@ -14,7 +14,7 @@ import os, signal, sys, time
 import tfdist
 
 def rank():
-    return int(os.environ["OMPI_COMM_WORLD_RANK"])
+    return int(os.environ["RANK"])
 
 def wait_for(name):
     while not os.path.exists(name): time.sleep(0.01)

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from tfdist.protocol import member
+from tfdist.system import job_place
 from tfdist.system.process import descendants
-
-_SUPERVISOR = b"/tfdist/launch/supervisor/task.py"
-_RANK = b"OMPI_COMM_WORLD_RANK="
 
 
 def ranks_below(root: int) -> dict[int, int]:
-    """The process of each rank among the descendants of a process, by rank."""
+    """The process of each rank among the descendants of a process, by rank.
+
+    It is the one that a supervisor has started: what it starts itself has the same variables, but so has its parent.
+    """
+    environments = {process: _environment(process) for process in descendants(root)}
     found = {}
-    for pid in descendants(root):
-        with contextlib.suppress(OSError):  # it has ended
-            if Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").endswith(_SUPERVISOR):
-                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                numbers = [int(text.removeprefix(_RANK)) for text in variables if text.startswith(_RANK)]
-                below = descendants(pid)
-                if numbers and below:
-                    found[numbers[0]] = below[0]
+    for process, variables in environments.items():
+        started = variables.get(member.PIPE_VARIABLE)
+        if started and environments.get(_parent(process), {}).get(member.PIPE_VARIABLE) != started:
+            rank = job_place.rank(variables)
+            if rank.isdecimal():
+                found[int(rank)] = process
     return found
+
+
+def _environment(process: int) -> Mapping[str, str]:
+    """What a process was started with; empty if it has ended."""
+    with contextlib.suppress(OSError):
+        entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in entries)
+        return {name: value for name, _, value in pairs}
+    return {}
+
+
+def _parent(process: int) -> int:
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{process}/stat").read_text()
+        # The name in parentheses may contain spaces and parentheses: the fields begin after the last one.
+        return int(stat[stat.rindex(")") + 2 :].split()[1])
+    return os.getpid()

@@ -89,7 +89,7 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
         disable_cache: Has no effect, since checks are not cached. Prints a note if true.
         output_filename: A folder to which each rank's output is also written, as `rank.N/stdout` and `rank.N/stderr`.
         verbose: Whether to show the mpirun command and all of its output.
-        use_gloo: Has no effect, since MPI is the only transport. Prints a note if true.
+        use_gloo: Whether to start the ranks without MPI, connected by sockets.
         use_mpi: MPI is always used.
         mpi_args: Additional arguments for mpirun.
         network_interface: Deprecated name of `network_interfaces`.
@@ -196,7 +196,7 @@ def _refuse(given: Mapping[str, Any]) -> None:
             f"tfdist.run: slots={given['slots']!r} is for elastic jobs; give slots in hosts, as in hosts='host1:2'."
         )
     if given["use_gloo"] and given["use_mpi"]:
-        raise ConfigError("tfdist.run: use_gloo and use_mpi cannot be combined; MPI is the only transport.")
+        raise ConfigError("tfdist.run: use_gloo and use_mpi cannot be combined; give only one.")
     if not isinstance(given["executable"], (str, os.PathLike, type(None))):
         raise ConfigError(
             f"tfdist.run: executable must be the path of a Python interpreter; received {given['executable']!r}."
