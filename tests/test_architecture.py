@@ -96,8 +96,10 @@ SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "
 SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "urllib", "xmlrpc", "ssl"})
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
 # config reads the settings; launch sets variables for its children and reads back those of its own protocol; ancestry
-# knows which of both are not for what a rank starts.
-ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.system.ancestry")
+# knows which of both are not for what a rank starts, job_place those that tell a rank its place.
+ENVIRONMENT_ROOMS = (
+    *("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.system.ancestry", "tfdist.system.job_place"),
+)
 
 
 @dataclass(frozen=True)

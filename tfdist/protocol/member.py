@@ -5,7 +5,9 @@ MPI_Init waits for all ranks, even for one that has died: no rank can continue w
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import select
 import stat
 import time
@@ -32,6 +34,8 @@ LISTENING = b"a"
 # The first process of a rank takes this from the pipe of the supervisor.
 TOKEN = b"*"
 _EPOCH = b"{"
+# A pipe: the rank's descriptor, the inode, the supervisor's process, its descriptor of the other end.
+_PIPE = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _READ_BYTES = 1 << 16
 # Exit status of a rank that leaves: EX_TEMPFAIL of sysexits.h, "try again later".
 LEFT_STATUS = 75
@@ -75,11 +79,28 @@ def gone(rank: int) -> bytes:
     return b"%d\n" % rank
 
 
-def variables(descriptor: int, news: int, folder: Path | None, leave: Path | None, address: str = "") -> dict[str, str]:
+@dataclass(frozen=True)
+class Pipe:
+    """A pipe between a rank and its supervisor.
+
+    Attributes:
+        rank: The descriptor of the rank's end.
+        supervisor: That of the other end.
+    """
+
+    rank: int
+    supervisor: int
+
+    def text(self) -> str:
+        """For a variable of the rank, in the supervisor."""
+        return f"{self.rank}:{os.fstat(self.rank).st_ino}:{os.getpid()}:{self.supervisor}"
+
+
+def variables(reports: Pipe, news: Pipe, folder: Path | None, leave: Path | None, address: str = "") -> dict[str, str]:
     """The variables by which a rank finds its supervisor and its own place.
 
     Args:
-        descriptor: The pipe to the supervisor.
+        reports: The pipe to the supervisor.
         news: The pipe from it.
         folder: For commits; may be None.
         leave: The file that appears when the rank must leave; may be None.
@@ -87,8 +108,7 @@ def variables(descriptor: int, news: int, folder: Path | None, leave: Path | Non
     """
     found = {FOLDER_VARIABLE: folder, LEAVE_VARIABLE: leave, LISTEN_VARIABLE: address or None}
     named = {name: str(path) for name, path in found.items() if path is not None}
-    pipes = {PIPE_VARIABLE: descriptor, NEWS_VARIABLE: news}
-    return {name: f"{number}:{os.fstat(number).st_ino}" for name, number in pipes.items()} | named
+    return {PIPE_VARIABLE: reports.text(), NEWS_VARIABLE: news.text()} | named
 
 
 def must_leave(environment: Mapping[str, str] | None = None) -> bool:
@@ -116,13 +136,18 @@ def report(event: bytes, environment: Mapping[str, str] | None = None) -> bool:
         event: One of the constants above.
         environment: The variables of this process; default `os.environ`, if this process is a rank.
     """
-    number, inode = _pipe(PIPE_VARIABLE, environment)
-    if not number:
+    source = _own(environment)
+    if not _PIPE.fullmatch(source.get(PIPE_VARIABLE, "")):
         return True
+    descriptor = _open(source[PIPE_VARIABLE], os.O_WRONLY)
+    if descriptor is None:
+        return False
     try:
-        return _is_there(int(number), inode) and os.write(int(number), event) == len(event)
+        return os.write(descriptor, event) == len(event)
     except OSError:
         return False
+    finally:
+        os.close(descriptor)
 
 
 def listens(at: Address) -> bool:
@@ -137,32 +162,45 @@ def listen_address() -> str:
 
 def is_first() -> bool:
     """Whether no process has been this rank before; called once, by the process about to become it."""
-    number, inode = _pipe(NEWS_VARIABLE, None)
-    if not number or not _is_there(int(number), inode):
+    descriptor = _open(_own(None).get(NEWS_VARIABLE, ""), os.O_RDONLY)
+    if descriptor is None:
         return True
-    return bool(select.select([int(number)], [], [], 0)[0]) and os.read(int(number), len(TOKEN)) == TOKEN
+    try:
+        return bool(select.select([descriptor], [], [], 0)[0]) and os.read(descriptor, len(TOKEN)) == TOKEN
+    finally:
+        os.close(descriptor)
 
 
 def open_news() -> News:
     """What the launcher reports to this rank from now on."""
-    number, inode = _pipe(NEWS_VARIABLE, None)
-    return News(os.dup(int(number)) if number and _is_there(int(number), inode) else None)
+    return News(_open(_own(None).get(NEWS_VARIABLE, ""), os.O_RDONLY))
 
 
 def _own(environment: Mapping[str, str] | None) -> Mapping[str, str]:
     return ancestry.own_environment() if environment is None else environment
 
 
-def _pipe(name: str, environment: Mapping[str, str] | None) -> tuple[str, str]:
-    """The descriptor number and the inode of a pipe; both empty if there is none."""
-    number, _, inode = _own(environment).get(name, "").partition(":")
-    return (number, inode) if number.isdecimal() and inode.isdecimal() else ("", "")
+def _open(text: str, mode: int) -> int | None:
+    """A new descriptor of the rank's end of a pipe; None if there is none.
+
+    A program in between may have closed it, as Python's subprocess does, and its number may now belong to something
+    else. Then /proc still has the pipe of the supervisor.
+    """
+    found = _PIPE.fullmatch(text)
+    if found is None:
+        return None
+    number, inode, process, other = map(int, found.groups())
+    with contextlib.suppress(OSError):
+        if _is_pipe(number, inode):
+            return os.dup(number)
+    with contextlib.suppress(OSError):
+        opened = os.open(f"/proc/{process}/fd/{other}", mode | os.O_CLOEXEC)
+        if _is_pipe(opened, inode):
+            return opened
+        os.close(opened)
+    return None
 
 
-def _is_there(descriptor: int, inode: str) -> bool:
-    """A program in between may have closed it, and its number may now belong to something else."""
-    try:
-        found = os.fstat(descriptor)
-    except OSError:
-        return False
-    return stat.S_ISFIFO(found.st_mode) and found.st_ino == int(inode)
+def _is_pipe(descriptor: int, inode: int) -> bool:
+    found = os.fstat(descriptor)
+    return stat.S_ISFIFO(found.st_mode) and found.st_ino == inode

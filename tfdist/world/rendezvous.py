@@ -19,7 +19,7 @@ from tfdist.protocol import key_file, mesh
 from tfdist.protocol.epoch import Epoch
 from tfdist.system import job_place, tf_config
 
-_LENGTH = struct.Struct("!I")
+_LENGTH, _LENGTH_BYTES = "!I", 4
 _LONGEST_BYTES = 1 << 20
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _STARTS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
@@ -175,11 +175,11 @@ def _machine() -> str:
 def _send(connection: socket.socket, value: Any, deadline: float) -> None:
     data = json.dumps(value).encode()
     connection.settimeout(max(0.001, deadline - time.monotonic()))
-    connection.sendall(_LENGTH.pack(len(data)) + data)
+    connection.sendall(struct.pack(_LENGTH, len(data)) + data)
 
 
 def _receive(connection: socket.socket, deadline: float) -> Any:
-    (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, deadline))
+    (length,) = struct.unpack(_LENGTH, _read(connection, _LENGTH_BYTES, deadline))
     if length > _LONGEST_BYTES:
         raise ValueError(f"a message of {length} bytes; at most {_LONGEST_BYTES} are accepted")
     return json.loads(_read(connection, length, deadline))

@@ -16,6 +16,7 @@ from tfdist.launch.host.host import Host
 from tfdist.launch.option import option
 from tfdist.launch.run.launcher import Plan
 from tfdist.launch.start import ulfm
+from tfdist.launch.start.direct import Direct
 
 
 def _plan(*words: str, **environment: str) -> tuple[Plan, list[str]]:
@@ -177,13 +178,15 @@ def test_hostfile_and_remarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(host, "is_local", lambda name: False)
     monkeypatch.setattr(host, "address", {"a": "192.0.2.1", "b": "192.0.2.2"}.__getitem__)
     (tmp_path / "hosts").write_text("a slots=2\nb:2\n")
-    plan, remarks = _plan("-np", "3", "--hostfile", str(tmp_path / "hosts"), "-p", "22", "--gloo", "only-there")
+    plan, remarks = _plan(
+        "-np", "3", "--hostfile", str(tmp_path / "hosts"), "-p", "22", "--disable-cache", "only-there"
+    )
     assert plan.starter.hosts == (Host("a", 2), Host("b", 1))
     assert not plan.starter.local
     assert plan.elsewhere == {"a": "192.0.2.1", "b": "192.0.2.2"}
     assert plan.starter.ssh.port == 22
     assert plan.command == ("only-there",)
-    assert [remark.partition(" ")[0] for remark in remarks] == ["--gloo"]
+    assert [remark.partition(" ")[0] for remark in remarks] == ["--disable-cache"]
 
 
 @pytest.mark.parametrize(
@@ -204,5 +207,9 @@ def test_missing_mpirun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("TFDIST_MPI_HOME", raising=False)
-    assert command.main(["-np", "1", "/bin/sh"]) == command.USAGE_ERROR
-    assert "no mpirun found next to" in capsys.readouterr().err
+    for option in ("--mpi", "--elastic"):
+        assert command.main([option, "-np", "1", "/bin/sh"]) == command.USAGE_ERROR
+        assert "no mpirun found next to" in capsys.readouterr().err
+    plan, remarks = _plan("-np", "1", "--verbose", "/bin/sh")
+    assert isinstance(plan.starter, Direct)
+    assert "direct starts the ranks: there is no mpirun next to /nowhere/python or on PATH" in remarks

@@ -11,7 +11,7 @@ import pytest
 
 from tfdist.protocol import member
 from tfdist.protocol.epoch import Epoch
-from tfdist.protocol.member import Gone
+from tfdist.protocol.member import Gone, Pipe
 
 EPOCH = Epoch("ab", 1, 0, b"k", (("10.0.0.1", 5),), (0,), ("a",))
 
@@ -28,15 +28,15 @@ def test_report(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     with pytest.raises(BlockingIOError):
         os.read(reader, 1)
-    variables = member.variables(writer, writer, None, None)
+    variables = member.variables(Pipe(writer, reader), Pipe(reader, writer), None, None)
     for event in (member.JOINED, member.COMMITTED, member.STALLED, member.LEFT, member.RETIRED, member.PARTED):
         assert member.report(event, variables)
         assert os.read(reader, 9) == event
 
 
 def test_folder_for_commits(pipe: tuple[int, int], tmp_path: Path) -> None:
-    assert member.commits(member.variables(pipe[1], pipe[0], tmp_path, None)) == tmp_path
-    assert member.commits(member.variables(pipe[1], pipe[0], None, None)) is None
+    assert member.commits(member.variables(Pipe(pipe[1], pipe[0]), Pipe(*pipe), tmp_path, None)) == tmp_path
+    assert member.commits(member.variables(Pipe(pipe[1], pipe[0]), Pipe(*pipe), None, None)) is None
 
 
 def test_folder_on_a_disk() -> None:
@@ -45,46 +45,50 @@ def test_folder_on_a_disk() -> None:
 
 
 def test_a_rank_is_to_leave_when_the_file_appears(pipe: tuple[int, int], tmp_path: Path) -> None:
-    variables = member.variables(pipe[1], pipe[0], tmp_path, tmp_path / "leave")
+    variables = member.variables(Pipe(pipe[1], pipe[0]), Pipe(*pipe), tmp_path, tmp_path / "leave")
     assert not member.must_leave(variables)
     (tmp_path / "leave").touch()
     assert member.must_leave(variables)
     assert not member.must_leave({})
 
 
-@pytest.mark.parametrize("text", ["", "x:1", "7", "7:"])
+@pytest.mark.parametrize("text", ["", "x:1", "7", "7:", "1:2:3", "1:2:3:4:5"])
 def test_without_a_supervisor_there_is_nobody_to_tell(text: str) -> None:
     assert member.report(member.JOINED, {member.PIPE_VARIABLE: text})
     assert member.report(member.JOINED, {})
 
 
-def test_descriptor_that_was_closed_is_written_to_no_more(pipe: tuple[int, int]) -> None:
-    _, writer = pipe
-    variables = member.variables(writer, writer, None, None)
+def test_descriptor_that_a_program_closed_is_found_again(pipe: tuple[int, int]) -> None:
+    """As every subprocess of Python closes those that it does not know; their numbers may mean other pipes then."""
+    reader, writer = pipe
+    variables = member.variables(Pipe(writer, reader), Pipe(reader, writer), None, None)
     other_reader, other_writer = os.pipe2(os.O_NONBLOCK)
     kept = os.dup(writer)
-    os.dup2(other_writer, writer)  # the number means another pipe now
-    assert not member.report(member.JOINED, variables)
+    os.dup2(other_writer, writer)
+    assert member.report(member.JOINED, variables)
+    assert os.read(reader, 9) == member.JOINED
     with pytest.raises(BlockingIOError):
         os.read(other_reader, 1)
     os.dup2(kept, writer)
     for descriptor in (kept, other_reader, other_writer):
         os.close(descriptor)
-    assert not member.report(member.JOINED, {member.PIPE_VARIABLE: "987654:1"})
 
 
-def test_supervisor_that_no_longer_reads() -> None:
+def test_supervisor_that_is_gone() -> None:
     reader, writer = os.pipe()
+    variables = member.variables(Pipe(writer, reader), Pipe(reader, writer), None, None)
     os.close(reader)
-    assert not member.report(member.JOINED, member.variables(writer, writer, None, None))
+    assert not member.report(member.JOINED, variables), "it no longer reads"
     os.close(writer)
+    assert not member.report(member.JOINED, variables)
+    assert not member.report(member.JOINED, {member.PIPE_VARIABLE: "987654:1:987654:1"})
 
 
 @pytest.fixture
 def news(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Where a supervisor writes what its rank, this process, reads."""
     reader, writer = os.pipe()
-    for name, value in member.variables(pipe[1], reader, None, None, "10.0.0.1").items():
+    for name, value in member.variables(Pipe(pipe[1], pipe[0]), Pipe(reader, writer), None, None, "10.0.0.1").items():
         monkeypatch.setenv(name, value)
     yield writer
     os.close(reader)

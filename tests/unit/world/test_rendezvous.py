@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import socket
@@ -26,9 +27,14 @@ def settings(tmp_path: Path) -> config.Config:
     return dataclasses.replace(config.read({}), key_file=str(path), stall_shutdown_seconds=LIMIT_S)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+def free_port(count: int = 1) -> int:
+    """The first of so many ports in a row."""
+    while True:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            port = int(probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
+            for more in range(1, count):
+                probes.enter_context(socket.create_server(("127.0.0.1", port + more)))
+            return port
 
 
 def torch(rank: int, size: int, port: int) -> dict[str, str]:
@@ -68,7 +74,7 @@ def test_ranks_of_torchrun(settings: config.Config, size: int) -> None:
 
 
 def test_port_of_the_store_of_torchrun_is_left_to_it(settings: config.Config) -> None:
-    port = free_port()
+    port = free_port(2)
     environment = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     with socket.create_server(("127.0.0.1", port)):
         found = find_all([torch(rank, 2, port) | environment for rank in range(2)], lambda _: settings)

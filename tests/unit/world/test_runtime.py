@@ -88,9 +88,9 @@ def test_in_a_fresh_process(run_script, script, environment):
 @pytest.mark.parametrize(
     ("environment", "warned"),
     [
-        ({"TFDIST_ELASTIC": "1", "TFDIST_MEMBER_PIPE": "987654:1"}, True),
+        ({"TFDIST_ELASTIC": "1", "TFDIST_MEMBER_PIPE": "987654:1:987654:1"}, True),
         ({"TFDIST_ELASTIC": "1"}, False),
-        ({"TFDIST_MEMBER_PIPE": "987654:1"}, False),
+        ({"TFDIST_MEMBER_PIPE": "987654:1:987654:1"}, False),
     ],
 )
 def test_failure_to_report_joining_is_an_error(run_script, environment, warned):

@@ -15,7 +15,7 @@ _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
 _SILENT = "exited with status 0 without tfdist.shutdown(), as os._exit(0) does"
 # In the error of a rank that waited for another whose process ended: the end of the other says more.
-_LOST = ", whose process has ended."
+_LOST = (", whose process has ended.", " lost its connection to rank", " was notified by rank")
 # In the error of a rank that timed out waiting for others, whatever TensorFlow wraps it in.
 _STALLED = "(TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it"
 
@@ -79,7 +79,7 @@ def _explained(job: Job, cause: Outcome) -> list[Outcome]:
 
 
 def _tells(lines: Sequence[str]) -> bool:
-    return TRACEBACK in lines and not any(_LOST in line for line in lines)
+    return TRACEBACK in lines and not any(text in line for text in _LOST for line in lines)
 
 
 def _shown(outcome: Outcome) -> str:

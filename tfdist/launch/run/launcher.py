@@ -393,11 +393,13 @@ class Launcher:
         self._listening[rank] = address
         if len(self._listening) < len(self._job.hosts):
             return
-        names = [each.name for each in self._plan.starter.hosts for _ in range(each.slots)]
-        hosts = list(dict.fromkeys(names))
-        members = [f"{hosts.index(name)} {self._listening[rank]}" for rank, name in enumerate(names)]
+        placement = host.placement(self._plan.starter.hosts)
+        # As the hosts call themselves, at the first rank of each.
+        names = {name: self._job.hosts[placement.index(name)] for name in dict.fromkeys(placement)}
+        places = list(names)
+        members = [f"{places.index(name)} {self._listening[rank]}" for rank, name in enumerate(placement)]
         for other in self._listening:
-            self._channel.send(other, "epoch", number=1, members=members, hosts=hosts)
+            self._channel.send(other, "epoch", number=1, members=members, hosts=list(names.values()))
 
     def _on_message(self, event: Received, now: float) -> list[Action]:
         rank, fields = event.rank, event.message.fields

@@ -251,8 +251,9 @@ class Supervisor:
     def _start(self, command: Sequence[str], given: Sequence[int] = ()) -> bool:
         environment = child_environment(self._environment)
         environment |= job_folder.segment_variables(self._segments, environment)
-        ends = self._prepare_membership()
-        environment |= member.variables(*ends, self._commits, self._leave, self._socket.getsockname()[0])
+        pipes = self._prepare_membership()
+        ends = [pipe.rank for pipe in pipes]
+        environment |= member.variables(*pipes, self._commits, self._leave, self._socket.getsockname()[0])
         if self._elastic:
             # Only ranks are elastic: whatever else this job starts need not import Keras.
             environment["TFDIST_ELASTIC"] = "1"
@@ -286,14 +287,14 @@ class Supervisor:
         self._send("started", pid=self._child.pid)
         return True
 
-    def _prepare_membership(self) -> tuple[int, int]:
-        """Returns the descriptors on which the rank reports its events, and receives which ranks have exited."""
+    def _prepare_membership(self) -> tuple[member.Pipe, member.Pipe]:
+        """Returns the pipes on which the rank reports its events, and receives which ranks have exited."""
         self._member, writer = os.pipe()
         self._selector.register(self._member, selectors.EVENT_READ, "member")
         reader, self._news = os.pipe()
         os.set_blocking(self._news, False)
         os.write(self._news, member.TOKEN)
-        return writer, reader
+        return member.Pipe(writer, self._member), member.Pipe(reader, self._news)
 
     def _read_membership(self) -> None:
         """Handles the events that the rank has reported."""

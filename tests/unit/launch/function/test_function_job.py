@@ -99,7 +99,8 @@ def test_words_are_understood_by_tfdistrun(started: list[list[str]]) -> None:
     assert known.mpi_args == ("-x", "A", "--mca", "b", "c")
     assert known.network_interfaces == ("eth0", "eth1")
     assert command[0] == "python3.12"
-    assert len(option.notes(known)) == 2
+    assert known.starter == "direct"
+    assert len(option.notes(known)) == 1
 
 
 def test_flags_that_are_false_are_not_given() -> None:

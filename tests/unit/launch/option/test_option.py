@@ -136,12 +136,19 @@ def test_switches_that_are_variables() -> None:
 
 
 def test_options_without_effect_say_so() -> None:
-    idle = "--cycle-time-ms 3 --gloo --cache-capacity 9 --disable-cache --num-nccl-streams 2"
+    idle = "--cycle-time-ms 3 --cache-capacity 9 --disable-cache --num-nccl-streams 2"
     known, command = option.parse(f"-np 1 {idle} --mpi x".split())
     assert command == ["x"]
-    assert len(option.notes(known)) == 5
+    assert len(option.notes(known)) == 4
     assert "--cycle-time-ms has no effect: there is no negotiation cycle" in option.notes(known)[0]
     assert option.notes(option.parse(["-np", "1", "--mpi", "x"])[0]) == []
+
+
+@pytest.mark.parametrize("name", ["--no-mpi", "--gloo"])
+def test_jobs_without_mpi(name: str) -> None:
+    assert option.parse([name, "-np", "1", "x"])[0].starter == "direct"
+    with pytest.raises(ConfigError, match="not allowed with"):
+        option.parse([name, "--mpi", "-np", "1", "x"])
 
 
 def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,8 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (TO_LAUNCHER, "started", {"pid": 4}),
     (TO_LAUNCHER, "output", {"stream": "stdout", "text": "é\udc80\n", "end": "line"}),
     (TO_LAUNCHER, "finished", {"code": None, "signal": 9, "told": True, "tail": ["a", "b"]}),
+    (TO_LAUNCHER, "listening", {"address": "10.0.0.1:5"}),
+    (TO_RANK, "epoch", {"number": 1, "members": ["0 10.0.0.1:5"], "hosts": ["a"]}),
     (TO_LAUNCHER, "joined", {}),
     (TO_LAUNCHER, "committed", {}),
     (TO_LAUNCHER, "stalled", {}),
