@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 from machine import Machines, made_in
 
 MARK = "LAUNCH_TEST_MARK"
+STARTERS = ("mpi", "direct")
+PROGRAM_OF_LAUNCHER = ("-m", "tfdist.launch")
 DEADLINE_S = 120.0  # of a job: one that starts twice and must find a silent host takes half a minute on two idle cores
 AGENT = """\
 #!/bin/sh
@@ -61,6 +64,7 @@ class Launch:
     """Starts launchers whose processes all carry one mark in their environment."""
 
     folder: Path
+    starter: str = "mpi"
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     # What was read of the errors of launchers that run, by process id.
@@ -75,12 +79,12 @@ class Launch:
         self,
         *words: str,
         variables: Mapping[str, str] | None = None,
-        program: Sequence[str] = ("-m", "tfdist.launch"),
+        program: Sequence[str] = PROGRAM_OF_LAUNCHER,
         inside: Sequence[str] = (),
         stdout: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """`inside` are words that run a command in other surroundings, as `ip netns exec`."""
-        if os.environ.get("EXPERIMENT") and program == ("-m", "tfdist.launch"):
+        if self.starter == "direct" and program == PROGRAM_OF_LAUNCHER:
             words = ("--no-mpi", *words)
         started = subprocess.Popen(
             [*inside, sys.executable, *program, *words],
@@ -132,9 +136,43 @@ class Launch:
         return sorted(self.folder.glob(pattern))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Jobs start with MPI and without it, but for tests that are about one of them."""
+    if "starter" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("starter")
+        metafunc.parametrize("starter", mark.args if mark else STARTERS, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`make test` starts each test in one of the two ways, the slice `launch` in the other; its own tests in one."""
+    if not os.environ.get("TFDIST_TEST_SAMPLE"):
+        return
+    left_out = []
+    for item in items:
+        starter = getattr(item, "callspec", None) and item.callspec.params.get("starter")  # type: ignore[attr-defined]
+        if starter is None or item.get_closest_marker("starter"):
+            continue
+        number = zlib.crc32(item.function.__name__.encode())  # type: ignore[attr-defined]
+        if starter != STARTERS[number % len(STARTERS)]:
+            if item.get_closest_marker("slice"):
+                left_out.append(item)
+            else:
+                item.add_marker(pytest.mark.slice("launch"))
+    config.hook.pytest_deselected(items=left_out)
+    those = set(left_out)
+    items[:] = [item for item in items if item not in those]
+
+
 @pytest.fixture
-def launch(tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[Launch]:
-    made = Launch(tmp_path)
+def starter(request: pytest.FixtureRequest) -> str:
+    """Who starts the ranks: mpirun, or tfdistrun itself."""
+    return str(request.param)
+
+
+@pytest.fixture
+def launch(tmp_path: Path, wait_until: Callable[..., None], starter: str) -> Iterator[Launch]:
+    made = Launch(tmp_path, starter)
     yield made
     for launcher in made.started:
         if launcher.poll() is None:  # a failed test has left it

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from machine import BOUND_S, COUNTED, COUNTS, FIRST, HOST_TIMEOUT_S, SECOND, Machines
 
+pytestmark = pytest.mark.starter("mpi")
+
 # A rank of an elastic job without MPI and TensorFlow, so that a start takes no time. It counts until `end` is there,
 # and writes down when and where it begins, where from, and when it leaves.
 LEAN = """\

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.starter("mpi")
+
 # Four ranks that import Keras on two busy cores.
 DEADLINE_S = 240.0
 # From the death of a rank to the end of everything.

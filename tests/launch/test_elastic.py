@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.starter("mpi")
+
 # Ranks that go on as tfdist does, in MPI's own words. Each loss is of one rank, ten rounds after the one before.
 GO_ON = """\
 import array

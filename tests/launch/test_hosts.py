@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.starter("mpi")
+
 
 def test_two_hosts(launch: Any, agent: Any) -> None:
     launch.script(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from machine import LINK, Machines
+
+pytestmark = pytest.mark.starter("mpi")
 
 MEET = """\
 from mpi4py import MPI

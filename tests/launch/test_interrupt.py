@@ -73,6 +73,7 @@ def test_launcher_killed_leaves_nothing(launch: Any, wait_until: Any) -> None:
     launch.end(job)
 
 
+@pytest.mark.starter("mpi")
 @pytest.mark.parametrize("victims", ["launcher", "mpirun", "guard", "launcher guard mpirun"])
 def test_killed_part_leaves_nothing_in_memory_or_on_disk(launch: Any, wait_until: Any, victims: str) -> None:
     launch.script(
@@ -103,7 +104,7 @@ def test_killed_part_leaves_nothing_in_memory_or_on_disk(launch: Any, wait_until
 def test_signal_while_starting(launch: Any, wait_until: Any) -> None:
     launch.script(STAY)
     job = launch.start("-np", "2", "python", "rank.py")
-    wait_until(lambda: any("--host localhost" in words for words in launch.processes().values()), what="mpirun")
+    wait_until(lambda: any("guard.py" in words for words in launch.processes().values()), what="the guard")
     job.send_signal(signal.SIGTERM)
     assert launch.end(job).code == 143
 

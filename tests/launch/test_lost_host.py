@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from machine import BOUND_S, COUNTED, COUNTS, FIRST, HOST_TIMEOUT_S, LAUNCHER, SECOND, Machines
 
+pytestmark = pytest.mark.starter("mpi")
+
 STAYS = "open(f'up{rank}', 'w').close()\nwhile True: time.sleep(0.05)\n"
 
 

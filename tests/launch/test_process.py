@@ -17,8 +17,8 @@ assert total(rank + 1) == sum(range(1, tfdist.size() + 1))
 
 
 @pytest.mark.parametrize(("ranks", "shared"), [pytest.param(2, 1 << 20, marks=pytest.mark.slice("launch")), (3, 0)])
-def test_rank_that_ends_without_a_word_is_noticed(launch: Any, ranks: int, shared: int) -> None:
-    """By the window that the ranks of a host share, or from the launcher."""
+def test_rank_that_ends_without_a_word_is_noticed(launch: Any, starter: str, ranks: int, shared: int) -> None:
+    """By the window that the ranks of a host share, or from the launcher; without MPI by its connection."""
     launch.script(
         TRAIN + "if rank == 1: os._exit(0)\nbegin = time.monotonic()\n"
         "try: total(1)\nexcept tfdist.errors.PeerLostError as error:\n"
@@ -26,10 +26,10 @@ def test_rank_that_ends_without_a_word_is_noticed(launch: Any, ranks: int, share
     )
     done = launch.run("-np", str(ranks), "python", "rank.py", variables=STALL | {"TFDIST_SHARED_MEMORY": str(shared)})
     assert done.code == 1
-    noticed = [line for line in done.stdout.splitlines() if "lost rank 1 (host " in line]
+    noticed = [line for line in done.stdout.splitlines() if " s: rank" in line and "rank 1 (host " in line]
     assert len(noticed) == ranks - 1, done.stdout + done.stderr
     assert "after 0." in noticed[0] or "after 1." in noticed[0] or "after 2." in noticed[0], noticed
-    assert "whose process has ended" in noticed[0]
+    assert ("whose process has ended" if starter == "mpi" else "connection to") in noticed[0] + noticed[-1]
     assert "exited with status 0 without tfdist.shutdown(), as os._exit(0) does" in done.stderr
 
 
@@ -45,7 +45,7 @@ def test_ends_without_a_word_that_nobody_waits_for_are_good(launch: Any) -> None
 
 FORKS = """
 import multiprocessing
-if rank: from mpi4py import MPI  # which then starts and ends MPI
+if rank and "OMPI_COMM_WORLD_RANK" in os.environ: from mpi4py import MPI  # which then starts and ends MPI
 import tfdist, tensorflow as tf
 tfdist.init(process_sets="dynamic")
 from tfdist.errors import ConfigError

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from slurm_cluster import Slurm, started_in
 
-pytestmark = pytest.mark.slice("slurm")
+pytestmark = [pytest.mark.starter("mpi"), pytest.mark.slice("slurm")]
 TFDISTRUN = (sys.executable, "-m", "tfdist.launch")
 # Each rank has data of its own, so that weights are the same only if gradients are exchanged.
 TRAIN = """\

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.starter("mpi")
+
 # Starts as many processes as it is told, with variables for each, and ends with the first status that is not 0.
 PROGRAM = """\
 #!/usr/bin/env python3

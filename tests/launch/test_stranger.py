@@ -10,7 +10,11 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, Sealer
+
+pytestmark = pytest.mark.starter("mpi")
 
 # It has joined and committed, and leaves when it is asked to: what a stranger says could end it.
 RANK = """\

@@ -53,6 +53,7 @@ def test_large_output_comes_complete(launch: Any) -> None:
     assert done.stdout.replace("[0] ", "") == ("x" * 99999 + "\n") * 200
 
 
+@pytest.mark.starter("mpi")
 def test_environment_of_a_service(launch: Any) -> None:
     """Hardly any, as of `env -i`, cron and systemd: Open MPI ends without HOME."""
     launch.script("from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(rank), os.path.isdir(os.environ['HOME']))")
@@ -62,6 +63,7 @@ def test_environment_of_a_service(launch: Any) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] 1 True", "[1] 1 True"]
 
 
+@pytest.mark.starter("mpi")
 def test_mpi_ranks_meet(launch: Any) -> None:
     launch.script("from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(3 ** MPI.COMM_WORLD.rank))")
     done = launch.run("-np", "3", "python", "rank.py")
@@ -134,6 +136,7 @@ def test_key_is_on_no_command_line_and_in_no_child(launch: Any, wait_until: Any)
     assert all("TFDIST_RUN_KEY" not in environments[pid] for pid in children)
 
 
+@pytest.mark.starter("mpi")
 def test_verbose_says_what_it_runs(launch: Any, wait_until: Any) -> None:
     """To the word, with the variables that are set for it."""
     done, running, environments = _looked_at(launch, wait_until)

@@ -104,6 +104,7 @@ def test_a_script_may_start_it_where_the_variable_says_dynamic(launch: Any) -> N
     assert [names(read(launch.folder / f"run.{rank}.json")) for rank in (0, 1)] == [["barrier then"]] * 2
 
 
+@pytest.mark.starter("mpi")
 @pytest.mark.slice("launch")
 def test_ranks_that_go_on_after_a_loss_go_on_in_their_files(launch: Any) -> None:
     lines = """

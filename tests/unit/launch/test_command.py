@@ -207,8 +207,8 @@ def test_missing_mpirun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("TFDIST_MPI_HOME", raising=False)
-    for option in ("--mpi", "--elastic"):
-        assert command.main([option, "-np", "1", "/bin/sh"]) == command.USAGE_ERROR
+    for name in ("--mpi", "--elastic"):
+        assert command.main([name, "-np", "1", "/bin/sh"]) == command.USAGE_ERROR
         assert "no mpirun found next to" in capsys.readouterr().err
     plan, remarks = _plan("-np", "1", "--verbose", "/bin/sh")
     assert isinstance(plan.starter, Direct)
