@@ -60,3 +60,23 @@ def test_thread_defaults() -> None:
     assert core.thread_defaults(0, {}) == dict.fromkeys(names, "1")
     assert core.thread_defaults(4, {}) == dict.fromkeys(names, "4")
     assert core.thread_defaults(4, {names[0]: "7", names[1]: ""}) == dict.fromkeys(names[1:], "4")
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        (1, None),
+        (2, [{0, 1, 4, 5}, {2, 3, 6, 7}]),
+        (3, [{0, 4}, {1, 5}, {2, 6}]),
+        (4, [{0, 4}, {1, 5}, {2, 6}, {3, 7}]),
+        (5, None),
+        (0, None),
+    ],
+)
+def test_shares_of_several_processes(machine: Path, processes: int, expected: list[set[int]] | None) -> None:
+    assert core.shares(processes, machine) == expected
+
+
+def test_nothing_is_shared_out_of_a_part_of_the_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 4})
+    assert core.shares(2, machine) is None
