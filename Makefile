@@ -16,6 +16,7 @@ VENV_TF216 := .venv-tf216
 VENV_NEXT := .venv-next
 VENV_GPU := .venv-gpu
 VENV_MPICH := .venv-mpich
+VENV_NO_MPI := .venv-no-mpi
 # The oldest MPICH whose headers the plugin may be compiled with, and the newest.
 MPICHS := 4.0.3 5.0.2
 TF216 := tensorflow-cpu==2.16.2
@@ -158,7 +159,7 @@ $(VENV)/fuzzer: pyproject.toml | $(VENV)/installed
 .PHONY: test-tf-matrix
 test-tf-matrix: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the parity tests there
 	@PATH="$(CURDIR)/$(VENV_TF216)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_TF216)/bin/pytest $(PYTEST_ARGUMENTS) \
-	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/unit/training tests/unit/callbacks \
+	--slice=all -k 'not (np1 or np3 or np4 or sockets)' tests/unit/test_installation.py tests/unit/test_packaging.py tests/unit/training tests/unit/callbacks \
 	tests/ranks/test_parity*.py
 
 $(VENV_TF216)/bin/python:
@@ -174,7 +175,7 @@ $(VENV_TF216)/installed: $(VENV)/installed | $(VENV_TF216)/bin/python
 .PHONY: test-tf-next
 test-tf-next: $(VENV_NEXT)/installed ## build for the next TensorFlow and Keras: parity, loss scaling and elastic training there
 	@PATH="$(CURDIR)/$(VENV_NEXT)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_NEXT)/bin/pytest $(PYTEST_ARGUMENTS) \
-	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_installation.py tests/unit/training tests/unit/callbacks \
+	--slice=all -k 'not (np1 or np3 or np4 or sockets)' tests/unit/test_installation.py tests/unit/training tests/unit/callbacks \
 	tests/ranks/test_parity*.py tests/ranks/test_loss_scale.py tests/ranks/test_xla_training.py tests/elastic/test_fit.py
 
 $(VENV_NEXT)/bin/python:
@@ -214,7 +215,7 @@ test-mpich: $(VENV_MPICH)/installed ## run collectives, parity and communicators
 	$(VENV_MPICH)/bin/pip install --quiet "mpich==$$version"; \
 	$(VENV_MPICH)/bin/python tools/mpi_plugin.py > build/mpi_plugin.log || { cat build/mpi_plugin.log; exit 1; }; \
 	PATH="$(CURDIR)/$(VENV_MPICH)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_MPICH)/bin/pytest $(SIDE_BY_SIDE) \
-	$(PYTEST_ARGUMENTS) --slice=all -k 'not (np1 or np4)' $(OF_MPI); \
+	$(PYTEST_ARGUMENTS) --slice=all -k 'not (np1 or np4 or sockets)' $(OF_MPI); \
 	done
 
 $(VENV_MPICH)/bin/python:
@@ -224,11 +225,26 @@ $(VENV_MPICH)/installed: $(VENV)/installed | $(VENV_MPICH)/bin/python
 	@echo "== installing tfdist without Open MPI in $(VENV_MPICH)"
 	$(call install_beside,$(VENV_MPICH),"tensorflow-cpu==$(call version,tensorflow-cpu)" "mpi4py==$(call version,mpi4py)")
 
+# Neither an MPI nor mpi4py is installed there.
+OF_SOCKETS := $(addprefix tests/ranks/test_,$(addsuffix .py,allreduce process_sets join mismatch object parity topology)) \
+	tests/launch/test_failure.py tests/launch/test_foreign.py
+.PHONY: test-no-mpi
+test-no-mpi: $(VENV_NO_MPI)/installed ## run collectives, parity and failing jobs where no MPI is installed
+	@PATH="$(CURDIR)/$(VENV_NO_MPI)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_NO_MPI)/bin/pytest $(SIDE_BY_SIDE) \
+	$(PYTEST_ARGUMENTS) --slice=all -k '(sockets and not np1 and not np4) or direct or foreign' $(OF_SOCKETS)
+
+$(VENV_NO_MPI)/bin/python:
+	$(call create,$(VENV_NO_MPI),$(PYTHON),13)
+
+$(VENV_NO_MPI)/installed: $(VENV)/installed | $(VENV_NO_MPI)/bin/python
+	@echo "== installing tfdist without MPI in $(VENV_NO_MPI)"
+	$(call install_beside,$(VENV_NO_MPI),"tensorflow-cpu==$(call version,tensorflow-cpu)")
+
 # The wheel that was built beside TensorFlow for the CPU, beside the one for GPUs. Needs no GPU.
 .PHONY: test-gpu-build
 test-gpu-build: $(VENV_GPU)/installed ## the same wheel beside TensorFlow's build for GPUs, on any machine
 	@PATH="$(CURDIR)/$(VENV_GPU)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_GPU)/bin/pytest $(PYTEST_ARGUMENTS) \
-	--slice=all -k 'not (np1 or np3 or np4)' tests/unit/test_gpu_kernels.py tests/unit/ops/graph/test_xla.py tests/ranks/test_broadcast.py
+	--slice=all -k 'not (np1 or np3 or np4 or sockets)' tests/unit/test_gpu_kernels.py tests/unit/ops/graph/test_xla.py tests/ranks/test_broadcast.py
 
 $(VENV_GPU)/bin/python:
 	$(call create,$(VENV_GPU),$(PYTHON),13)
@@ -302,5 +318,5 @@ endif
 
 .PHONY: clean
 clean: ## remove all environments, builds and caches
-	rm -rf $(VENV) $(VENV_TF216) $(VENV_NEXT) $(VENV_GPU) $(VENV_MPICH) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TF216) $(VENV_NEXT) $(VENV_GPU) $(VENV_MPICH) $(VENV_NO_MPI) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -62,6 +62,7 @@ SLICES = (
     Slice("tf-next", 14, r"tfdist/(csrc/tf|native)/|pyproject\.toml|CMakeLists"),
     Slice("wheel", 30, r"tools/(wheels|symbols|build_)|setup\.py|pyproject\.toml|CMakeLists|tests/wheel/"),
     Slice("mpich", 9, r"tfdist/(csrc/mpi|native|launch/start)/|tools/mpi_plugin"),
+    Slice("no-mpi", 7, r"tfdist/(csrc/socket|protocol|world|launch)/"),
     Slice("tfio", 6, r"data_service/source/|tests/tfio/"),
     Slice("gpu-build", 6, r"tfdist/csrc/(cuda|nccl|tf)/"),
 )

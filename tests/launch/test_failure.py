@@ -50,6 +50,7 @@ def test_failure_before_a_peer_has_started(launch: Any) -> None:
     assert "vanished" not in done.stderr
 
 
+@pytest.mark.starter("mpi")
 def test_sigkill_in_an_allreduce(launch: Any) -> None:
     launch.script(
         "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
@@ -63,6 +64,7 @@ def test_sigkill_in_an_allreduce(launch: Any) -> None:
     assert "mpirun" not in done.stderr
 
 
+@pytest.mark.starter("mpi")
 def test_mpi_abort(launch: Any) -> None:
     launch.script(
         "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
