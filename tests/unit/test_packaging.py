@@ -130,7 +130,7 @@ def test_linters_are_pinned_so_that_a_new_release_fails_nobody(distribution: met
 def test_plain_installation_is_for_the_launcher_and_the_engine(distribution: metadata.Distribution) -> None:
     """Which TensorFlow and which MPI to use is the user's choice: an extra, or what is installed."""
     plain = [re.split(r"[^\w.-]", line)[0] for line in distribution.requires or () if "extra ==" not in line]
-    assert sorted(plain, key=str.lower) == ["cloudpickle", "numpy", "PyYAML"]
+    assert sorted(plain, key=str.lower) == ["cloudpickle", "cryptography", "numpy", "PyYAML"]
 
 
 def normal(name: str) -> str:

@@ -26,13 +26,13 @@ if not __package__:
     # At the end, so that packages installed next to tfdist do not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
-from tfdist.launch.host.core import available, thread_defaults
 from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.start import job_folder, place
-from tfdist.launch.supervisor import crew
+from tfdist.launch.supervisor import crew, surrounding, tail
 from tfdist.launch.wire.call import Errand
+from tfdist.launch.wire.link import RANK, Link
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
-from tfdist.launch.wire.ticket import KEY_VARIABLE, Ticket
+from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import commit_file, member
 from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.handshake import derived
@@ -49,17 +49,13 @@ from tfdist.system.process import (
     send,
     signal_pipe,
 )
-from tfdist.system.terminal.chatter import is_chatter
 from tfdist.system.terminal.line import LineSplitter, Piece
 
 CONNECT_TIMEOUT_S = 10.0
 # Until the launcher has sent its own limit.
 _FIRST_SILENCE_LIMIT_S = 30.0
-TAIL_LINES = 40
 # The name of the pipe for the result of a `tfdist.run` rank, next to "stdout" and "stderr".
 RESULT = "result"
-_TAIL_BYTES = 1 << 14
-_TAIL_WIDTH = 1000
 _READ_BYTES = 1 << 15
 # With this much unsent output the rank's pipes are no longer read: it waits, as for any slow reader.
 _UNSENT_BYTES = 4 << 20
@@ -103,8 +99,8 @@ class Phase(enum.IntEnum):
 class Supervisor:
     """One thread with one loop over the rank's pipes, the launcher's connection and signals."""
 
-    def __init__(self, ticket: Ticket, rank: int, connection: socket.socket, environment: Mapping[str, str]) -> None:
-        self._rank, self._socket, self._environment, self._job = rank, connection, environment, ticket.job
+    def __init__(self, ticket: Ticket, rank: int, link: Link, environment: Mapping[str, str]) -> None:
+        self._rank, self._link, self._environment, self._job = rank, link, environment, ticket.job
         self._sealer = Sealer(ticket.job, ticket.key, TO_LAUNCHER, rank)
         self._opener = Opener(ticket.job, ticket.key, TO_RANK, range(rank, rank + 1))
         self._buffer = FrameBuffer()
@@ -147,7 +143,7 @@ class Supervisor:
         """
         wake = self._catch_signals()
         self._selector.register(wake, selectors.EVENT_READ, "signal")
-        self._selector.register(self._socket, selectors.EVENT_READ, "launcher")
+        self._selector.register(self._link.connection, selectors.EVENT_READ, "launcher")
         self._send("hello", host=os.uname().nodename, pid=os.getpid())
         while self._phase < Phase.ABANDONED:
             for key, mask in self._selector.select(self._timeout()):
@@ -249,11 +245,11 @@ class Supervisor:
             os.close(writer)
 
     def _start(self, command: Sequence[str], given: Sequence[int] = ()) -> bool:
-        environment = child_environment(self._environment)
+        environment = surrounding.of_rank(self._environment)
         environment |= job_folder.segment_variables(self._segments, environment)
         pipes = self._prepare_membership()
         ends = [pipe.rank for pipe in pipes]
-        environment |= member.variables(*pipes, self._commits, self._leave, self._socket.getsockname()[0])
+        environment |= member.variables(*pipes, self._commits, self._leave, self._link.own_address)
         if self._elastic:
             # Only ranks are elastic: whatever else this job starts need not import Keras.
             environment["TFDIST_ELASTIC"] = "1"
@@ -345,7 +341,7 @@ class Supervisor:
             assert self._errand is not None
             self._errand.take(data)
             return
-        self._tails[stream] = (self._tails[stream] + data)[-_TAIL_BYTES:]
+        self._tails[stream] = (self._tails[stream] + data)[-tail.BYTES :]
         self._send_pieces(stream, self._splitters[stream].feed(data, time.monotonic()))
 
     def _report(self) -> None:
@@ -367,7 +363,7 @@ class Supervisor:
             code=status if status >= 0 else None,
             signal=-status if status < 0 else None,
             told=self._told,
-            tail=tail_lines(self._tails["stderr"]) or tail_lines(self._tails["stdout"]),
+            tail=tail.lines(self._tails["stderr"]) or tail.lines(self._tails["stdout"]),
         )
 
     # The launcher's connection
@@ -398,14 +394,14 @@ class Supervisor:
     def _write(self) -> None:
         try:
             while self._unsent:
-                del self._unsent[: self._socket.send(self._unsent)]
+                del self._unsent[: self._link.send(self._unsent)]
         except BlockingIOError:
             pass
         except OSError:
             self._abandon()
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-        self._selector.modify(self._socket, events, "launcher")
+        self._selector.modify(self._link.connection, events, "launcher")
         if self._throttled != (len(self._unsent) + self._held_bytes > _UNSENT_BYTES):
             self._throttled = not self._throttled
             for stream, descriptor in self._pipes.items():
@@ -422,7 +418,7 @@ class Supervisor:
         if not mask & selectors.EVENT_READ or self._phase >= Phase.ABANDONED:
             return
         try:
-            data = self._socket.recv(_READ_BYTES)
+            data = self._link.receive(_READ_BYTES)
             self._buffer.feed(data)
             while (frame := self._buffer.take()) is not None:
                 self._obey(self._opener.open(*frame)[1])
@@ -520,11 +516,11 @@ class Supervisor:
         except OSError as trouble:
             names, error = [], str(trouble)
         with contextlib.suppress(OSError):  # the launcher is gone: there is nobody to report to
-            self._socket.settimeout(CONNECT_TIMEOUT_S)
-            self._socket.sendall(self._unsent + self._sealer.seal("kept", names=names, error=error))
+            told = bytes(self._unsent) + self._sealer.seal("kept", names=names, error=error)
+            self._link.send_all(told, CONNECT_TIMEOUT_S)
 
     def _watch(self, limit_s: float) -> None:
-        keep_alive(self._socket, limit_s)
+        keep_alive(self._link.connection, limit_s)
         self._looked_at = self._shown_at = time.monotonic()
         self._pulse = Pulse(limit_s)
         self._pulse.watch(self._rank)
@@ -534,7 +530,7 @@ class Supervisor:
         pulse = self._pulse
         if pulse is None or now < self._looked_at + pulse.step_s:
             return
-        if not is_unanswered(self._socket, pulse.step_s):
+        if not is_unanswered(self._link.connection, pulse.step_s):
             pulse.hear(self._rank)
         lost = pulse.advance(now - self._looked_at)
         self._looked_at = now
@@ -552,28 +548,6 @@ class Supervisor:
             self._forward(signal.SIGTERM)
 
 
-def tail_lines(data: bytes) -> list[str]:
-    """The last lines of a stream, as text that is safe on any terminal; empty if they contain nothing useful."""
-    telling = b"\n".join(line for line in data.split(b"\n") if not is_chatter(line))
-    lines = telling.decode(errors="replace").strip("\n").split("\n")[-TAIL_LINES:]
-    shown = [line.rstrip("\r").rpartition("\r")[2][:_TAIL_WIDTH] for line in lines]
-    return shown if any(line.strip() for line in shown) else []
-
-
-def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the rank's process: no key, a share of the cores, unbuffered output."""
-    child = {name: value for name, value in environment.items() if name != KEY_VARIABLE}
-    child |= place.for_others(environment)
-    _, ranks_here = job_place.of_host(environment) or (0, 1)
-    if ranks_here > 1:
-        cores = available().count
-        # If mpirun has bound us to fewer cores than it has itself, those are our share already.
-        bound = os.sched_getaffinity(0) != os.sched_getaffinity(os.getppid())
-        child.update(thread_defaults(cores if bound else cores // ranks_here, environment))
-    child.setdefault("PYTHONUNBUFFERED", "1")
-    return child
-
-
 def supervise(environment: Mapping[str, str]) -> int:
     """Runs the supervisor of the rank that the environment describes; returns its exit status."""
     adopt_orphans()
@@ -581,17 +555,27 @@ def supervise(environment: Mapping[str, str]) -> int:
     environment = {**environment, **place.variables(environment)}
     rank = int(job_place.rank(environment))
     try:
-        connection = socket.create_connection((ticket.host, ticket.port), CONNECT_TIMEOUT_S)
-        keep_alive(connection, _FIRST_SILENCE_LIMIT_S)
-    except OSError as error:
+        link = _dial(ticket)
+        keep_alive(link.connection, _FIRST_SILENCE_LIMIT_S)
+    except (OSError, RefusedFrameError) as error:
         print(
-            f"rank {rank} on {os.uname().nodename} cannot reach tfdistrun at {ticket.host}:{ticket.port}: "
-            f"{error.strerror or error}; check firewalls, or choose a network with --network-interfaces",
+            f"rank {rank} on {os.uname().nodename} cannot reach tfdistrun at {ticket.address}: "
+            f"{getattr(error, 'strerror', None) or error}; check firewalls, or choose a network with "
+            "--network-interfaces",
             file=sys.stderr,
         )
         return 1
-    connection.setblocking(False)
-    return Supervisor(ticket, rank, connection, environment).run()
+    return Supervisor(ticket, rank, link, environment).run()
+
+
+def _dial(ticket: Ticket) -> Link:
+    """Connects to the launcher. Raises OSError, or RefusedFrameError if it shows another certificate."""
+    address = (ticket.host, ticket.port)
+    if not ticket.fingerprint:
+        return Link(socket.create_connection(address, CONNECT_TIMEOUT_S))
+    from tfdist.launch.wire import tls  # takes 10 ms, and a job on one machine does not need it
+
+    return tls.dial(address, RANK, CONNECT_TIMEOUT_S, ticket.fingerprint)
 
 
 def main(words: Sequence[str]) -> int:

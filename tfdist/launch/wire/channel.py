@@ -15,8 +15,10 @@ from typing import Any
 
 from tfdist.launch.job.job import CLOSED
 from tfdist.launch.job.pulse import Pulse
+from tfdist.launch.wire.link import AGENT, Link
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
 from tfdist.launch.wire.ticket import Ticket
+from tfdist.protocol.mesh import text
 from tfdist.system.network.tcp import keep_alive
 from tfdist.system.terminal.line import Piece
 
@@ -59,8 +61,9 @@ def window(size: int) -> int:
 
 
 class _Connection:
-    def __init__(self, connection: socket.socket, address: str, port: int) -> None:
-        self.socket, self.address, self.peer = connection, address, f"{address}:{port}"
+    def __init__(self, link: Link, address: tuple[str, int]) -> None:
+        self.link, self.address, self.peer = link, address[0], text(address)
+        self.is_open = False
         self.rank: int | None = None
         self.since = time.monotonic()
         self.buffer = FrameBuffer(STRANGER_LIMIT_BYTES)
@@ -111,10 +114,17 @@ class Channel:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._pulse = Pulse(math.inf)
+        self._secure: Callable[[socket.socket], Link] = Link
         self._thread = threading.Thread(target=self._run, name="tfdistrun-channel", daemon=True)
 
-    def start(self, silence_limit_s: float) -> None:
-        """Starts reading. A rank that has started counts as lost after a silence of `silence_limit_s`."""
+    def start(self, silence_limit_s: float, secure: Callable[[socket.socket], Link] = Link) -> None:
+        """Starts reading.
+
+        Args:
+            silence_limit_s: The silence after which a rank that has started counts as lost.
+            secure: Makes the link of a connection that was accepted.
+        """
+        self._secure = secure
         self._pulse = Pulse(silence_limit_s)
         self._thread.start()
 
@@ -122,7 +132,7 @@ class Channel:
         """Sends to a rank that has said hello; one that is gone shows as `Lost`, never as an exception."""
         if (connection := self._ranks.get(rank)) is not None:
             with contextlib.suppress(OSError), self._sending:
-                connection.socket.sendall(self._sealers[rank].seal(kind, **fields))
+                connection.link.send_all(self._sealers[rank].seal(kind, **fields), SEND_TIMEOUT_S)
 
     def grant(self, rank: int, size: int) -> None:
         """Notes that this much of a rank's output has been written. Thread-safe."""
@@ -143,7 +153,7 @@ class Channel:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         for connection in [*self._ranks.values(), *self._strangers]:
-            connection.socket.close()
+            connection.link.close()
         self._listener.close()
         if not self._thread.is_alive():  # otherwise it waits for a reader of its output, and ends with the process
             self._selector.close()
@@ -172,20 +182,36 @@ class Channel:
             keep_alive(accepted, self._pulse.limit_s)
         except OSError:
             return  # it is gone again, or no descriptor is free: the next round retries
-        accepted.settimeout(SEND_TIMEOUT_S)
-        connection = _Connection(accepted, *address)
+        connection = _Connection(self._secure(accepted), address[:2])
         self._strangers.append(connection)
-        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        self._selector.register(connection.link.connection, selectors.EVENT_READ, connection)
         if len(self._strangers) > self._size + _STRANGERS:
             self._refuse(self._strangers[0], "too many connections are waiting to authenticate")
 
+    def _open(self, connection: _Connection) -> None:
+        """Continues the handshake of a link, if it has one."""
+        waits_for = connection.link.shake()
+        self._selector.modify(connection.link.connection, waits_for or selectors.EVENT_READ, connection)
+        connection.is_open = not waits_for
+        if connection.link.protocol == AGENT:
+            raise RefusedFrameError("an agent, but all agents of this job are here")
+
     def _read(self, connection: _Connection) -> None:
         try:
-            data = connection.socket.recv(_READ_BYTES)
+            if not connection.is_open:
+                self._open(connection)
+            data = connection.link.receive(_READ_BYTES) if connection.is_open else None
+        except BlockingIOError:
+            return
+        except RefusedFrameError as refusal:
+            self._refuse(connection, str(refusal))
+            return
         except ConnectionResetError:
             data = b""
         except OSError as error:
             self._drop(connection, f"can no longer be reached: {error.strerror}")
+            return
+        if data is None:
             return
         if not data:
             self._drop(connection, CLOSED)
@@ -236,8 +262,8 @@ class Channel:
 
     def _drop(self, connection: _Connection, how: str) -> None:
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(connection.socket)
-        connection.socket.close()
+            self._selector.unregister(connection.link.connection)
+        connection.link.close()
         if connection in self._strangers:
             self._strangers.remove(connection)
         if connection.rank is not None and self._ranks.get(connection.rank) is connection:

@@ -1,4 +1,4 @@
-"""The messages between launcher and ranks: framed, authenticated, bounded JSON.
+"""The messages of the launcher with ranks and agents: framed, authenticated, bounded JSON.
 
 A frame is: body length (4 bytes), HMAC-SHA256 (32), rank (4), sequence number (8), JSON body; integers are big-endian.
 The HMAC covers job, direction, rank, sequence number and body, so a frame is valid once, in one job, for one rank.
@@ -19,6 +19,8 @@ HEAD_BYTES = _HEAD.size
 
 TO_LAUNCHER = "to-launcher"
 TO_RANK = "to-rank"
+FROM_AGENT = "from-agent"
+TO_AGENT = "to-agent"
 
 # kind -> its required fields, with their JSON types; nothing else is accepted.
 _NUMBER = (int,)
@@ -60,11 +62,35 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "part": {"data": _TEXT},
     "result": {"data": _TEXT},
     "failing": {},
+    # An agent offers its host for so many ranks; `version` is tfdist's.
+    "offer": {"host": _TEXT, "slots": _NUMBER, "version": _TEXT, "python": _TEXT},
+    # It starts the supervisors of ranks, `count` of `size` from `first` on. `variables` are NAME=VALUE.
+    "crew": {
+        "job": _TEXT,
+        "key": _TEXT,
+        "first": _NUMBER,
+        "count": _NUMBER,
+        "size": _NUMBER,
+        "variables": (list,),
+        "folder": _TEXT,
+    },
+    # What the user should know about that host; `text` continues its name.
+    "remark": {"text": _TEXT},
+    # Somebody has sent the agent a signal: it ends its ranks.
+    "withdrawn": {"signal": _NUMBER},
+    "crew_ended": {"status": _NUMBER},
+    # The job has ended with this status, or there is none and `reason` says why.
+    "over": {"status": _NUMBER, "reason": _TEXT},
 }
 _FROM_RANK = frozenset(
     {"hello", "started", "joined", "committed", "stalled", "left", "alive", "output", "finished", "fetch", "result"}
     | {"retired", "parted", "failing", "kept", "ended", "listening"}
 )
+_OF_AGENTS = dict.fromkeys(("offer", "remark", "withdrawn", "crew_ended"), FROM_AGENT) | {
+    "crew": TO_AGENT,
+    "over": TO_AGENT,
+}
+_DIRECTIONS = {kind: TO_LAUNCHER if kind in _FROM_RANK else TO_RANK for kind in SCHEMAS} | _OF_AGENTS
 
 
 class RefusedFrameError(Exception):
@@ -89,7 +115,7 @@ def _check(data: Any, direction: str) -> Message:
         raise RefusedFrameError("the body is not an object")
     kind = data.pop("kind", None)
     schema = SCHEMAS.get(kind) if isinstance(kind, str) else None
-    if schema is None or (kind in _FROM_RANK) != (direction == TO_LAUNCHER):
+    if schema is None or _DIRECTIONS.get(kind) != direction:
         raise RefusedFrameError("an unexpected kind of message")
     if data.keys() != schema.keys():
         raise RefusedFrameError(f"the fields of {kind!r} are not {sorted(schema)}")

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist.launch.wire import record
-from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Opener, RefusedFrameError, Sealer
+from tfdist.launch.wire.record import (
+    FROM_AGENT,
+    TO_AGENT,
+    TO_LAUNCHER,
+    TO_RANK,
+    FrameBuffer,
+    Opener,
+    RefusedFrameError,
+    Sealer,
+)
 
 KEY = bytes(range(32))
 
@@ -29,6 +38,7 @@ def _sealer(rank: int = 2, direction: str = TO_LAUNCHER) -> Sealer:
     return Sealer("job", KEY, direction, rank)
 
 
+CREW = {"job": "j", "key": "00", "first": 0, "count": 1, "size": 2, "variables": ["A=b"], "folder": "/f"}
 MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (TO_LAUNCHER, "hello", {"host": "h", "pid": 3}),
     (TO_LAUNCHER, "started", {"pid": 4}),
@@ -56,6 +66,12 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (TO_RANK, "part", {"data": "eA=="}),
     (TO_LAUNCHER, "result", {"data": "eA=="}),
     (TO_LAUNCHER, "failing", {}),
+    (FROM_AGENT, "offer", {"host": "a", "slots": 2, "version": "1", "python": "3.11"}),
+    (FROM_AGENT, "remark", {"text": "there is no folder"}),
+    (FROM_AGENT, "withdrawn", {"signal": 15}),
+    (FROM_AGENT, "crew_ended", {"status": 0}),
+    (TO_AGENT, "crew", CREW),
+    (TO_AGENT, "over", {"status": 1, "reason": "no"}),
 ]
 
 
