@@ -40,6 +40,7 @@ COMMANDS = {
     "bench": Command("tfdist.command.bench.command", "time collectives and training steps, predict scaling"),
     "timeline": Command("tfdist.command.timeline.command", "merge and summarize the recordings of a job's ranks"),
     "chaos": Command("tfdist.command.chaos.command", "run a job and kill its ranks, to test its fault tolerance"),
+    "agent": Command("tfdist.launch.agent.command", "offer this host to a tfdistrun on another machine"),
     "image": Command("tfdist.command.image.command", "build container images from compatible releases"),
 }
 

@@ -12,9 +12,11 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfdist import config
-from tfdist.errors import ConfigError
+from tfdist.errors import ConfigError, PeerLostError
+from tfdist.launch import assembly
 from tfdist.launch.host import core, host, interface, network
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.discovery import DiscoveryError, find_hosts, wait_for_hosts
@@ -32,6 +34,10 @@ from tfdist.system import ancestry, home, job_place, program
 from tfdist.system.local_path import local_path
 from tfdist.system.terminal import descriptor
 
+if TYPE_CHECKING:
+    from tfdist.launch.run.force import Force
+
+FAILURE = 1
 USAGE_ERROR = 2
 INTERRUPTED = 130
 # By name, not imported: it belongs to the command `tfdist`, which may import the launcher but not vice versa.
@@ -47,15 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         known, command = option.parse(sys.argv[1:] if argv is None else argv, _allocation)
         if known.check_build:
             return subprocess.run(_BUILD_CHECK, env=os.environ | {"PYTHONSAFEPATH": "1"}, check=False).returncode
+        known.listener = assembly.open_port(known)
+        if known.nodes is not None and known.listener is None:
+            return assembly.follow(known, _say)
         plan, console = _prepare(known, command)
         least = option.least(known)
         job = Launcher(plan, console) if least is None else _make_generations(known, plan, least, console)
-    except (ConfigError, KeyboardInterrupt) as error:  # hosts may be waited for
+    except (ConfigError, PeerLostError, KeyboardInterrupt) as error:  # hosts may be waited for
         if console is not None:  # what it has to say comes before
             console.close()
-        refused = isinstance(error, ConfigError)
-        _say(str(error) if refused else "interrupted before any rank was started")
-        return USAGE_ERROR if refused else INTERRUPTED
+        interrupted = isinstance(error, KeyboardInterrupt)
+        _say("interrupted before any rank was started" if interrupted else str(error))
+        return INTERRUPTED if interrupted else USAGE_ERROR if isinstance(error, ConfigError) else FAILURE
     with contextlib.closing(console):
         status = job.run()
         for line in job.heard:
@@ -79,6 +88,7 @@ def prepare(
 
     Raises:
         ConfigError: If an option cannot be used.
+        PeerLostError: If another host cannot be reached.
     """
     home.fill()
     plan, console = _prepare(*option.parse(argv), spell)
@@ -87,6 +97,7 @@ def prepare(
 
 def _prepare(known: Namespace, command: Sequence[str], spell: Callable[[str], str] = str) -> tuple[Plan, Console]:
     plan, remarks = make_plan(known, command, dict(os.environ))
+    plan = assembly.with_summons(plan, known, _say)
     console = Console(
         timestamps=known.prefix_output_with_timestamp,
         chatter=known.verbose,
@@ -128,15 +139,28 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
 
     Raises:
         ConfigError: If the job could not start.
+        PeerLostError: If agents that it waits for do not come.
     """
     environment = _without_job(environment)
     environment |= _variables(known, environment)
-    least = option.least(known)
     settings = config.read(environment)
-    _check_autotune(known, settings, least)
+    _check_autotune(known, settings, option.least(known))
     _check_timeline(known, settings)
-    hosts = _hosts(known)
-    elsewhere = host.addresses_elsewhere(hosts)
+    force = assembly.gathered(known, _say)
+    try:
+        return _plan(known, command, environment, settings, force)
+    except ConfigError as error:
+        if force is not None:
+            force.dismiss(USAGE_ERROR, f"the launcher: {error}")
+        raise
+
+
+def _plan(
+    known: Namespace, command: Sequence[str], environment: dict[str, str], settings: config.Config, force: Force | None
+) -> tuple[Plan, list[str]]:
+    least = option.least(known)
+    hosts = _hosts(known, force)
+    elsewhere = host.addresses_elsewhere(hosts) if force is None else _of_agents(force, hosts)
     everywhere = program.resolve(command, check_files=len(elsewhere) < len(hosts))
     if known.data_workers and elsewhere:
         raise ConfigError(
@@ -160,6 +184,8 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         elastic=least is not None,
         tcp=known.tcp,
         network=network.choose(elsewhere.values(), known.mpi_args, environment, path),
+        exports=assembly.exports(known, environment),
+        **({"served": frozenset(elsewhere)} if kind is Direct else {}),
     )
     call, why = (call, without) if kind is Direct else choice.choose(known.starter, call, known.allocation, environment)
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
@@ -182,8 +208,16 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
         least,
         "" if least is None else f"tfdist-{secrets.token_hex(8)}",
         "" if known.backup_dir is None else _backup(known.backup_dir, here=len(elsewhere) < len(hosts)),
+        force,
     )
+    assembly.check_size(plan)
     return plan, remarks
+
+
+def _of_agents(force: Force, hosts: Sequence[host.Host]) -> dict[str, str]:
+    """The addresses of the used hosts that have an agent, by name."""
+    used = {each.name for each in hosts}
+    return {name: address for name, address in force.addresses.items() if name in used}
 
 
 def _find_starter(
@@ -291,9 +325,10 @@ def _why_no_backup(folder: Path, here: bool) -> str:
     return ""
 
 
-def _hosts(known: Namespace) -> tuple[host.Host, ...]:
+def _hosts(known: Namespace, force: Force | None) -> tuple[host.Host, ...]:
     """The hosts used at the start, with the slots used on each."""
-    offered = _offered(known)
+    of_agents = known.agents is not None or known.nodes is not None
+    offered = assembly.offered(known, force) if of_agents else _offered(known)
     slots = sum(item.slots for item in offered)
     fewest = option.least(known)
     wanted = (

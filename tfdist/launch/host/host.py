@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import socket
@@ -14,6 +15,7 @@ from tfdist.errors import ConfigError
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _SLOTS = re.compile(r"0*[1-9][0-9]{0,5}")
 _SHOWN = 40
+_LONGEST_NAME = 64
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,41 @@ class Host:
     slots: int
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.slots}"
+        return f"[{self.name}]:{self.slots}" if ":" in self.name else f"{self.name}:{self.slots}"
 
 
 def _host(name: str, slots: str, where: str) -> Host:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{where}: {name!r} is not a host name or IPv4 address")
+    if name.startswith("[") and name.endswith("]"):
+        numeric = name[1:-1]
+        if not _is_ipv6(numeric):
+            raise ConfigError(f"{where}: {name!r} is not an IPv6 address")
+        name = str(ipaddress.IPv6Address(numeric))
+    elif not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: {name!r} is not a host name, IPv4 address or [IPv6 address]")
     if not _SLOTS.fullmatch(slots):
         raise ConfigError(f"{where}: {slots[:_SHOWN]!r} is not a number of slots; expected 1 to 999999")
     return Host(name, int(slots))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return "%" not in text
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    """A name, the colon after it if there is one, and the slots. An IPv6 address stands in brackets."""
+    if text.startswith("[") and "]" in text:
+        name, bracket, rest = text.partition("]")
+        return name + bracket, rest[:1], rest[1:]
+    return text.partition(":")
+
+
+def is_name(text: str) -> bool:
+    """Whether this can be the name of a host."""
+    return len(text) <= _LONGEST_NAME and _NAME.fullmatch(text) is not None
 
 
 def _merged(hosts: Iterable[Host], where: str) -> tuple[Host, ...]:
@@ -62,7 +90,7 @@ def parse_list(text: str) -> tuple[Host, ...]:
     where = f"-H {text}"
     hosts = []
     for part in text.split(","):
-        name, colon, slots = part.strip().partition(":")
+        name, colon, slots = _parted(part.strip())
         if not name:
             raise ConfigError(f"{where}: empty host; expected host:slots,host:slots")
         hosts.append(_host(name, slots if colon else "1", where))
@@ -77,7 +105,7 @@ def parse_file(text: str, path: str) -> tuple[Host, ...]:
         if not words:
             continue
         where = f"{path}:{number}"
-        name, colon, slots = words[0].partition(":")
+        name, colon, slots = _parted(words[0])
         if len(words) > 2 or (len(words) == 2 and (colon or not words[1].startswith("slots="))):
             raise ConfigError(f"{where}: cannot parse {line.strip()!r}; expected `name slots=2` or `name:2`")
         if len(words) == 2:
@@ -94,7 +122,7 @@ def parse_found(text: str, slots_per_host: int) -> tuple[Host, ...]:
     hosts = []
     for line in text.splitlines():
         if line.strip():
-            name, colon, slots = line.strip().partition(":")
+            name, colon, slots = _parted(line.strip())
             hosts.append(_host(name, slots if colon else str(slots_per_host), where))
     return _merged(hosts, where)
 
@@ -150,9 +178,9 @@ def is_local(name: str) -> bool:
 
 
 def address(name: str) -> str:
-    """The IPv4 address of `name`."""
+    """The address of `name`: IPv4 if it has one, else IPv6. Raises ConfigError if it cannot be resolved."""
     try:
-        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ConfigError(
             f"host {name!r} cannot be resolved: {error.strerror}. Check its spelling, /etc/hosts and DNS."
@@ -161,12 +189,18 @@ def address(name: str) -> str:
         raise ConfigError(
             f"host {name!r} is not a host name: expected 1 to 63 characters between dots. Check its spelling."
         ) from None
+    found.sort(key=lambda each: each[0] != socket.AF_INET)
     return str(found[0][4][0])
+
+
+def family(numeric: str) -> socket.AddressFamily:
+    """That of an address."""
+    return socket.AF_INET6 if ":" in numeric else socket.AF_INET
 
 
 def _is_own_address(numeric: str) -> bool:
     # A socket can only bind to this machine's own addresses, so no list of interfaces is needed.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(family(numeric), socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((numeric, 0))
         except OSError:

@@ -25,7 +25,7 @@ def choose(addresses: Collection[str], words: Sequence[str], environment: Mappin
     """The value of `Starter.network` for these hosts.
 
     Args:
-        addresses: IPv4 addresses of the other hosts.
+        addresses: The addresses of the other hosts.
         words: The user's arguments for mpirun.
         environment: The environment of the ranks.
         mpirun: The program; its installation's settings are next to its folder.
@@ -53,6 +53,8 @@ def shared(addresses: Collection[str], routes: str) -> str:
         addresses: As for `choose`.
         routes: The text of /proc/net/route.
     """
+    if any(":" in address for address in addresses):  # of IPv6, which these routes do not have
+        return ""
     hosts = [ipaddress.IPv4Address(address) for address in addresses]
     fitting = [network for network in _networks(routes) if all(host in network for host in hosts)]
     return str(max(fitting, key=lambda network: network.prefixlen)) if hosts and fitting else ""

@@ -156,6 +156,8 @@ class Job:
         # The ranks that have made a commit from which new processes could continue.
         self.committers: set[int] = set()
         self._failed: list[int] = []
+        # How hosts were lost whose agent is gone.
+        self._gone: dict[str, str] = {}
         self._connected: set[int] = set()
         self._started: set[int] = set()
         self._joined: set[int] = set()
@@ -212,14 +214,20 @@ class Job:
     def lost_hosts(self) -> tuple[LostHost, ...]:
         """The lost hosts: none of a host's ranks has answered since the first of them vanished."""
         silent = {rank: outcome for rank, outcome in self.outcomes.items() if outcome.lost and not outcome.told}
-        found = []
-        for name in dict.fromkeys(self.hosts[rank] for rank in silent):
+        found = [self._lost(name, how) for name, how in self._gone.items()]
+        for name in dict.fromkeys(self.hosts[rank] for rank in silent if self.hosts[rank] not in self._gone):
             here = [outcome for rank, outcome in self.outcomes.items() if self.hosts[rank] == name]
             since = list(itertools.dropwhile(lambda outcome: outcome.rank not in silent, here))
             running = any(self.hosts[rank] == name for rank in self._connected - self.outcomes.keys())
             if name in self.elsewhere and not running and all(outcome.rank in silent for outcome in since):
                 found.append(LostHost(name, tuple(sorted(outcome.rank for outcome in since)), since[0].lost))
         return tuple(found)
+
+    def _lost(self, name: str, how: str) -> LostHost:
+        """A host whose agent is gone, with the ranks that had not ended by themselves."""
+        here = [rank for rank, at in enumerate(self.hosts) if at == name]
+        ended = {rank for rank, outcome in self.outcomes.items() if outcome.recorded and not outcome.told}
+        return LostHost(name, tuple(rank for rank in here if rank not in ended), how)
 
     @property
     def doubtful(self) -> tuple[str, ...]:
@@ -360,6 +368,25 @@ class Job:
             # The others may be in a collective with the rank that is gone, where no signal handler runs.
             self._deadline = min(self._deadline, now + GRACE_S)
         return self._release(now) if self._all_reported() else self._note_silence(outcome)
+
+    def lose(self, name: str, how: str, now: float) -> list[Action]:
+        """The agent of a host is gone, and its ranks with it; `how` continues the name of the host."""
+        left = [rank for rank, at in enumerate(self.hosts) if at == name and rank not in self.outcomes]
+        if self.phase >= Phase.RELEASED or not left:
+            return []
+        started = not self.missing
+        self._gone.setdefault(name, how)
+        for rank in left:
+            self.outcomes[rank] = Outcome(rank, name, lost=how)
+            self._started.add(rank)
+            self._note_failure(rank)
+        ended = self.phase > Phase.RUNNING
+        if not ended:
+            self._enter(Phase.GRACE, now + self._grace_s)
+        if self._all_reported():
+            return self._release(now)
+        # Ranks that wait for the others to start have no error of their own to report.
+        return [] if started or ended else self._signal(Phase.TERM, signal.SIGTERM, now + self._term_s)
 
     def end_starter(self, status: int, now: float) -> list[Action]:
         """The starter has exited. Before all ranks have reported, that is a failure whatever its status."""

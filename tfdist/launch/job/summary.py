@@ -11,6 +11,8 @@ from tfdist.launch.job.echo import TRACEBACK
 from tfdist.launch.job.job import CLOSED, Job, LostHost, Obstacle, Outcome
 from tfdist.system.terminal.text_table import aligned
 
+# The starter without MPI, whose name is no program.
+DIRECT = "direct"
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
 _SILENT = "exited with status 0 without tfdist.shutdown(), as os._exit(0) does"
@@ -149,6 +151,11 @@ def _names(names: Collection[str]) -> str:
     return f"host{'s' * (len(names) > 1)} {', '.join(names)}"
 
 
+def _starter(job: Job) -> str:
+    """Who has started the ranks, as the beginning of a sentence."""
+    return "the ranks' supervisors" if job.starter == DIRECT else job.starter
+
+
 def _headline(job: Job, unreachable: Collection[str]) -> str:
     cause = job.cause
     lost = [_lost_text(each) for each in job.lost_hosts]
@@ -162,7 +169,7 @@ def _headline(job: Job, unreachable: Collection[str]) -> str:
     if job.obstacle == Obstacle.WAITING and job.first_to_fail is not None:  # it may have been terminated since
         return f"rank {job.first_to_fail} on {job.hosts[job.first_to_fail]} timed out waiting for another rank"
     if cause is None or cause.told:
-        return f"{job.starter} exited before all ranks did{missing}"
+        return f"{_starter(job)} exited before all ranks did{missing}"
     if job.obstacle is not None:
         end = f"the job could not continue without it, since {_obstacle_text(job)}"
         return f"rank {cause.rank} on {cause.host} failed: {outcome_text(cause, '')}; {end}"
@@ -178,7 +185,7 @@ def _culprit(job: Job) -> str:
     if job.never_started:
         return "others did not start"
     if job.cause is None or job.cause.told:
-        return f"{job.starter} exited"
+        return f"{_starter(job)} exited"
     return f"rank {job.cause.rank} failed"
 
 
@@ -191,6 +198,14 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         name, said = next(iter(unreachable.items()))
         verb = "is" if len(unreachable) == 1 else "are"
         return f"check that {_names(unreachable)} {verb} up and on the network: `ssh {name} true` ends with: {said}"
+    if job.never_started and job.starter == DIRECT:
+        hosts = sorted({job.hosts[rank] for rank in job.never_started})
+        return (
+            f"look at what the agents on {', '.join(hosts)} have printed, and check that no firewall blocks the "
+            "launcher's port; a slow host needs a longer --start-timeout"
+            if job.elsewhere
+            else "this machine may be busy: try a longer --start-timeout"
+        )
     if job.never_started and not job.by_ssh:
         return (
             f"run with --verbose to see the output of {job.starter}; another step may hold the job's tasks; a slow "
@@ -205,13 +220,17 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
     if cause is None or cause.told:
         shown = job.starter_spoke and not job.complete
         said = "its messages are above, --verbose shows more" if shown else "run with --verbose to see its output"
-        return f"{job.starter}'s exit status was {job.starter_status}; {said}"
+        return f"{_possessive(_starter(job))} exit status was {job.starter_status}; {said}"
     if job.silent:
         return (
             f"{ranks_text(sorted(job.silent))} {_SILENT}, before the other ranks had finished: Python's exit hooks did "
             "not run. Let the script return or call sys.exit, or call tfdist.shutdown() on every rank"
         )
     return _advice_on_rank(cause)
+
+
+def _possessive(name: str) -> str:
+    return f"{name}'" if name.endswith("s") else f"{name}'s"
 
 
 def _advice_on_rank(cause: Outcome) -> str:

@@ -15,7 +15,7 @@ from tfdist.config import COMPRESSIONS
 from tfdist.errors import ConfigError
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
-from tfdist.launch.option import option_file
+from tfdist.launch.option import agent_option, option_file
 from tfdist.system.terminal import command_line
 from tfdist.system.terminal.command_line import Parser, whole
 
@@ -33,6 +33,12 @@ examples:
   tfdistrun -np 4 --output-filename logs python train.py each rank's output also in logs/rank.N/
   tfdistrun python train.py                              inside a Slurm, LSF, PBS ... job: on all of its slots
   tfdistrun --config-file job.yaml python train.py       options from a file
+
+on hosts without ssh, with a key file on each (tfdist agent --help shows how to make one):
+  node1$ tfdistrun --agents 2 --listen node1:4000 --key-file KEY python train.py
+  node2$ tfdist agent --launcher node1:4000 --key-file KEY     and the same on node3
+or the same command on every node:
+  tfdistrun --nodes 2 --rendezvous node1:4000 --key-file KEY -np 8 python train.py
 """
 
 _EPILOG = """\
@@ -64,7 +70,7 @@ _STARTERS = (
 # A job uses one of these; one on the command line replaces one in a file.
 _EXCLUSIVE = (
     ("--no-stall-check", "--stall-check-warning-time-seconds"),
-    ("--hosts", "--hostfile", "--host-discovery-script"),
+    ("--hosts", "--hostfile", "--host-discovery-script", "--agents", "--nodes"),
     tuple(name for name, _, _ in _STARTERS),
 )
 
@@ -119,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
         help="YAML file with options by their long names, as `num-proc: 4`; options on the command line win",
     )
     _add_placement(made.add_argument_group("ranks and hosts"))
+    agent_option.add(made.add_argument_group("hosts without ssh"))
     lost = made.add_argument_group("when a rank is lost")
     _add_elastic(lost)
     _add_discovery(lost)
@@ -149,9 +156,9 @@ def _add_placement(group: Any) -> None:
     group.add_argument(
         "--start-timeout",
         type=command_line.amount("seconds"),
-        default=START_TIMEOUT_S,
         metavar="SECONDS",
-        help="end the job if not all ranks have started within this time (default: %(default)g)",
+        help=f"end the job if not all ranks have started within this time (default: {START_TIMEOUT_S:g}); before that, "
+        f"wait as long for all agents (default: {agent_option.AGENTS_TIMEOUT_S:g})",
     )
     group.add_argument(
         "--host-timeout",
@@ -223,7 +230,8 @@ def _add_discovery(group: Any) -> None:
         "--slots-per-host",
         type=_ranks,
         metavar="N",
-        help="slots of a host that --host-discovery-script prints without a number (default: 1)",
+        help="slots of a host that --host-discovery-script prints without a number (default: 1); with --nodes, the "
+        "slots of each node (default: -np divided by the number of nodes, else one per core)",
     )
 
 
@@ -297,6 +305,15 @@ def _add_transport(group: Any) -> None:
         help="use only TCP between hosts, also for NCCL, if a faster network does not work",
     )
     group.add_argument(
+        "--export",
+        type=_names,
+        action="append",
+        default=[],
+        metavar="NAME,...",
+        help="variables of this environment that ranks on other hosts get too, besides PATH and those of Python, "
+        "tfdist, TensorFlow, Keras, NCCL, CUDA and OpenMP; may be repeated",
+    )
+    group.add_argument(
         "--mpi-args",
         type=_words,
         default=(),
@@ -360,11 +377,16 @@ def parse(
         return known, command
     if known.config_file is not None:
         known = options.parse_args([*_read_file(known, options), *ours])
-    named = known.hosts or known.hostfile or known.host_discovery_script
+    agent_option.check(known)
+    known.listener = None
+    known.agents_timeout = known.start_timeout or agent_option.AGENTS_TIMEOUT_S
+    known.start_timeout = known.start_timeout or START_TIMEOUT_S
+    come = known.agents is not None or known.nodes is not None
+    named = known.hosts or known.hostfile or known.host_discovery_script or come
     known.allocation = None if named else find(known.starter)
     if known.num_proc is None and known.allocation is not None:
         known.num_proc = known.allocation.slots
-    if known.num_proc is None:
+    if known.num_proc is None and not come:
         raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
     if known.hosts and known.hostfile:
         raise ConfigError("-H and --hostfile cannot be combined; give only one")
@@ -422,11 +444,13 @@ def _check_elastic(known: argparse.Namespace) -> None:
     given = [name for name, value in of_elastic.items() if value is not None]
     if given and least(known) is None:
         raise ConfigError(f"{given[0]} is for elastic jobs; add --elastic")
+    _check_discovery(known)
+    if known.num_proc is None:  # as many as the agents have slots
+        return
     if known.max_np is not None and known.max_np < known.num_proc:
         raise ConfigError(
             f"--max-np {known.max_np} is less than -np {known.num_proc}, the number of ranks to start with"
         )
-    _check_discovery(known)
     if known.blacklist_cooldown_range and known.blacklist_cooldown_range[0] > known.blacklist_cooldown_range[1]:
         first, most = known.blacklist_cooldown_range
         raise ConfigError(f"--blacklist-cooldown-range {first:g} {most:g}: MIN is greater than MAX")
@@ -439,8 +463,10 @@ def _check_elastic(known: argparse.Namespace) -> None:
 
 def _check_discovery(known: argparse.Namespace) -> None:
     if known.host_discovery_script is None:
-        if known.slots_per_host is not None:
-            raise ConfigError("--slots-per-host needs --host-discovery-script; for -H, give slots as host:slots")
+        if known.slots_per_host is not None and known.nodes is None:
+            raise ConfigError(
+                "--slots-per-host needs --host-discovery-script or --nodes; for -H, give slots as host:slots"
+            )
         return
     if known.hosts or known.hostfile:
         raise ConfigError("--host-discovery-script cannot be combined with -H or --hostfile: it provides the hosts")

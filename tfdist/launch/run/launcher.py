@@ -15,24 +15,29 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tfdist.errors import ConfigError
 from tfdist.launch.host import host, probe
 from tfdist.launch.job.job import Action, Do, Job, Outcome, Phase
-from tfdist.launch.job.summary import kept, render, survival
+from tfdist.launch.job.summary import kept, name_of, render, survival
 from tfdist.launch.run import guard
 from tfdist.launch.run.console import READER_S, Console
+from tfdist.launch.run.crews import Crews
 from tfdist.launch.run.data_cluster import START_TIMEOUT_S, DataCluster
+from tfdist.launch.run.listener import towards
 from tfdist.launch.start import job_folder, place
 from tfdist.launch.start.starter import Starter
 from tfdist.launch.supervisor import task
+from tfdist.launch.wire.agents import AgentLost, AgentSaid
 from tfdist.launch.wire.call import Call
 from tfdist.launch.wire.channel import Broken, Channel, Lost, Received
+from tfdist.launch.wire.link import Link
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import member
-from tfdist.system.network import interface
 from tfdist.system.process import adopt_orphans, before_exec, caught, end_descendants
+
+if TYPE_CHECKING:
+    from tfdist.launch.run.force import Force
 
 _END_PATIENCE_S = 0.6
 # How long to wait for a reader that reads nothing, if the ranks are already killed.
@@ -53,7 +58,8 @@ class Plan:
 
     `elsewhere` has the addresses of other machines, by name; `least` is the fewest ranks with which an elastic job
     continues, None for a job that ends at its first failure; `commits` names the folder of its commits on each host;
-    `backup` is where the newest one is saved if the job ends before its training.
+    `backup` is where the newest one is saved if the job ends before its training; `force` are the agents on other
+    hosts, None if there are none.
     """
 
     starter: Starter
@@ -67,6 +73,7 @@ class Plan:
     least: int | None = None
     commits: str = ""
     backup: str = ""
+    force: Force | None = None
 
 
 class Prospect(enum.Enum):
@@ -103,30 +110,6 @@ class _StarterEnded:
     status: int
 
 
-def listen(plan: Plan) -> socket.socket:
-    """A listening socket on the address at which the ranks reach us: loopback if all of them run on this machine."""
-    interfaces = plan.starter.interfaces
-    if plan.starter.local:
-        address = "127.0.0.1"
-    elif interfaces:
-        address = next(at for at in map(interface.address, interfaces) if at is not None)
-    else:
-        address = _address_towards(next(item.name for item in plan.starter.hosts if not host.is_local(item.name)))
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind((address, 0))
-    listener.listen(min(plan.starter.processes + 16, 1024))
-    return listener
-
-
-def _address_towards(name: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host.address(name), 9))  # a datagram socket: chooses a route, sends nothing
-        except OSError as error:
-            raise ConfigError(f"host {name!r} cannot be reached from here: {error.strerror}") from None
-        return str(probe.getsockname()[0])
-
-
 class Launcher:
     """Runs a plan. Use once.
 
@@ -149,12 +132,16 @@ class Launcher:
         self._plan, self._console, self._call = plan, console, call
         self._prospect, self._on_survival = prospect, on_survival
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        listener = listen(plan)
-        self._ticket = Ticket.issue(*listener.getsockname())
+        force = plan.force
+        listener = towards(plan.starter) if force is None else force.listener
+        fingerprint = b"" if force is None else force.identity.fingerprint
+        address, port = listener.getsockname()[:2]
+        self._ticket = Ticket.issue(address, port, fingerprint)
         size = plan.starter.processes
         keep = call.keep if call is not None else None
         self._channel = Channel(listener, self._ticket, size, self._events, console.write, self._say, keep)
         self._job = self._new_job()
+        self._crews = Crews(plan, self._events)
         self._data_cluster: DataCluster | None = None
         self._data_service: dict[str, str] = {}
         self._not_started = ""
@@ -163,6 +150,7 @@ class Launcher:
         self.forgetful: set[str] = set()
         self._unreachable: dict[str, str] = {}
         self._starter: subprocess.Popen[bytes] | None = None
+        self._starter_status = 0
         self._held: list[str] = []
         # Where the ranks of a job without MPI listen for each other.
         self._listening: dict[int, str] = {}
@@ -227,7 +215,8 @@ class Launcher:
         # If ranks left no record, mpirun or their supervisor may have printed the reason; if hosts are lost, mpirun
         # only repeats that.
         silent = self._plan.verbose or self._job.complete or self._job.lost_hosts or not self.explanation
-        return [] if silent else [f"[{self._plan.starter.name}] {line}" for line in self._held]
+        said = [] if self._plan.force is None else self._plan.force.said()
+        return [] if silent else [*(f"[{self._plan.starter.name}] {line}" for line in self._held), *said]
 
     def report(self) -> dict[str, Any]:
         """After `run`: what `tfdist.run` needs to know about the job, in types that JSON supports."""
@@ -293,6 +282,15 @@ class Launcher:
         environment = plan.environment | self._ticket.variables() | self._data_service | self._first_rank()
         if plan.backup:
             environment[member.BACKUP_VARIABLE] = plan.backup
+        self._crews.start(self._ticket, environment | plan.starter.settings(environment, root=False))
+        if self._crews.here:
+            self._start_here(environment)
+        secure = Link if plan.force is None else plan.force.identity.accept
+        self._channel.start(plan.starter.host_timeout_s, secure)
+
+    def _start_here(self, environment: dict[str, str]) -> None:
+        """Starts the program that starts the ranks, or the supervisors of this machine."""
+        plan = self._plan
         supervisor, between = ([sys.executable, "-I", "-S", str(Path(file).resolve())] for file in _OWN_PROGRAMS)
         words, settings = plan.starter.call(supervisor, environment, root=os.geteuid() == 0)
         command = [*between, *words]
@@ -311,13 +309,12 @@ class Launcher:
             preexec_fn=before_exec(signal.SIGHUP, own_session=True),  # noqa: PLW1509  (threads start later)
         )
         threading.Thread(target=self._watch_starter, name="tfdistrun-starter", daemon=True).start()
-        self._channel.start(plan.starter.host_timeout_s)
 
     def _first_rank(self) -> dict[str, str]:
         """Where other frameworks than ours may let their ranks meet: a port that is free on this machine."""
         first = self._plan.starter.hosts[0].name
         address = self._plan.elsewhere.get(first, self._ticket.host)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        with socket.socket(host.family(self._ticket.host), socket.SOCK_STREAM) as probe:
             probe.bind((self._ticket.host, 0))
             port = probe.getsockname()[1]
         return {place.ADDRESS_VARIABLE: address, place.PORT_VARIABLE: str(port)}
@@ -356,7 +353,9 @@ class Launcher:
         if isinstance(event, _Interrupted):
             return self._job.interrupted(event.signum, now)
         if isinstance(event, _StarterEnded):
-            return self._job.end_starter(event.status, now)
+            return self._end_crew("", event.status, now)
+        if isinstance(event, (AgentSaid, AgentLost)):
+            return self._on_agent(event, now)
         if isinstance(event, _Leave):
             self._leaving = True
             for rank in range(self._plan.starter.processes):
@@ -367,6 +366,25 @@ class Launcher:
             self._say(f"data service: {event.fields.get('error') or 'lost ' + event.fields['failed']}")
         elif isinstance(event, Broken):
             raise event.error
+        return []
+
+    def _end_crew(self, name: str, status: int, now: float) -> list[Action]:
+        """The supervisors of a host, or the program that started all, have ended; empty for this machine."""
+        self._starter_status = max(self._starter_status, status)
+        return [] if self._crews.end(name) else self._job.end_starter(self._starter_status, now)
+
+    def _on_agent(self, event: AgentSaid | AgentLost, now: float) -> list[Action]:
+        name = event.host
+        if isinstance(event, AgentLost):
+            return self._job.lose(name, event.how, now) + self._end_crew(name, 1, now)
+        kind, fields = event.message.kind, event.message.fields
+        if kind == "remark":
+            self._say(f"note: host {name}: {fields['text']}")
+        elif kind == "withdrawn":
+            return self._job.lose(name, f"left: its agent was ended by {name_of(fields['signal'])}", now)
+        elif kind == "crew_ended":
+            how = f"lost its ranks: their supervisors ended with status {fields['status']}"
+            return self._job.lose(name, how, now) + self._end_crew(name, fields["status"], now)
         return []
 
     def _on_hello(self, rank: int, at: str) -> None:
@@ -404,7 +422,11 @@ class Launcher:
     def _on_message(self, event: Received, now: float) -> list[Action]:
         rank, fields = event.rank, event.message.fields
         if event.message.kind == "hello":
-            self._on_hello(rank, host.known_as(fields["host"], event.address, self._plan.elsewhere))
+            # Agents may call their hosts the same, but who starts which ranks is known.
+            at = self._job.hosts[rank]
+            if self._plan.force is None:
+                at = host.known_as(fields["host"], event.address, self._plan.elsewhere)
+            self._on_hello(rank, at)
         elif event.message.kind == "started":
             return self._job.start(rank)
         elif event.message.kind == "listening":
@@ -503,6 +525,7 @@ class Launcher:
     def _end(self) -> None:
         """Cleans up: whatever happened, nothing of this job stays on this machine."""
         self._channel.close()
+        self._crews.close(self._job.status, self._not_started)
         if self._data_cluster is not None:
             self._data_cluster.stop()
         if self._starter is not None and self._starter.poll() is None:

@@ -47,7 +47,7 @@ class Hydra(Starter):
             words += ["-hosts", "localhost", "-launcher", "fork"]
         else:
             words += ["-hosts", ",".join(map(str, self.hosts)), "-launcher", "ssh"]
-            words += ["-genvlist", ",".join(forwarded(environment, *_OF_MPICH))]
+            words += ["-genvlist", ",".join(forwarded(environment, *_OF_MPICH, exports=self.exports))]
             if self.interfaces:
                 words += ["-iface", self.interfaces[0]]
         words += self._placement() if self.binding is None else self.binding

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tfdist.errors import ConfigError
@@ -46,9 +46,16 @@ def _find_of_system(mpi_home: str, environment: Mapping[str, str]) -> str:
     return found
 
 
-def forwarded(environment: Mapping[str, str], *prefixes: str) -> list[str]:
-    """The names of the variables that ranks on other hosts need from this environment, also those that begin so."""
-    return [name for name in sorted(environment) if name in _NAMES or name.startswith((*_PREFIXES, *prefixes))]
+def forwarded(environment: Mapping[str, str], *prefixes: str, exports: Collection[str] = ()) -> list[str]:
+    """The names of the variables that ranks on other hosts need from this environment.
+
+    Args:
+        environment: The environment of the ranks.
+        prefixes: More beginnings of such names.
+        exports: More such names.
+    """
+    names = (*_NAMES, *exports)
+    return [name for name in sorted(environment) if name in names or name.startswith((*_PREFIXES, *prefixes))]
 
 
 def has_fabric(system: Path = Path("/sys")) -> bool:
@@ -72,7 +79,7 @@ class Mpirun(Starter):
         words += self._placement() if self.binding is None else self.binding
         if not self.local:
             words += ["--prtemca", "plm_ssh_args", shlex.join(self.ssh.words())]
-            words += [word for name in forwarded(environment) for word in ("-x", name)]
+            words += [word for name in forwarded(environment, exports=self.exports) for word in ("-x", name)]
         return [*words, *self.extra, *supervisor]
 
     def _placement(self) -> list[str]:

@@ -48,6 +48,7 @@ class Starter(abc.ABC):
         tcp: Whether MPI uses only TCP, and no faster fabric.
         network: Without `interfaces`, the network to which MPI is restricted between hosts, such as 10.0.0.0/24;
             empty to exclude only bridges, None to leave it to MPI's own settings.
+        exports: Names of the user's variables that ranks on other hosts get too.
     """
 
     name: ClassVar[str]
@@ -76,6 +77,7 @@ class Starter(abc.ABC):
     elastic: bool = False
     tcp: bool = False
     network: str | None = ""
+    exports: tuple[str, ...] = ()
 
     @property
     def processes(self) -> int:

@@ -1,0 +1,229 @@
+"""An agent: dials a launcher until it is there, offers this host, starts a crew of supervisors, and ends with the job.
+
+The supervisors have connections of their own, so the agent has nothing to do while the ranks run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tfdist import __version__
+from tfdist.errors import ConfigError, PeerLostError
+from tfdist.launch.agent import station
+from tfdist.launch.agent.station import Orders
+from tfdist.launch.wire import introduction, tls
+from tfdist.launch.wire.introduction import Conversation
+from tfdist.launch.wire.link import AGENT
+from tfdist.launch.wire.record import Message, RefusedFrameError
+from tfdist.protocol import mesh
+from tfdist.protocol.handshake import RefusedError
+from tfdist.system.network.tcp import keep_alive
+from tfdist.system.process import adopt_orphans, end_descendants, heeded, reap, signal_pipe
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+WAIT_S = 600.0
+# For each step of an attempt to reach the launcher.
+_ATTEMPT_S = 10.0
+_QUIET_S = 2.0
+_RETRY_S = 0.05
+_LONGEST_RETRY_S = 1.0
+_SEND_TIMEOUT_S = 5.0
+_SILENCE_LIMIT_S = 30.0
+# The supervisors see the launcher's connections close, and clean up.
+_THEMSELVES_S = 3.0
+_PATIENCE_S = 1.0
+# After a signal: the launcher ends the whole job, and releases the supervisors here.
+_WITHDRAWN_S = 9.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Post:
+    """Where an agent serves, and what it offers."""
+
+    launcher: mesh.Address
+    key: bytes = field(repr=False)
+    host: str
+    slots: int
+    wait_s: float = WAIT_S
+
+
+def serve(post: Post, say: Callable[[str], None]) -> int:
+    """Offers this host to the launcher and runs what that decides. Leaves none of its processes.
+
+    Args:
+        post: Where, and what.
+        say: Called with lines for the user.
+
+    Returns:
+        The exit status of the job; 1 if the launcher vanished.
+
+    Raises:
+        ConfigError: If the launcher has another key or another version of tfdist.
+        PeerLostError: If the launcher was not there in time.
+    """
+    try:
+        conversation = _enlist(post, say)
+    except KeyboardInterrupt:
+        say("interrupted before any rank was started")
+        return INTERRUPTED
+    return _Service(post, conversation, say).run()
+
+
+def _enlist(post: Post, say: Callable[[str], None]) -> Conversation:
+    where = mesh.text(post.launcher)
+    began, tries, told = time.monotonic(), 0, False
+    while True:
+        try:
+            return _dial(post)
+        except RefusedError as refusal:
+            raise ConfigError(
+                f"the launcher at {where} was refused: {refusal}. Check that the key file is the same on both hosts; "
+                "if it is, somebody in between shows another certificate"
+            ) from None
+        except RefusedFrameError as refusal:
+            reason = str(refusal)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        waited_s, tries = time.monotonic() - began, tries + 1
+        if waited_s >= post.wait_s:
+            raise PeerLostError(
+                f"no launcher at {where} within {post.wait_s:g} s: {reason}. Check its address and port, and that no "
+                "firewall blocks it, or wait longer with --wait"
+            )
+        if waited_s >= _QUIET_S and not told:
+            say(f"waiting up to {post.wait_s:g} s for the launcher at {where} ({reason})")
+            told = True
+        time.sleep(min(_RETRY_S * tries, _LONGEST_RETRY_S, max(0.0, post.wait_s - waited_s)))
+
+
+def _dial(post: Post) -> Conversation:
+    link = tls.dial(post.launcher, AGENT, min(_ATTEMPT_S, post.wait_s))
+    try:
+        keep_alive(link.connection, _SILENCE_LIMIT_S)
+        conversation = introduction.prove(link, post.key, _ATTEMPT_S)
+        python = ".".join(platform.python_version_tuple()[:2])
+        conversation.send(
+            _SEND_TIMEOUT_S, "offer", host=post.host, slots=post.slots, version=__version__, python=python
+        )
+    except BaseException:
+        link.close()
+        raise
+    return conversation
+
+
+class _Service:
+    """From the offer to the end of the job: one thread, one loop over the launcher's connection and signals."""
+
+    def __init__(self, post: Post, conversation: Conversation, say: Callable[[str], None]) -> None:
+        self._post, self._conversation, self._say = post, conversation, say
+        self._crew: int | None = None
+        self._signum = 0
+        # When to stop waiting for what others do, and why.
+        self._deadline: float | None = None
+        self._status: int | None = None
+
+    def run(self) -> int:
+        adopt_orphans()
+        wake = signal_pipe((*heeded(_SIGNALS), signal.SIGCHLD))
+        with selectors.DefaultSelector() as selector:
+            selector.register(wake, selectors.EVENT_READ)
+            selector.register(self._conversation.link.connection, selectors.EVENT_READ, self._conversation)
+            while self._status is None:
+                for key, _ in selector.select(self._left_s()):
+                    if key.data is None:
+                        self._on_signals(os.read(wake, 64))
+                    elif not self._listen():
+                        selector.unregister(key.fileobj)
+                if self._deadline is not None and time.monotonic() >= self._deadline:
+                    self._status = 128 + self._signum if self._signum else 1
+        self._conversation.link.close()
+        if not end_descendants(os.getpid(), _PATIENCE_S):
+            self._say("some processes of the job cannot be killed; look for state D in `ps`")
+        reap()
+        return self._status
+
+    def _left_s(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _listen(self) -> bool:
+        """Handles what the launcher says; whether it is still there."""
+        try:
+            for message in self._conversation.receive():
+                self._obey(message)
+        except RefusedFrameError as refusal:
+            self._say(f"the launcher at {mesh.text(self._post.launcher)} sent an invalid message: {refusal}")
+        except (EOFError, OSError):
+            if self._status is None and not self._signum:
+                self._say(f"the launcher at {mesh.text(self._post.launcher)} is gone; ending the ranks of this host")
+        else:
+            return True
+        self._deadline = time.monotonic() + _THEMSELVES_S if self._crew is not None else time.monotonic()
+        return False
+
+    def _obey(self, message: Message) -> None:
+        if message.kind == "crew" and self._crew is None and not self._signum:
+            orders = Orders.read(message.fields, self._post.launcher, self._fingerprint())
+            self._say(f"{self._post.host} runs {orders.ranks} for the launcher at {mesh.text(self._post.launcher)}")
+            if not os.path.isdir(orders.folder):
+                here = os.getcwd()
+                self._tell("remark", text=f"there is no folder {orders.folder} there, so its ranks start in {here}")
+            self._crew = station.start(orders, self._conversation.link)
+        elif message.kind == "over":
+            if message.fields["reason"]:
+                self._say(message.fields["reason"])
+            self._status = message.fields["status"] & 0xFF
+
+    def _fingerprint(self) -> bytes:
+        link = self._conversation.link
+        assert isinstance(link, tls.TlsLink)
+        return link.fingerprint()
+
+    def _on_signals(self, numbers: bytes) -> None:
+        for signum in numbers:
+            if signum == signal.SIGCHLD:
+                self._look_at_crew()
+            elif signum in _SIGNALS:
+                self._withdraw(signum)
+
+    def _withdraw(self, signum: int) -> None:
+        if self._signum or self._crew is None:
+            self._status = 128 + signum
+            self._tell("withdrawn", signal=signum)
+            return
+        self._signum = signum
+        self._say(f"{signal.Signals(signum).name}: ending the ranks of this host")
+        self._tell("withdrawn", signal=signum)
+        self._deadline = time.monotonic() + _WITHDRAWN_S
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._crew, signal.SIGTERM)
+
+    def _look_at_crew(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                process, status = os.waitpid(-1, os.WNOHANG)
+                if not process:
+                    return
+                if process == self._crew:
+                    code = os.waitstatus_to_exitcode(status)
+                    self._tell("crew_ended", status=code if code >= 0 else 128 - code)
+                    if self._deadline is not None:  # nobody else is waited for
+                        self._deadline = time.monotonic() + (_PATIENCE_S if self._signum else 0.0)
+
+    def _tell(self, kind: str, **fields: object) -> None:
+        with contextlib.suppress(OSError):  # the launcher is gone, which reading shows
+            self._conversation.send(_SEND_TIMEOUT_S, kind, **fields)
+
+
+def say_on_stderr(program: str) -> Callable[[str], None]:
+    """Prints lines as `program`."""
+    return lambda text: print(f"{program}: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,35 @@
+"""The agent that ssh or srun starts: reads the key of the job from its standard input, so that no `ps` shows it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+if not __package__:
+    # At the end, so that packages installed next to tfdist do not shadow the standard library.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+
+from tfdist.errors import ConfigError, PeerLostError
+from tfdist.launch.agent.agent import Post, serve
+from tfdist.protocol.mesh import parse
+
+# The launcher is there already.
+_WAIT_S = 20.0
+_MOST_BYTES = 1024
+
+
+def main(words: Sequence[str]) -> int:
+    """`words` are the launcher's address, the number of slots, and the name of this host."""
+    launcher, slots, host = words
+    key = sys.stdin.buffer.readline(_MOST_BYTES).strip()
+    try:
+        (address,) = parse([launcher])
+        return serve(Post(address, key, host, int(slots), _WAIT_S), lambda text: print(text, file=sys.stderr))
+    except (ConfigError, PeerLostError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
