@@ -28,6 +28,7 @@ SERVER = """\
 hostname "node-${1##*.}"
 mount -t tmpfs -o size=1g tmpfs /dev/shm
 exec 3<>"$1"
+: >"$1.ready"
 while read -r command <&3; do sh -c "$command" 3>&- </dev/null >/dev/null 2>&1 & done
 """
 # A program that counts steps, of which each is a collective and a commit; between the two stands what a test wants.
@@ -103,6 +104,18 @@ class Machines:
 
     def commits(self, address: str) -> list[str]:
         return [name for name in self.memory(address) if name.startswith("tfdist-")]
+
+    def on(self, address: str) -> tuple[str, ...]:
+        """Words that run a command on a host, in the working folder, and not below the launcher."""
+        if address == LAUNCHER:
+            return ("ip", "netns", "exec", self.namespace(LAUNCHER))
+        server = str(self.servers[address].pid)
+        return ("nsenter", "--target", server, "--net", "--uts", "--mount", "--wd")
+
+    def add_addresses(self, *addresses: str) -> None:
+        """Gives the launcher's machine and the two hosts one more address each, at once usable."""
+        for machine, address in zip((LAUNCHER, FIRST, SECOND), addresses, strict=True):
+            _run(*f"ip -n {self.namespace(machine)} address add {address} dev {LINK} nodad".split())
 
     def serve(self, address: str, environment: Mapping[str, str]) -> None:
         os.mkfifo(self.agent.parent / address)

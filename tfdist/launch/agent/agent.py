@@ -43,6 +43,8 @@ _THEMSELVES_S = 3.0
 _PATIENCE_S = 1.0
 # After a signal: the launcher ends the whole job, and releases the supervisors here.
 _WITHDRAWN_S = 9.0
+# Supervisors end when the launcher releases them, and then it ends the job; or when they are cut off from it.
+_OVER_S = 12.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -127,6 +129,7 @@ class _Service:
     def __init__(self, post: Post, conversation: Conversation, say: Callable[[str], None]) -> None:
         self._post, self._conversation, self._say = post, conversation, say
         self._crew: int | None = None
+        self._is_there = True
         self._signum = 0
         # When to stop waiting for what others do, and why.
         self._deadline: float | None = None
@@ -144,13 +147,18 @@ class _Service:
                         self._on_signals(os.read(wake, 64))
                     elif not self._listen():
                         selector.unregister(key.fileobj)
-                if self._deadline is not None and time.monotonic() >= self._deadline:
-                    self._status = 128 + self._signum if self._signum else 1
+                if self._deadline is not None and self._status is None and time.monotonic() >= self._deadline:
+                    self._give_up()
         self._conversation.link.close()
         if not end_descendants(os.getpid(), _PATIENCE_S):
             self._say("some processes of the job cannot be killed; look for state D in `ps`")
         reap()
         return self._status
+
+    def _give_up(self) -> None:
+        if self._is_there and not self._signum:
+            self._say(f"the launcher at {mesh.text(self._post.launcher)} does not answer any more")
+        self._status = 128 + self._signum if self._signum else 1
 
     def _left_s(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -167,7 +175,8 @@ class _Service:
                 self._say(f"the launcher at {mesh.text(self._post.launcher)} is gone; ending the ranks of this host")
         else:
             return True
-        self._deadline = time.monotonic() + _THEMSELVES_S if self._crew is not None else time.monotonic()
+        self._is_there = False
+        self._deadline = time.monotonic() + (_THEMSELVES_S if self._crew is not None else 0.0)
         return False
 
     def _obey(self, message: Message) -> None:
@@ -216,8 +225,8 @@ class _Service:
                 if process == self._crew:
                     code = os.waitstatus_to_exitcode(status)
                     self._tell("crew_ended", status=code if code >= 0 else 128 - code)
-                    if self._deadline is not None:  # nobody else is waited for
-                        self._deadline = time.monotonic() + (_PATIENCE_S if self._signum else 0.0)
+                    left_s = (_PATIENCE_S if self._signum else _OVER_S) if self._is_there else 0.0
+                    self._deadline = time.monotonic() + left_s
 
     def _tell(self, kind: str, **fields: object) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone, which reading shows
