@@ -38,10 +38,13 @@ def open_port(known: Namespace) -> socket.socket | None:
     """
     if known.agents is not None:
         return listener.named(known.listen, "--listen")
-    if known.nodes is None or not host.is_local(known.rendezvous[0]):
+    if known.nodes is None:
         return None
+    name, port = known.rendezvous
     try:
-        return mesh.listen(host.address(known.rendezvous[0]), known.rendezvous[1])
+        return mesh.listen(host.address(name), port) if host.is_local(name) else None
+    except ConfigError:  # in a cluster, the name of another node may appear when that starts
+        return None
     except OSError:  # several nodes on one machine: the first has it
         return None
 

@@ -21,7 +21,7 @@ from tfdist.launch.host import core, host, interface, network
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.discovery import DiscoveryError, find_hosts, wait_for_hosts
 from tfdist.launch.job.membership import Rules
-from tfdist.launch.option import option
+from tfdist.launch.option import agent_option, option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher, Plan
@@ -327,8 +327,7 @@ def _why_no_backup(folder: Path, here: bool) -> str:
 
 def _hosts(known: Namespace, force: Force | None) -> tuple[host.Host, ...]:
     """The hosts used at the start, with the slots used on each."""
-    of_agents = known.agents is not None or known.nodes is not None
-    offered = assembly.offered(known, force) if of_agents else _offered(known)
+    offered = assembly.offered(known, force) if agent_option.is_given(known) else _offered(known)
     slots = sum(item.slots for item in offered)
     fewest = option.least(known)
     wanted = (

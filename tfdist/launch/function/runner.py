@@ -18,7 +18,7 @@ if not __package__:
     # At the end, so that packages installed next to tfdist do not shadow the standard library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
-from tfdist.errors import ConfigError
+from tfdist.errors import ConfigError, PeerLostError
 from tfdist.launch.command import USAGE_ERROR, prepare
 from tfdist.launch.option.spelling import in_arguments
 from tfdist.launch.wire.call import Call, write_all
@@ -38,7 +38,7 @@ def carry_out(order: dict[str, Any]) -> int:
     try:
         call = Call(order["function"], order["results"])
         launcher, console = prepare(order["words"], call, lambda text: in_arguments(text, order["arguments"]))
-    except ConfigError as error:
+    except (ConfigError, PeerLostError) as error:
         write_all(order["report"], json.dumps({"error": str(error)}).encode())
         return USAGE_ERROR
     with contextlib.closing(console):

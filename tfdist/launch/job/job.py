@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from tfdist.launch.job.echo import distance
@@ -213,15 +213,17 @@ class Job:
     @property
     def lost_hosts(self) -> tuple[LostHost, ...]:
         """The lost hosts: none of a host's ranks has answered since the first of them vanished."""
+        without_agent = [self._lost(name, how) for name, how in self._gone.items()]
+        return (*without_agent, *(lost for lost in self._silent_hosts() if lost.name not in self._gone))
+
+    def _silent_hosts(self) -> Iterator[LostHost]:
         silent = {rank: outcome for rank, outcome in self.outcomes.items() if outcome.lost and not outcome.told}
-        found = [self._lost(name, how) for name, how in self._gone.items()]
-        for name in dict.fromkeys(self.hosts[rank] for rank in silent if self.hosts[rank] not in self._gone):
+        for name in dict.fromkeys(self.hosts[rank] for rank in silent):
             here = [outcome for rank, outcome in self.outcomes.items() if self.hosts[rank] == name]
             since = list(itertools.dropwhile(lambda outcome: outcome.rank not in silent, here))
             running = any(self.hosts[rank] == name for rank in self._connected - self.outcomes.keys())
             if name in self.elsewhere and not running and all(outcome.rank in silent for outcome in since):
-                found.append(LostHost(name, tuple(sorted(outcome.rank for outcome in since)), since[0].lost))
-        return tuple(found)
+                yield LostHost(name, tuple(sorted(outcome.rank for outcome in since)), since[0].lost)
 
     def _lost(self, name: str, how: str) -> LostHost:
         """A host whose agent is gone, with the ranks that had not ended by themselves."""

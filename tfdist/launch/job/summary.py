@@ -198,25 +198,8 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
         name, said = next(iter(unreachable.items()))
         verb = "is" if len(unreachable) == 1 else "are"
         return f"check that {_names(unreachable)} {verb} up and on the network: `ssh {name} true` ends with: {said}"
-    if job.never_started and job.starter == DIRECT:
-        hosts = sorted({job.hosts[rank] for rank in job.never_started})
-        return (
-            f"look at what the agents on {', '.join(hosts)} have printed, and check that no firewall blocks the "
-            "launcher's port; a slow host needs a longer --start-timeout"
-            if job.elsewhere
-            else "this machine may be busy: try a longer --start-timeout"
-        )
-    if job.never_started and not job.by_ssh:
-        return (
-            f"run with --verbose to see the output of {job.starter}; another step may hold the job's tasks; a slow "
-            "host needs a longer --start-timeout"
-        )
     if job.never_started:
-        hosts = sorted({job.hosts[rank] for rank in job.never_started})
-        return (
-            f"check that `ssh {hosts[0]} true` works without a password, that no firewall blocks the hosts, and that "
-            "Python and tfdist have the same paths there; a slow host needs a longer --start-timeout"
-        )
+        return _advice_on_start(job)
     if cause is None or cause.told:
         shown = job.starter_spoke and not job.complete
         said = "its messages are above, --verbose shows more" if shown else "run with --verbose to see its output"
@@ -227,6 +210,26 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
             "not run. Let the script return or call sys.exit, or call tfdist.shutdown() on every rank"
         )
     return _advice_on_rank(cause)
+
+
+def _advice_on_start(job: Job) -> str:
+    hosts = sorted({job.hosts[rank] for rank in job.never_started})
+    if job.starter == DIRECT and not job.elsewhere:
+        return "this machine may be busy: try a longer --start-timeout"
+    if job.starter == DIRECT:
+        return (
+            f"look at what the agents on {', '.join(hosts)} have printed, and check that no firewall blocks the "
+            "launcher's port; a slow host needs a longer --start-timeout"
+        )
+    if not job.by_ssh:
+        return (
+            f"run with --verbose to see the output of {job.starter}; another step may hold the job's tasks; a slow "
+            "host needs a longer --start-timeout"
+        )
+    return (
+        f"check that `ssh {hosts[0]} true` works without a password, that no firewall blocks the hosts, and that "
+        "Python and tfdist have the same paths there; a slow host needs a longer --start-timeout"
+    )
 
 
 def _possessive(name: str) -> str:

@@ -48,24 +48,34 @@ def add(group: Any) -> None:
 
 def check(known: argparse.Namespace) -> None:
     """Completes `known`, and refuses what cannot be combined. Raises ConfigError."""
-    given = [name for name, value in (("--agents", known.agents), ("--nodes", known.nodes)) if value is not None]
-    if len(given) == 2:
+    if known.agents is not None and known.nodes is not None:
         raise ConfigError("--agents and --nodes cannot be combined; give only one")
-    for name, value, needed in (
-        ("--listen", known.listen, "--agents"),
-        ("--rendezvous", known.rendezvous, "--nodes"),
+    for name, value, needed, count in (
+        ("--listen", known.listen, "--agents", known.agents),
+        ("--rendezvous", known.rendezvous, "--nodes", known.nodes),
     ):
-        if value is not None and needed not in given:
+        if value is not None and count is None:
             raise ConfigError(f"{name} is for {needed} N; add it, or omit {name}")
-        if value is None and needed in given:
+        if value is None and count is not None:
             raise ConfigError(f"{needed} needs {name} HOST:PORT, the address and port of the launcher")
-    if known.key_file is not None and not given:
+    if is_given(known):
+        _check_others(known, "--nodes" if known.agents is None else "--agents")
+    elif known.key_file is not None:
         raise ConfigError("--key-file is for --agents N and --nodes N; add one of them, or omit --key-file")
-    if not given:
-        return
+    if known.nodes is not None:
+        _check_slots(known)
+
+
+def is_given(known: argparse.Namespace) -> bool:
+    """Whether the hosts are those that come."""
+    return known.agents is not None or known.nodes is not None
+
+
+def _check_others(known: argparse.Namespace, given: str) -> None:
+    """The options that are needed, and those that are for other ways to start."""
     if known.key_file is None:
         raise ConfigError(
-            f'{given[0]} needs --key-file FILE. Make one with (umask 077; python -c "import secrets; '
+            f'{given} needs --key-file FILE. Make one with (umask 077; python -c "import secrets; '
             'print(secrets.token_hex(32))" > FILE), and copy it to every host'
         )
     for name, value in (
@@ -74,12 +84,10 @@ def check(known: argparse.Namespace) -> None:
         ("--host-discovery-script", known.host_discovery_script),
     ):
         if value:
-            raise ConfigError(f"{given[0]} and {name} cannot be combined: the hosts are those that come")
+            raise ConfigError(f"{given} and {name} cannot be combined: the hosts are those that come")
     if known.starter not in (None, DIRECT):
-        raise ConfigError(f"{given[0]} starts the ranks without {known.starter}; omit the option that chooses it")
+        raise ConfigError(f"{given} starts the ranks without {known.starter}; omit the option that chooses it")
     known.starter = DIRECT
-    if known.nodes is not None:
-        _check_slots(known)
 
 
 def _check_slots(known: argparse.Namespace) -> None:

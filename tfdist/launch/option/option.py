@@ -378,16 +378,7 @@ def parse(
     if known.config_file is not None:
         known = options.parse_args([*_read_file(known, options), *ours])
     agent_option.check(known)
-    known.listener = None
-    known.agents_timeout = known.start_timeout or agent_option.AGENTS_TIMEOUT_S
-    known.start_timeout = known.start_timeout or START_TIMEOUT_S
-    come = known.agents is not None or known.nodes is not None
-    named = known.hosts or known.hostfile or known.host_discovery_script or come
-    known.allocation = None if named else find(known.starter)
-    if known.num_proc is None and known.allocation is not None:
-        known.num_proc = known.allocation.slots
-    if known.num_proc is None and not come:
-        raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
+    _complete(known, find)
     if known.hosts and known.hostfile:
         raise ConfigError("-H and --hostfile cannot be combined; give only one")
     if known.no_stall_check and known.stall_check_warning_time_seconds is not None:
@@ -395,6 +386,20 @@ def parse(
     _check_autoscale(known)
     _check_elastic(known)
     return known, command
+
+
+def _complete(known: argparse.Namespace, find: Callable[[str | None], Allocation | None]) -> None:
+    """Adds what follows from other options: the allocation, the number of ranks, how long to wait."""
+    known.listener = None
+    known.agents_timeout = known.start_timeout or agent_option.AGENTS_TIMEOUT_S
+    known.start_timeout = known.start_timeout or START_TIMEOUT_S
+    come = agent_option.is_given(known)
+    named = known.hosts or known.hostfile or known.host_discovery_script or come
+    known.allocation = None if named else find(known.starter)
+    if known.num_proc is None and known.allocation is not None:
+        known.num_proc = known.allocation.slots
+    if known.num_proc is None and not come:
+        raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
 
 
 def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> list[str]:

@@ -387,7 +387,11 @@ class Launcher:
             return self._job.lose(name, how, now) + self._end_crew(name, fields["status"], now)
         return []
 
-    def _on_hello(self, rank: int, at: str) -> None:
+    def _on_hello(self, rank: int, node: str, address: str) -> None:
+        # Agents may call their hosts the same, but who starts which ranks is known.
+        at = self._job.hosts[rank]
+        if self._plan.force is None:
+            at = host.known_as(node, address, self._plan.elsewhere)
         if not self._job.connect(rank, at):
             self._channel.send(rank, "release", forget=False, backup="")
             return
@@ -422,11 +426,7 @@ class Launcher:
     def _on_message(self, event: Received, now: float) -> list[Action]:
         rank, fields = event.rank, event.message.fields
         if event.message.kind == "hello":
-            # Agents may call their hosts the same, but who starts which ranks is known.
-            at = self._job.hosts[rank]
-            if self._plan.force is None:
-                at = host.known_as(fields["host"], event.address, self._plan.elsewhere)
-            self._on_hello(rank, at)
+            self._on_hello(rank, fields["host"], event.address)
         elif event.message.kind == "started":
             return self._job.start(rank)
         elif event.message.kind == "listening":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from tfdist.errors import ConfigError
@@ -15,6 +17,7 @@ from tfdist.launch.host.host import Host
         ("a", (Host("a", 1),)),
         ("a:2,b.example.org:4", (Host("a", 2), Host("b.example.org", 4))),
         ("10.0.0.1:3, c_d:1", (Host("10.0.0.1", 3), Host("c_d", 1))),
+        ("[fd00::1]:2,[FD00:0::2],a:1", (Host("fd00::1", 2), Host("fd00::2", 1), Host("a", 1))),
     ],
 )
 def test_list(text: str, expected: tuple[Host, ...]) -> None:
@@ -117,3 +120,35 @@ def test_unknown() -> None:
 def test_name_that_cannot_be_asked_for(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"'{name}' is not a host name: expected 1 to 63 characters"):
         host.is_local(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["fd00::1", "[fd00::1", "[a]:2", "[fd00::1]2", "[fd00::1]:0", "[fe80::1%eth0]:1", "[::1]:1,[0:0::1]:2"],
+)
+def test_list_refuses_ipv6(text: str) -> None:
+    with pytest.raises(ConfigError, match="-H"):
+        host.parse_list(text)
+
+
+def test_ipv6_is_written_in_brackets() -> None:
+    assert str(Host("fd00::1", 2)) == "[fd00::1]:2"
+    assert host.parse_file("[fd00::1] slots=2\n[fd00::2]:3", "f") == (Host("fd00::1", 2), Host("fd00::2", 3))
+
+
+def test_ipv4_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    four, six = (socket.AF_INET, 1, 6, "", ("10.0.0.1", 0)), (socket.AF_INET6, 1, 6, "", ("fd00::1", 0, 0, 0))
+    for found, expected in (([six, four], "10.0.0.1"), ([six], "fd00::1")):
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, found=found, **__: list(found))
+        assert host.address("a") == expected
+        assert host.family(expected) == (socket.AF_INET6 if ":" in expected else socket.AF_INET)
+
+
+@pytest.mark.parametrize(("name", "local"), [("::1", True), ("127.0.0.1", True), ("2001:db8::1", False)])
+def test_own_addresses(name: str, local: bool) -> None:
+    assert host.is_local(name) is local
+
+
+@pytest.mark.parametrize(("text", "good"), [("node-1.example", True), ("a b", False), ("", False), ("x" * 65, False)])
+def test_what_can_be_a_name(text: str, good: bool) -> None:
+    assert host.is_name(text) is good

@@ -22,5 +22,5 @@ def test_threads(monkeypatch: pytest.MonkeyPatch, own: set[int], share: str) -> 
     """Six cores shared by two ranks, or bound to them already."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 4, 5} if pid else own)
     monkeypatch.setattr(surrounding, "available", lambda: Cores(6, bindable=True))
-    child = surrounding.of_rank({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+    child = surrounding.of_rank({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
     assert child["TF_NUM_INTRAOP_THREADS"] == share

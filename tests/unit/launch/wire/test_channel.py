@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from tfdist.launch.job.job import CLOSED
-from tfdist.launch.wire import record
+from tfdist.launch.wire import record, tls
 from tfdist.launch.wire.channel import STRANGER_LIMIT_BYTES, Channel, Lost, Received
+from tfdist.launch.wire.link import AGENT, RANK
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Opener, RefusedFrameError, Sealer
 from tfdist.launch.wire.ticket import Ticket
+from tfdist.launch.wire.tls import Identity
 from tfdist.system.terminal.line import Piece
 
 
@@ -236,3 +238,35 @@ def test_time_in_which_output_waits_to_be_read_is_no_silence() -> None:
         opened.set()
         assert isinstance(made.events.get(timeout=5), Lost)
     made.channel.close()
+
+
+def test_rank_under_tls() -> None:
+    """A stranger without TLS, an agent that is late, and a rank that is served beside them."""
+    made, identity = End.__new__(End), Identity()
+    listener = socket.create_server(("127.0.0.1", 0))
+    made.ticket = Ticket.issue(*listener.getsockname(), identity.fingerprint)
+    made.events, made.warnings = queue.SimpleQueue(), []
+    made.channel = Channel(listener, made.ticket, 3, made.events, lambda *words: None, made.warnings.append)
+    made.channel.start(60.0, identity.accept)
+    address = (made.ticket.host, made.ticket.port)
+    with made.connect() as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 9)
+        with contextlib.suppress(ConnectionResetError):
+            while stranger.recv(100):  # an alert of TLS
+                pass
+    agent = tls.dial(address, AGENT, 5)
+    assert agent.receive_by(9, time.monotonic() + 5) == b""
+    agent.close()
+    link = tls.dial(address, RANK, 5, made.ticket.fingerprint)
+    link.send_all(made.sealer(1).seal("hello", host="h", pid=3), 5)
+    assert made.events.get(timeout=5).message.fields == {"host": "h", "pid": 3}
+    made.channel.send(1, "more", size=7)
+    buffer = FrameBuffer()
+    while (frame := buffer.take()) is None:
+        buffer.feed(link.receive_by(1 << 14, time.monotonic() + 5))
+    assert Opener(made.ticket.job, made.ticket.key, TO_RANK, range(1, 2)).open(*frame)[1].fields == {"size": 7}
+    link.close()
+    assert made.events.get(timeout=5) == Lost(1, CLOSED)
+    made.channel.close()
+    assert len(made.warnings) == 1
+    assert "it does not speak TLS 1.3" in made.warnings[0]

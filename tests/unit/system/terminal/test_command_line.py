@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.system.terminal.command_line import USAGE_MARK, Parser, amount, whole
+from tfdist.system.terminal.command_line import USAGE_MARK, Parser, address, amount, whole
 
 
 def parser() -> Parser:
@@ -46,3 +46,19 @@ def test_whole_number_out_of_bounds(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=f"{text!r} is not a port; expected 1 to 4"):
         whole("a port", 1, 4)(text)
     assert whole("a port", 0)("99") == 99
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("node1:4000", ("node1", 4000)), ("10.0.0.1:1", ("10.0.0.1", 1)), ("[fd00::1]:65535", ("fd00::1", 65535))],
+)
+def test_address(text: str, expected: tuple[str, int]) -> None:
+    assert address(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "node1", "node1:", ":4000", "node1:0", "node1:65536", "fd00::1:4000", "[]:1", "a b:1"]
+)
+def test_no_address(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not HOST:PORT, such as"):
+        address(text)
