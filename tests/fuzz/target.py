@@ -11,13 +11,19 @@ import socket
 import struct
 import zlib
 
+from tfdist import __version__
 from tfdist.callbacks.store import snapshot
 from tfdist.elastic import commit_store
 from tfdist.errors import ConfigError
+from tfdist.launch.agent.station import Orders
 from tfdist.launch.host import host
-from tfdist.launch.wire import channel, record
+from tfdist.launch.run import force
+from tfdist.launch.wire import channel, introduction, record
+from tfdist.launch.wire.link import Link
+from tfdist.launch.wire.muster import Recruit
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol.commit_file import COMMIT
+from tfdist.protocol.handshake import RefusedError
 from tfdist.system.terminal import line
 from tfdist.system.whole_file import DamagedFileError
 
@@ -43,7 +49,7 @@ def messages(data):
     made = channel.Channel(
         listener, Ticket("job", KEY, "h", 1), SIZE, queue.SimpleQueue(), lambda *words: written.append(words), print
     )
-    connection = channel._Connection(socket.socket(), "h", 1)
+    connection = channel._Connection(Link(socket.socket()), ("h", 1))
     connection.rank = 1
     digest = record._digest(KEY, "job", record.TO_LAUNCHER, 1, 1, data)
     head = struct.pack("!I32sIQ", len(data), digest, 1, 1)
@@ -55,10 +61,35 @@ def messages(data):
             for _, stream, piece in written:
                 line.PrefixWriter().render((1, stream), piece)
     finally:
-        connection.socket.close()
+        connection.link.close()
         made.close()
         for end in (made._selector, made._wake, made._waker):
             end.close()
+
+
+def strangers(data):
+    """What somebody without the key says to the port for agents, under TLS, in the portions that are read."""
+    handshake = introduction.acceptor(KEY, bytes(32))
+    with contextlib.suppress(RefusedError):
+        while data and not handshake.done:
+            wanted = handshake.wanted
+            handshake.feed(data[:wanted])
+            data = data[wanted:]
+    assert not handshake.done
+
+
+def agents(data):
+    """The body of a frame between a launcher and an agent, which have the key: an offer, or orders."""
+    for direction in (record.FROM_AGENT, record.TO_AGENT):
+        digest = record._digest(KEY, "job", direction, 1, 1, data)
+        head = struct.pack("!I32sIQ", len(data), digest, 1, 1)
+        with contextlib.suppress(record.RefusedFrameError, ConfigError):
+            _, message = record.Opener("job", KEY, direction, range(1, 2)).open(head, data)
+            if message.kind == "offer":
+                recruit = Recruit(None, "10.0.0.1", **message.fields)
+                assert force._judged(recruit, lambda _: None) or host.is_name(recruit.host)
+            elif message.kind == "crew":
+                Orders.read(message.fields, ("h", 1), b"").environment({})
 
 
 def output(data):
@@ -111,6 +142,12 @@ TARGETS = {
         _body("finished", code=None, signal=9, told=True, tail=["a", "b"]),
         _body("output", stream="stdout", text="a\udc80", end="line"),
         _body("output", stream="stderr", text="\ud800", end="partial"),
+    ],
+    strangers: [b"tfdist-1" + bytes([0, 0, 0, 1, 0, 0, 0, 0]) + bytes(64), b"tfdist-1" * 9],
+    agents: [
+        _body("offer", host="a", slots=2, version=__version__, python="3.11"),
+        _body("crew", job="j", key="00", first=0, count=1, size=2, variables=["A=b=c", "D"], folder="/"),
+        _body("over", status=1, reason="no"),
     ],
     output: [b"a\nb", b"10%\r20%\r\n", b"\r\n\r\n"],
     hosts: [b"a:4\nb", b"a slots=2 # c\n\nb:3", b"a:4,b:4", b"a:" + b"9" * 5000, b"\x85a\xff:1"],

@@ -349,7 +349,7 @@ class Launcher:
         if isinstance(event, Received):
             return self._on_message(event, now)
         if isinstance(event, Lost):
-            return self._job.finish(Outcome(event.rank, self._job.hosts[event.rank], lost=event.how), now)
+            return self._on_loss(event, now)
         if isinstance(event, _Interrupted):
             return self._job.interrupted(event.signum, now)
         if isinstance(event, _StarterEnded):
@@ -367,6 +367,14 @@ class Launcher:
         elif isinstance(event, Broken):
             raise event.error
         return []
+
+    def _on_loss(self, event: Lost, now: float) -> list[Action]:
+        at = self._job.hosts[event.rank]
+        actions = self._job.finish(Outcome(event.rank, at, lost=event.how), now)
+        # Nobody on a frozen host will say that its supervisors have ended.
+        if self._plan.force is not None and at in [lost.name for lost in self._job.lost_hosts]:
+            actions += self._end_crew(at, 1, now)
+        return actions
 
     def _end_crew(self, name: str, status: int, now: float) -> list[Action]:
         """The supervisors of a host, or the program that started all, have ended; empty for this machine."""

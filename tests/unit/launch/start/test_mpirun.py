@@ -49,6 +49,12 @@ def test_remote() -> None:
     )
 
 
+def test_exports() -> None:
+    """By name, so that no list of processes shows a value."""
+    words = _words(dataclasses.replace(REMOTE, exports=("AWS_SECRET",)), AWS_SECRET="s", HOME="/h", PATH="/p")
+    assert words.endswith("-x AWS_SECRET -x PATH task")
+
+
 def test_settings_of_nccl_reach_all_hosts() -> None:
     words, settings = dataclasses.replace(REMOTE, tcp=True, interfaces=("eth1",)).call(["task"], {}, root=False)
     forwarded = {name for option, name in itertools.pairwise(words) if option == "-x"}
