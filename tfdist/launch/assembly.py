@@ -17,8 +17,7 @@ from tfdist.launch.run import listener
 from tfdist.launch.run.launcher import Plan
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.mpirun import forwarded
-from tfdist.launch.wire import key_file
-from tfdist.protocol import mesh
+from tfdist.protocol import key_file, mesh
 
 if TYPE_CHECKING:
     from tfdist.launch.run.force import Force
@@ -58,7 +57,7 @@ def follow(known: Namespace, say: Callable[[str], None]) -> int:
     """
     from tfdist.launch.agent.agent import Post, serve
 
-    key = key_file.read(known.key_file)
+    key = key_file.read(known.key_file, "--key-file")
     say(f"this node serves the job of {mesh.text(known.rendezvous)}, which shows its output")
     return serve(Post(known.rendezvous, key, os.uname().nodename, _own_slots(known), known.agents_timeout), say)
 
@@ -78,7 +77,7 @@ def gathered(known: Namespace, say: Callable[[str], None]) -> Force | None:
         return None
     from tfdist.launch.run import force
 
-    key = key_file.read(known.key_file)
+    key = key_file.read(known.key_file, "--key-file")
     reserved = () if known.nodes is None else (os.uname().nodename,)
     return force.gather(known.listener, count, key, known.agents_timeout, say, reserved)
 

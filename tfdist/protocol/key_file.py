@@ -12,32 +12,52 @@ from pathlib import Path
 from tfdist.errors import ConfigError
 
 MAKE = '(umask 077; python -c "import secrets; print(secrets.token_hex(32))" > {})'
-_LEAST_BYTES = 32
+LEAST_BYTES = 32
 _MOST_BYTES = 1 << 12
 
 
-def read(path: str) -> bytes:
-    """The key in a file: at least 32 bytes, such as 64 hexadecimal digits.
+def read(path: str, name: str) -> bytes:
+    """The content of a key file, without spaces and line ends around it.
 
-    Its group may read it if root owns it, since that is how Kubernetes mounts a Secret for a container without root.
+    Args:
+        path: The file.
+        name: The option or variable that names it.
 
     Raises:
-        ConfigError: If it cannot be read, others may read or write it, or the key is short.
+        ConfigError: If there is no such file, others may read or write it, or it is too short. The message never shows
+            the content.
     """
-    named = f"the key file {path}"
-    make = f"Make one, and copy it to all hosts: {MAKE.format(path)}"
+    where = f"{name} {path}"
+    make = f"Make one, and copy it to every host, mode 0600: {MAKE.format(path)}"
     try:
         with open(path, "rb") as file:
-            found = os.fstat(file.fileno())
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise ConfigError(f"{where}: not a file")
+            if reason := _why_not_private(about, path):
+                raise ConfigError(f"{where}: {reason}")
             key = file.read(_MOST_BYTES + 1).strip()
+    except FileNotFoundError:
+        raise ConfigError(f"{where}: no such file. {make}") from None
     except OSError as error:
-        raise ConfigError(f"{named} cannot be read: {error.strerror}. {make}") from None
-    allowed = stat.S_IRWXU | (stat.S_IRGRP if found.st_uid == 0 else 0)
-    if stat.S_IMODE(found.st_mode) & ~allowed:
-        raise ConfigError(f"{named} is open to other users; whoever has it can run code here: chmod 600 {path}")
-    if not _LEAST_BYTES <= len(key) <= _MOST_BYTES:
-        raise ConfigError(f"{named} has a key of {len(key)} bytes; expected {_LEAST_BYTES} to {_MOST_BYTES}. {make}")
+        raise ConfigError(f"{where} cannot be read: {error.strerror}") from None
+    if not LEAST_BYTES <= len(key) <= _MOST_BYTES:
+        raise ConfigError(f"{where} has {len(key)} bytes; expected {LEAST_BYTES} to {_MOST_BYTES}. {make}")
     return key
+
+
+def _why_not_private(about: os.stat_result, path: str) -> str:
+    """Why others might know or change the key; empty if they cannot.
+
+    A Secret of Kubernetes with an `fsGroup` belongs to root and is readable by that group, the container's own, and
+    chmod cannot change that. So a group may read, but not write, what belongs to root or this user.
+    """
+    mode = stat.S_IMODE(about.st_mode)
+    group, others = mode & stat.S_IRWXG, mode & stat.S_IRWXO
+    ours = about.st_uid in (0, os.geteuid())
+    if others or group & ~stat.S_IRGRP or (group and not ours):
+        return f"others may have access to it (mode {mode:04o}): chmod 600 {path}"
+    return ""
 
 
 def of_this_machine(folder: Path) -> bytes:
@@ -56,13 +76,13 @@ def of_this_machine(folder: Path) -> bytes:
             f"the key for the ranks of this machine cannot be kept in {path}: {error.strerror}. Set TFDIST_KEY_FILE to "
             f"a file of your own: {MAKE.format('FILE')}"
         ) from None
-    return read(str(path))
+    return read(str(path), "the key of this machine")
 
 
 def _make(path: Path) -> None:
     """Complete or not there: several processes may do this at once, and all read the one that was first."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # nobody else may read it
-        file.write(secrets.token_hex(_LEAST_BYTES))
+        file.write(secrets.token_hex(LEAST_BYTES))
         file.flush()
         with contextlib.suppress(FileExistsError):
             os.link(file.name, path)

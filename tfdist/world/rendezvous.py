@@ -153,7 +153,7 @@ def _listen(own: mesh.Address, what: str) -> socket.socket:
 
 def _key(addresses: list[mesh.Address], settings: config.Config) -> bytes:
     if settings.key_file:
-        return key_file.read(settings.key_file)
+        return key_file.read(settings.key_file, config.variable("key_file"))
     outside = next((each for each in addresses if not ipaddress.ip_address(each[0]).is_loopback), None)
     if outside is None:
         return key_file.of_this_machine(Path(config.cache_folder(os.environ)))

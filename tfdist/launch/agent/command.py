@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tfdist.errors import PeerLostError
 from tfdist.launch.agent.agent import WAIT_S, Post, say_on_stderr, serve
 from tfdist.launch.host import core
-from tfdist.launch.wire import key_file
+from tfdist.protocol import key_file
 from tfdist.system.terminal.command_line import Parser, address, amount, whole
 
 FAILURE = 1
@@ -67,7 +67,7 @@ def main(words: Sequence[str]) -> int:
         help="how long to wait for the launcher (default: %(default)g)",
     )
     known = parser.parse_args(words)
-    key = key_file.read(known.key_file)
+    key = key_file.read(known.key_file, "--key-file")
     slots = known.slots or core.available().count
     say = say_on_stderr(_PROGRAM)
     try:
