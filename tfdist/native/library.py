@@ -35,6 +35,22 @@ _Connect = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
     ctypes.c_int,
 )
+
+
+class _Sockets(ctypes.Structure):
+    """`tfdist_sockets` of the C interface."""
+
+    _fields_ = (
+        ("rank", ctypes.c_int),
+        ("size", ctypes.c_int),
+        ("host_ids", ctypes.POINTER(ctypes.c_int)),
+        ("hosts", ctypes.POINTER(ctypes.c_char_p)),
+        ("descriptors", ctypes.POINTER(ctypes.c_int)),
+        ("listen", _Listen),
+        ("connect", _Connect),
+    )
+
+
 # What the engine calls, for as long as the process lives.
 _callbacks: list[Any] = []
 
@@ -181,7 +197,8 @@ def init_sockets(
     functions = (_Listen(_listening(connector)), _Connect(_connecting(connector)))
     _callbacks.append(functions)
     integers = ctypes.c_int * size
-    call("tfdist_init_sockets", rank, size, integers(*host_ids), names, integers(*numbers), *functions, settings)
+    sockets = _Sockets(rank, size, integers(*host_ids), names, integers(*numbers), *functions)
+    call("tfdist_init_sockets", ctypes.byref(sockets), settings)
 
 
 def _listening(connector: Connector) -> Callable[..., int]:
@@ -366,10 +383,7 @@ def _declare(library: ctypes.CDLL) -> None:
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers = ctypes.POINTER(number)
     library.tfdist_init.argtypes = [text, numbers, number, numbers, text, text, number]
-    library.tfdist_init_sockets.argtypes = [
-        *(number, number, numbers, ctypes.POINTER(text), numbers),
-        *(_Listen, _Connect, text, text, number),
-    ]
+    library.tfdist_init_sockets.argtypes = [ctypes.POINTER(_Sockets), text, text, number]
     library.tfdist_add_process_set.argtypes = [numbers, number, numbers, text, number]
     library.tfdist_remove_process_set.argtypes = [number, text, number]
     library.tfdist_plan_buckets.argtypes = [

@@ -36,8 +36,8 @@ int Connect(int channel, const int* ranks, const int* ports, int count, int* des
 int Init(int rank, int size, const int* descriptors, const std::string& settings,
          std::string* text) {
   char message[1024] = "old";
-  const int code = tfdist_init_sockets(rank, size, kHostIds, kHosts, descriptors, Listen, Connect,
-                                       settings.c_str(), message, sizeof(message));
+  const tfdist_sockets sockets = {rank, size, kHostIds, kHosts, descriptors, Listen, Connect};
+  const int code = tfdist_init_sockets(&sockets, settings.c_str(), message, sizeof(message));
   *text = message;
   return code;
 }

@@ -41,7 +41,7 @@ def test_two_ranks() -> None:
     report = {"ranks": 2, "bytes": 1 << 20, "seconds": 0.00025, "device": "CPU:0", "said": "other\n"}
     one = software.two_ranks(report)
     assert (one.state, one.text) == (OK, "an allreduce of 1 MiB on CPU:0 took 0.25 ms with correct sums")
-    said = "other\n[0] tfdist: collectives go through MPI instead of shared memory, which is slower: no /dev/shm"
+    said = "other\n[0] tfdist: collectives go by messages instead of shared memory, which is slower: no /dev/shm"
     slow = software.two_ranks(report | {"said": said})
     assert slow.state == NOTE and slow.text.endswith("which is slower: no /dev/shm") and slow.remedy
 

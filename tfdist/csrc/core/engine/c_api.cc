@@ -213,9 +213,9 @@ int tfdist_init(const char* transport, const int* ranks, int count, const int* m
   });
 }
 
-int tfdist_init_sockets(int rank, int size, const int* host_ids, const char* const* hosts,
-                        const int* descriptors, tfdist_listen_t listen, tfdist_connect_t connect,
-                        const char* settings, char* message, int message_size) {
+int tfdist_init_sockets(const tfdist_sockets* given, const char* settings, char* message,
+                        int message_size) {
+  const int size = given->size;
   const int code = tfdist::Guarded(message, message_size, [&] {
     if (size < 1) {
       const std::string received = "a job received " + std::to_string(size) + " ranks";
@@ -223,18 +223,18 @@ int tfdist_init_sockets(int rank, int size, const int* host_ids, const char* con
                             received + "; expected 1 or more.");
     }
     tfdist::SocketMembership sockets;
-    sockets.rank = rank;
-    sockets.host_ids.assign(host_ids, host_ids + size);
-    sockets.hosts.assign(hosts, hosts + size);
-    sockets.descriptors.assign(descriptors, descriptors + size);
-    sockets.connector = std::make_shared<tfdist::CallersConnector>(listen, connect);
+    sockets.rank = given->rank;
+    sockets.host_ids.assign(given->host_ids, given->host_ids + size);
+    sockets.hosts.assign(given->hosts, given->hosts + size);
+    sockets.descriptors.assign(given->descriptors, given->descriptors + size);
+    sockets.connector = std::make_shared<tfdist::CallersConnector>(given->listen, given->connect);
     tfdist::Membership membership;
     membership.sockets = std::move(sockets);
     return tfdist::Init("socket", membership, settings);
   });
   // The transport has copies of them, if it came to that.
   for (int r = 0; r < size; ++r) {
-    if (descriptors[r] >= 0) close(descriptors[r]);
+    if (given->descriptors[r] >= 0) close(given->descriptors[r]);
   }
   return code;
 }

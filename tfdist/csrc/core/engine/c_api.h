@@ -30,15 +30,22 @@ typedef int (*tfdist_listen_t)(int channel, int* port, char* message, int messag
 typedef int (*tfdist_connect_t)(int channel, const int* ranks, const int* ports, int count,
                                 int* descriptors, char* message, int message_size);
 
-// As tfdist_init, with the transport "socket": starts this process as `rank` of `size` ranks over
-// TCP connections that are there. Rank r is on hosts[r], and on the host of another rank where
-// their host_ids are equal; descriptors[r] is the connection to it, -1 for this rank. Takes the
-// descriptors over, whatever it returns. `listen` and `connect` stay callable until the engine has
-// ended.
-TFDIST_API int tfdist_init_sockets(int rank, int size, const int* host_ids,
-                                   const char* const* hosts, const int* descriptors,
-                                   tfdist_listen_t listen, tfdist_connect_t connect,
-                                   const char* settings, char* message, int message_size);
+// This process as `rank` of `size` ranks over TCP connections that are there. Rank r is on
+// hosts[r], and on the host of another rank where their host_ids are equal; descriptors[r] is the
+// connection to it, -1 for this rank. `listen` and `connect` stay callable until the engine ends.
+typedef struct {
+  int rank;
+  int size;
+  const int* host_ids;
+  const char* const* hosts;
+  const int* descriptors;
+  tfdist_listen_t listen;
+  tfdist_connect_t connect;
+} tfdist_sockets;
+
+// As tfdist_init, with the transport "socket". Takes the descriptors over, whatever it returns.
+TFDIST_API int tfdist_init_sockets(const tfdist_sockets* sockets, const char* settings,
+                                   char* message, int message_size);
 
 // Ends it. clean = 1: all ranks call it and it waits for them. clean = 0: this process is failing,
 // so it waits for nobody and leaves MPI as it is. Without an engine it does nothing.
