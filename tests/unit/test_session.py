@@ -104,7 +104,7 @@ def test_fast_tests_run_first_and_outside_the_checkout(folder: Path) -> None:
 def test_xdist_groups_world_sizes_and_files(folder: Path) -> None:
     text = """
 import pytest
-@pytest.mark.parametrize("world", ["np1", "np2", "np3"])
+@pytest.mark.parametrize("world", ["mpi-np1", "mpi-np3", "sockets-np3"])
 @pytest.mark.parametrize("other", ["x", "y"])
 def test_a(other, world): pass
 """
@@ -118,9 +118,9 @@ def test_a(other, world): pass
     assert done.returncode == 0, done.stdout
     places: dict[str, set[str]] = {}
     for worker, file, test in re.findall(r"^\[(gw\d)\] .* PASSED tests/(\S+)::(\S+)", done.stdout, re.MULTILINE):
-        part = test.split("-")[-1] if file.startswith("ranks") else file
+        part = test.split("-", 1)[1] if file.startswith("ranks") else file
         places.setdefault(part, set()).add(worker)
-    for part in ("np1]", "np2]", "np3]", *(f"unit/test_{name}.py" for name in "abcdef")):
+    for part in ("mpi-np1]", "mpi-np3]", "sockets-np3]", *(f"unit/test_{name}.py" for name in "abcdef")):
         assert len(places[part]) == 1, places
     assert len(set().union(*places.values())) == 2
 

@@ -29,7 +29,7 @@ PASSED = "...\n======== 3 passed in 65.00s (0:01:05) ========\n"
         ("tfdist/csrc/core/engine/engine.cc", ["ranks", "elastic", "engine"]),
         ("tfdist/training/optimizer.py", ["ranks", "elastic", "tf-matrix"]),
         ("tests/cpp/core/engine/test_world.cc", ["engine"]),
-        ("tfdist/launch/host/host.py", ["elastic", "hosts", "launch", "slurm", "images"]),
+        ("tfdist/launch/host/host.py", ["elastic", "hosts", "launch", "slurm", "images", "no-mpi"]),
         ("docker/Dockerfile", ["images", "cuda-image"]),
     ],
 )
