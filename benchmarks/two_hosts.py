@@ -14,6 +14,7 @@ import json
 import os
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from tfdist.command.bench.measure import machine, size, table
 
 HOSTS = ("left", "right")
 RANKS_A_HOST = 2
+TRANSPORTS = ("MPI", "sockets")
 LINK = "tfdist-link"
 DEADLINE_S = 900
 AGENT = """\
@@ -77,54 +79,93 @@ def wire_seconds(size_bytes: int, megabits: int) -> float:
     return 2 * (count - 1) / count * size_bytes / (megabits * 1e6 / 8)
 
 
-def measure(folder: Path, arguments: argparse.Namespace) -> tuple[list[dict[str, float]], str]:
-    """The rows of `tfdist bench allreduce`, and the command that made them."""
+def measure(folder: Path, transport: str, arguments: argparse.Namespace) -> tuple[list[dict[str, float]], str]:
+    """The rows of `tfdist bench allreduce` over one transport, and the command that made them."""
     agent = folder / "agent.sh"
     agent.write_text(AGENT)
     agent.chmod(0o755)
     result = folder / "result.json"
+    result.unlink(missing_ok=True)
     bench = f"allreduce --sizes {arguments.size} --tensors {arguments.tensors} --compression none,fp16"
-    bench += f" --seconds {arguments.seconds:g}"
+    bench += f" --seconds {arguments.seconds / arguments.starts:g}"
+    program = [sys.executable, "-m", "tfdist.command", "bench", *bench.split(), "--json", str(result)]
+    start, shown = (by_mpirun if transport == "MPI" else by_agents)(folder, agent)
+    environment = dict(os.environ) | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment |= {"PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [str(agent), host, shlex.join([*start, *program])],
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for host in (HOSTS if transport == "sockets" else HOSTS[:1])
+    ]
+    said = [each.communicate(timeout=DEADLINE_S)[0] for each in started]
+    if any(each.returncode for each in started) or not result.exists():
+        tail = "\n".join("".join(said).splitlines()[-20:])
+        sys.exit(f"two_hosts: the job over {transport} ended with {[each.returncode for each in started]}:\n{tail}")
+    return json.loads(result.read_text())["rows"], f"{shown} tfdist bench {bench}"
+
+
+def by_mpirun(folder: Path, agent: Path) -> tuple[list[str], str]:
+    """The words that start the ranks from the first host, and those for the document."""
     places = ",".join(f"{host}:{RANKS_A_HOST}" for host in HOSTS)
-    launch = [
+    words = [
         *("mpirun", "-np", str(RANKS_A_HOST * len(HOSTS)), "--host", places, "--bind-to", "none"),
         *("--prtemca", "plm_ssh_agent", str(agent), "--prtemca", "prte_keep_fqdn_hostnames", "1"),
         *("--prtemca", "prte_if_include", LINK, "--mca", "btl_tcp_if_include", LINK, "--mca", "btl", "self,sm,tcp"),
         *("-x", "OMP_NUM_THREADS=1"),
     ]
-    program = [sys.executable, "-m", "tfdist.command", "bench", *bench.split(), "--json", str(result)]
-    environment = dict(os.environ) | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
-    words = [str(agent), HOSTS[0], shlex.join([*launch, *program])]
-    done = subprocess.run(
-        words, env=environment, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
-    if done.returncode != 0 or not result.exists():
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        sys.exit(f"two_hosts: the job ended with {done.returncode}:\n{tail}")
-    return json.loads(result.read_text())["rows"], f"mpirun -np 4 --host {places} tfdist bench {bench}"
+    return words, f"mpirun -np {RANKS_A_HOST * len(HOSTS)} --host {places}"
 
 
-def section(rows: Sequence[dict[str, float]], command: str, arguments: argparse.Namespace) -> str:
+def by_agents(folder: Path, agent: Path) -> tuple[list[str], str]:
+    """The same, as the same command on each host."""
+    key = folder / "key"
+    key.write_text("k" * 64)
+    key.chmod(0o600)
+    nodes = f"--nodes {len(HOSTS)} --rendezvous 10.77.0.1:29500"
+    words = ["tfdistrun", "-np", str(RANKS_A_HOST * len(HOSTS)), *nodes.split(), "--key-file", str(key)]
+    return words, f"tfdistrun -np {RANKS_A_HOST * len(HOSTS)} {nodes} --key-file KEY"
+
+
+def section(
+    found: dict[str, list[list[dict[str, float]]]], commands: Sequence[str], arguments: argparse.Namespace
+) -> str:
     """The text of the document."""
-    head = "100 MB float32 between 2 hosts|median, ms|least, ms|wire, ms|median / wire|of float32"
+    head = "100 MB float32 between 2 hosts|transport|median, ms|least, ms|wire, ms|median / wire|of float32|of MPI"
     head = head.replace("100 MB", size.show(size.parse(arguments.size)))
-    whole = rows[0]["median_us"]
+    medians = {
+        (transport, row["compression"]): [start[place]["median_us"] for start in starts]
+        for transport, starts in found.items()
+        for place, row in enumerate(starts[0])
+    }
     cells = []
-    for row in rows:
+    for (transport, compression), values in medians.items():
         wire = wire_seconds(size.parse(arguments.size), arguments.megabits) * 1e3
-        wire /= 1 if row["compression"] == "none" else 2
-        median, least = row["median_us"] / 1e3, row["min_us"] / 1e3
-        ratios = [f"{median / wire:.2f}", f"{row['median_us'] / whole:.2f}"]
-        cells.append([str(row["compression"]), f"{median:.0f}", f"{least:.0f}", f"{wire:.0f}", *ratios])
+        wire /= 1 if compression == "none" else 2
+        median = statistics.median(values) / 1e3
+        least = min(row["min_us"] for start in found[transport] for row in start if row["compression"] == compression)
+        whole, over_mpi = (
+            statistics.median(medians[other]) / 1e3 for other in ((transport, "none"), ("MPI", compression))
+        )
+        ratios = [f"{median / wire:.2f}", f"{median / whole:.2f}", f"{median / over_mpi:.2f}"]
+        cells.append([str(compression), transport, f"{median:.0f}", f"{least / 1e3:.0f}", f"{wire:.0f}", *ratios])
     facts = document.lines_of(machine.describe())
-    how = f"Two network namespaces of 2 ranks each, a link of {arguments.megabits} Mbit/s in each direction (tbf). "
-    how += "`wire`: 2 (h - 1) / h x bytes / rate for h hosts, of the bytes that travel."
+    how = f"Two network namespaces of 2 ranks each, a link of {arguments.megabits} Mbit/s in each direction (tbf), "
+    how += f"{arguments.starts} starts of each transport in turn: medians of their medians. "
+    how += (
+        "`wire`: 2 (h - 1) / h x bytes / rate for h hosts, of the bytes that travel without the heads of packets (5 %)."
+    )
     own = f"python benchmarks/two_hosts.py --size {arguments.size} --tensors {arguments.tensors}"
-    own += f" --megabits {arguments.megabits} --seconds {arguments.seconds:g}"
-    commands = ["```", own, f"  {command}", "```"]
+    own += f" --megabits {arguments.megabits} --seconds {arguments.seconds:g} --starts {arguments.starts}"
+    shown = ["```", own, *(f"  {command}" for command in commands), "```"]
     return "\n".join(
-        [*facts, f"- date: {document.today()}", "", how, "", *commands, "", table.markdown(head.split("|"), cells)]
+        [*facts, f"- date: {document.today()}", "", how, "", *shown, "", table.markdown(head.split("|"), cells)]
     )
 
 
@@ -133,17 +174,23 @@ def main() -> None:
     parser.add_argument("--size", default="100MB", help="default: %(default)s")
     parser.add_argument("--tensors", type=int, default=160, help="default: %(default)s")
     parser.add_argument("--megabits", type=int, default=1000, help="the link, Mbit/s (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=40.0, help="for all rounds (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each transport (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=3, help="of each transport, in turn (default: %(default)s)")
     parser.add_argument("--document", type=Path, default=document.PERFORMANCE)
     arguments = parser.parse_args()
     missing = [program for program in ("ip", "tc", "unshare", "mpirun") if shutil.which(program) is None]
     if missing or os.geteuid() != 0:
         sys.exit(f"two_hosts: needs root and the programs ip, tc, unshare and mpirun; missing: {missing or 'root'}")
     document.replaced(arguments.document.read_text(), "two hosts", "")  # before the work, not after it
+    found: dict[str, list[list[dict[str, float]]]] = {transport: [] for transport in TRANSPORTS}
+    commands = {}
     with tempfile.TemporaryDirectory() as folder, hosts(arguments.megabits):
-        print("two_hosts: about a minute ...", flush=True)
-        rows, command = measure(Path(folder), arguments)
-    text = section(rows, command, arguments)
+        for start in range(arguments.starts):
+            for transport in TRANSPORTS:
+                print(f"two_hosts: start {start + 1} of {arguments.starts}, {transport} ...", flush=True)
+                rows, commands[transport] = measure(Path(folder), transport, arguments)
+                found[transport].append(rows)
+    text = section(found, list(commands.values()), arguments)
     document.write(arguments.document, "two hosts", text)
     print(text, f"\nwritten to {arguments.document}", sep="\n")
 

@@ -283,11 +283,7 @@ if not INNER:
             functions.setdefault(item.function, {}).setdefault(world_of(item), []).append(item)  # type: ignore[attr-defined]
         of_slice, left_out = [], []
         for function, worlds in functions.items():
-            number = zlib.crc32(function.__name__.encode())  # the same whichever files are collected
-            transports = sorted({transport for _, transport in worlds})
-            order = [size for size in ORDER_OF_SIZES[number % len(ORDER_OF_SIZES)] if (size, transports[0]) in worlds]
-            turns = {size: transports[(number // 4 + place) % len(transports)] for place, size in enumerate(order)}
-            of_test = order[: 1 if _trains(worlds[order[0], transports[0]][0]) else 2]
+            turns, of_test = _turns(function, worlds)
             for (size, transport), combinations in worlds.items():
                 step = min(ONE_IN[size], len(combinations))
                 some = [item for index, item in enumerate(combinations) if not (index - size) % step]
@@ -296,6 +292,16 @@ if not INNER:
                 left_out += [item for item in combinations if item not in some]
                 of_slice += some[1:] if size in of_test and has_turn else some
         return of_slice, left_out
+
+    def _turns(
+        function: Callable[..., object], worlds: dict[World, list[pytest.Item]]
+    ) -> tuple[dict[int, str], list[int]]:
+        """Over which transport a test runs at each size, and the sizes that `make test` has."""
+        number = zlib.crc32(function.__name__.encode())  # the same whichever files are collected
+        transports = sorted({transport for _, transport in worlds})
+        order = [size for size in ORDER_OF_SIZES[number % len(ORDER_OF_SIZES)] if (size, transports[0]) in worlds]
+        turns = {size: transports[(number // 4 + place) % len(transports)] for place, size in enumerate(order)}
+        return turns, order[: 1 if _trains(worlds[order[0], transports[0]][0]) else 2]
 
     def _trains(item: pytest.Item) -> bool:
         return item.path.relative_to(HERE).parts[0].removesuffix(".py") in TRAINING

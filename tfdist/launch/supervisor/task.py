@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import fcntl
 import math
 import os
 import select
@@ -31,7 +32,16 @@ from tfdist.launch.start import job_folder, place
 from tfdist.launch.supervisor import crew, surrounding, tail
 from tfdist.launch.wire.call import Errand
 from tfdist.launch.wire.link import RANK, Link
-from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
+from tfdist.launch.wire.record import (
+    BODY_LIMIT_BYTES,
+    TO_LAUNCHER,
+    TO_RANK,
+    FrameBuffer,
+    Message,
+    Opener,
+    RefusedFrameError,
+    Sealer,
+)
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import commit_file, member
 from tfdist.protocol.epoch import Epoch
@@ -289,6 +299,8 @@ class Supervisor:
         self._selector.register(self._member, selectors.EVENT_READ, "member")
         reader, self._news = os.pipe()
         os.set_blocking(self._news, False)
+        with contextlib.suppress(OSError):  # a limit of the system; it has room for a thousand ranks anyway
+            fcntl.fcntl(self._news, fcntl.F_SETPIPE_SZ, BODY_LIMIT_BYTES)
         os.write(self._news, member.TOKEN)
         return member.Pipe(writer, self._member), member.Pipe(reader, self._news)
 
@@ -451,18 +463,21 @@ class Supervisor:
         elif message.kind == "leave" and self._leave is not None:
             with self._told_of(f"could not ask rank {self._rank} to leave"):
                 self._leave.touch()
-        elif message.kind == "gone" and self._news is not None:
-            with contextlib.suppress(OSError):  # the rank has exited too
-                os.write(self._news, member.gone(message.fields["who"]))
-        elif message.kind == "epoch" and self._news is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._news, self._epoch(message.fields).line())
+        elif message.kind == "gone":
+            self._tell_rank(member.gone(message.fields["who"]))
+        elif message.kind == "epoch":
+            self._tell_rank(self._epoch(message.fields).line())
         elif message.kind == "signal":
             self._forward(message.fields["number"])
         elif message.kind == "release":
             self._forget, self._backup = message.fields["forget"], message.fields["backup"]
             self._enter(Phase.RELEASED)
         self._start_when_ready()
+
+    def _tell_rank(self, line: bytes) -> None:
+        if self._news is not None:
+            with contextlib.suppress(OSError):  # the rank has exited too
+                os.write(self._news, line)
 
     def _epoch(self, fields: dict[str, Any]) -> Epoch:
         """Raises RefusedFrameError."""
