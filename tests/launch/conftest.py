@@ -137,7 +137,7 @@ class Launch:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Jobs start with MPI and without it, but for tests that are about one of them."""
+    """Jobs start with MPI and without it, but for tests that are about one of them, or give other options."""
     if "starter" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("starter")
         metafunc.parametrize("starter", mark.args if mark else STARTERS, indirect=True)

@@ -17,8 +17,10 @@ import pytest
 from company import COMMAND
 
 from tfdist.launch.wire import introduction, tls
-from tfdist.launch.wire.key_file import read
 from tfdist.protocol.handshake import RefusedError
+from tfdist.protocol.key_file import read
+
+pytestmark = pytest.mark.starter("as given")
 
 TOKEN = "secret-of-the-user-0123456789"
 SAYS = "import os\nprint(os.environ['MINE'], os.environ['RANK'])\n"
@@ -251,7 +253,7 @@ def test_secrets_are_in_no_list_of_processes(launch: Any, wait_until: Any) -> No
     port = _free_port()
     job, agent = _launcher(launch, port, "--verbose", "--export", "MINE", MINE=TOKEN), _agent(launch, port)
     wait_until(lambda: len(launch.files("up*")) == 2, what="the ranks")
-    key = read(str(launch.folder / "job.key"))
+    key = read(str(launch.folder / "job.key"), "--key-file")
     inherited = [Path(f"/proc/{pid}/environ").read_bytes() for pid in launch.processes()]
     shown = []
     for entry in Path("/proc").iterdir():

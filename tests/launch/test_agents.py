@@ -13,9 +13,22 @@ import pytest
 from company import AT, COMMAND, NODES, STAYS, Company
 from machine import BOUND_S, FIRST, HOST_TIMEOUT_S, LAUNCHER, SECOND, Machines
 
+pytestmark = pytest.mark.starter("as given")
+
 TELLS = """\
 names = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'TFDIST_LISTEN_ADDRESS', 'MASTER_ADDR')
 print(*(os.environ[name] for name in names), socket.gethostname(), os.getcwd())
+"""
+SUMS = """\
+import numpy as np, tfdist
+tfdist.init(process_sets="dynamic")
+between = tfdist.add_process_set([0, 3])
+values = np.arange(100_003, dtype="float32")
+total = tfdist.allreduce(values * (tfdist.rank() + 1), op=tfdist.Sum)
+is_exact = np.array_equal(total, values * 10)
+if between.included(): assert float(tfdist.allreduce(float(rank), op=tfdist.Sum, process_set=between)) == 3
+last = float(tfdist.allreduce(float(rank), op=tfdist.Sum))
+print(tfdist.local_rank(), tfdist.local_size(), tfdist.cross_size(), is_exact, last, flush=True)
 """
 # What is promised when nobody is silent, and here the slowness of two cores.
 SOON_S = 10 + 10
@@ -300,6 +313,31 @@ def test_variables_and_folder(company: Company) -> None:
         said = f"tfdistrun: note: host {name}: there is no folder {folder} there, so its ranks start in "
         assert done.stderr.count(said) == 1
     assert [company.launch.end(each).code for each in agents] == [0, 0]
+
+
+@pytest.mark.parametrize("at", [AT, "[fd00:77::1]:4000"])
+def test_ranks_of_two_hosts_sum(company: Company, at: str) -> None:
+    """With the real engine: in the shared memory of each host, and between the hosts by sockets."""
+    company.key()
+    company.script(SUMS)
+    company.machines.add_addresses("fd00:77::1/64", "fd00:77::2/64", "fd00:77::3/64")
+    agents = [company.agent(address, at=at) for address in NODES]
+    done = company.launch.end(company.launcher(at=at, variables={"TF_CPP_MIN_LOG_LEVEL": "3"}))
+    assert done.code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] {rank % 2} 2 2 True 6.0" for rank in range(4)]
+    assert [company.launch.end(each).code for each in agents] == [0, 0]
+    company.nothing_is_left(FIRST, SECOND, LAUNCHER)
+
+
+def test_killed_rank_is_named_by_the_others(company: Company) -> None:
+    company.key()
+    company.script(SUMS + "if rank == 3: os.kill(os.getpid(), signal.SIGKILL)\ntfdist.barrier()\n")
+    agents = company.agents()
+    done = company.launch.end(company.launcher(variables={"TF_CPP_MIN_LOG_LEVEL": "3"}))
+    assert done.code == 137, done.stderr
+    assert "rank 3 on node-3 failed first: killed by SIGKILL" in done.stderr
+    assert "lost its connection to rank 3 (host node-3)" in done.stderr
+    assert [company.launch.end(each).code for each in agents] == [137, 137]
 
 
 def test_ipv6(company: Company) -> None:

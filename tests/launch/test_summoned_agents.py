@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.starter("as given")
+
 # The names of such hosts are in no resolver.
 PROGRAM = """\
 import sys
