@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from machine import Machines, made_in
+from machine import PROGRAM, Machines, made_in
 
 MARK = "LAUNCH_TEST_MARK"
 STARTERS = ("mpi", "direct")
@@ -37,15 +37,6 @@ esac
 # A daemon of MPI that is killed leaves a folder in TMPDIR, named by its number: another one with that cannot start.
 export TMPDIR="${AGENT_LOG%/*}"
 exec unshare --uts env -u TFDIST_RUN_KEY -u KERAS_MARK sh -c "hostname $host; $*"
-"""
-# The names of such hosts are in no resolver.
-PROGRAM = """\
-import sys
-from tfdist.launch.host import host
-from tfdist.launch.command import main
-host.is_local = lambda name: False
-host.address = lambda name: "127.0.0.1"
-sys.exit(main())
 """
 
 

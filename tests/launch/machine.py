@@ -49,6 +49,15 @@ COUNTED = """\
 
 count(state)
 """
+# A launcher to which no host is this machine; the names of such hosts are in no resolver.
+PROGRAM = """\
+import sys
+from tfdist.launch.host import host
+from tfdist.launch.command import main
+host.is_local = lambda name: False
+host.address = lambda name: "127.0.0.1"
+sys.exit(main())
+"""
 LINK = "tfdist0"
 LAUNCHER, FIRST, SECOND = "10.77.0.1", "10.77.0.2", "10.77.0.3"
 HOST_TIMEOUT_S = 4

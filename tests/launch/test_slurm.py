@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from machine import PROGRAM
 from slurm_cluster import Slurm, started_in
 
 pytestmark = [pytest.mark.starter("mpi"), pytest.mark.slice("slurm")]
@@ -89,6 +90,29 @@ def test_training_in_a_batch_job(launch: Any, slurm: Slurm) -> None:
     assert {f"[{rank}] rank {rank} of 2 on {slurm.name}" for rank in range(2)} <= set(said.splitlines())
     _check_choice(said, slurm)
     _check_weights(launch.folder)
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_training_without_mpi(launch: Any, slurm: Slurm, where: str) -> None:
+    """On this node by the launcher itself; srun starts an agent on a node that seems to be another one."""
+    launch.script(TRAIN + "assert tfdist.gloo_enabled()\n", "train.py")
+    (launch.folder / "launch.py").write_text(PROGRAM)
+    program = TFDISTRUN if where == "here" else (sys.executable, "launch.py")
+    done = _run(launch, slurm, "salloc", "-n2", *program, "--no-mpi", sys.executable, "train.py")
+    assert done.code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] rank {rank} of 2 on {slurm.name}" for rank in range(2)]
+    _check_weights(launch.folder)
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_failure_without_mpi(launch: Any, slurm: Slurm, wait_until: Callable[..., None], where: str) -> None:
+    launch.script("sys.exit(7) if rank == 1 else time.sleep(1000)")
+    (launch.folder / "launch.py").write_text(PROGRAM)
+    program = TFDISTRUN if where == "here" else (sys.executable, "launch.py")
+    done = _run(launch, slurm, "salloc", "-n2", *program, "--no-mpi", sys.executable, "rank.py")
+    assert done.code == 7, done.stderr
+    assert f"rank 1 on {slurm.name} failed first: exit code 7" in done.stderr
+    wait_until(lambda: slurm.jobs() == "", seconds=60, what="the end of the allocation")
 
 
 def test_failure_ends_the_job_with_its_status(launch: Any, slurm: Slurm, wait_until: Callable[..., None]) -> None:
