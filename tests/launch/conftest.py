@@ -19,6 +19,8 @@ from machine import PROGRAM, Machines, made_in
 
 MARK = "LAUNCH_TEST_MARK"
 STARTERS = ("mpi", "direct")
+# Of tests/startup: no process finds an MPI.
+WITHOUT_MPI = "PYTEST_TFDIST_WITHOUT_MPI"
 PROGRAM_OF_LAUNCHER = ("-m", "tfdist.launch")
 DEADLINE_S = 120.0  # of a job: one that starts twice and must find a silent host takes half a minute on two idle cores
 AGENT = """\
@@ -75,12 +77,13 @@ class Launch:
         stdout: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """`inside` are words that run a command in other surroundings, as `ip netns exec`."""
-        if self.starter == "direct" and program == PROGRAM_OF_LAUNCHER:
+        without_mpi = self.starter == "direct" and program == PROGRAM_OF_LAUNCHER
+        if without_mpi:
             words = ("--no-mpi", *words)
         started = subprocess.Popen(
             [*inside, sys.executable, *program, *words],
             cwd=self.folder,
-            env={**self.environment(), **(variables or {})},
+            env={**self.environment(), **({WITHOUT_MPI: "1"} if without_mpi else {}), **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,

@@ -133,7 +133,9 @@ if __name__ == "__main__":
     assert float(tfdist.allreduce(1.0, op=tfdist.Sum)) == 2
     if rank == 0:
         words = "import tfdist; tfdist.init(); assert tfdist.size() == 2; print('inner', tfdist.rank())"
-        inner = subprocess.run(["tfdistrun", "-np", "2", sys.executable, "-c", words], capture_output=True, text=True)
+        starter = "--no-mpi" if tfdist.gloo_enabled() else "--mpi"
+        command = ["tfdistrun", starter, "-np", "2", sys.executable, "-c", words]
+        inner = subprocess.run(command, capture_output=True, text=True)
         assert inner.returncode == 0 and inner.stdout.count("inner") == 2, inner
     tfdist.barrier()
     print("well", flush=True)
