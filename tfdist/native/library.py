@@ -53,6 +53,8 @@ class _Sockets(ctypes.Structure):
 
 # What the engine calls, for as long as the process lives.
 _callbacks: list[Any] = []
+# What has interrupted such a call.
+_interrupts: list[BaseException] = []
 
 
 class Connector(Protocol):
@@ -166,6 +168,8 @@ def call(name: str, *arguments: Any) -> None:
     """
     message = ctypes.create_string_buffer(_MESSAGE_BYTES)
     code = getattr(load(), name)(*arguments, message, _MESSAGE_BYTES)
+    if _interrupts:
+        raise _interrupts.pop()
     if code != 0:
         raise _ERRORS.get(code, errors.TfdistError)(message.value.decode(errors="replace"))
 
@@ -229,8 +233,10 @@ def _answered(run: Callable[[], None], message: int, message_size: int) -> int:
     """Runs what the engine has called; returns the code of its end, with the reason in `message`."""
     try:
         run()
-    except Exception as error:  # noqa: BLE001  (an exception cannot pass through the engine)
-        told = str(error).encode()[: message_size - 1] + b"\0"
+    except BaseException as error:  # noqa: BLE001  (an exception cannot pass through the engine)
+        if not isinstance(error, Exception):  # such as KeyboardInterrupt: `call` raises it
+            _interrupts.append(error)
+        told = (str(error) or type(error).__name__).encode()[: message_size - 1] + b"\0"
         ctypes.memmove(message, told, len(told))
         return next((code for code, kind in _ERRORS.items() if isinstance(error, kind)), _UNAVAILABLE)
     return 0

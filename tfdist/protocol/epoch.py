@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ class Epoch:
         addresses: Where each rank listens, by rank.
         hosts: Each rank's host, by rank: an index into `names`.
         names: The names of the hosts, which need not differ.
+        members: The number of each rank among all of the job, if these are only some of them.
     """
 
     job: str
@@ -32,6 +33,21 @@ class Epoch:
     addresses: tuple[Address, ...]
     hosts: tuple[int, ...]
     names: tuple[str, ...]
+    members: tuple[int, ...] = ()
+
+    @classmethod
+    def announced(cls, fields: Mapping[str, Any], job: str, rank: int, key: bytes) -> Epoch:
+        """What the launcher's message `epoch` says. Raises ValueError."""
+        members = [text.partition(" ") for text in fields["members"]]
+        return cls(
+            job=job,
+            number=fields["number"],
+            rank=rank,
+            key=key,
+            addresses=tuple(parse(address for _, _, address in members)),
+            hosts=tuple(int(host) for host, _, _ in members),
+            names=tuple(fields["hosts"]),
+        )
 
     def line(self) -> bytes:
         """As one line of text, for a pipe."""
@@ -57,6 +73,7 @@ class Epoch:
         chosen = list(ranks) or list(range(len(self.addresses)))
         return dataclasses.replace(
             self,
+            members=tuple(chosen),
             rank=chosen.index(self.rank),
             addresses=tuple(self.addresses[rank] for rank in chosen),
             hosts=tuple(self.hosts[rank] for rank in chosen),

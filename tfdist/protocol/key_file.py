@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -50,12 +51,14 @@ def _why_not_private(about: os.stat_result, path: str) -> str:
     """Why others might know or change the key; empty if they cannot.
 
     A Secret of Kubernetes with an `fsGroup` belongs to root and is readable by that group, the container's own, and
-    chmod cannot change that. So a group may read, but not write, what belongs to root or this user.
+    chmod cannot change that. So a group may read, but not write. Whoever owns the file knows the key.
     """
     mode = stat.S_IMODE(about.st_mode)
     group, others = mode & stat.S_IRWXG, mode & stat.S_IRWXO
     ours = about.st_uid in (0, os.geteuid())
-    if others or group & ~stat.S_IRGRP or (group and not ours):
+    if not ours:
+        return f"another user owns it (uid {about.st_uid}): chown it, and chmod 600 {path}"
+    if others or group & ~stat.S_IRGRP:
         return f"others may have access to it (mode {mode:04o}): chmod 600 {path}"
     return ""
 
@@ -68,6 +71,8 @@ def of_this_machine(folder: Path) -> bytes:
     """
     path = folder / "loopback.key"
     try:
+        if not folder.is_absolute():
+            raise FileNotFoundError(errno.ENOENT, "there is no home folder")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             _make(path)

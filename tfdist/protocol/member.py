@@ -37,6 +37,8 @@ _EPOCH = b"{"
 # A pipe: the rank's descriptor, the inode, the supervisor's process, its descriptor of the other end.
 _PIPE = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _READ_BYTES = 1 << 16
+# What the system takes as the time of one wait.
+_LONGEST_S = 1e6
 # Exit status of a rank that leaves: EX_TEMPFAIL of sysexits.h, "try again later".
 LEFT_STATUS = 75
 
@@ -59,11 +61,16 @@ class News:
         self._descriptor = descriptor
         self._buffer = b""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a supervisor that may still report something."""
+        return self._descriptor is not None
+
     def wait(self, timeout_s: float | None = None) -> Gone | Epoch | None:
         """The next report; None if there is none in this time, or there will be none any more."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = None if deadline is None else min(_LONGEST_S, max(0.0, deadline - time.monotonic()))
             if self._descriptor is None or not select.select([self._descriptor], [], [], left)[0]:
                 return None
             data = os.read(self._descriptor, _READ_BYTES)

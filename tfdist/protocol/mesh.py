@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import selectors
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tfdist.errors import PeerLostError
 from tfdist.protocol.handshake import Acceptor, Dialer, Handshake, RefusedError
@@ -25,7 +26,12 @@ _BACKLOG = 1024
 # Between two attempts to reach a process that does not listen yet, or that had too many strangers.
 _RETRY_S = 0.05
 _LONGEST_RETRY_S = 1.0
+# What the system takes as the time of one wait, and as a number of milliseconds.
+_LONGEST_S = 1e6
+# After which the user is told who is missing.
+_QUIET_S = 5.0
 
+_REMEDY = "Check that these ranks run and call tfdist.init(), and that no firewall blocks ports between the hosts."
 Address = tuple[str, int]
 
 
@@ -42,6 +48,16 @@ def listen(address: str, port: int = 0) -> socket.socket:
         raise
     listener.setblocking(False)
     return listener
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the other end has closed it; data may have come."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 class _Attempt:
@@ -76,6 +92,7 @@ class Mesh:
         silence_limit_s: float,
     ) -> None:
         self._listener, self._own, self._peers = listener, own, peers
+        self._report_at = math.inf
         self._key, self._context = key, context
         self._timeout_s, self._silence_limit_s = timeout_s, silence_limit_s
         self._selector = selectors.DefaultSelector()
@@ -86,21 +103,28 @@ class Mesh:
         self._tries: dict[int, int] = {}
         self._reasons: dict[int, str] = {}
 
-    def connect(self) -> dict[int, socket.socket]:
+    def connect(self, say: Callable[[str], None] = lambda _: None) -> dict[int, socket.socket]:
         """Returns the connections by number: non-blocking, authenticated at both ends.
+
+        Args:
+            say: Called once with who is missing, if that takes longer than a few seconds.
 
         Raises:
             PeerLostError: If some could not be reached in time, or do not have the key.
         """
         deadline = time.monotonic() + self._timeout_s
+        self._report_at = time.monotonic() + _QUIET_S
         if self._listener is not None:
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ)
         try:
-            while len(self._found) < len(self._peers):
+            while len(self._found) < len(self._peers) or self._drop_ended():
                 now = time.monotonic()
                 if now >= deadline:
-                    raise PeerLostError(self._missing())
+                    raise PeerLostError(f"{self._missing(self._timeout_s)} {_REMEDY}")
+                if now >= self._report_at:
+                    self._report_at = math.inf
+                    say(f"still waiting: {self._missing(_QUIET_S)}")
                 self._dial_due(now)
                 for key, mask in self._selector.select(self._pause(now, deadline)):
                     if key.data is None:
@@ -121,8 +145,8 @@ class Mesh:
         return self._found
 
     def _pause(self, now: float, deadline: float) -> float:
-        times = (deadline, *self._dial_at.values(), *(attempt.until for attempt in self._attempts))
-        return max(0.0, min(times) - now)
+        times = (deadline, self._report_at, *self._dial_at.values(), *(attempt.until for attempt in self._attempts))
+        return min(_LONGEST_S, max(0.0, min(times) - now))
 
     def _dial_due(self, now: float) -> None:
         for peer, at in list(self._dial_at.items()):
@@ -186,12 +210,15 @@ class Mesh:
         peer = attempt.handshake.peer
         self._selector.unregister(attempt.socket)
         self._attempts.discard(attempt)
-        if peer not in self._peers or peer in self._found:  # authenticated, but a second time: it was slow before
+        if peer in self._found and _has_ended(self._found[peer]):  # the peer gave up on it, and dialled again
+            self._found.pop(peer).close()
+        if peer not in self._peers or peer in self._found:
             attempt.socket.close()
             return
         # Nothing else notices that the other host is gone if its link is cut.
         tcp.keep_alive(attempt.socket, self._silence_limit_s)
-        attempt.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * self._silence_limit_s))
+        limit_ms = int(1000 * min(self._silence_limit_s, _LONGEST_S))
+        attempt.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
         self._found[peer] = attempt.socket
 
     def _refuse(self, attempt: _Attempt, reason: str) -> None:
@@ -199,7 +226,9 @@ class Mesh:
         peer = attempt.handshake.peer if isinstance(attempt.handshake, Dialer) else None
         self._drop(attempt)
         if peer is not None:
-            raise PeerLostError(f"{self._named(peer)} was refused: {reason}.")
+            raise PeerLostError(
+                f"{self._named(peer)} was refused: {reason}. If there is a key file, it must be the same on all hosts."
+            ) from None
 
     def _give_up(self, attempt: _Attempt, reason: str) -> None:
         """A peer is dialled again, since it may not listen yet."""
@@ -223,13 +252,19 @@ class Mesh:
     def _named(self, peer: int) -> str:
         return f"rank {peer} at {text(self._peers[peer])}"
 
-    def _missing(self) -> str:
+    def _drop_ended(self) -> bool:
+        """Drops connections that their other ends have given up; whether there were any."""
+        ended = [peer for peer, connection in self._found.items() if _has_ended(connection)]
+        for peer in ended:
+            self._found.pop(peer).close()
+            if peer < self._own:
+                self._dial_at[peer] = 0.0
+        return bool(ended)
+
+    def _missing(self, waited_s: float) -> str:
         missing = sorted(set(self._peers) - set(self._found))
         each = "; ".join(_joined(self._named(peer), self._reasons.get(peer, "")) for peer in missing)
-        return (
-            f"rank {self._own} waited {self._timeout_s:g} s for connections with {each}. Check that these ranks run "
-            "and call tfdist.init(), and that no firewall blocks ports between the hosts."
-        )
+        return f"rank {self._own} waited {waited_s:g} s for connections with {each}."
 
 
 def _joined(named: str, reason: str) -> str:

@@ -21,6 +21,8 @@ _MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 _LSF = ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+# The pipe between a rank and its supervisor.
+_PIPE = "TFDIST_MEMBER_PIPE"
 _LAUNCHED = "TFDIST_LAUNCHED"
 # What MPI launchers other than tfdistrun set in the environment of the processes they start.
 _MPI_MARKS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
@@ -36,14 +38,19 @@ def transport(environment: Mapping[str, str] | None = None) -> str:
     source = ancestry.own_environment() if environment is None else environment
     if by_tfdistrun(source):
         return SOCKETS
-    if source.get(_LAUNCHED) == "1" or any(source.get(name) for name in _MPI_MARKS):
+    if _by_mpi(source):
         return MPI
     return SOCKETS if by_torchrun(source) or task(source) is not None else ""
 
 
 def by_tfdistrun(environment: Mapping[str, str]) -> bool:
-    """Whether `tfdistrun` has started this process as a rank without MPI."""
-    return all(environment.get(name) for name in OWN)
+    """Whether `tfdistrun` has started this process as a rank without MPI, and not only left its variables around."""
+    return all(environment.get(name) for name in (*OWN, _PIPE))
+
+
+def _by_mpi(environment: Mapping[str, str]) -> bool:
+    own = environment.get(_LAUNCHED) == "1"
+    return own or any(environment.get(name) for name in _MPI_MARKS)
 
 
 def by_torchrun(environment: Mapping[str, str]) -> bool:
@@ -57,6 +64,16 @@ def task(environment: Mapping[str, str]) -> tf_config.Task | None:
     with contextlib.suppress(ConfigError):
         return tf_config.find(environment)
     return None
+
+
+def is_taken(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether this process is a rank that cannot start a job of its own: launched as one, or started by `init`.
+
+    The variables of torchrun and TF_CONFIG alone do not count: they also stand around notebooks and tools.
+    """
+    source = ancestry.own_environment() if environment is None else environment
+    launched = by_tfdistrun(source) or _by_mpi(source)
+    return launched or (environment is None and ancestry.is_again())
 
 
 def rank(environment: Mapping[str, str] | None = None) -> str:

@@ -57,7 +57,7 @@ def run_ranks(n: int, fn: Callable[..., Any], *args: Any, timeout_seconds: float
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigError(f"n must be a whole number of ranks, 1 or more; received {n!r}.")
-    if job_place.is_rank():
+    if job_place.is_taken():
         raise ConfigError("run_ranks starts a new job and cannot be called on a rank of a running job.")
     call = _describe(fn, args) | {"seconds": timeout_seconds + _SECONDS_TO_END}
     with tempfile.TemporaryDirectory(prefix="tfdist-ranks-") as name:

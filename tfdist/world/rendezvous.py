@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import logging
 import os
 import socket
 import struct
@@ -19,6 +20,7 @@ from tfdist.protocol import key_file, mesh
 from tfdist.protocol.epoch import Epoch
 from tfdist.system import job_place, tf_config
 
+_logger = logging.getLogger("tfdist")
 _LENGTH, _LENGTH_BYTES = "!I", 4
 _LONGEST_BYTES = 1 << 20
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -67,7 +69,8 @@ def _meet(environment: Mapping[str, str], settings: config.Config) -> Found:
     server = _listen(place, "MASTER_ADDR and MASTER_PORT give rank 0") if rank == 0 else None
     others = dict.fromkeys(range(1, size), place) if rank == 0 else {0: place}
     context = f"rendezvous|{job}".encode()
-    found = mesh.Mesh(server, rank, others, key, context, limit_s, settings.host_timeout_seconds).connect()
+    silence_s = settings.host_timeout_seconds
+    found = mesh.Mesh(server, rank, others, key, context, limit_s, silence_s).connect(_logger.warning)
     with contextlib.ExitStack() as to_close:
         for connection in found.values():
             to_close.enter_context(connection)

@@ -31,7 +31,7 @@ _STARTING = (
     "does. With comm=[...], all ranks in the list must pass the same list"
 )
 _STARTED_BEFORE = (
-    "an earlier program has already called tfdist.init() as rank {}, and MPI can start only once per rank of a job. "
+    "an earlier program has already called tfdist.init() as rank {}, and a job can start only once per rank. "
     "So a script started by tfdistrun can run only one such program, and cannot replace itself (os.exec) after "
     "tfdist.init(). Start a separate job for each program. A process that should not be a rank can be started with "
     "subprocess after tfdist.init(): it is a world of one."

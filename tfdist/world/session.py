@@ -21,6 +21,7 @@ class Session:
         watches_exit: Whether the exit of the process is handled, from the first line of `init` on.
         mpi4py_ends_mpi: Whether mpi4py started MPI, and so ends it.
         started: Whether `init` has reached the start of the engine.
+        introduced: Whether `tfdistrun` has been told where this process listens, in a job without MPI.
         arguments: The arguments of the first `init`: `comm` and `process_sets`.
         first_rank: The rank that this process started with; -1 before `init`.
         process_sets: Process sets in use, besides the set of all ranks, by their numbers in the engine.
@@ -41,6 +42,7 @@ class Session:
     watches_exit: bool = False
     mpi4py_ends_mpi: bool = False
     started: bool = False
+    introduced: bool = False
     arguments: tuple[Any, Any] = (None, None)
     first_rank: int = -1
     process_sets: dict[int, ProcessSet] = field(default_factory=dict)

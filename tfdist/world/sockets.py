@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 
@@ -12,7 +13,9 @@ from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.member import Gone, News
 from tfdist.system import ancestry, job_place
 from tfdist.world.rendezvous import Found, find
+from tfdist.world.session import session
 
+_logger = logging.getLogger("tfdist")
 _LOOPBACK = "127.0.0.1"
 # The connections of all ranks; the engine numbers those of process sets from 1.
 _ALL = 0
@@ -48,7 +51,7 @@ class Connector:
             PeerLostError: If some cannot be reached in time.
         """
         epoch, members = self._epoch, sorted({*peers, self._epoch.rank})
-        context = "|".join((epoch.job, str(epoch.number), str(channel), *map(str, members)))
+        context = "|".join((epoch.job, str(epoch.number), str(epoch.members), str(channel), *map(str, members)))
         found = mesh.Mesh(
             listener,
             epoch.rank,
@@ -57,7 +60,7 @@ class Connector:
             context.encode(),
             self._settings.stall_shutdown_seconds,
             self._settings.host_timeout_seconds,
-        ).connect()
+        ).connect(_logger.warning)
         return {rank: connection.detach() for rank, connection in found.items()}
 
 
@@ -75,9 +78,9 @@ def connect(news: News, ranks: Sequence[int], engine: bytes, settings: config.Co
         PeerLostError: If other ranks cannot be reached.
     """
     environment = ancestry.own_environment()
+    _check(ranks, *(job_place.of_job(environment) or (0, 1)))
     found = _introduced(news, settings) if job_place.by_tfdistrun(environment) else find(environment, settings)
     with found.listener as listener:
-        _check(ranks, found.epoch)
         epoch = found.epoch.among(ranks)
         connector = Connector(epoch, listener.getsockname()[0], settings)
         peers = {rank: at for rank, at in enumerate(epoch.addresses) if rank != epoch.rank}
@@ -88,6 +91,12 @@ def connect(news: News, ranks: Sequence[int], engine: bytes, settings: config.Co
 
 def _introduced(news: News, settings: config.Config) -> Found:
     """The ranks as the launcher announces them."""
+    if session.introduced:
+        raise errors.ConfigError(
+            "tfdist.init() was called again after tfdist.shutdown(), or after an init that failed, and a job without "
+            "MPI can start only once per rank. Call init once, and shutdown only after the last collective."
+        )
+    session.introduced = True
     listener = mesh.listen(member.listen_address() or _LOOPBACK)
     try:
         if not member.listens(listener.getsockname()[:2]):
@@ -110,17 +119,18 @@ def _await_epoch(news: News, timeout_s: float) -> Epoch:
             f"rank {report.rank} has ended before it called tfdist.init(), for which this rank waits. Call it on every "
             "rank."
         )
+    if not news.is_open:
+        raise errors.PeerLostError("tfdistrun, or the supervisor of this rank, is gone. See the launcher's output.")
     raise errors.PeerLostError(
         f"tfdistrun has not announced the other ranks within {timeout_s:g} s: not all of them have called "
         "tfdist.init(). Call it on every rank, before any work that only one rank does."
     )
 
 
-def _check(ranks: Sequence[int], whole: Epoch) -> None:
-    size = len(whole.addresses)
+def _check(ranks: Sequence[int], own: int, size: int) -> None:
     fitting = len(set(ranks)) == len(ranks) and all(0 <= rank < size for rank in ranks)
-    if ranks and not (fitting and whole.rank in ranks):
+    if ranks and not (fitting and own in ranks):
         raise errors.ConfigError(
-            f"init received the ranks {list(ranks)} on rank {whole.rank} of {size}; expected distinct ranks of the "
+            f"init received the ranks {list(ranks)} on rank {own} of {size}; expected distinct ranks of the "
             "job, including this one. Pass every rank the list that it belongs to."
         )

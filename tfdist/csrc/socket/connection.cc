@@ -68,9 +68,9 @@ void Connection::BreakSend(int error) {
   readable_ = true;
   while (readable_ && end_ == End::kNone && (incoming_.empty() ? ReadHead() : MoveIn())) {
   }
-  if (end_ != End::kNone) return;
+  if (end_ == End::kAborted || end_ == End::kMalformed) return;
   end_ = End::kClosed;
-  reason_ = std::strerror(error);
+  reason_ = std::strerror(error);  // a bare end of what the peer has sent would hide it
 }
 
 bool Connection::MoveIn() {

@@ -100,7 +100,7 @@ def _enlist(post: Post, say: Callable[[str], None]) -> Conversation:
         if waited_s >= post.wait_s:
             raise PeerLostError(
                 f"no launcher at {where} within {post.wait_s:g} s: {reason}. Check its address and port, and that no "
-                "firewall blocks it, or wait longer with --wait"
+                "firewall blocks it, or wait longer with --wait (of tfdistrun: --start-timeout)"
             )
         if waited_s >= _QUIET_S and not told:
             say(f"waiting up to {post.wait_s:g} s for the launcher at {where} ({reason})")

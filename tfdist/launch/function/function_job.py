@@ -123,7 +123,7 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     """
     given = dict(locals())
     descriptor.fill_closed()
-    if job_place.is_rank():
+    if job_place.is_taken():
         raise ConfigError("tfdist.run starts a new job and cannot be called on a rank of a running job.")
     _refuse(given)
     given["num_proc"] = ranks = _ranks(num_proc, np)

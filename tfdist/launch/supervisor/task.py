@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import fcntl
 import math
 import os
 import select
@@ -30,10 +29,10 @@ if not __package__:
 from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.start import job_folder, place
 from tfdist.launch.supervisor import crew, surrounding, tail
+from tfdist.launch.supervisor.news import READY, NewsPipe
 from tfdist.launch.wire.call import Errand
 from tfdist.launch.wire.link import RANK, Link
 from tfdist.launch.wire.record import (
-    BODY_LIMIT_BYTES,
     TO_LAUNCHER,
     TO_RANK,
     FrameBuffer,
@@ -46,7 +45,6 @@ from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import commit_file, member
 from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.handshake import derived
-from tfdist.protocol.mesh import parse
 from tfdist.system import job_place, program
 from tfdist.system.network.tcp import is_unanswered, keep_alive
 from tfdist.system.process import (
@@ -136,7 +134,7 @@ class Supervisor:
         self._elastic = False
         self._member: int | None = None
         self._reported = b""
-        self._news: int | None = None
+        self._news: NewsPipe | None = None
         self._ranks_key = derived(ticket.key, _RANKS_KEY)
         self._commits: Path | None = None
         self._leave: Path | None = None
@@ -161,6 +159,8 @@ class Supervisor:
                     self._on_signals(os.read(wake, 64))
                 elif key.data == "launcher":
                     self._on_launcher(mask)
+                elif key.data == READY and self._news is not None:
+                    self._news.flush()
                 elif key.data == "member":
                     self._read_membership()
                 else:
@@ -297,12 +297,8 @@ class Supervisor:
         """Returns the pipes on which the rank reports its events, and receives which ranks have exited."""
         self._member, writer = os.pipe()
         self._selector.register(self._member, selectors.EVENT_READ, "member")
-        reader, self._news = os.pipe()
-        os.set_blocking(self._news, False)
-        with contextlib.suppress(OSError):  # a limit of the system; it has room for a thousand ranks anyway
-            fcntl.fcntl(self._news, fcntl.F_SETPIPE_SZ, BODY_LIMIT_BYTES)
-        os.write(self._news, member.TOKEN)
-        return member.Pipe(writer, self._member), member.Pipe(reader, self._news)
+        self._news = NewsPipe(self._selector)
+        return member.Pipe(writer, self._member), self._news.pipe
 
     def _read_membership(self) -> None:
         """Handles the events that the rank has reported."""
@@ -463,10 +459,8 @@ class Supervisor:
         elif message.kind == "leave" and self._leave is not None:
             with self._told_of(f"could not ask rank {self._rank} to leave"):
                 self._leave.touch()
-        elif message.kind == "gone":
-            self._tell_rank(member.gone(message.fields["who"]))
-        elif message.kind == "epoch":
-            self._tell_rank(self._epoch(message.fields).line())
+        elif message.kind in ("gone", "epoch") and self._news is not None:
+            self._news.tell(self._line(message))
         elif message.kind == "signal":
             self._forward(message.fields["number"])
         elif message.kind == "release":
@@ -474,20 +468,14 @@ class Supervisor:
             self._enter(Phase.RELEASED)
         self._start_when_ready()
 
-    def _tell_rank(self, line: bytes) -> None:
-        if self._news is not None:
-            with contextlib.suppress(OSError):  # the rank has exited too
-                os.write(self._news, line)
-
-    def _epoch(self, fields: dict[str, Any]) -> Epoch:
-        """Raises RefusedFrameError."""
-        members = [text.partition(" ") for text in fields["members"]]
+    def _line(self, message: Message) -> bytes:
+        """For the rank. Raises RefusedFrameError."""
+        if message.kind == "gone":
+            return member.gone(message.fields["who"])
         try:
-            hosts, addresses = [int(host) for host, _, _ in members], parse(address for _, _, address in members)
+            return Epoch.announced(message.fields, self._job, self._rank, self._ranks_key).line()
         except ValueError as error:
             raise RefusedFrameError(f"a list of ranks that cannot be parsed: {error}") from None
-        number, names = fields["number"], tuple(fields["hosts"])
-        return Epoch(self._job, number, self._rank, self._ranks_key, tuple(addresses), tuple(hosts), names)
 
     def _make_folder(self, name: str) -> Path | None:
         """The folder for commits; None if there is none."""

@@ -179,10 +179,14 @@ class Channel:
     def _accept(self) -> None:
         try:
             accepted, address = self._listener.accept()
-            keep_alive(accepted, self._pulse.limit_s)
         except OSError:
             return  # it is gone again, or no descriptor is free: the next round retries
-        connection = _Connection(self._secure(accepted), address[:2])
+        try:
+            keep_alive(accepted, self._pulse.limit_s)
+            connection = _Connection(self._secure(accepted), address[:2])
+        except OSError:  # it is gone again
+            accepted.close()
+            return
         self._strangers.append(connection)
         self._selector.register(connection.link.connection, selectors.EVENT_READ, connection)
         if len(self._strangers) > self._size + _STRANGERS:

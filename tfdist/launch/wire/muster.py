@@ -107,10 +107,14 @@ class Muster:
     def _accept(self) -> None:
         try:
             accepted, address = self._listener.accept()
-            keep_alive(accepted, _SILENCE_LIMIT_S)
-            link = self._identity.accept(accepted)
         except OSError:
             return  # it is gone again, or no descriptor is free: the next round retries
+        try:
+            keep_alive(accepted, _SILENCE_LIMIT_S)
+            link = self._identity.accept(accepted)
+        except OSError:  # it is gone again
+            accepted.close()
+            return
         arrival = _Arrival(link, address[:2], acceptor(self._key, self._identity.fingerprint))
         strangers = [each for each in self._arrivals if each.recruit is None]
         if len(strangers) >= STRANGERS:

@@ -41,7 +41,7 @@ def run(options: Starts) -> None:
         ConfigError: If a launcher started it, because it runs the launcher itself.
         BuildError: If a start fails; includes the end of its output.
     """
-    if job_place.is_rank():
+    if job_place.is_taken():
         raise ConfigError(
             "--starts starts the ranks itself, but was run under a launcher. Run it without one: "
             f"tfdist bench train --starts {options.starts} --ranks {options.ranks} ..."

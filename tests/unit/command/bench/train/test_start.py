@@ -80,7 +80,7 @@ def test_cores_are_shared_equally(cores: list[int], processes: int, expected: li
 def test_table_and_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
     measured = iter([(of(12.0, 9.0), [of(10.0), of(14.0)]), (of(18.0), [of(8.0), of(16.0)])])
     monkeypatch.setattr(start, "_measure", lambda options: next(measured))
-    monkeypatch.setattr(job_place, "is_rank", lambda: False)
+    monkeypatch.setattr(job_place, "is_taken", lambda: False)
     start.run(options("--model", "VGG16", "--json", f"{tmp_path}/a.json", "--csv", f"{tmp_path}/a.csv"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tfdist bench train: --model VGG16")
@@ -117,7 +117,7 @@ def test_each_start_is_of_ranks_and_then_of_as_many_processes(monkeypatch: pytes
 
 
 def test_it_does_not_run_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_place, "is_rank", lambda: True)
+    monkeypatch.setattr(job_place, "is_taken", lambda: True)
     with pytest.raises(ConfigError, match="tfdist bench train --starts 2 --ranks 4"):
         start.run(options("--ranks", "4"))
 

@@ -1,0 +1,52 @@
+"""The pipe on which a supervisor reports to its rank what the launcher says. Never waits for the rank to read."""
+
+from __future__ import annotations
+
+import os
+import selectors
+
+from tfdist.protocol import member
+
+# What the selector says when the rank has read, and more can be written.
+READY = "news"
+
+
+class NewsPipe:
+    """Use in the thread of the selector.
+
+    Args:
+        selector: Says with `READY` that `flush` can write more.
+
+    Attributes:
+        pipe: For the rank's variables.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._unsent = b""
+        self._waits = False
+        self.pipe = member.Pipe(reader, self._writer)
+        self.tell(member.TOKEN)
+
+    def tell(self, line: bytes) -> None:
+        """Writes a line as far as it fits, and the rest when the rank has read that."""
+        self._unsent += line
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes more of what did not fit."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._writer, self._unsent) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # the rank has exited
+            self._unsent = b""
+        if self._waits != bool(self._unsent):
+            self._waits = bool(self._unsent)
+            if self._waits:
+                self._selector.register(self._writer, selectors.EVENT_WRITE, READY)
+            else:
+                self._selector.unregister(self._writer)
