@@ -61,6 +61,11 @@ def main(words: Sequence[str]) -> int:
         help="how many ranks this host may run (default: one for each physical core)",
     )
     parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="how the launcher calls this host (default: its host name, which in a container is a random one)",
+    )
+    parser.add_argument(
         "--wait",
         type=amount("seconds"),
         default=WAIT_S,
@@ -72,7 +77,7 @@ def main(words: Sequence[str]) -> int:
     slots = known.slots or core.available().count
     say = say_on_stderr(_PROGRAM)
     try:
-        return serve(Post(known.launcher, key, os.uname().nodename, slots, known.wait), say)
+        return serve(Post(known.launcher, key, known.name or os.uname().nodename, slots, known.wait), say)
     except PeerLostError as error:
         say(str(error))
         return FAILURE

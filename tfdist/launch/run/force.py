@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import time
@@ -195,13 +196,18 @@ def _judged(recruit: Recruit, say: Callable[[str], None]) -> str:
 def _named(recruits: Iterable[Recruit], reserved: Sequence[str]) -> dict[str, Recruit]:
     """By a name of their own: several agents may call their host the same."""
     found: dict[str, Recruit] = {}
-    for recruit in sorted(recruits, key=lambda each: (each.host, each.address)):
+    for recruit in sorted(recruits, key=lambda each: (_by_number(each.host), _by_number(each.address))):
         name, number = recruit.host, 1
         while name in found or name in reserved:
             number += 1
             name = f"{recruit.host}-{number}"
         found[name] = recruit
     return found
+
+
+def _by_number(name: str) -> list[str | int]:
+    """Sorts node-10 after node-2."""
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
 def _unreachable(failed: dict[str, str], summons: Summons) -> str:

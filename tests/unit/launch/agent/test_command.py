@@ -25,11 +25,11 @@ def test_what_is_offered(words: list[str], monkeypatch: pytest.MonkeyPatch) -> N
     posts: list[Any] = []
     monkeypatch.setattr(command, "serve", lambda post, say: posts.append(post) or 5)
     assert command.main(words) == 5
-    assert command.main([*words, "--slots", "3", "--wait", "2.5"]) == 5
+    assert command.main([*words, "--slots", "3", "--wait", "2.5", "--name", "worker-1"]) == 5
     first, second = posts
     assert (first.launcher, first.key, first.host) == (("::1", 4000), b"k" * 32, os.uname().nodename)
     assert (first.slots, first.wait_s) == (core.available().count, 600.0)
-    assert (second.slots, second.wait_s) == (3, 2.5)
+    assert (second.slots, second.wait_s, second.host) == (3, 2.5, "worker-1")
 
 
 def test_launcher_that_is_not_there(

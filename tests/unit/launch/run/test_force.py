@@ -34,6 +34,11 @@ def test_names_are_sorted_and_differ() -> None:
     assert made.said() == []
 
 
+def test_hosts_are_in_the_order_of_their_numbers() -> None:
+    found = force._named([_recruit(f"pod{number}-a") for number in (10, 9, 1)] + [_recruit("pod")], [])
+    assert list(found) == ["pod", "pod1-a", "pod9-a", "pod10-a"]
+
+
 @pytest.mark.parametrize("recruit", [_recruit("a b"), _recruit("x" * 65), _recruit(slots=0), _recruit(slots=10**6)])
 def test_no_host(recruit: Recruit) -> None:
     assert "is not a host" in force._judged(recruit, lambda _: None)
