@@ -1,15 +1,27 @@
 #!/usr/bin/env bash
-# The launcher of a job on several containers: finds the workers, checks that each can be reached, and runs a job on
-# them. Usage: launcher.sh COMMAND [ARGUMENTS...]
-#              launcher.sh --workers, while a job runs: prints the workers that answer now, as name:slots
+# The launcher of a job on several containers: finds the workers and runs a job on them. The workers are reached by ssh
+# (worker.sh), or their agents come to a port here (agent.sh).
+# Usage: launcher.sh COMMAND [ARGUMENTS...]
+#        launcher.sh --workers, while a job runs by ssh: prints the workers that answer now, as name:slots
 #
 #   WORKER_SERVICE    name that resolves to the addresses of the workers (worker)
 #   WORKERS           minimum number of workers to wait for (1)
 #   SLOTS             ranks on each worker (1)
 #   HOSTFILE          file with a line `name slots=2` per worker, instead of these three; requires the two keys
 #   WORKER_TIMEOUT    seconds within which the workers must be ready (60)
-#   ELASTIC_OPTIONS   tfdistrun options for an elastic job, such as --min-np 1: workers may join and leave while it runs
 #   LAUNCH_OPTIONS    more options for tfdistrun
+#
+# For agents:
+#
+#   AGENTS_PORT       port to listen on
+#   JOB_KEY           file with the key that the agents have too; then WORKERS is their exact number
+#
+# Without JOB_KEY a new key is made at every start, in a folder in memory that only this container and the workers share.
+# It stays locked as long as the launcher lives, so that no worker takes one that an earlier launcher has left.
+#
+# For ssh, where AGENTS_PORT is empty:
+#
+#   ELASTIC_OPTIONS   tfdistrun options for an elastic job, such as --min-np 1: workers may join and leave while it runs
 #   LAUNCHER_KEY      file with the private key that the workers accept
 #   HOST_KEY          file with the public host key of all workers
 #
@@ -24,6 +36,8 @@ count=${WORKERS:-1}
 slots=${SLOTS:-1}
 limit=${WORKER_TIMEOUT:-60}
 own=$HOME/.ssh
+# What workers may read and only a launcher may write.
+shared=/run/tfdist/launcher
 # The public host keys of the workers: a folder, or one file.
 told=${HOST_KEY:-/run/tfdist/workers}
 # When each address last answered, one file per address.
@@ -66,8 +80,8 @@ take_keys() {
 
 make_keys() {
   ssh-keygen -q -t ed25519 -N '' -C launcher -f "$own/id_ed25519" <<< y > /dev/null
-  cp "$own/id_ed25519.pub" /run/tfdist/launcher/.key.pub
-  mv /run/tfdist/launcher/.key.pub /run/tfdist/launcher/key.pub
+  cp "$own/id_ed25519.pub" "$shared/.key.pub"
+  mv "$shared/.key.pub" "$shared/key.pub"
 }
 
 look_up() {
@@ -165,6 +179,49 @@ read_hostfile() {
   ((${#hosts[@]})) || fail "$HOSTFILE: no workers found; expected lines like 'name slots=2'"
 }
 
+# share_key ADDRESS: makes a key for agents, and shows it to them with the address at which they are to come. Descriptor 9
+# keeps it locked, also when this process is tfdistrun.
+share_key() {
+  rm -f "$shared"/.job.key.*
+  exec 9> "$(umask 077 && mktemp "$shared/.job.key.XXXXXX")"
+  flock 9
+  python -c 'import secrets; print(secrets.token_hex(32))' >&9
+  printf '%s\n' "$1" > "$shared/address"
+  mv "$(readlink /proc/self/fd/9)" "$shared/job.key"
+}
+
+# Runs the job on workers whose agents come.
+with_agents() {
+  local key=${JOB_KEY:-$shared/job.key} here listed options ranks
+  [[ -z ${ELASTIC_OPTIONS:-} ]] || fail "ELASTIC_OPTIONS requires MPI: leave AGENTS_PORT empty, and give the workers ssh"
+  here=$(getent ahostsv4 "$HOSTNAME" | awk '{ print $1; exit }') || here=
+  [[ -n $here ]] || fail "the name of this container, '$HOSTNAME', has no address; its network must give it one"
+  here+=:$AGENTS_PORT
+  if [[ -n ${JOB_KEY:-} ]]; then
+    [[ -s $JOB_KEY ]] || fail "JOB_KEY is '$JOB_KEY', which is not a key file"
+    listed="$count worker$( ((count == 1)) || echo s)"
+  else
+    # All workers are here, as each is healthy before compose starts a launcher; so their addresses count them, also
+    # those that --scale has added.
+    find_workers
+    count=${#hosts[@]}
+    listed=$(in_order)
+    share_key "$here"
+  fi
+  ranks=$((count * slots))
+  echo "tfdist-launcher: $ranks ranks on $listed" >&2
+  read -ra options <<< "${LAUNCH_OPTIONS:-}"
+  exec tfdistrun -np "$ranks" --agents "$count" --listen "$here" --key-file "$key" --start-timeout "$limit" \
+    "${options[@]}" "$@"
+}
+
+# The hosts as -H takes them, worker-10 after worker-9.
+in_order() {
+  local sorted
+  mapfile -t sorted < <(printf '%s\n' "${hosts[@]}" | sort -V)
+  (IFS=, && echo "${sorted[*]}")
+}
+
 # Fractions of a second do not matter here.
 lasts=${TFDIST_HOST_TIMEOUT:-30}
 lasts=$((${lasts%.*} + ASK_SECONDS + 1))
@@ -180,6 +237,7 @@ fi
   fail "user $(id -u) cannot read the folder of the script, $PWD (CODE in compose); make it readable: chmod -R a+rX FOLDER"
 number WORKERS "$count" "the number of workers to wait for"
 number WORKER_TIMEOUT "$limit" "a number of seconds"
+[[ -z ${AGENTS_PORT:-} ]] || with_agents "$@"
 
 if [[ -n ${LAUNCHER_KEY:-}${HOST_KEY:-} ]]; then take_keys; else make_keys; fi
 cat > "$own/config" << CONFIG
@@ -210,8 +268,7 @@ done
 
 read -ra elastic <<< "${ELASTIC_OPTIONS:-}"
 read -ra options <<< "${LAUNCH_OPTIONS:-}"
-mapfile -t hosts < <(printf '%s\n' "${hosts[@]}" | sort -V)
-listed=$(IFS=,; echo "${hosts[*]}")
+listed=$(in_order)
 echo "tfdist-launcher: $ranks ranks on $listed" >&2
 where=(-H "$listed")
 ((${#elastic[@]} == 0)) || where=(--host-discovery-script "$self --workers" "${elastic[@]}")

@@ -47,7 +47,9 @@ class Fault:
         self.docker("network", "connect", *alias, f"{self.job.name}_default", self.container(service))
 
     def ranks(self, service: str) -> dict[int, str]:
-        """What runs in a container for a rank: names, by process of this machine."""
-        listed = self.docker("top", self.container(service), "-eo", "pid,comm").stdout.splitlines()[1:]
+        """What runs in a container for a rank: names, by process of this machine. In one that has ended, nothing."""
+        done = self.docker("top", self.container(service), "-eo", "pid,comm", check=False)
+        assert done.returncode == 0 or "is not running" in done.stderr, done.stderr
+        listed = done.stdout.splitlines()[1:]
         named = (line.split() for line in listed)
         return {int(pid): name for pid, name in named if name not in _IDLE}

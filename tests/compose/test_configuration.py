@@ -9,7 +9,7 @@ import pytest
 from tfdist.launch.option import option
 
 FOLDER = Path(__file__).resolve().parents[2] / "compose"
-FILES = ("train.yaml", "elastic.yaml", "data-service.yaml")
+FILES = ("train.yaml", "mpi.yaml", "elastic.yaml", "data-service.yaml")
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def understood(docker):
     return ask
 
 
-@pytest.mark.parametrize("file", ["train.yaml", "elastic.yaml"])
+@pytest.mark.parametrize("file", ["train.yaml", "mpi.yaml", "elastic.yaml"])
 def test_gpu_worker_gets_gpus_memlock_and_cuda_image(understood, file):
     services = understood(file, "gpu.yaml", WORKERS="1", SLOTS="4")["services"]
     worker, launcher = services["worker"], services["launcher"]
@@ -62,8 +62,36 @@ def test_every_variable_has_a_default_and_no_default_is_unused(file):
     assert defaults <= used | {"WORKER_TIMEOUT", "LAUNCH_OPTIONS", "SLOTS", "ELASTIC_OPTIONS"} | passed
 
 
-def test_elastic_extends_train_with_command_and_restart(understood):
-    services, others = (understood(file)["services"] for file in ("elastic.yaml", "train.yaml"))
+def test_mpi_is_train_with_ssh_and_its_keys(understood):
+    with_mpi, train = understood("mpi.yaml"), understood("train.yaml")
+    assert with_mpi["name"] == train["name"]
+    keys = with_mpi["volumes"].pop("host-keys")
+    assert with_mpi["volumes"] == train["volumes"]
+    assert keys["driver_opts"] == train["volumes"]["launcher-key"]["driver_opts"]
+    for name, folder in (("worker", "/run/tfdist/own"), ("launcher", "/var/lib/tfdist/.ssh")):
+        service, other = with_mpi["services"][name], train["services"][name]
+        (added,) = (each for each in service["volumes"] if each not in other["volumes"])
+        assert (added["target"], added.get("read_only", False)) == ("/run/tfdist/workers", name == "launcher")
+        service["volumes"].remove(added)
+        (memory,) = set(service["tmpfs"]) - set(other["tmpfs"])
+        assert memory.startswith(f"{folder}:uid=1000,gid=1000,mode=0700")
+        service["tmpfs"].remove(memory)
+        service["volumes"].sort(key=str)
+        other["volumes"].sort(key=str)
+    worker, launcher = (with_mpi["services"][name] for name in ("worker", "launcher"))
+    assert (worker.pop("command"), worker.pop("healthcheck")["test"][-1]) == (
+        ["tfdist-worker"],
+        "/run/tfdist/own/sshd.pid",
+    )
+    assert launcher["environment"].pop("AGENTS_PORT") == ""
+    assert train["services"]["worker"].pop("command") == ["tfdist-agent"]
+    assert train["services"]["worker"].pop("healthcheck")["test"][-1] == "/tmp/tfdist-agent"
+    assert train["services"]["launcher"]["environment"].pop("AGENTS_PORT") == "4000"
+    assert with_mpi["services"] == train["services"]
+
+
+def test_elastic_extends_mpi_with_command_and_restart(understood):
+    services, others = (understood(file)["services"] for file in ("elastic.yaml", "mpi.yaml"))
     assert (
         services["launcher"].pop("command")
         == "tfdist-launcher python digits.py --elastic --output /checkpoints".split()
@@ -73,7 +101,7 @@ def test_elastic_extends_train_with_command_and_restart(understood):
     assert (option.least(known), command) == (1, ["true"])
     assert services["worker"].pop("restart") == "on-failure"
     assert services["worker"].pop("stop_grace_period") == "30s"
-    del others["launcher"]["command"]
+    del others["launcher"]["command"], others["worker"]["stop_grace_period"]
     assert services == others
 
 

@@ -58,23 +58,25 @@ def start(docker, job, wait_until, sign):
 def is_told(job, worker, how, told):
     """Whether the summary has the lost one of two workers, why, what became of the other, and what to do."""
     name, other = (f"{job.name}-worker-{number}" for number in (worker, 3 - worker))
-    summary = told.partition(f"tfdistrun: host {name} with rank {worker - 1} was lost: it {how}\n")[2]
+    summary = re.split(rf"tfdistrun: host {name} with rank {worker - 1} was lost: it (?:{how})\n", told, maxsplit=1)[-1]
     rows = {" ".join(line.split()) for line in summary.splitlines()}
     outcomes = {
         f"{worker - 1} {name} lost with its host",
         f"{2 - worker} {other} terminated by tfdistrun after host {name} was lost",
     }
-    return outcomes <= rows and f"\nnext: check that host {name} is up" in summary
+    return summary != told and outcomes <= rows and f"\nnext: check that host {name} is up" in summary
 
 
 SILENT = f"has not answered for {HOST_TIMEOUT_S} s (TFDIST_HOST_TIMEOUT)"
-CLOSED = "closed its connection without a record"
+# Whichever of its connections the launcher sees end first.
+CLOSED = "lost its agent: the process was killed, or the host is gone|closed its connection without a record"
+LEFT = "left: its agent was ended by SIGTERM"
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "worker", "how"),
-    [("kill", 1, CLOSED), ("stop", 2, CLOSED), ("pause", 1, SILENT), ("disconnect", 2, SILENT)],
+    [("kill", 1, CLOSED), ("stop", 2, LEFT), ("pause", 1, re.escape(SILENT)), ("disconnect", 2, re.escape(SILENT))],
     ids=["kill", "stop", "pause", "disconnect"],
 )
 def test_the_launcher_tells_of_a_lost_worker(faulty, docker, wait_until, fault, worker, how):
@@ -105,26 +107,26 @@ def test_the_launcher_tells_that_it_has_lost_its_own_network(faulty, docker, wai
 
 
 @pytest.mark.parametrize(
-    ("fault", "daemons"), [("kill", False), ("kill", True), ("disconnect", True)], ids=["kill", "kill-ssh", "cut-ssh"]
+    ("fault", "late"), [("kill", False), ("kill", True), ("disconnect", True)], ids=["kill", "kill-crew", "cut-crew"]
 )
-def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, fault, daemons):
-    """About when the launcher looks the hosts up, or while mpirun's daemons start."""
+def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, fault, late):
+    """About when its agent dials the launcher, or when that has started what supervises the rank."""
     job, faults = faulty()
     start(docker, job, wait_until, "tfdist-launcher: 2 ranks on")
-    if daemons:
-        wait_until(lambda: "prted" in faults.ranks("worker-2").values(), seconds=60, what="mpirun's daemon")
+    if late:
+        told = f"tfdist agent: {job.name}-worker-2 runs rank 1 of 2"
+        wait_until(lambda: told in docker("logs", f"{job.name}-worker-2").stderr, seconds=60, what="the crew")
     getattr(faults, fault)("worker-2")
-    status = ended(docker, job)
-    last = said(docker, job).rpartition("\ntfdistrun: ")[2]
-    unknown = f"host '{job.name}-worker-2' cannot be resolved" in last
-    assert unknown or f"host {job.name}-worker-2 " in last
-    assert status == (2 if unknown else 1)
-    assert not (unknown and daemons)
+    assert ended(docker, job) == 1
+    last = said(docker, job)
+    missing = f"waited {START_TIMEOUT_S} s for agents at "
+    assert f"host {job.name}-worker-2 " in last or (missing in last and f"1 of 2 ({job.name}-worker-1) came" in last)
+    assert not (late and missing in last)
     wait_until(lambda: not faults.ranks("worker-1"), seconds=BOUND_S, what="no rank on worker-1")
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("fault", "how"), [("kill", CLOSED), ("pause", SILENT)], ids=["kill", "pause"])
+@pytest.mark.parametrize(("fault", "how"), [("kill", CLOSED), ("pause", re.escape(SILENT))], ids=["kill", "pause"])
 def test_the_documented_command_shows_it_too(faulty, wait_until, tmp_path, fault, how):
     job, faults = faulty()
     log = tmp_path / "log"
@@ -143,7 +145,7 @@ def test_the_documented_command_shows_it_too(faulty, wait_until, tmp_path, fault
     assert states == ["exited"] * 3
 
 
-def test_workers_that_are_left_serve_the_next_start(faulty, docker, wait_until):
+def test_a_job_that_failed_can_be_started_again(faulty, docker, wait_until):
     job, faults = faulty()
     start(docker, job, wait_until, "[0] the first step is done")
     faults.kill("worker-2")
@@ -151,3 +153,12 @@ def test_workers_that_are_left_serve_the_next_start(faulty, docker, wait_until):
     job("up", "--no-build", "--detach", check=True)
     done = "[0] the first step is done\n"
     wait_until(lambda: said(docker, job).count(done) == 2, seconds=120, what="a job that trains again")
+
+
+def test_workers_end_after_a_launcher_that_is_killed(faulty, docker, wait_until):
+    job, faults = faulty()
+    start(docker, job, wait_until, "[0] the first step is done")
+    faults.kill("launcher-1")
+    names = [f"{job.name}-worker-{number}" for number in (1, 2)]
+    assert docker("wait", *names, timeout=BOUND_S).stdout.split() == ["1", "1"]
+    assert "is gone; ending the ranks of this host" in docker("logs", names[0]).stderr

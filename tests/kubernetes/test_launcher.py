@@ -55,6 +55,7 @@ def launch(tmp_path):
         lines.append(f"hosts {address}: {address} {full}")
         lines += [f"ahostsv4 {full.rsplit('.', cut)[0]}: {address} STREAM" for cut in (2, 3, 4)]
         lines.append(f"ahostsv4 {full}: {address} STREAM")
+    lines.append("ahostsv4 train-launcher-x7k2p: 10.0.0.1  STREAM")
     (trace / "names").write_text("".join(f"{line}\n" for line in lines))
     write(programs / "getent", GETENT)
     write(programs / "ssh", SSH)
@@ -67,6 +68,7 @@ def launch(tmp_path):
     def run(*command, **variables):
         environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home), "TRACE": str(trace)}
         environment |= {"TMPDIR": str(tmp_path), "ANSWERS": str(tmp_path / "answers")}
+        environment |= {"HOSTNAME": "train-launcher-x7k2p"}
         environment |= {name: value for name, value in (keys | variables).items() if value is not None}
         done = subprocess.run([SCRIPT, *command], env=environment, capture_output=True, text=True, timeout=60)
         called = trace / "tfdistrun.json"
@@ -108,6 +110,21 @@ def test_waits_for_all_workers_and_uses_names_that_resolve(launch, tmp_path):
     assert f"6 ranks on {hosts}" in done.stderr
     # Each was tried by ssh before.
     assert {path.name for path in (tmp_path / "trace").glob("*-worker-*")} == {host[:-2] for host in hosts.split(",")}
+
+
+@pytest.mark.parametrize(("count", "named"), [("2", "6 ranks on 2 workers"), ("1", "3 ranks on 1 worker\n")])
+def test_agents_come_to_a_port_with_the_given_key(launch, tmp_path, count, named):
+    (tmp_path / "job_key").write_text("k" * 64)
+    given = {"AGENTS_PORT": "4000", "JOB_KEY": str(tmp_path / "job_key")}
+    done, words, folder = launch(
+        "python", "a b.py", **given, WORKERS=count, SLOTS="3", WORKER_TIMEOUT="9", LAUNCH_OPTIONS="--start-timeout 7"
+    )
+    assert done.returncode == 0, done.stderr
+    ranks = str(3 * int(count))
+    listens = ["--agents", count, "--listen", "10.0.0.1:4000", "--key-file", given["JOB_KEY"], "--start-timeout", "9"]
+    assert words == ["-np", ranks, *listens, "--start-timeout", "7", "python", "a b.py"]
+    assert f"tfdist-launcher: {named}" in done.stderr
+    assert list(folder.iterdir()) == [], "no key of ssh"
 
 
 def test_knows_workers_by_the_given_key_only(launch):
@@ -172,6 +189,15 @@ def test_a_hostfile_that_is_none_is_refused(launch, tmp_path, text, message):
     [
         ({"HOST_KEY": None}, "HOST_KEY is '', which is not a key file; set both LAUNCHER_KEY and HOST_KEY"),
         ({"LAUNCHER_KEY": "/nowhere"}, "LAUNCHER_KEY is '/nowhere', which is not a key file"),
+        ({"AGENTS_PORT": "4000", "JOB_KEY": "/nowhere"}, "JOB_KEY is '/nowhere', which is not a key file"),
+        (
+            {"AGENTS_PORT": "4000", "ELASTIC_OPTIONS": "--min-np 1"},
+            "ELASTIC_OPTIONS requires MPI: leave AGENTS_PORT empty",
+        ),
+        (
+            {"AGENTS_PORT": "4000", "HOSTNAME": "nowhere"},
+            "the name of this container, 'nowhere', has no address; its network must give it one",
+        ),
         ({"WORKERS": "none"}, "WORKERS is 'none'; expected the number of workers to wait for, 1 or more"),
         ({"SLOTS": "two"}, "SLOTS is 'two'; expected the number of ranks on each worker"),
         ({"WORKER_TIMEOUT": "soon"}, "WORKER_TIMEOUT is 'soon'; expected a number of seconds"),
