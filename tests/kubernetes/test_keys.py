@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tfdist.protocol import key_file
+
 SCRIPT = Path(__file__).resolve().parents[2] / "docker" / "kubernetes" / "keys.sh"
 NAMES = ["host_key", "host_key.pub", "launcher_key", "launcher_key.pub"]
 
@@ -16,18 +18,29 @@ NAMES = ["host_key", "host_key.pub", "launcher_key", "launcher_key.pub"]
 @pytest.fixture
 def keys(tmp_path):
     """Runs the script with a folder of its own for temporary files."""
-    if shutil.which("ssh-keygen") is None:
-        pytest.skip("no ssh-keygen; on Debian: apt-get install openssh-client")
 
     def run(*words):
+        if "--ssh" in words and shutil.which("ssh-keygen") is None:
+            pytest.skip("no ssh-keygen; on Debian: apt-get install openssh-client")
         environment = os.environ | {"TMPDIR": str(tmp_path)}
         return subprocess.run([SCRIPT, *words], env=environment, capture_output=True, text=True, timeout=60)
 
     return run
 
 
-def test_prints_a_secret_with_two_pairs(keys, problems, tmp_path):
+def test_prints_a_secret_with_a_key_that_agents_take(keys, problems, tmp_path):
     done = keys("train-keys")
+    assert done.returncode == 0, done.stderr
+    (secret,) = yaml.safe_load_all(done.stdout)
+    assert problems(secret) == []
+    assert secret["metadata"]["name"] == "train-keys"
+    (tmp_path / "job_key").touch(mode=0o600)
+    (tmp_path / "job_key").write_bytes(base64.b64decode(secret["data"]["job_key"], validate=True))
+    assert len(bytes.fromhex(key_file.read(str(tmp_path / "job_key"), "JOB_KEY").decode())) == 32
+
+
+def test_prints_a_secret_with_two_pairs(keys, problems, tmp_path):
+    done = keys("--ssh", "train-keys")
     assert done.returncode == 0, done.stderr
     (secret,) = yaml.safe_load_all(done.stdout)
     assert problems(secret) == []
@@ -42,24 +55,26 @@ def test_prints_a_secret_with_two_pairs(keys, problems, tmp_path):
     assert data["host_key.pub"] != data["launcher_key.pub"]
 
 
-def test_each_call_makes_new_keys_and_leaves_none_behind(keys, tmp_path):
-    first, second = (yaml.safe_load(keys("train-keys").stdout)["data"] for _ in range(2))
-    assert all(first[name] != second[name] for name in NAMES)
+@pytest.mark.parametrize(("words", "names"), [((), ["job_key"]), (("--ssh",), NAMES)], ids=["agents", "ssh"])
+def test_each_call_makes_new_keys_and_leaves_none_behind(keys, tmp_path, words, names):
+    first, second = (yaml.safe_load(keys(*words, "train-keys").stdout)["data"] for _ in range(2))
+    assert all(first[name] != second[name] for name in names)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_has_what_the_manifest_mounts(keys, objects, templates):
-    made = yaml.safe_load(keys("train-keys").stdout)["data"].keys()
+@pytest.mark.parametrize("ssh", ["true", "false"], ids=["ssh", "agents"])
+def test_has_what_the_manifest_mounts(keys, rendered, templates, ssh):
+    made = yaml.safe_load(keys(*(["--ssh"] if ssh == "true" else []), "train-keys").stdout)["data"].keys()
     mounted = {
         item["key"]
-        for _, template in templates(objects("train.yaml"))
+        for _, template in templates(rendered("--set", f"train.ssh={ssh}"))
         for volume in template["spec"]["volumes"]
         for item in volume.get("secret", {"items": ()})["items"]
     }
     assert mounted == made
 
 
-@pytest.mark.parametrize("words", [(), ("a", "b"), ("Train",), ("a\nb: c",), ("-a",)])
+@pytest.mark.parametrize("words", [(), ("a", "b"), ("--ssh",), ("Train",), ("a\nb: c",), ("-a",)])
 def test_a_name_that_is_none_is_refused(keys, words):
     done = keys(*words)
     assert (done.returncode, done.stdout) == (2, "")

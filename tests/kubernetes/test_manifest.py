@@ -57,14 +57,15 @@ def test_selectors_take_the_pods_they_are_for_and_no_others(manifest, templates)
             assert taken == {document["metadata"]["name"].rpartition("-")[2]}
 
 
-def test_the_service_of_a_statefulset_gives_its_pods_names(manifest):
+def test_headless_services_name_pods_and_the_launcher(manifest):
     headless = {
         document["metadata"]["name"]
         for document in manifest
         if document["kind"] == "Service" and document["spec"].get("clusterIP") == "None"
     }
     named = {document["spec"]["serviceName"] for document in manifest if document["kind"] == "StatefulSet"}
-    assert named == headless
+    # A launcher must see the address of each worker itself, and not that of a proxy.
+    assert named == headless - {"train-launcher"}
 
 
 def test_no_two_objects_have_one_name(manifest):
@@ -81,19 +82,24 @@ def test_every_pod_has_a_policy_for_its_release_alone(manifest, templates):
         assert policy["policyTypes"] == ["Ingress"]
         (rule,) = policy["ingress"]
         (peer,) = rule["from"]
-        assert matches(peer["podSelector"], labels), role
-        assert not matches(peer["podSelector"], labels | {"app.kubernetes.io/instance": "another"})
+        allowed = labels
+        if role == "launcher" and "agents" in str(container(template)):  # from workers alone, at one port
+            allowed = labels | {"app.kubernetes.io/component": "worker"}
+            assert not matches(peer["podSelector"], labels)
+            assert rule["ports"] == [{"port": 4000}]
+        assert matches(peer["podSelector"], allowed), role
+        assert not matches(peer["podSelector"], allowed | {"app.kubernetes.io/instance": "another"})
         assert not matches(peer["podSelector"], {"app": "stranger"})
         assert set(peer) == {"podSelector"}  # no other namespace
 
 
 def test_job_pods_reach_the_data_service_not_vice_versa(objects, templates):
     (service,) = (each["spec"] for each in objects("data-service.yaml") if each["kind"] == "NetworkPolicy")
-    (job,) = (each["spec"] for each in objects("train.yaml") if each["kind"] == "NetworkPolicy")
+    jobs = [each["spec"] for each in objects("train.yaml") if each["kind"] == "NetworkPolicy"]
     worker = pod(templates, objects("train.yaml"), "worker")["metadata"]["labels"]
     preprocessor = pod(templates, objects("data-service.yaml"), "preprocessor")["metadata"]["labels"]
     assert matches(service["ingress"][0]["from"][0]["podSelector"], worker)
-    assert not matches(job["ingress"][0]["from"][0]["podSelector"], preprocessor)
+    assert not any(matches(job["ingress"][0]["from"][0]["podSelector"], preprocessor) for job in jobs)
     assert {each["port"] for each in service["ingress"][0]["ports"]} == {5050, 5051}
 
 
@@ -139,8 +145,8 @@ def test_probes_ask_ports_that_there_are(manifest, templates):
     for document in manifest:
         if document["kind"] == "Service":
             template = pod(templates, manifest, document["metadata"]["name"].rpartition("-")[2])
-            named = {each["name"]: each["containerPort"] for each in container(template)["ports"]}
-            assert all(named[each["targetPort"]] == each["port"] for each in document["spec"]["ports"])
+            named = {each["name"]: each["containerPort"] for each in container(template).get("ports", ())}
+            assert all(named[each["targetPort"]] == each["port"] for each in document["spec"].get("ports", ()))
 
 
 def test_user_image_and_program_are_those_of_the_dockerfile(manifest, templates):
@@ -158,33 +164,56 @@ def test_user_image_and_program_are_those_of_the_dockerfile(manifest, templates)
             assert container(template)["args"][0] in programs
 
 
-@pytest.mark.parametrize("file", ["train.yaml", "mpijob.yaml"])
-def test_scripts_get_their_variables_and_mounted_files(objects, templates, file):
+SCRIPTS = {"tfdist-agent": "agent.sh", "tfdist-worker": "worker.sh", "tfdist-launcher": "launcher.sh"}
+
+
+@pytest.fixture(params=["agents", "ssh", "operator"])
+def job(request, rendered):
+    """The objects of a job, in each way to start its ranks."""
+    return rendered(*(() if request.param == "agents" else ("--set", f"train.{request.param}=true")))
+
+
+def test_scripts_get_their_variables_and_mounted_files(job, templates):
     for role in ("worker", "launcher"):
-        template = pod(templates, objects(file), role)
+        template = pod(templates, job, role)
         given = environment(template)
-        assert given.keys() <= header_variables(f"{role}.sh"), role
-        assert {"HOST_KEY", "LAUNCHER_KEY"} <= given.keys()
+        assert given.keys() <= header_variables(SCRIPTS[container(template)["args"][0]]), role
+        assert given.keys() & {"HOST_KEY", "LAUNCHER_KEY"} in ({"HOST_KEY", "LAUNCHER_KEY"}, set())
+        assert ("JOB_KEY" in given) != ("HOST_KEY" in given)
         mounted = {each["mountPath"] for each in container(template)["volumeMounts"]}
-        if file == "mpijob.yaml":
+        if any(document["kind"] == "MPIJob" for document in job):
             mounted |= OPERATOR_MOUNTS[role]
-        for name in given.keys() & {"HOST_KEY", "LAUNCHER_KEY", "HOSTFILE"}:
+        for name in given.keys() & {"HOST_KEY", "LAUNCHER_KEY", "JOB_KEY", "HOSTFILE"}:
             assert str(Path(given[name]).parent) in mounted, name
 
 
-def test_each_side_gets_its_private_and_the_others_public_key(objects, templates):
-    documents = objects("train.yaml")
-    expected = {"worker": ["host_key", "launcher_key.pub"], "launcher": ["launcher_key", "host_key.pub"]}
+@pytest.mark.parametrize("ssh", ["true", "false"], ids=["ssh", "agents"])
+def test_each_side_gets_only_the_keys_it_needs(rendered, templates, ssh):
+    documents = rendered("--set", f"train.ssh={ssh}")
+    expected = {"worker": ["job_key"], "launcher": ["job_key"]}
+    if ssh == "true":
+        expected = {"worker": ["host_key", "launcher_key.pub"], "launcher": ["launcher_key", "host_key.pub"]}
     for role, keys in expected.items():
         template = pod(templates, documents, role)
         (volume,) = (each["secret"] for each in template["spec"]["volumes"] if each["name"] == "keys")
         assert [item["key"] for item in volume["items"]] == keys
         assert volume["secretName"] == "train-keys"
         assert volume["defaultMode"] == 0o440
-        given = environment(template)
-        assert {Path(given["HOST_KEY"]).name, Path(given["LAUNCHER_KEY"]).name} == {
-            item["path"] for item in volume["items"]
-        }
+        named = {Path(value).name for name, value in environment(template).items() if name.endswith("_KEY")}
+        assert named == {item["path"] for item in volume["items"]}
+
+
+def test_agents_dial_the_port_of_the_launcher(objects, templates):
+    documents = objects("train.yaml")
+    worker, launcher = (pod(templates, documents, role) for role in ("worker", "launcher"))
+    name, _, port = environment(worker)["LAUNCHER"].partition(":")
+    services = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "Service"}
+    assert matches(services[name]["selector"], launcher["metadata"]["labels"])
+    assert port == environment(launcher)["AGENTS_PORT"]
+    assert container(launcher)["ports"] == [{"name": "agents", "containerPort": int(port)}]
+    assert "ports" not in container(worker), "nothing listens there"
+    assert environment(worker)["STAY"], "its files can be copied after the job"
+    assert "ssh" not in json.dumps(documents)
 
 
 def test_the_operator_mounts_its_keys_where_the_scripts_look(objects, templates):
@@ -203,15 +232,17 @@ def test_the_operator_mounts_its_keys_where_the_scripts_look(objects, templates)
     assert not {"WORKERS", "SLOTS", "WORKER_SERVICE"} & launcher.keys()
 
 
-def test_the_launcher_knows_its_workers(objects, templates):
-    documents = objects("train.yaml")
+@pytest.mark.parametrize("ssh", ["true", "false"], ids=["ssh", "agents"])
+def test_the_launcher_knows_its_workers(rendered, templates, ssh):
+    documents = rendered("--set", f"train.ssh={ssh}")
     (workers,) = (each for each in documents if each["kind"] == "StatefulSet")
     given = environment(pod(templates, documents, "launcher"))
-    assert given["WORKER_SERVICE"] == workers["spec"]["serviceName"]
     assert int(given["WORKERS"]) == workers["spec"]["replicas"]
-    (service,) = (each for each in documents if each["kind"] == "Service")
-    # Only workers that are ready may be found, so that none is left out of the count.
-    assert "publishNotReadyAddresses" not in service["spec"]
+    if ssh == "true":
+        assert given["WORKER_SERVICE"] == workers["spec"]["serviceName"]
+        (service,) = (each for each in documents if each["kind"] == "Service")
+        # Only workers that are ready may be found, so that none is left out of the count.
+        assert "publishNotReadyAddresses" not in service["spec"]
 
 
 def test_a_failed_job_is_not_started_again(objects):
@@ -222,27 +253,34 @@ def test_a_failed_job_is_not_started_again(objects):
     assert {each["restartPolicy"] for each in job["mpiReplicaSpecs"].values()} == {"Never"}
 
 
-@pytest.mark.parametrize("file", ["train.yaml", "mpijob.yaml"])
-def test_the_folders_of_the_scripts_can_be_written(objects, templates, file):
-    worker = pod(templates, objects(file), "worker")
+def test_ranks_have_memory_to_share(job, templates):
+    worker = pod(templates, job, "worker")
+    mounts = {each["mountPath"]: each["name"] for each in container(worker)["volumeMounts"]}
+    volumes = {each["name"]: each for each in worker["spec"]["volumes"]}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+
+
+@pytest.mark.parametrize("way", ["ssh", "operator"])
+def test_the_folders_of_ssh_can_be_written(rendered, templates, way):
+    documents = rendered("--set", f"train.{way}=true")
+    worker = pod(templates, documents, "worker")
     mounts = {each["mountPath"]: each["name"] for each in container(worker)["volumeMounts"]}
     own = str(Path(SSHD["HostKey"]).parent)
     volumes = {each["name"]: each for each in worker["spec"]["volumes"]}
     assert volumes[mounts[own]]["emptyDir"]["medium"] == "Memory"
-    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
     assert container(worker)["readinessProbe"]["exec"]["command"] == ["test", "-s", SSHD["PidFile"]]
     assert container(worker)["ports"] == [{"name": "ssh", "containerPort": int(SSHD["Port"])}]
-    launcher = pod(templates, objects(file), "launcher")
+    launcher = pod(templates, documents, "launcher")
     mounts = {each["mountPath"]: each["name"] for each in container(launcher)["volumeMounts"]}
     (home,) = re.findall(r"--home-dir (\S+)", DOCKERFILE)
     volumes = {each["name"]: each for each in launcher["spec"]["volumes"]}
     assert volumes[mounts[f"{home}/.ssh"]]["emptyDir"]["medium"] == "Memory"
 
 
-def test_both_kinds_of_job_run_the_same_pods(objects, templates):
+def test_both_kinds_of_job_by_ssh_run_the_same_pods(rendered, templates):
     """Apart from keys and from how the workers are found."""
     for role in ("worker", "launcher"):
-        pods = [pod(templates, objects(file), role) for file in ("train.yaml", "mpijob.yaml")]
+        pods = [pod(templates, rendered("--set", f"train.{way}=true"), role) for way in ("ssh", "operator")]
         for each in pods:
             each["spec"].pop("restartPolicy", None)
             container(each)["env"] = None

@@ -13,7 +13,9 @@ def test_every_object_is_as_kubernetes_wants_it(manifest, problems, release):
         assert problems(document, release) == [], document["kind"]
 
 
-@pytest.mark.parametrize("options", [(), ("train.operator=true",), ("networkPolicy.enabled=false",)])
+@pytest.mark.parametrize(
+    "options", [(), ("train.operator=true",), ("train.ssh=true",), ("networkPolicy.enabled=false",)]
+)
 def test_what_the_chart_makes_of_other_values_is_so_too(rendered, problems, options):
     others = (
         *(

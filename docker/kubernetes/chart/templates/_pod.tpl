@@ -62,7 +62,7 @@ securityContext:
     sizeLimit: {{ index . 1 }}
 {{- end }}
 
-{{/* (list root file file): the keys of one side, from the Secret. The operator mounts its own. */}}
+{{/* (list root file ...): the keys of one side, from the Secret. The operator mounts its own. */}}
 {{- define "tfdist.keysVolume" -}}
 {{- $root := index . 0 -}}
 - name: keys

@@ -1,4 +1,9 @@
-{{/* The two kinds of pods of a job, the same for Kubernetes' own objects and for Kubeflow's operator. */}}
+{{/* The two kinds of pods of a job: with agents, with ssh, and with ssh and the keys of Kubeflow's operator. */}}
+
+{{/* Whether the launcher reaches the workers by ssh; empty if their agents come to it. */}}
+{{- define "tfdist.bySsh" -}}
+{{- if or .Values.train.operator .Values.train.ssh }}true{{ end }}
+{{- end }}
 
 {{- define "tfdist.workerPod" -}}
 {{- include "tfdist.podSettings" . }}
@@ -7,9 +12,21 @@ containers:
   - name: worker
     image: {{ .Values.image }}
     {{- include "tfdist.containerSettings" . | nindent 4 }}
-    args: [tfdist-worker]
+    args: [{{ if include "tfdist.bySsh" . }}tfdist-worker{{ else }}tfdist-agent{{ end }}]
     env:
-      {{- if .Values.train.operator }}
+      {{- if not (include "tfdist.bySsh" .) }}
+      - name: LAUNCHER
+        value: {{ .Release.Name }}-launcher:4000
+      - name: JOB_KEY
+        value: /run/tfdist/keys/job_key
+      - name: SLOTS
+        value: {{ int64 .Values.train.slots | quote }}
+      # A day: the launcher decides how long both wait.
+      - name: LAUNCHER_TIMEOUT
+        value: "86400"
+      - name: STAY
+        value: "true"
+      {{- else if .Values.train.operator }}
       - name: HOST_KEY
         value: /run/tfdist/keys/id_rsa
       - name: LAUNCHER_KEY
@@ -20,6 +37,7 @@ containers:
       - name: LAUNCHER_KEY
         value: /run/tfdist/keys/launcher_key.pub
       {{- end }}
+    {{- if include "tfdist.bySsh" . }}
     ports:
       - name: ssh
         containerPort: 2222
@@ -28,6 +46,7 @@ containers:
       exec:
         command: [test, -s, /run/tfdist/own/sshd.pid]
       periodSeconds: 2
+    {{- end }}
     resources:
       {{- toYaml .Values.train.worker.resources | nindent 6 }}
     volumeMounts:
@@ -43,8 +62,10 @@ containers:
         mountPath: /run/tfdist/keys
         readOnly: true
       {{- end }}
+      {{- if include "tfdist.bySsh" . }}
       - name: own
         mountPath: /run/tfdist/own
+      {{- end }}
       - name: shared-memory
         mountPath: /dev/shm
       - name: temporary
@@ -53,10 +74,15 @@ volumes:
   {{- include "tfdist.jobVolume" . | nindent 2 }}
   {{- include "tfdist.volume" (list "data" .Values.volumes.data) | nindent 2 }}
   {{- include "tfdist.volume" (list "checkpoints" .Values.volumes.checkpoints) | nindent 2 }}
-  {{- if not .Values.train.operator }}
+  {{- if .Values.train.operator }}
+  {{- else if .Values.train.ssh }}
   {{- include "tfdist.keysVolume" (list . "host_key" "launcher_key.pub") | nindent 2 }}
+  {{- else }}
+  {{- include "tfdist.keysVolume" (list . "job_key") | nindent 2 }}
   {{- end }}
+  {{- if include "tfdist.bySsh" . }}
   {{- include "tfdist.memory" (list "own" "1Mi") | nindent 2 }}
+  {{- end }}
   {{- include "tfdist.memory" (list "shared-memory" .Values.train.worker.sharedMemory) | nindent 2 }}
   - name: temporary
     emptyDir:
@@ -76,7 +102,12 @@ containers:
     {{- include "tfdist.containerSettings" . | nindent 4 }}
     args: {{ prepend .Values.train.command "tfdist-launcher" | toJson }}
     env:
-      {{- if .Values.train.operator }}
+      {{- if not (include "tfdist.bySsh" .) }}
+      - name: AGENTS_PORT
+        value: "4000"
+      - name: JOB_KEY
+        value: /run/tfdist/keys/job_key
+      {{- else if .Values.train.operator }}
       - name: LAUNCHER_KEY
         value: /run/tfdist/keys/id_rsa
       - name: HOST_KEY
@@ -90,6 +121,8 @@ containers:
         value: /run/tfdist/keys/host_key.pub
       - name: WORKER_SERVICE
         value: {{ .Release.Name }}-worker
+      {{- end }}
+      {{- if not .Values.train.operator }}
       - name: WORKERS
         value: {{ int64 .Values.train.workers | quote }}
       - name: SLOTS
@@ -109,6 +142,11 @@ containers:
       - name: {{ $name }}
         value: {{ $value | quote }}
       {{- end }}
+    {{- if not (include "tfdist.bySsh" .) }}
+    ports:
+      - name: agents
+        containerPort: 4000
+    {{- end }}
     resources:
       {{- toYaml .Values.train.launcher.resources | nindent 6 }}
     volumeMounts:
@@ -120,16 +158,23 @@ containers:
         mountPath: /run/tfdist/keys
         readOnly: true
       {{- end }}
+      {{- if include "tfdist.bySsh" . }}
       - name: own
         mountPath: /var/lib/tfdist/.ssh
+      {{- end }}
       - name: temporary
         mountPath: /tmp
 volumes:
   {{- include "tfdist.jobVolume" . | nindent 2 }}
-  {{- if not .Values.train.operator }}
+  {{- if .Values.train.operator }}
+  {{- else if .Values.train.ssh }}
   {{- include "tfdist.keysVolume" (list . "launcher_key" "host_key.pub") | nindent 2 }}
+  {{- else }}
+  {{- include "tfdist.keysVolume" (list . "job_key") | nindent 2 }}
   {{- end }}
+  {{- if include "tfdist.bySsh" . }}
   {{- include "tfdist.memory" (list "own" "1Mi") | nindent 2 }}
+  {{- end }}
   - name: temporary
     emptyDir:
       sizeLimit: 1Gi
