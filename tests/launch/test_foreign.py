@@ -136,3 +136,30 @@ def test_rank_that_never_calls_init_is_named(launch: Any) -> None:
     assert done.code == 1
     assert "still waiting: rank 1 has waited 1 seconds in tfdist.init()" in done.stderr
     assert "has not announced the other ranks within 3 s" in done.stderr
+
+
+@pytest.mark.starter("direct")
+def test_second_start_of_a_rank_is_refused_at_once(launch: Any) -> None:
+    """And a list that is no list of ranks before anything has started."""
+    launch.script(
+        "import tfdist\n"
+        "try: tfdist.init(comm=[0, 0, 1])\n"
+        "except tfdist.errors.ConfigError as error: assert 'distinct ranks' in str(error)\n"
+        "else: raise AssertionError\n"
+        "tfdist.init()\nassert tfdist.size() == 2\ntfdist.shutdown()\n"
+        "try: tfdist.init()\n"
+        "except tfdist.errors.ConfigError as error: assert 'can start only once' in str(error)\n"
+        "else: raise AssertionError\n"
+    )
+    done = launch.run("-np", "2", "python", "rank.py")
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.starter("direct")
+def test_lists_that_do_not_fit_together_are_an_error(launch: Any) -> None:
+    launch.script("import tfdist\ntfdist.init(comm=[[0, 1], [2, 1], [2, 0]][rank])\nprint('started', flush=True)\n")
+    limit = {"TFDIST_STALL_CHECK_SHUTDOWN_TIME": "3"}
+    done = launch.run("-np", "3", "python", "rank.py", variables=limit)
+    assert done.code == 1
+    assert "started" not in done.stdout
+    assert "does not have this job's key" in done.stderr or "waited 3 s for connections" in done.stderr

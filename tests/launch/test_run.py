@@ -279,8 +279,15 @@ class TestOutput:
         assert done.stdout == "before\n[0] inside\nafter\n", done.stderr
 
     def test_files_and_remarks(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        tfdist.run(lambda: print("out"), output_filename=tmp_path / "logs", use_gloo=True, verbose=True)
+        tfdist.run(lambda: print("out"), output_filename=tmp_path / "logs", disable_cache=True, verbose=True)
         assert (tmp_path / "logs/rank.0/stdout").read_text() == "out\n"
         said = capfd.readouterr().err
-        assert "tfdistrun: use_gloo has no effect" in said
+        assert "tfdistrun: disable_cache has no effect" in said
         assert "mpirun -np 1 " in said
+
+    def test_without_mpi(self) -> None:
+        def facts() -> tuple[bool, int]:
+            tfdist.init()
+            return tfdist.gloo_enabled(), len(tfdist.allgather_object(tfdist.rank()))
+
+        assert tfdist.run(facts, num_proc=2, use_gloo=True) == [(True, 2)] * 2

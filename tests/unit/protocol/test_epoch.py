@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tfdist.protocol.epoch import Epoch
@@ -30,7 +32,17 @@ def test_key_is_not_shown() -> None:
 def test_some_of_the_ranks_in_their_own_order() -> None:
     some = EPOCH.among([2, 0])
     assert (some.rank, some.hosts, some.addresses) == (0, (1, 0), (("fd00::1", 7), ("10.0.0.1", 5)))
-    assert EPOCH.among([]) == EPOCH
+    assert some.members == (2, 0), "ranks that belong together differently must not take each other for peers"
+    assert EPOCH.among([]) == dataclasses.replace(EPOCH, members=(0, 1, 2))
+
+
+def test_announcement_of_the_launcher() -> None:
+    fields = {"number": 1, "members": ["0 10.0.0.1:5", "0 10.0.0.1:6", "1 [fd00::1]:7"], "hosts": ["a", "b\n{"]}
+    announced = Epoch.announced(fields, "ab", 2, b"\x00\xff")
+    assert announced == EPOCH
+    for wrong in ("0", "x 10.0.0.1:5", "0 10.0.0.1", ""):
+        with pytest.raises(ValueError, match=r".+"):
+            Epoch.announced({**fields, "members": [wrong]}, "ab", 0, b"")
 
 
 @pytest.mark.parametrize("line", [b"", b"{}\n", b"7\n", EPOCH.line().replace(b"00ff", b"0")])

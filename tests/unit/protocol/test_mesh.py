@@ -172,6 +172,40 @@ def _relay(one: socket.socket, other: socket.socket, is_over: Callable[[], bool]
                 key.data.sendall(key.fileobj.recv(4096))  # type: ignore[union-attr]
 
 
+def test_connection_that_its_dialer_gave_up_is_replaced(opened: list[socket.socket]) -> None:
+    """The acceptor was slow: it finishes the handshake of a connection whose other end is closed."""
+    listener, other = mesh.listen("127.0.0.1"), mesh.listen("127.0.0.1")
+    address = listener.getsockname()[:2]
+    given_up = socket.create_connection(address, 5)
+    first = Dialer(KEY, CONTEXT, 1, 0)
+    given_up.sendall(first.unsent)
+    results: list[Found] = []
+    slow = mesh.Mesh(listener, 0, {1: other.getsockname()[:2]}, KEY, CONTEXT, LIMIT_S, 30.0)
+    thread = threading.Thread(target=lambda: results.append(slow.connect()))
+    thread.start()
+    given_up.settimeout(LIMIT_S)
+    proof = b""
+    while not proof:
+        proof = first.feed(given_up.recv(first.wanted))
+    given_up.sendall(proof)
+    given_up.close()
+    own = mesh.Mesh(other, 1, {0: address}, KEY, CONTEXT, LIMIT_S, 30.0).connect()
+    thread.join(LIMIT_S)
+    say([results[0], own], opened)
+
+
+def test_wait_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh, "_QUIET_S", 0.1)
+    said: list[str] = []
+    listener, gone = mesh.listen("127.0.0.1"), mesh.listen("127.0.0.1")
+    at = gone.getsockname()[:2]
+    gone.close()
+    with pytest.raises(PeerLostError):
+        mesh.Mesh(listener, 1, {0: at}, KEY, CONTEXT, 0.4, 30.0).connect(said.append)
+    assert len(said) == 1
+    assert said[0].startswith("still waiting: rank 1 waited 0.1 s for connections with rank 0 at 127.0.0.1")
+
+
 @pytest.mark.parametrize(
     ("address", "written"), [(("10.0.0.1", 80), "10.0.0.1:80"), (("fd00::1", 80), "[fd00::1]:80"), (("a", 1), "a:1")]
 )

@@ -6,7 +6,7 @@ import pytest
 
 from tfdist.system import job_place
 
-OWN = dict(zip(job_place.OWN, ("5", "8", "1", "4"), strict=True))
+OWN = dict(zip(job_place.OWN, ("5", "8", "1", "4"), strict=True)) | {"TFDIST_MEMBER_PIPE": "3:4:5:6"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}
 
 
@@ -27,9 +27,16 @@ def test_job_without_mpi_may_run_within_one_of_mpi() -> None:
     assert (job_place.rank(both), job_place.of_job(both), job_place.of_host(both)) == ("5", (5, 8), (1, 4))
 
 
-@pytest.mark.parametrize("missing", job_place.OWN)
+@pytest.mark.parametrize("missing", OWN)
 def test_part_of_a_place_is_none(missing: str) -> None:
     assert job_place.transport({name: value for name, value in OWN.items() if name != missing}) == ""
+
+
+def test_variables_of_others_do_not_take_a_process() -> None:
+    """They also stand around notebooks and tools, which may start jobs of their own."""
+    assert job_place.is_taken(OWN) and job_place.is_taken(OPEN_MPI)
+    torch = {"RANK": "0", "WORLD_SIZE": "2"}
+    assert job_place.is_rank(torch) and not job_place.is_taken(torch)
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,8 @@ def cells_of(text):
 
 @pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
 def test_no_other_module_of_the_room_keeps_anything(path):
-    expected = {
-        "runtime": {"_logger"},
-        "sockets": {"_logger"},
-        "rendezvous": {"_logger"},
-        "process_sets": {"global_process_set"},
-        "session": {"session"},
-    }
+    expected = {name: {"_logger"} for name in ("runtime", "sockets", "rendezvous")}
+    expected |= {"process_sets": {"global_process_set"}, "session": {"session"}}
     assert cells_of(path.read_text()) == expected.get(path.stem, set())
 
 

@@ -15,9 +15,9 @@ FAILURE = 1
 _PROGRAM = "tfdist agent"
 
 _DESCRIPTION = """\
-Offers this host to a tfdistrun on another machine, which then starts ranks here. It needs no ssh and no MPI: the agent and
-the ranks' supervisors dial the launcher. The ranks of all hosts connect with each other, at any free port, when they start.
-Either side may be started first.
+Offers this host to a tfdistrun on another machine, which then starts ranks here. It needs no ssh and no MPI: the agent
+and the ranks' supervisors dial the launcher. When they start, the ranks of all hosts connect with each other, at any
+free port. Either side may be started first.
 
   1. make a key, on one machine, and copy it to the others, mode 0600:
        (umask 077; python -c "import secrets; print(secrets.token_hex(32))" > job.key)

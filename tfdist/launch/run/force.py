@@ -87,8 +87,8 @@ def gather(
     def late(there: list[Recruit]) -> PeerLostError:
         return PeerLostError(
             f"waited {timeout_s:g} s for agents at {where}: {missing(there)} came. Start the others with "
-            f"`tfdist agent --launcher {where} --key-file FILE`, or with the same command if it has --nodes, check that "
-            "no firewall blocks the port, or wait longer with --start-timeout"
+            f"`tfdist agent --launcher {where} --key-file FILE`, or with the same command if it has --nodes, check "
+            "that no firewall blocks the port, or wait longer with --start-timeout"
         )
 
     identity = Identity()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -240,14 +241,35 @@ def test_time_in_which_output_waits_to_be_read_is_no_silence() -> None:
     made.channel.close()
 
 
-def test_rank_under_tls() -> None:
-    """A stranger without TLS, an agent that is late, and a rank that is served beside them."""
+def _end_under_tls() -> End:
     made, identity = End.__new__(End), Identity()
     listener = socket.create_server(("127.0.0.1", 0))
     made.ticket = Ticket.issue(*listener.getsockname(), identity.fingerprint)
     made.events, made.warnings = queue.SimpleQueue(), []
     made.channel = Channel(listener, made.ticket, 3, made.events, lambda *words: None, made.warnings.append)
     made.channel.start(60.0, identity.accept)
+    return made
+
+
+@pytest.mark.parametrize("first", [b"", b"x"])
+def test_connections_that_are_reset_at_once_end_nothing(first: bytes) -> None:
+    """As a scan of ports makes them. One in a hundred is reset before it was accepted."""
+    made = _end_under_tls()
+    for _ in range(1000):
+        with made.connect() as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            stranger.sendall(first)
+    link = tls.dial((made.ticket.host, made.ticket.port), RANK, 5, made.ticket.fingerprint)
+    link.send_all(made.sealer(1).seal("hello", host="h", pid=3), 5)
+    event = made.events.get(timeout=5)
+    assert isinstance(event, Received), event
+    link.close()
+    made.channel.close()
+
+
+def test_rank_under_tls() -> None:
+    """A stranger without TLS, an agent that is late, and a rank that is served beside them."""
+    made = _end_under_tls()
     address = (made.ticket.host, made.ticket.port)
     with made.connect() as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 9)
