@@ -7,15 +7,12 @@ import selectors
 
 from tfdist.protocol import member
 
-# What the selector says when the rank has read, and more can be written.
-READY = "news"
-
 
 class NewsPipe:
     """Use in the thread of the selector.
 
     Args:
-        selector: Says with `READY` that `flush` can write more.
+        selector: Its user calls the data of a key, which is `flush`, when the rank has read.
 
     Attributes:
         pipe: For the rank's variables.
@@ -47,6 +44,6 @@ class NewsPipe:
         if self._waits != bool(self._unsent):
             self._waits = bool(self._unsent)
             if self._waits:
-                self._selector.register(self._writer, selectors.EVENT_WRITE, READY)
+                self._selector.register(self._writer, selectors.EVENT_WRITE, self.flush)
             else:
                 self._selector.unregister(self._writer)

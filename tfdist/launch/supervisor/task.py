@@ -29,7 +29,7 @@ if not __package__:
 from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.start import job_folder, place
 from tfdist.launch.supervisor import crew, surrounding, tail
-from tfdist.launch.supervisor.news import READY, NewsPipe
+from tfdist.launch.supervisor.news import NewsPipe
 from tfdist.launch.wire.call import Errand
 from tfdist.launch.wire.link import RANK, Link
 from tfdist.launch.wire.record import (
@@ -159,10 +159,8 @@ class Supervisor:
                     self._on_signals(os.read(wake, 64))
                 elif key.data == "launcher":
                     self._on_launcher(mask)
-                elif key.data == READY and self._news is not None:
-                    self._news.flush()
-                elif key.data == "member":
-                    self._read_membership()
+                elif callable(key.data):
+                    key.data()
                 else:
                     self._on_output(key.data)
             self._on_time()
@@ -296,7 +294,7 @@ class Supervisor:
     def _prepare_membership(self) -> tuple[member.Pipe, member.Pipe]:
         """Returns the pipes on which the rank reports its events, and receives which ranks have exited."""
         self._member, writer = os.pipe()
-        self._selector.register(self._member, selectors.EVENT_READ, "member")
+        self._selector.register(self._member, selectors.EVENT_READ, self._read_membership)
         self._news = NewsPipe(self._selector)
         return member.Pipe(writer, self._member), self._news.pipe
 
