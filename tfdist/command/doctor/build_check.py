@@ -47,9 +47,10 @@ def render(found: Mapping[str, Any], elastic_obstacle: str) -> str:
     newest = "driver up to CUDA {}.{}".format(*divmod(driver.get("version", 0) // 10, 100))
     groups: dict[str, list[Box]] = {
         "Frameworks": [_box("TensorFlow", found["tensorflow"]), _box("Keras", found["keras"])],
-        "Controllers": [_box("MPI", found["mpi"]), (False, "Gloo", "MPI is used instead")],
+        "Controllers": [_mpi(found["mpi"]), (True, "Gloo", "tfdist's own sockets: --no-mpi")],
         "Tensor Operations": [
-            _box("MPI", library, "between hosts"),
+            _box("MPI", library, "between hosts") if "missing" not in found["mpi"] else _mpi(found["mpi"]),
+            _box("Sockets", library, "between hosts"),
             _box("Shared memory", library, "within a host"),
             _box("NCCL", nccl),
             _box("CUDA", driver, newest),
@@ -66,6 +67,10 @@ def _box(name: str, part: Mapping[str, Any], remark: str = "") -> Box:
     if "error" in part:
         return False, name, part["error"]
     return True, name, remark or str(part.get("text") or part.get("version", ""))
+
+
+def _mpi(part: Mapping[str, Any]) -> Box:
+    return (False, "MPI", "not installed") if "missing" in part else _box("MPI", part)
 
 
 def _line(box: Box) -> str:

@@ -54,7 +54,9 @@ def examine(
         remedy = "check whether TensorFlow loads without tfdist: python -c 'import tensorflow'"
         found = [Finding(software.GROUP, "tfdist", probe, BROKEN, remedy), _mpirun(settings, environment)]
         return [*found, *network.findings(machine, len(machine.gpu_files), environment)]
-    found = [*software.findings(probe), _mpirun(settings, environment)]
+    found = software.findings(probe)
+    if "missing" not in probe["mpi"]:
+        found.append(_mpirun(settings, environment))
     gpus = len(probe["gpus"].get("gpus", []))
     if not any_broken(found):
         found.append(software.two_ranks(pair(gpus)))

@@ -24,7 +24,7 @@ def look() -> dict[str, Any]:
         "python": platform.python_version(),
         "tensorflow": _guarded(_tensorflow),
         "keras": _guarded(_keras),
-        "mpi": _guarded(lambda: {"version": mpi.version()}),
+        "mpi": _guarded(_mpi),
         "library": _guarded(_library),
         "gpus": _guarded(lambda: library.describe_gpus(config.read())),
         "twins": _twins(),
@@ -56,6 +56,10 @@ def _tensorflow() -> dict[str, Any]:
     }
 
 
+def _mpi() -> dict[str, Any]:
+    return {"missing": True} if mpi.is_missing() else {"version": mpi.version()}
+
+
 def _keras() -> dict[str, Any]:
     """TensorFlow's release candidates come with Keras' nightly build, a package of another name."""
     try:
@@ -78,9 +82,10 @@ def _twins() -> dict[str, list[str]]:
 
 
 def _library() -> dict[str, Any]:
-    """Loads all three: the core, the plugin for the MPI and the adapter for the TensorFlow that are installed."""
+    """Loads all: the core, the plugin for the MPI, if there is one, and the adapter for the TensorFlow."""
     library.load()
-    mpi.connect()
+    if not mpi.is_missing():
+        mpi.connect()
     adapter.ops()
     return {"built": {"for": build.summary(), "xla": adapter.record()["xla"]}}
 

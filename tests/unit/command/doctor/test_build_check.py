@@ -34,10 +34,11 @@ Available Frameworks:
 
 Available Controllers:
     [X] MPI  (Open MPI v5.0.11)
-    [ ] Gloo  (MPI is used instead)
+    [X] Gloo  (tfdist's own sockets: --no-mpi)
 
 Available Tensor Operations:
     [X] MPI  (between hosts)
+    [X] Sockets  (between hosts)
     [X] Shared memory  (within a host)
     [ ] NCCL  (NCCL was not found. Install nvidia-nccl-cu12)
     [ ] CUDA  (the NVIDIA driver was not found: libcuda.so.1)
@@ -53,6 +54,12 @@ Available Elastic Jobs:
 
 def test_machine_without_a_gpu() -> None:
     assert build_check.render(FOUND, "") == TEXT
+
+
+def test_machine_without_mpi() -> None:
+    text = build_check.render(FOUND | {"mpi": {"missing": True}}, "no mpirun found")
+    assert text.count("    [ ] MPI  (not installed)\n") == 2
+    assert "    [X] Sockets  (between hosts)\n" in text
 
 
 def test_machine_with_a_gpu() -> None:

@@ -104,6 +104,15 @@ def test_missing_mpirun(
     assert [one.name for one in broken] == ["mpirun"]
 
 
+def test_without_mpi_mpirun_is_not_missed(
+    machine: dict[str, Any], server: Host, settings: config.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    found = command.examine(machine | {"mpi": {"missing": True}}, two_ranks, server, settings, {"PATH": ""})
+    assert [one.name for one in found if one.state == BROKEN] == []
+    assert "mpirun" not in {one.name for one in found}
+
+
 def test_a_cache_that_cannot_be_made(machine: dict[str, Any], server: Host) -> None:
     settings = config.read({"TFDIST_KERNEL_CACHE": "/dev/null/kernels"})
     one = next(one for one in command.examine(machine, two_ranks, server, settings, {}) if one.name == "kernel cache")

