@@ -95,6 +95,7 @@ def test_same_command_on_every_node(company: Company, wait_until: Any, first: st
     company.nothing_is_left(FIRST, SECOND)
 
 
+@pytest.mark.slice("hosts")
 def test_nodes_exit_with_the_status_of_the_job(company: Company) -> None:
     company.key()
     company.script("sys.exit(5) if rank == 1 else time.sleep(1000)")
@@ -106,6 +107,7 @@ def test_nodes_exit_with_the_status_of_the_job(company: Company) -> None:
     company.nothing_is_left(FIRST, SECOND)
 
 
+@pytest.mark.slice("hosts")
 def test_fewer_ranks_than_slots_and_hosts_of_one_name(company: Company) -> None:
     """The second agent has no rank, and ends with the job all the same."""
     company.key()
@@ -133,6 +135,7 @@ def test_more_ranks_than_slots(company: Company) -> None:
     assert [(each.code, expected in each.stderr) for each in ended] == [(2, True), (2, True)]
 
 
+@pytest.mark.slice("hosts")
 def test_agents_that_do_not_come(company: Company) -> None:
     company.key()
     company.script(TELLS)
@@ -144,6 +147,7 @@ def test_agents_that_do_not_come(company: Company) -> None:
     assert company.launch.end(agent).code == 1
 
 
+@pytest.mark.slice("hosts")
 def test_launcher_that_does_not_come(company: Company) -> None:
     company.key()
     done = company.launch.end(company.agent(FIRST, "--wait", "1"))
@@ -315,7 +319,7 @@ def test_variables_and_folder(company: Company) -> None:
     assert [company.launch.end(each).code for each in agents] == [0, 0]
 
 
-@pytest.mark.parametrize("at", [AT, "[fd00:77::1]:4000"])
+@pytest.mark.parametrize("at", [pytest.param(AT, marks=pytest.mark.slice("hosts")), "[fd00:77::1]:4000"])
 def test_ranks_of_two_hosts_sum(company: Company, at: str) -> None:
     """With the real engine: in the shared memory of each host, and between the hosts by sockets."""
     company.key()
@@ -340,6 +344,7 @@ def test_killed_rank_is_named_by_the_others(company: Company) -> None:
     assert [company.launch.end(each).code for each in agents] == [137, 137]
 
 
+@pytest.mark.slice("hosts")
 def test_ipv6(company: Company) -> None:
     company.key()
     company.script(TELLS)
