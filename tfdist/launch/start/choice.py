@@ -47,7 +47,8 @@ def choose(
     """
     manager = "" if given is None else given.manager
     tried = (kind for kind in KINDS.values() if kind.tried and kind.manager == manager)
-    kind = next(tried, type(call)) if wanted is None else KINDS[wanted]
+    # Whatever MPI its mpirun is of.
+    kind = next(tried, type(call)) if wanted is None else type(call) if wanted == Mpirun.name else KINDS[wanted]
     asked = "" if wanted is None else "chosen by an option"
     if kind is type(call):
         return call, asked

@@ -15,6 +15,7 @@ from tfdist.launch.host.core import Cores
 from tfdist.launch.host.host import Host
 from tfdist.launch.option import option
 from tfdist.launch.start import choice, srun
+from tfdist.launch.start.hydra import Hydra
 from tfdist.launch.start.jsrun import Jsrun
 from tfdist.launch.start.mpirun import Mpirun
 from tfdist.launch.start.srun import Srun
@@ -72,6 +73,11 @@ def test_mpirun_without_a_trial(programs: dict[str, str], asked: list[tuple[str,
     assert choice.choose(None, CALL, None, programs) == (CALL, "")
     assert choice.choose(None, CALL, dataclasses.replace(SLURM, manager="LSF"), programs) == (CALL, "")
     assert asked == []
+
+
+def test_mpirun_of_mpich_is_mpirun_too(programs: dict[str, str]) -> None:
+    of_mpich = Hydra("/m/mpirun", HOSTS, local=False, cores=Cores(2, bindable=True))
+    assert choice.choose("mpirun", of_mpich, None, programs) == (of_mpich, "chosen by an option")
 
 
 def test_starter_that_the_user_wants(programs: dict[str, str], asked: list[tuple[str, int, str]]) -> None:
