@@ -23,6 +23,7 @@ ROOMS = {
     "system": "",
     "system.terminal": "",
     "system.network": "",
+    "system.rank": "",
     "config": "",
     "protocol": "",
     "native": "",
@@ -75,7 +76,7 @@ ROOMS = {
     "command": "",
     "tfdist": "",
 }
-BASE = ("errors", "system", "system.terminal", "system.network", "config")
+BASE = ("errors", "system", "system.terminal", "system.network", "system.rank", "config")
 # What a launcher must not wait for, and what starts MPI when it is imported.
 HEAVY = frozenset({"tensorflow", "keras", "numpy", "mpi4py"})
 LIGHT_ROOMS = (
@@ -96,11 +97,9 @@ LIGHT_ROOMS = (
 SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "multiprocessing"})
 SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "urllib", "xmlrpc", "ssl"})
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
-# config reads the settings; launch sets variables for its children and reads back those of its own protocol; ancestry
-# knows which of both are not for what a rank starts, job_place those that tell a rank its place.
-ENVIRONMENT_ROOMS = (
-    *("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.system.ancestry", "tfdist.system.job_place"),
-)
+# config reads the settings; launch sets variables for its children and reads back those of its own protocol; system.rank
+# knows those that tell a rank its place, and which are not for what a rank starts.
+ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.system.rank")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tfdist.errors import ConfigError
-from tfdist.system import ancestry, local_path
+from tfdist.system import local_path
+from tfdist.system.rank import ancestry
 from tfdist.system.terminal.text_table import aligned
 
 # Name of each compression -> the type in which float32 and float64 tensors are sent. Must match the table in

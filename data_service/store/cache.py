@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfdist.data_service.store.footprint import check_space, footprint, free_disk, free_memory
 from tfdist.errors import ConfigError
-from tfdist.system import job_place
 from tfdist.system.local_path import local_path
+from tfdist.system.rank import job_place
 
 _NAME = "elements"
 _TYPES = "element_spec.txt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tfdist import config
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 from tfdist.world import runtime
 from tfdist.world.session import session
 

@@ -30,8 +30,9 @@ from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.starter import Ssh, Starter
 from tfdist.launch.wire.call import Call
 from tfdist.protocol import commit_file, member
-from tfdist.system import ancestry, home, job_place, program
+from tfdist.system import home, program
 from tfdist.system.local_path import local_path
+from tfdist.system.rank import ancestry, job_place
 from tfdist.system.terminal import descriptor
 
 if TYPE_CHECKING:

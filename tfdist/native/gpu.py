@@ -13,7 +13,7 @@ from tfdist import config
 from tfdist.config import Config
 from tfdist.errors import ConfigError
 from tfdist.native import package_file
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 # The packages of each library and its file there: first that of TensorFlow's CUDA 12, then that of CUDA 13.
 _Packages = tuple[tuple[str, str], ...]

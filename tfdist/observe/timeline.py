@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tfdist import config, errors
 from tfdist.native import library
-from tfdist.system import job_place
 from tfdist.system.local_path import local_path
+from tfdist.system.rank import job_place
 
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.mesh import Address, text
-from tfdist.system import ancestry
+from tfdist.system.rank import ancestry
 
 PIPE_VARIABLE = "TFDIST_MEMBER_PIPE"
 NEWS_VARIABLE = "TFDIST_MEMBER_NEWS"

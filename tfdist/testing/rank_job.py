@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.errors import ConfigError, RankError
-from tfdist.system import job_place
 from tfdist.system.process import end_child
+from tfdist.system.rank import job_place
 
 # The launcher terminates its job within 10 s of a signal; ranks that it cannot reach exit by themselves after that.
 _SECONDS_TO_END = 15.0

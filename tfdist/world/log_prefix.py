@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 from tfdist.world.session import session
 
 

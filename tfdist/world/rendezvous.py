@@ -18,7 +18,7 @@ from typing import Any
 from tfdist import config, errors
 from tfdist.protocol import key_file, mesh
 from tfdist.protocol.epoch import Epoch
-from tfdist.system import job_place, tf_config
+from tfdist.system.rank import job_place, tf_config
 
 _logger = logging.getLogger("tfdist")
 _LENGTH, _LENGTH_BYTES = "!I", 4

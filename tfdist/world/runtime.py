@@ -18,7 +18,8 @@ from tfdist.native import adapter, gpu, library, mpi
 from tfdist.observe import stack_dump, timeline
 from tfdist.protocol import member
 from tfdist.protocol.member import Gone, News
-from tfdist.system import after_import, ancestry, exit_hook, job_place, process_end, tf_config
+from tfdist.system import after_import, exit_hook, process_end
+from tfdist.system.rank import ancestry, job_place, tf_config
 from tfdist.world import log_prefix, sockets, tuning
 from tfdist.world import process_sets as process_set_module
 from tfdist.world.process_sets import ProcessSet

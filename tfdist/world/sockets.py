@@ -11,7 +11,7 @@ from tfdist.native import library
 from tfdist.protocol import member, mesh
 from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.member import Gone, News
-from tfdist.system import ancestry, job_place
+from tfdist.system.rank import ancestry, job_place
 from tfdist.world.rendezvous import Found, find
 from tfdist.world.session import session
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfdist.protocol import member
-from tfdist.system import job_place
 from tfdist.system.process import descendants
+from tfdist.system.rank import job_place
 
 
 def ranks_below(root: int) -> dict[int, int]:

@@ -16,8 +16,8 @@ from tfdist.launch.wire.link import Link
 from tfdist.launch.wire.record import RefusedFrameError
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol.mesh import Address
-from tfdist.system import ancestry, job_place
 from tfdist.system.process import adopt_orphans, die_with_parent
+from tfdist.system.rank import ancestry, job_place
 
 # Of the job that this agent may itself run in.
 _FOREIGN = (*ticket.VARIABLES, *job_place.OWN)

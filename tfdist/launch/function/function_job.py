@@ -11,7 +11,7 @@ from typing import Any
 from tfdist.errors import ConfigError
 from tfdist.launch.function import parcel, session, verdict, worker
 from tfdist.launch.wire.call import write_all
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 from tfdist.system.terminal import descriptor
 
 _TEXT: tuple[type, ...] = (str,)

@@ -12,7 +12,7 @@ from tfdist.launch.start.mpirun import forwarded
 from tfdist.launch.wire import ticket
 from tfdist.launch.wire.agents import Agents
 from tfdist.launch.wire.ticket import Ticket
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 if TYPE_CHECKING:
     from tfdist.launch.run.launcher import Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfdist.errors import ConfigError
 from tfdist.launch.start.starter import Starter
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 Crew = tuple[int, int]
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 # Files here use memory, and outlive their processes.
 MEMORY = Path("/dev/shm")

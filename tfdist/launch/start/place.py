@@ -9,7 +9,7 @@ from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.hydra import Hydra
 from tfdist.launch.start.mpirun import Mpirun
 from tfdist.launch.start.starter import Starter
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 # Ours comes first: a job without MPI may run within one of MPI.
 _KINDS: tuple[type[Starter], ...] = (Direct, *KINDS.values(), Hydra)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tfdist.launch.host.core import available, thread_defaults
 from tfdist.launch.start import place
 from tfdist.launch.wire.ticket import FINGERPRINT_VARIABLE, KEY_VARIABLE
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 _LAUNCHERS_OWN = (KEY_VARIABLE, FINGERPRINT_VARIABLE)
 

@@ -45,7 +45,7 @@ from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import commit_file, member
 from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.handshake import derived
-from tfdist.system import job_place, program
+from tfdist.system import program
 from tfdist.system.network.tcp import is_unanswered, keep_alive
 from tfdist.system.process import (
     adopt_orphans,
@@ -57,6 +57,7 @@ from tfdist.system.process import (
     send,
     signal_pipe,
 )
+from tfdist.system.rank import job_place
 from tfdist.system.terminal.line import LineSplitter, Piece
 
 CONNECT_TIMEOUT_S = 10.0

@@ -11,7 +11,7 @@ from tfdist.launch.host.core import Cores
 from tfdist.launch.host.host import Host
 from tfdist.launch.start import place
 from tfdist.launch.start.direct import Direct
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 A, B, HERE = Host("a", 2), Host("b", 1), Host("localhost", 3)
 ALONE = Direct("python", (Host("localhost", 3),), True, Cores(2, bindable=True))

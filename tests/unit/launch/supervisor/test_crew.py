@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.launch.supervisor.crew import Crew
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 PROGRAM = """
 import json, os, sys, time

@@ -22,8 +22,8 @@ from tfdist.command.bench.measure import machine, record, statistic, table
 from tfdist.command.bench.measure.progress import Progress
 from tfdist.command.bench.measure.request import Starts
 from tfdist.errors import BuildError, ConfigError
-from tfdist.system import job_place
 from tfdist.system.process import end_child
+from tfdist.system.rank import job_place
 
 HEAD = "start,ranks ms,least ms,communication ms,independent ms,least ms,ranks / independent".split(",")
 # A start that takes longer is stuck.

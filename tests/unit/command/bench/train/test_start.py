@@ -15,7 +15,7 @@ import pytest
 from tfdist.command.bench import option
 from tfdist.command.bench.train import start
 from tfdist.errors import BuildError, ConfigError
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 
 def of(median: float, least: float = 1.0, communication: float = 0.5) -> dict[str, Any]:

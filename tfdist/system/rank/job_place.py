@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping
 
 from tfdist.errors import ConfigError
-from tfdist.system import ancestry, tf_config
+from tfdist.system.rank import ancestry, tf_config
 
 # What carries the collectives of a process.
 MPI, SOCKETS = "mpi", "socket"

@@ -1,4 +1,4 @@
-"""Tests of tfdist.system.tf_config."""
+"""Tests of tfdist.system.rank.tf_config."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.system import job_place, tf_config
+from tfdist.system.rank import job_place, tf_config
 
 TWO = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
 CHIEF = {"cluster": {"worker": ["b:2", "b:3"], "chief": ["a:1"]}, "task": {"type": "worker", "index": 1}}

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tfdist import config
-from tfdist.system import ancestry, job_place
+from tfdist.system.rank import ancestry, job_place
 
 LAUNCHED = {
     "OMPI_COMM_WORLD_RANK": "1",
@@ -27,7 +27,7 @@ LAUNCHED = {
 ASK = """
 import json, os, sys
 from tfdist import config
-from tfdist.system import ancestry, job_place
+from tfdist.system.rank import ancestry, job_place
 settings = config.read()
 print(json.dumps([ancestry.origin(), ancestry.is_again(), job_place.is_rank(), job_place.rank(),
     settings.elastic, settings.metrics_port, settings.timeline, settings.log_level]))
@@ -75,7 +75,7 @@ def test_job_that_a_rank_starts_has_ranks_of_its_own() -> None:
 @pytest.mark.usefixtures("rank")
 def test_process_that_replaces_its_program_stays_the_same() -> None:
     script = (
-        "import os, sys\nfrom tfdist.system import ancestry\nancestry.mark('1')\n"
+        "import os, sys\nfrom tfdist.system.rank import ancestry\nancestry.mark('1')\n"
         f"os.execv(sys.executable, [sys.executable, '-c', {ASK!r}])"
     )
     asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

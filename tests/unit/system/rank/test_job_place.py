@@ -1,10 +1,10 @@
-"""Tests of tfdist.system.job_place."""
+"""Tests of tfdist.system.rank.job_place."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfdist.system import job_place
+from tfdist.system.rank import job_place
 
 OWN = dict(zip(job_place.OWN, ("5", "8", "1", "4"), strict=True)) | {"TFDIST_MEMBER_PIPE": "3:4:5:6"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}
