@@ -21,8 +21,8 @@ _LAUNCH = "protocol launch.wire launch.job launch.host"
 ROOMS = {
     "errors": "",
     "system": "",
-    "system.terminal": "",
     "system.network": "",
+    "system.terminal": "system.network",
     "system.rank": "",
     "config": "",
     "protocol": "",
@@ -97,8 +97,8 @@ LIGHT_ROOMS = (
 SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "multiprocessing"})
 SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "urllib", "xmlrpc", "ssl"})
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
-# config reads the settings; launch sets variables for its children and reads back those of its own protocol; system.rank
-# knows those that tell a rank its place, and which are not for what a rank starts.
+# config reads the settings; launch sets variables for its children and reads back those of its own protocol; the room
+# system.rank knows those that tell a rank its place, and which are not for what a rank starts.
 ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.system.rank")
 
 

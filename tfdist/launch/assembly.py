@@ -19,6 +19,7 @@ from tfdist.launch.run.launcher import Plan
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.mpirun import forwarded
 from tfdist.protocol import key_file, mesh
+from tfdist.system.network import endpoint
 
 if TYPE_CHECKING:
     from tfdist.launch.run.force import Force
@@ -48,7 +49,9 @@ def open_port(known: Namespace) -> socket.socket | None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:  # several nodes on one machine: the first has it
             return None
-        raise ConfigError(f"--rendezvous {mesh.text((name, port))}: cannot listen there: {error.strerror}") from None
+        raise ConfigError(
+            f"--rendezvous {endpoint.text((name, port))}: cannot listen there: {error.strerror}"
+        ) from None
 
 
 def follow(known: Namespace, say: Callable[[str], None]) -> int:
@@ -61,7 +64,7 @@ def follow(known: Namespace, say: Callable[[str], None]) -> int:
     from tfdist.launch.agent.agent import Post, serve
 
     key = key_file.read(known.key_file, "--key-file")
-    say(f"this node serves the job of {mesh.text(known.rendezvous)}, which shows its output")
+    say(f"this node serves the job of {endpoint.text(known.rendezvous)}, which shows its output")
     return serve(Post(known.rendezvous, key, os.uname().nodename, _own_slots(known), known.agents_timeout), say)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfdist.protocol.mesh import Address, parse, text
+from tfdist.system.network.endpoint import Address, parse, text
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Epoch:
             number=fields["number"],
             rank=rank,
             key=key,
-            addresses=tuple(parse(address for _, _, address in members)),
+            addresses=tuple(parse(address) for _, _, address in members),
             hosts=tuple(int(host) for host, _, _ in members),
             names=tuple(fields["hosts"]),
         )
@@ -63,7 +63,7 @@ class Epoch:
             number=fields["number"],
             rank=fields["rank"],
             key=bytes.fromhex(fields["key"]),
-            addresses=tuple(parse(fields["addresses"])),
+            addresses=tuple(map(parse, fields["addresses"])),
             hosts=tuple(fields["hosts"]),
             names=tuple(fields["names"]),
         )

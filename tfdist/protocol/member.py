@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist.protocol.epoch import Epoch
-from tfdist.protocol.mesh import Address, text
+from tfdist.system.network.endpoint import Address, text
 from tfdist.system.rank import ancestry
 
 PIPE_VARIABLE = "TFDIST_MEMBER_PIPE"

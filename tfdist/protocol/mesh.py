@@ -14,11 +14,11 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from tfdist.errors import PeerLostError
 from tfdist.protocol.handshake import Acceptor, Dialer, Handshake, RefusedError
-from tfdist.system.network import tcp
+from tfdist.system.network import endpoint, tcp
 
 STRANGERS = 64
 STRANGER_TIMEOUT_S = 10.0
@@ -32,7 +32,6 @@ _LONGEST_S = 1e6
 _QUIET_S = 5.0
 
 _REMEDY = "Check that these ranks run and call tfdist.init(), and that no firewall blocks ports between the hosts."
-Address = tuple[str, int]
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
@@ -85,7 +84,7 @@ class Mesh:
         self,
         listener: socket.socket | None,
         own: int,
-        peers: Mapping[int, Address],
+        peers: Mapping[int, endpoint.Address],
         key: bytes,
         context: bytes,
         timeout_s: float,
@@ -250,7 +249,7 @@ class Mesh:
             self._give_up(attempt, f"no answer within {STRANGER_TIMEOUT_S:g} s")
 
     def _named(self, peer: int) -> str:
-        return f"rank {peer} at {text(self._peers[peer])}"
+        return f"rank {peer} at {endpoint.text(self._peers[peer])}"
 
     def _drop_ended(self) -> bool:
         """Drops connections that their other ends have given up; whether there were any."""
@@ -269,19 +268,3 @@ class Mesh:
 
 def _joined(named: str, reason: str) -> str:
     return f"{named} ({reason})" if reason else named
-
-
-def text(address: Address) -> str:
-    """As in "10.0.0.1:5000" or "[fd00::1]:5000"."""
-    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-
-
-def parse(words: Iterable[str]) -> list[Address]:
-    """The addresses from texts as `text` makes them. Raises ValueError."""
-    found = []
-    for word in words:
-        host, colon, port = word.rpartition(":")
-        if not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise ValueError(f"{word!r} is not HOST:PORT")
-        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    return found

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -30,6 +31,15 @@ def die_with_parent(signum: int, parent: int) -> None:
     # The parent may have exited before the line above; then no signal would ever arrive.
     if os.getppid() != parent:
         os.kill(os.getpid(), signum)
+
+
+def machine(system: Path = Path("/proc")) -> str:
+    """Identifies host, kernel and process namespace: if these match, paths in /proc do too. Empty if unknown."""
+    try:
+        boot = (system / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{os.uname().nodename} {boot} {os.readlink(system / 'self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def call_this_process(name: str) -> None:
@@ -90,8 +100,9 @@ def before_exec(signum: int, *, own_session: bool) -> Callable[[], None]:
     return prepare
 
 
-def _parents() -> dict[int, int]:
-    parents: dict[int, int] = {}
+def parents() -> dict[int, int]:
+    """The parent of each living (not zombie) process."""
+    found: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -103,14 +114,14 @@ def _parents() -> dict[int, int]:
         # The name in parentheses may contain spaces and parentheses: the fields begin after the last one.
         state, parent = stat[stat.rindex(b")") + 2 :].split()[:2]
         if state not in (b"Z", b"X"):
-            parents[int(entry)] = int(parent)
-    return parents
+            found[int(entry)] = int(parent)
+    return found
 
 
 def descendants(root: int) -> list[int]:
     """The living (not zombie) processes below `root`, nearest first."""
     children: dict[int, list[int]] = {}
-    for pid, parent in _parents().items():
+    for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
     found: list[int] = []
     level = [root]

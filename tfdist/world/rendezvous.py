@@ -18,6 +18,8 @@ from typing import Any
 from tfdist import config, errors
 from tfdist.protocol import key_file, mesh
 from tfdist.protocol.epoch import Epoch
+from tfdist.system import process
+from tfdist.system.network import endpoint
 from tfdist.system.rank import job_place, tf_config
 
 _logger = logging.getLogger("tfdist")
@@ -76,7 +78,8 @@ def _meet(environment: Mapping[str, str], settings: config.Config) -> Found:
             to_close.enter_context(connection)
         own = place[0] if rank == 0 else found[0].getsockname()[0]
         listener = mesh.listen(own)
-        card = {"at": mesh.text(listener.getsockname()[:2]), "machine": _machine(), "name": os.uname().nodename}
+        machine = process.machine() or f"{os.uname().nodename} {os.getpid()}"
+        card = {"at": endpoint.text(listener.getsockname()[:2]), "machine": machine, "name": os.uname().nodename}
         try:
             return Found(_epoch(job, rank, key, _exchange(card, rank, found, limit_s)), listener)
         except BaseException:
@@ -110,18 +113,18 @@ def _epoch(job: str, rank: int, key: bytes, cards: list[Any]) -> Epoch:
         number=1,
         rank=rank,
         key=key,
-        addresses=tuple(mesh.parse(card["at"] for card in cards)),
+        addresses=tuple(endpoint.parse(card["at"]) for card in cards),
         hosts=tuple(machines.index(card["machine"]) for card in cards),
         names=tuple(names[machine] for machine in machines),
     )
 
 
-def _job(environment: Mapping[str, str], place: mesh.Address) -> str:
+def _job(environment: Mapping[str, str], place: endpoint.Address) -> str:
     """Names this start of the job: what torchrun starts again is another one."""
-    return "|".join((mesh.text(place), *(environment.get(name, "") for name in _STARTS)))
+    return "|".join((endpoint.text(place), *(environment.get(name, "") for name in _STARTS)))
 
 
-def _meeting_place(environment: Mapping[str, str]) -> mesh.Address:
+def _meeting_place(environment: Mapping[str, str]) -> endpoint.Address:
     address, port = (environment.get(name, "") for name in _MASTER)
     if not address or not port.isdecimal() or not 0 < int(port) < (1 << 16) - 1:
         raise errors.ConfigError(
@@ -133,7 +136,7 @@ def _meeting_place(environment: Mapping[str, str]) -> mesh.Address:
     return _resolved(f"{address}:{int(port) + taken}")
 
 
-def _resolved(address: str) -> mesh.Address:
+def _resolved(address: str) -> endpoint.Address:
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
@@ -143,18 +146,18 @@ def _resolved(address: str) -> mesh.Address:
     return str(at[0]), int(at[1])
 
 
-def _listen(own: mesh.Address, what: str) -> socket.socket:
+def _listen(own: endpoint.Address, what: str) -> socket.socket:
     """Listens at the address by which the others know this rank."""
     try:
         return mesh.listen(*own)
     except OSError as error:
         raise errors.ConfigError(
-            f"{what} the address {mesh.text(own)}, where this process cannot listen: {error.strerror}. Choose another "
-            "port, or an address of this host."
+            f"{what} the address {endpoint.text(own)}, where this process cannot listen: {error.strerror}. Choose "
+            "another port, or an address of this host."
         ) from None
 
 
-def _key(addresses: list[mesh.Address], settings: config.Config) -> bytes:
+def _key(addresses: list[endpoint.Address], settings: config.Config) -> bytes:
     if settings.key_file:
         return key_file.read(settings.key_file, config.variable("key_file"))
     outside = next((each for each in addresses if not ipaddress.ip_address(each[0]).is_loopback), None)
@@ -164,15 +167,6 @@ def _key(addresses: list[mesh.Address], settings: config.Config) -> bytes:
         f"ranks on several hosts ({outside[0]}) need a key by which they know each other. Make one: "
         f"{key_file.MAKE.format('tfdist.key')}, copy it to all hosts, and set TFDIST_KEY_FILE to its path there."
     )
-
-
-def _machine() -> str:
-    """Two processes with the same one see each other's processes, and share memory."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{os.uname().nodename} {boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return f"{os.uname().nodename} {os.getpid()}"
 
 
 def _send(connection: socket.socket, value: Any, deadline: float) -> None:

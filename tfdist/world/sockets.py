@@ -11,6 +11,7 @@ from tfdist.native import library
 from tfdist.protocol import member, mesh
 from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.member import Gone, News
+from tfdist.system.network import endpoint
 from tfdist.system.rank import ancestry, job_place
 from tfdist.world.rendezvous import Found, find
 from tfdist.world.session import session
@@ -44,7 +45,7 @@ class Connector:
         at = {rank: (self._epoch.addresses[rank][0], port) for rank, port in ports.items()}
         return self.meet(self._listeners.pop(channel), channel, at)
 
-    def meet(self, listener: socket.socket, channel: int, peers: dict[int, mesh.Address]) -> dict[int, int]:
+    def meet(self, listener: socket.socket, channel: int, peers: dict[int, endpoint.Address]) -> dict[int, int]:
         """Returns the descriptors of the connections with these ranks; closes the listener.
 
         Raises:

@@ -204,17 +204,3 @@ def test_wait_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
         mesh.Mesh(listener, 1, {0: at}, KEY, CONTEXT, 0.4, 30.0).connect(said.append)
     assert len(said) == 1
     assert said[0].startswith("still waiting: rank 1 waited 0.1 s for connections with rank 0 at 127.0.0.1")
-
-
-@pytest.mark.parametrize(
-    ("address", "written"), [(("10.0.0.1", 80), "10.0.0.1:80"), (("fd00::1", 80), "[fd00::1]:80"), (("a", 1), "a:1")]
-)
-def test_addresses_as_text(address: mesh.Address, written: str) -> None:
-    assert mesh.text(address) == written
-    assert mesh.parse([written]) == [address]
-
-
-@pytest.mark.parametrize("wrong", ["a", "a:", "a:0", "a:65536", "a:-1", "", "a:b"])
-def test_texts_that_are_no_addresses(wrong: str) -> None:
-    with pytest.raises(ValueError, match="HOST:PORT"):
-        mesh.parse([wrong])

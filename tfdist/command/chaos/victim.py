@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from tfdist.protocol import member
-from tfdist.system.process import descendants
+from tfdist.system.process import descendants, parents
 from tfdist.system.rank import job_place
 
 
@@ -18,10 +17,11 @@ def ranks_below(root: int) -> dict[int, int]:
     It is the one that a supervisor has started: what it starts itself has the same variables, but so has its parent.
     """
     environments = {process: _environment(process) for process in descendants(root)}
+    parent = parents()
     found = {}
     for process, variables in environments.items():
         started = variables.get(member.PIPE_VARIABLE)
-        if started and environments.get(_parent(process), {}).get(member.PIPE_VARIABLE) != started:
+        if started and environments.get(parent.get(process, 0), {}).get(member.PIPE_VARIABLE) != started:
             rank = job_place.rank(variables)
             if rank.isdecimal():
                 found[int(rank)] = process
@@ -35,11 +35,3 @@ def _environment(process: int) -> Mapping[str, str]:
         pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in entries)
         return {name: value for name, _, value in pairs}
     return {}
-
-
-def _parent(process: int) -> int:
-    with contextlib.suppress(OSError):
-        stat = Path(f"/proc/{process}/stat").read_text()
-        # The name in parentheses may contain spaces and parentheses: the fields begin after the last one.
-        return int(stat[stat.rindex(")") + 2 :].split()[1])
-    return os.getpid()

@@ -23,8 +23,8 @@ from tfdist.launch.wire import introduction, tls
 from tfdist.launch.wire.introduction import Conversation
 from tfdist.launch.wire.link import AGENT
 from tfdist.launch.wire.record import Message, RefusedFrameError
-from tfdist.protocol import mesh
 from tfdist.protocol.handshake import RefusedError
+from tfdist.system.network import endpoint
 from tfdist.system.network.tcp import keep_alive
 from tfdist.system.process import adopt_orphans, end_descendants, heeded, reap, signal_pipe
 
@@ -52,7 +52,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Post:
     """Where an agent serves, and what it offers."""
 
-    launcher: mesh.Address
+    launcher: endpoint.Address
     key: bytes = field(repr=False)
     host: str
     slots: int
@@ -82,7 +82,7 @@ def serve(post: Post, say: Callable[[str], None]) -> int:
 
 
 def _enlist(post: Post, say: Callable[[str], None]) -> Conversation:
-    where = mesh.text(post.launcher)
+    where = endpoint.text(post.launcher)
     began, tries, told = time.monotonic(), 0, False
     while True:
         try:
@@ -157,7 +157,7 @@ class _Service:
 
     def _give_up(self) -> None:
         if self._is_there and not self._signum:
-            self._say(f"the launcher at {mesh.text(self._post.launcher)} does not answer any more")
+            self._say(f"the launcher at {endpoint.text(self._post.launcher)} does not answer any more")
         self._status = 128 + self._signum if self._signum else 1
 
     def _left_s(self) -> float | None:
@@ -169,10 +169,12 @@ class _Service:
             for message in self._conversation.receive():
                 self._obey(message)
         except RefusedFrameError as refusal:
-            self._say(f"the launcher at {mesh.text(self._post.launcher)} sent an invalid message: {refusal}")
+            self._say(f"the launcher at {endpoint.text(self._post.launcher)} sent an invalid message: {refusal}")
         except (EOFError, OSError):
             if self._status is None and not self._signum:
-                self._say(f"the launcher at {mesh.text(self._post.launcher)} is gone; ending the ranks of this host")
+                self._say(
+                    f"the launcher at {endpoint.text(self._post.launcher)} is gone; ending the ranks of this host"
+                )
         else:
             return True
         self._is_there = False
@@ -182,7 +184,7 @@ class _Service:
     def _obey(self, message: Message) -> None:
         if message.kind == "crew" and self._crew is None and not self._signum:
             orders = Orders.read(message.fields, self._post.launcher, self._fingerprint())
-            self._say(f"{self._post.host} runs {orders.ranks} for the launcher at {mesh.text(self._post.launcher)}")
+            self._say(f"{self._post.host} runs {orders.ranks} for the launcher at {endpoint.text(self._post.launcher)}")
             if not os.path.isdir(orders.folder):
                 here = os.getcwd()
                 self._tell("remark", text=f"there is no folder {orders.folder} there, so its ranks start in {here}")

@@ -15,7 +15,7 @@ from tfdist.launch.wire import ticket
 from tfdist.launch.wire.link import Link
 from tfdist.launch.wire.record import RefusedFrameError
 from tfdist.launch.wire.ticket import Ticket
-from tfdist.protocol.mesh import Address
+from tfdist.system.network.endpoint import Address
 from tfdist.system.process import adopt_orphans, die_with_parent
 from tfdist.system.rank import ancestry, job_place
 

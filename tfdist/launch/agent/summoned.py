@@ -12,7 +12,7 @@ if not __package__:
 
 from tfdist.errors import ConfigError, PeerLostError
 from tfdist.launch.agent.agent import Post, serve
-from tfdist.protocol.mesh import parse
+from tfdist.system.network.endpoint import parse
 
 # The launcher is there already.
 _WAIT_S = 20.0
@@ -24,7 +24,7 @@ def main(words: Sequence[str]) -> int:
     launcher, slots, host = words
     key = sys.stdin.buffer.readline(_MOST_BYTES).strip()
     try:
-        (address,) = parse([launcher])
+        address = parse(launcher)
         return serve(Post(address, key, host, int(slots), _WAIT_S), lambda text: print(text, file=sys.stderr))
     except (ConfigError, PeerLostError) as error:
         print(error, file=sys.stderr)

@@ -16,7 +16,7 @@ from tfdist.launch.host.host import Host
 from tfdist.launch.run.summons import Summons
 from tfdist.launch.wire.muster import Muster, Recruit, dismiss
 from tfdist.launch.wire.tls import Identity
-from tfdist.protocol import mesh
+from tfdist.system.network import endpoint
 
 _QUIET_S = 2.0
 _INTERRUPTED = 130
@@ -78,7 +78,7 @@ def gather(
         ConfigError: If one of them has another version of tfdist.
         PeerLostError: If not all come in time.
     """
-    where = mesh.text(listener.getsockname()[:2])
+    where = endpoint.text(listener.getsockname()[:2])
 
     def missing(there: list[Recruit]) -> str:
         names = f" ({', '.join(sorted(each.host for each in there))})" if there else ""
@@ -138,7 +138,7 @@ def summon(
     identity = Identity()
     muster = Muster(listener, identity, summons.key, judge, say)
     try:
-        summons.start(mesh.text(listener.getsockname()[:2]))
+        summons.start(endpoint.text(listener.getsockname()[:2]))
         there = _wait(muster, missing, late, timeout_s, lambda left: say(f"waiting for the agents of {left}"))
     except BaseException:
         summons.close()

@@ -9,7 +9,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host import host
 from tfdist.launch.start.starter import Starter
 from tfdist.protocol import mesh
-from tfdist.system.network import interface
+from tfdist.system.network import endpoint, interface
 
 
 def towards(starter: Starter) -> socket.socket:
@@ -24,7 +24,7 @@ def towards(starter: Starter) -> socket.socket:
     return mesh.listen(address)
 
 
-def named(address: mesh.Address, option: str) -> socket.socket:
+def named(address: endpoint.Address, option: str) -> socket.socket:
     """A listening socket on the address that the user has chosen.
 
     Raises:
@@ -32,13 +32,13 @@ def named(address: mesh.Address, option: str) -> socket.socket:
     """
     numeric = host.address(address[0])
     if ipaddress.ip_address(numeric).is_unspecified:
-        raise ConfigError(f"{option} {mesh.text(address)}: expected one address of this machine, not all of them")
+        raise ConfigError(f"{option} {endpoint.text(address)}: expected one address of this machine, not all of them")
     try:
         return mesh.listen(numeric, address[1])
     except OSError as error:
         raise ConfigError(
-            f"{option} {mesh.text(address)}: cannot listen there: {error.strerror}. Choose an address of this machine "
-            "and a port that is free"
+            f"{option} {endpoint.text(address)}: cannot listen there: {error.strerror}. Choose an address of this "
+            "machine and a port that is free"
         ) from None
 
 

@@ -13,10 +13,10 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from tfdist.launch.wire.record import RefusedFrameError
+from tfdist.system import process
 
 # Limit for the function with its arguments, and for each rank's result.
 LIMIT_BYTES = 1 << 30
@@ -39,15 +39,6 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def machine(system: Path = Path("/proc")) -> str:
-    """Identifies host, kernel and process namespace: if these match, paths in /proc do too. Empty if unknown."""
-    try:
-        boot = (system / "sys/kernel/random/boot_id").read_text().strip()
-        return f"{os.uname().nodename} {boot} {os.readlink(system / 'self/ns/pid')}"
-    except OSError:
-        return ""
 
 
 def _digest(descriptor: int) -> str:
@@ -91,7 +82,7 @@ class Call:
         return {
             "size": self._size,
             "digest": self._digest,
-            "machine": machine(),
+            "machine": process.machine(),
             "source": f"{here}/{self._function}",
             "sink": f"{here}/{self._results[rank]}",
         }
@@ -124,7 +115,7 @@ class Errand:
         self._size, self._digest, self._send = offer["size"], offer["digest"], send
         if not 0 < self._size <= LIMIT_BYTES:
             raise RefusedFrameError(f"announces a function of {self._size} bytes; expected 1 to {LIMIT_BYTES}")
-        near = bool(offer["machine"]) and offer["machine"] == machine()
+        near = bool(offer["machine"]) and offer["machine"] == process.machine()
         found = _open(offer["source"], os.O_RDONLY) if near else None
         self._sink = _open(offer["sink"], os.O_WRONLY) if near else None
         self._received = 0 if found is None else self._size

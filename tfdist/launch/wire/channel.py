@@ -18,7 +18,7 @@ from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.wire.link import AGENT, Link
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
 from tfdist.launch.wire.ticket import Ticket
-from tfdist.protocol.mesh import text
+from tfdist.system.network.endpoint import text
 from tfdist.system.network.tcp import keep_alive
 from tfdist.system.terminal.line import Piece
 

@@ -19,7 +19,7 @@ from tfdist.launch.wire.introduction import Conversation, acceptor
 from tfdist.launch.wire.record import FROM_AGENT, Message, RefusedFrameError
 from tfdist.launch.wire.tls import Identity, TlsLink
 from tfdist.protocol.handshake import Acceptor, RefusedError
-from tfdist.protocol.mesh import text
+from tfdist.system.network.endpoint import text
 from tfdist.system.network.tcp import keep_alive
 
 STRANGERS = 64

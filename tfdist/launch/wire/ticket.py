@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfdist.errors import ConfigError
-from tfdist.protocol.mesh import parse, text
+from tfdist.system.network.endpoint import parse, text
 
 JOB_VARIABLE = "TFDIST_JOB_ID"
 KEY_VARIABLE = "TFDIST_RUN_KEY"
@@ -54,7 +54,7 @@ class Ticket:
     def read(cls, environment: Mapping[str, str]) -> Ticket:
         """Reads the variables. Raises ConfigError if some are missing or invalid; the message never shows the key."""
         try:
-            ((host, port),) = parse([environment[ADDRESS_VARIABLE]])
+            host, port = parse(environment[ADDRESS_VARIABLE])
             key = bytes.fromhex(environment[KEY_VARIABLE])
             fingerprint = bytes.fromhex(environment.get(FINGERPRINT_VARIABLE, ""))
             return cls(environment[JOB_VARIABLE], key, host, port, fingerprint)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tfdist.errors import ConfigError
+from tfdist.system.network import endpoint
 
 # Separates an error from the usage that follows it.
 USAGE_MARK = "\nusage: "
-_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+)):([0-9]{1,5})", re.ASCII)
-_LARGEST_PORT = 65535
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,12 +44,12 @@ def amount(unit: str) -> Callable[[str], float]:
     return parse_amount
 
 
-def address(text: str) -> tuple[str, int]:
+def address(text: str) -> endpoint.Address:
     """A parser of HOST:PORT, where an IPv6 address stands in brackets."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[3]) <= _LARGEST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as node1:4000 or [fd00::1]:4000")
-    return found[1] or found[2], int(found[3])
+    try:
+        return endpoint.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def whole(kind: str, least: int, most: int | None = None) -> Callable[[str], int]:

@@ -17,6 +17,7 @@ from tfdist.launch.agent.agent import Post, serve
 from tfdist.launch.wire.muster import Muster, dismiss
 from tfdist.launch.wire.tls import Identity
 from tfdist.protocol import mesh
+from tfdist.system.network import endpoint
 
 KEY = bytes(range(32))
 
@@ -55,7 +56,7 @@ def _launcher(status: int | None = 0) -> Iterator[Launcher]:
     made.stop()
 
 
-def _serve(address: mesh.Address, key: bytes = KEY, wait_s: float = 5.0) -> tuple[int, str]:
+def _serve(address: endpoint.Address, key: bytes = KEY, wait_s: float = 5.0) -> tuple[int, str]:
     """In a process of its own: it handles signals, and adopts orphans."""
     program = (
         "import sys\nfrom tfdist.launch.agent.agent import Post, serve\n"
@@ -76,7 +77,7 @@ def test_launcher_that_vanishes() -> None:
         code, said = _serve(launcher.address)
     assert (code, said) == (
         1,
-        f"the launcher at {mesh.text(launcher.address)} is gone; ending the ranks of this host\n",
+        f"the launcher at {endpoint.text(launcher.address)} is gone; ending the ranks of this host\n",
     )
 
 

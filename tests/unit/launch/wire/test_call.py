@@ -13,6 +13,7 @@ import pytest
 from tfdist.launch.wire import call
 from tfdist.launch.wire.call import FAILED, LIMIT_BYTES, PART_BYTES, RETURNED, Call, Errand, anonymous_file, write_all
 from tfdist.launch.wire.record import RefusedFrameError
+from tfdist.system import process
 
 # Three parts, the last of them short.
 DATA = bytes(range(256)) * (PART_BYTES // 128) + b"the end"
@@ -102,9 +103,9 @@ def test_where_proc_cannot_be_read_it_travels_in_parts(launcher: Call, tmp_path:
 
 
 def test_machine_that_is_not_known_is_not_the_same(tmp_path: Path, launcher: Call, monkeypatch: Any) -> None:
-    assert call.machine(tmp_path) == ""
-    assert call.machine() == call.machine() != ""
-    monkeypatch.setattr(call, "machine", lambda: "")
+    assert process.machine(tmp_path) == ""
+    assert process.machine() == process.machine() != ""
+    monkeypatch.setattr(process, "machine", lambda: "")
     assert not Errand(launcher.offer(1), Wire(launcher).send).ready
 
 
