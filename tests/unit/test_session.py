@@ -145,7 +145,7 @@ def test_ranks_are_started_again_after_a_failed_test(folder: Path) -> None:
     options = '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib"\n'  # of the inner sessions
     (folder / "pyproject.toml").write_text(options)
     done = run_session(folder)
-    assert re.findall(r"test_(\w+)\[np2\] (\w+)", done.stdout)[:2] == [("first", "FAILED"), ("second", "PASSED")]
+    assert re.findall(r"test_(\w+)\[mpi-np2\] (\w+)", done.stdout)[:2] == [("first", "FAILED"), ("second", "PASSED")]
     assert "rank 1:" in done.stdout and "rank 0:" not in done.stdout
 
 
