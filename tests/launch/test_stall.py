@@ -119,7 +119,9 @@ def test_a_rank_that_took_another_branch(launch: Any, ranks: int) -> None:
     did = [f"rank {last} is waiting in another collective: barrier 'x' {pair} (call 1), for N s"]
     told = [text for text in reports(done.stderr) if "'grads' (1 tensor" in text]
     assert told == [report(title, f"rank {last}", did, 3)]
-    assert report(title, f"rank {last}", did, 3, FAILED) in words(done.stderr)
+    # By whoever gave up first, which has told the others where the ranks are without MPI.
+    failed = report(title, f"rank {last}", did, 3, FAILED)
+    assert any(failed.replace("rank 0 ", f"rank {waiter} ", 1) in words(done.stderr) for waiter in range(last))
     assert "timed out waiting for the ranks that its error names" in done.stderr
 
 

@@ -10,11 +10,14 @@ _KINDS = re.compile(r"(?:tfdist\.errors\.)?(?:MismatchError|PeerLostError|StallE
 _OF_TENSORFLOW = re.compile(r"tensorflow\.[\w.]*\.(?:FailedPrecondition|Unavailable|DeadlineExceeded)Error: ")
 # What a rank prints if it exits while others are in a collective; there is no traceback.
 _LEFT = re.compile(r"ha(?:s|ve) finished \(called shutdown\)")
+# What a rank without MPI says when another one has told it of its failure.
+_NOTIFIED = re.compile(r"was notified by rank \d+ ")
 _LAST_LINES = 10
 
 
 def distance(tail: Sequence[str]) -> int:
-    """How far a rank is from the cause: 0 failed by itself, 1 with an error about other ranks, 2 exited without one.
+    """How far a rank is from the cause: 0 failed by itself, 1 with an error about other ranks, 2 exited without one, or
+    with one of which another rank has told it.
 
     Args:
         tail: The last lines it printed.
@@ -26,4 +29,6 @@ def distance(tail: Sequence[str]) -> int:
     shown = lines[starts[-1] :]
     ours = any(_KINDS.match(line) for line in shown)
     in_graph = any(_OF_TENSORFLOW.match(line) for line in shown) and any("Tfdist" in line for line in shown)
-    return 1 if ours or in_graph else 0
+    if not ours and not in_graph:
+        return 0
+    return 2 if any(_NOTIFIED.search(line) for line in shown) else 1

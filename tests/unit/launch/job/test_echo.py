@@ -10,6 +10,10 @@ from tfdist.launch.job.job import Job, Outcome
 OWN = ("epoch 1", echo.TRACEBACK, '  File "train.py", line 3, in <module>', "ValueError: no such column")
 MISMATCH = (echo.TRACEBACK, '  File "train.py", line 9', "tfdist.errors.MismatchError: rank 1 has finished")
 LOST = (echo.TRACEBACK, '  File "train.py", line 9', "tfdist.errors.PeerLostError: rank 1 was lost", "  more")
+TOLD = (
+    echo.TRACEBACK,
+    "tfdist.errors.PeerLostError: rank 1 (host a) was notified by rank 0 (host a) that it has failed.",
+)
 GRAPH = (
     *(echo.TRACEBACK, "tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error:"),
     "  [[{{node TfdistJoin}}]]",
@@ -29,6 +33,7 @@ LEFT = ("done", "tfdist rank 0: the ranks are out of step: rank 0 has finished (
         (LOST, 1),
         (GRAPH, 1),
         (LEFT, 2),
+        (TOLD, 2),
     ],
 )
 def test_distance(tail: tuple[str, ...], distance: int) -> None:
@@ -41,6 +46,7 @@ def test_distance(tail: tuple[str, ...], distance: int) -> None:
         ((LOST, MISMATCH, OWN), 2),
         ((LEFT, MISMATCH), 1),
         ((MISMATCH, LOST), 0),
+        ((TOLD, LOST), 1),
         ((LEFT, LEFT, ()), 2),
         ((OWN, OWN), 0),
     ],
