@@ -60,11 +60,12 @@ def is_told(job, worker, how, told):
     name, other = (f"{job.name}-worker-{number}" for number in (worker, 3 - worker))
     summary = re.split(rf"tfdistrun: host {name} with rank {worker - 1} was lost: it (?:{how})\n", told, maxsplit=1)[-1]
     rows = {" ".join(line.split()) for line in summary.splitlines()}
-    outcomes = {
-        f"{worker - 1} {name} lost with its host",
-        f"{2 - worker} {other} terminated by tfdistrun after host {name} was lost",
-    }
-    return summary != told and outcomes <= rows and f"\nnext: check that host {name} is up" in summary
+    # Whose connection to the lost one ends has an error of its own.
+    ends = (
+        f"{2 - worker} {other} {end}" for end in ("exit code 1", f"terminated by tfdistrun after host {name} was lost")
+    )
+    well = f"{worker - 1} {name} lost with its host" in rows and not rows.isdisjoint(ends)
+    return summary != told and well and f"\nnext: check that host {name} is up" in summary
 
 
 SILENT = f"has not answered for {HOST_TIMEOUT_S} s (TFDIST_HOST_TIMEOUT)"

@@ -29,6 +29,11 @@ PREEMPTION_S = 20.0
 CLOSED = "closed its connection without a record"
 
 
+def silence(limit_s: float) -> str:
+    """How it is lost if it does not answer."""
+    return f"has not answered for {limit_s:g} s (TFDIST_HOST_TIMEOUT)"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How one rank ended. `code` and `signum` are both None if its supervisor vanished without a record.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import selectors
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tfdist.launch.job.job import silence
 from tfdist.launch.wire.record import Message, RefusedFrameError
 from tfdist.system.network.tcp import keep_alive
 
@@ -21,6 +23,8 @@ SEND_TIMEOUT_S = 5.0
 # How an agent is lost whose process or host was killed; continues the name of the host.
 LOST = "lost its agent: the process was killed, or the host is gone"
 _JOIN_S = 2.0
+# How the kernel says that a host does not answer, or that its network is gone.
+_SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,12 @@ class Agents:
         self._recruits, self._events = dict(recruits), events
         self._wake, self._waker = socket.socketpair()
         self._closing = False
+        self._silence_limit_s = 0.0
         self._thread = threading.Thread(target=self._run, name="tfdistrun-agents", daemon=True)
 
     def start(self, silence_limit_s: float) -> None:
         """Starts reading. The kernel gives up on a host that has been gone for a little more than that."""
+        self._silence_limit_s = silence_limit_s
         for recruit in self._recruits.values():
             with contextlib.suppress(OSError):  # it is gone already, which reading shows
                 keep_alive(recruit.conversation.link.connection, silence_limit_s)
@@ -95,8 +101,9 @@ class Agents:
                 self._events.put(AgentSaid(host, message))
         except RefusedFrameError as refusal:
             self._events.put(AgentLost(host, f"sent an invalid message: {refusal}"))
-        except (EOFError, OSError):
-            self._events.put(AgentLost(host, LOST))
+        except (EOFError, OSError) as error:
+            silent = getattr(error, "errno", None) in _SILENT
+            self._events.put(AgentLost(host, silence(self._silence_limit_s) if silent else LOST))
         else:
             return True
         return False

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.launch.job.job import CLOSED
+from tfdist.launch.job.job import CLOSED, silence
 from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.wire.link import AGENT, Link
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer
@@ -277,7 +277,7 @@ class Channel:
 
     def _drop_silent_ranks(self, elapsed_s: float) -> None:
         for rank in self._pulse.advance(elapsed_s):
-            how = f"has not answered for {self._pulse.limit_s:g} s (TFDIST_HOST_TIMEOUT)"
+            how = silence(self._pulse.limit_s)
             self._drop(self._ranks[rank], how)
 
     def _drop_old_strangers(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import socket
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ class Pair:
         assert ours.done and theirs.done
         self.far = Conversation(Link(dialled), theirs, TO_AGENT)
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        recruit = Recruit(Conversation(Link(accepted), ours, FROM_AGENT), "127.0.0.1", "a", 1, "1", "3")
+        self.near = Link(accepted)
+        recruit = Recruit(Conversation(self.near, ours, FROM_AGENT), "127.0.0.1", "a", 1, "1", "3")
         self.agents = Agents({"a": recruit}, self.events)
         self.agents.start(5)
 
@@ -59,6 +61,17 @@ def test_agent_that_is_gone(pair: Pair) -> None:
     pair.far.link.close()
     assert pair.events.get(timeout=5) == AgentLost("a", LOST)
     pair.agents.send("a", "over", status=0, reason="")
+
+
+def test_host_that_does_not_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has given up on it."""
+
+    def receive(_: int) -> bytes:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    monkeypatch.setattr(pair.near, "receive", receive)
+    pair.far.send(5, "crew_ended", status=3)  # it wakes the reader
+    assert pair.events.get(timeout=5) == AgentLost("a", "has not answered for 5 s (TFDIST_HOST_TIMEOUT)")
 
 
 def test_agent_that_says_what_it_may_not(pair: Pair) -> None:
