@@ -104,6 +104,80 @@ TEST(ConnectionKeepsAMessageThatCameBeforeItsTransfer) {
   EXPECT_EQ(data, "data");
 }
 
+// Wherever the reads of the system end, and whether the transfer was there first.
+TEST(ConnectionTakesNotesFromBetweenMessages) {
+  const std::string bytes = HeadOf(3, 5) + HeadOf(3, 1 << 20) + HeadOf(1, 12) + "twelve bytes" +
+                            HeadOf(3, 7) + HeadOf(1, 3) + "end";
+  for (size_t first = 0; first <= bytes.size(); ++first) {
+    for (bool early : {false, true}) {
+      Stranger stranger;
+      Connection& connection = stranger.connection;
+      std::string data(12, ' ');
+      std::string end(3, ' ');
+      const auto receive = [&] {
+        connection.Receive(&data[0], 12);
+        connection.Receive(&end[0], 3);
+      };
+      if (early) receive();
+      stranger.Say(bytes.substr(0, first));
+      for (int move = 0; move < 20; ++move) {
+        connection.Wake(true, false);
+        connection.Move();
+      }
+      stranger.Say(bytes.substr(first));
+      if (!early) receive();
+      MoveToTheEnd(&connection);
+      EXPECT(connection.end() == Connection::End::kNone);
+      EXPECT_EQ(data + end, "twelve bytesend");
+      for (int64_t expected : {5, 1 << 20, 7}) {
+        int64_t note = 0;
+        EXPECT(connection.TakeNote(&note));
+        EXPECT_EQ(note, expected);
+      }
+      int64_t none = 0;
+      EXPECT(!connection.TakeNote(&none));
+    }
+  }
+}
+
+TEST(ConnectionKeepsAFewNotesThatNobodyTakes) {
+  Stranger stranger;
+  for (int note = 0; note < 1000; ++note) stranger.Say(HeadOf(3, note));
+  stranger.Say(HeadOf(1, 4));
+  for (int move = 0; move < 1001; ++move) {
+    EXPECT(!stranger.connection.holds_message());
+    stranger.connection.Wake(true, false);
+    stranger.connection.Move();
+  }
+  EXPECT(stranger.connection.holds_message());
+  int64_t note = 0;
+  int kept = 0;
+  while (stranger.connection.TakeNote(&note)) ++kept;
+  EXPECT_EQ(kept, 64);
+  EXPECT_EQ(note, 999);
+}
+
+TEST(ConnectionSendsANoteBehindItsMessages) {
+  const SocketPair pair = MakeSocketPair();
+  Connection near{LiveDescriptor(pair.ends[0])};
+  Connection far{LiveDescriptor(pair.ends[1])};
+  const std::string text(3'000'000, 'x');
+  std::string received(text.size(), ' ');
+  near.Send(text.data(), static_cast<int64_t>(text.size()));
+  near.SendNote((int64_t{1} << 56) - 1);
+  far.Receive(&received[0], static_cast<int64_t>(received.size()));
+  int64_t note = 0;
+  for (int moves = 0; moves < 1'000'000 && !far.TakeNote(&note); ++moves) {
+    near.Wake(true, true);
+    far.Wake(true, true);
+    near.Move();
+    far.Move();
+  }
+  EXPECT(!near.busy());
+  EXPECT(received == text);
+  EXPECT_EQ(note, (int64_t{1} << 56) - 1);
+}
+
 TEST(ConnectionRefusesWhatIsNotExpected) {
   struct Case {
     std::string bytes;
@@ -181,7 +255,10 @@ TEST(ConnectionFuzz) {
     std::string bytes;
     for (uint32_t frame = below(3) + 1; frame > 0; --frame) {
       const uint32_t length = below(4) == 0 ? below(40) : uint32_t{kBytes};
-      const int kind = below(8) == 0 ? static_cast<int>(below(256)) : below(12) == 0 ? 2 : 1;
+      const int kind = below(8) == 0    ? static_cast<int>(below(256))
+                       : below(12) == 0 ? 2
+                       : below(6) == 0  ? 3
+                                        : 1;
       bytes +=
           HeadOf(kind, below(10) == 0 ? static_cast<int64_t>(random()) << 20 : int64_t{length});
       for (uint32_t i = 0; i < length; ++i) bytes += static_cast<char>(random());

@@ -29,7 +29,11 @@ from tfdist.command.bench.measure.request import Scale
 from tfdist.errors import ConfigError
 from tfdist.native import library
 
-HEAD = "GPUs,hosts,buckets,step ms,computing ms,communication ms,of it exposed ms,images/s".split(",")
+HEAD = "GPUs,hosts,buckets,messages to agree,step ms,computing ms,communication ms,of it exposed ms,images/s".split(",")
+# As in csrc/core/agree/header.h: up to so many ranks tell each other directly, more in rounds of this radix.
+DIRECT_RANKS = 8
+RADIX = 4
+_HEADER_BYTES = 24
 _MOST_GPUS = 4096
 
 Row = dict[str, Any]
@@ -285,6 +289,40 @@ def allreduce_s(cluster: Cluster, gpus: int, size: float, schedule: str = "hiera
     return local_s + 2 * min(ring_s, tree_s)
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """What each rank sends before a collective, so that all know that they call the same.
+
+    Attributes:
+        messages: How many messages.
+        seconds: How long they take. Those of a round leave one after the other, then one latency passes.
+    """
+
+    messages: int
+    seconds: float
+
+
+def agreement(cluster: Cluster, gpus: int) -> Agreement:
+    """An allgather of the headers of all ranks, by Bruck's algorithm above 8 ranks.
+
+    Source: Bruck et al. (1997), "Efficient algorithms for all-to-all communications in multiport message-passing
+    systems", section 3.
+    """
+    radix = DIRECT_RANKS if gpus <= DIRECT_RANKS else RADIX
+    hosts, local = cluster.place(gpus)
+    messages, seconds, held = 0, 0.0, 1
+    while held < gpus:
+        distances = range(held, min(held * radix, gpus), held)
+        crosses = hosts > 1  # some rank of the host has its partner on another
+        latency = cluster.inter_latency_s if crosses else cluster.intra_latency_s
+        bandwidth = cluster.inter_bandwidth / local if crosses else cluster.intra_bandwidth
+        size = sum(min(held, gpus - distance) for distance in distances) * _HEADER_BYTES
+        seconds += latency + len(distances) * cluster.software_latency_s + size / bandwidth
+        messages += len(distances)
+        held *= radix
+    return Agreement(messages, seconds)
+
+
 def predict(step: Step, plan: Plan, cluster: Cluster, gpus: int, compression: str, schedule: str, overlap: bool) -> Row:
     """Simulates a step.
 
@@ -309,13 +347,15 @@ def predict(step: Step, plan: Plan, cluster: Cluster, gpus: int, compression: st
     slowest = 1 + step.deviation * statistic.expected_maximum(gpus)  # relative to the mean, for a normal distribution
     computed = (step.seconds - step.update_s) * slowest
     ready, sizes, wire = step.ready(), step.gradients, step.wire_sizes(compression)
-    end, busy = 0.0, 0.0
+    meeting = agreement(cluster, gpus)
+    agreed, end, busy = 0.0, 0.0, 0.0
     for bucket in sorted(filter(None, plan), key=max):  # a bucket can start when its last gradient is computed
         before, after = (sum(all_sizes[index] for index in bucket) for all_sizes in (sizes, wire))
         seconds = allreduce_s(cluster, gpus, after, schedule)
         if gpus > 1 and before != after:  # a cast reads its input and writes its output, in both directions
             seconds += 2 * (before + after) / cluster.memory_bandwidth
-        end = max(end, ready[max(bucket)] * slowest if overlap else computed) + seconds
+        agreed = max(agreed, ready[max(bucket)] * slowest if overlap else computed) + meeting.seconds
+        end = max(end, agreed) + seconds
         busy += seconds
     exposed = max(0.0, end - computed)
     step_s = step.seconds * slowest + exposed
@@ -330,6 +370,7 @@ def predict(step: Step, plan: Plan, cluster: Cluster, gpus: int, compression: st
         "hosts": hosts,
         "described": hosts <= cluster.hosts,
         "buckets": len(plan),
+        "agreement_messages": meeting.messages,
         "step_ms": step_s * 1e3,
         "computing_ms": step.seconds * slowest * 1e3,
         "communication_ms": busy * 1e3,
@@ -389,6 +430,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row, parts: Iterable[str]) -> list[str]:
     cells = [f"{row['gpus']}{'' if row['described'] else ' *'}", str(row["hosts"]), str(row["buckets"])]
+    cells.append(str(row["agreement_messages"]))
     cells += [f"{row[name]:.1f}" for name in ("step_ms", "computing_ms", "communication_ms", "exposed_ms")]
     percentages = ("" if row[name] is None else f"{100 * row[name]:.1f} %" for name in parts)
     return [*cells, f"{row['images_per_second']:.0f}", *percentages]

@@ -14,7 +14,9 @@
 namespace tfdist {
 namespace {
 
-constexpr int kFirstTag = 7;  // of the whole communicator; subsets count on from there
+// Each channel has two tags: data and notes. The whole communicator is channel 0.
+constexpr int kFirstTag = 7;
+constexpr int kTags = 2;
 constexpr int64_t kPieceBytes = int64_t{1} << 30;  // MPI counts in int
 
 const bool kRegistered = RegisterCommunicatorFactory("mpi", MpiCommunicator::Create);
@@ -39,6 +41,8 @@ MpiCommunicator::MpiCommunicator(Topology topology, MPI_Comm mpi, int channel, b
 
 // Frees nothing: MPI_Comm_free is collective, and the peers may be gone.
 MpiCommunicator::~MpiCommunicator() = default;
+
+int MpiCommunicator::DataTag() const { return kFirstTag + kTags * channel_; }
 
 Status MpiCommunicator::Exchange(const std::vector<Transfer>& sends,
                                  const std::vector<Transfer>& receives, Wait* wait) {
@@ -68,7 +72,7 @@ Status MpiCommunicator::Exchange(const std::vector<Transfer>& sends,
 Status MpiCommunicator::Start(const Transfer& transfer, bool send, Pieces* pieces) {
   char* data = static_cast<char*>(transfer.data);
   const int peer = topology().world_ranks[transfer.peer];
-  const int tag = kFirstTag + channel_;
+  const int tag = DataTag();
   for (int64_t offset = 0; offset < transfer.bytes; offset += kPieceBytes) {
     const int bytes = static_cast<int>(std::min(kPieceBytes, transfer.bytes - offset));
     MPI_Request request = MPI_REQUEST_NULL;
@@ -161,7 +165,39 @@ Status MpiCommunicator::Lost(int error, int peer) const {
                                               ". MPI says: " + MpiErrorText(error) + ".");
 }
 
-Status MpiCommunicator::CheckSubset(int channel) { return CheckTag(mpi_, kFirstTag + channel); }
+// A failure is one that the exchange finds, too.
+void MpiCommunicator::SendNote(int peer, int64_t note) {
+  const auto complete = [](SentNote& sent) {
+    int done = 0;
+    return MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
+  };
+  sent_notes_.remove_if(complete);
+  sent_notes_.push_back({note, MPI_REQUEST_NULL});
+  SentNote& sent = sent_notes_.back();
+  MPI_Isend(&sent.note, 1, MPI_INT64_T, topology().world_ranks[peer], NoteTag(), mpi_,
+            &sent.request);
+}
+
+bool MpiCommunicator::TakeNote(int* peer, int64_t* note) {
+  int is_here = 0;
+  MPI_Status status;
+  if (MPI_Iprobe(MPI_ANY_SOURCE, NoteTag(), mpi_, &is_here, &status) != MPI_SUCCESS ||
+      is_here == 0) {
+    return false;
+  }
+  if (MPI_Recv(note, 1, MPI_INT64_T, status.MPI_SOURCE, NoteTag(), mpi_, MPI_STATUS_IGNORE) !=
+      MPI_SUCCESS) {
+    return false;
+  }
+  const std::vector<int>& ranks = topology().world_ranks;
+  *peer =
+      static_cast<int>(std::find(ranks.begin(), ranks.end(), status.MPI_SOURCE) - ranks.begin());
+  return true;
+}
+
+Status MpiCommunicator::CheckSubset(int channel) {
+  return CheckTag(mpi_, kFirstTag + kTags * channel + 1);
+}
 
 Status MpiCommunicator::Subset(const std::vector<int>& ranks, int channel, Wait* /*wait*/,
                                std::unique_ptr<Communicator>* subset) {

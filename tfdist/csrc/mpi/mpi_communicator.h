@@ -10,6 +10,8 @@
 
 #include <mpi.h>
 
+#include <cstdint>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -33,6 +35,8 @@ class MpiCommunicator : public Communicator {
 
   Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   Wait* wait) override;
+  void SendNote(int peer, int64_t note) override;
+  bool TakeNote(int* peer, int64_t* note) override;
   Status CheckSubset(int channel) override;
   Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,
                 std::unique_ptr<Communicator>* subset) override;
@@ -51,6 +55,14 @@ class MpiCommunicator : public Communicator {
     int latest = -1;           // the peer of the one that was complete last
   };
 
+  // Of a note; in its own place, since MPI reads it later.
+  struct SentNote {
+    int64_t note = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
+  int DataTag() const;
+  int NoteTag() const { return DataTag() + 1; }
   Status Start(const Transfer& transfer, bool send, Pieces* pieces);
   Status Poll(Pieces* pieces, bool* progress);
   Status Complete(Pieces* pieces, Wait* wait);
@@ -60,6 +72,7 @@ class MpiCommunicator : public Communicator {
   MPI_Comm mpi_;
   const int channel_;
   const bool owns_mpi_;
+  std::list<SentNote> sent_notes_;    // that MPI may still read
   std::vector<int> indices_;          // of completed requests, kept to spare allocations
   std::vector<MPI_Status> statuses_;  // beside indices_
 };

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -10,13 +11,15 @@
 namespace tfdist {
 namespace {
 
+constexpr size_t kMostNotes = 64;  // that are kept, for each connection
+
 // The rest of a frame of which `done` bytes are through, as the system wants it.
 struct FrameRest {
-  FrameRest(unsigned char* head, char* data, int64_t bytes, size_t done) {
+  FrameRest(unsigned char* head, void* data, int64_t bytes, size_t done) {
     const size_t head_done = done < kFrameHeadBytes ? done : kFrameHeadBytes;
     const size_t data_done = done - head_done;
     parts[0] = {head + head_done, kFrameHeadBytes - head_done};
-    parts[1] = {data + data_done, static_cast<size_t>(bytes) - data_done};
+    parts[1] = {static_cast<char*>(data) + data_done, static_cast<size_t>(bytes) - data_done};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
   }
@@ -43,8 +46,8 @@ bool Connection::Move() {
 
 bool Connection::MoveOut() {
   const Piece& piece = outgoing_.first();
-  if (out_.done == 0) WriteFrameHead({FrameKind::kData, piece.bytes}, out_.head);
-  FrameRest rest(out_.head, piece.data, piece.bytes, out_.done);
+  if (out_.done == 0) WriteFrameHead({piece.kind, piece.number}, out_.head);
+  FrameRest rest(out_.head, piece.data, piece.bytes(), out_.done);
   const ssize_t sent = sendmsg(socket_.get(), &rest.message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
     const int error = errno;
@@ -56,7 +59,7 @@ bool Connection::MoveOut() {
     return false;
   }
   out_.done += static_cast<size_t>(sent);
-  if (out_.done == kFrameHeadBytes + static_cast<size_t>(piece.bytes)) {
+  if (out_.done == kFrameHeadBytes + static_cast<size_t>(piece.bytes())) {
     out_.done = 0;
     outgoing_.Drop();
   }
@@ -77,7 +80,7 @@ bool Connection::MoveIn() {
   if (in_.done == kFrameHeadBytes) CheckHead();  // it came before the transfer
   if (end_ != End::kNone) return false;
   const Piece& piece = incoming_.first();
-  FrameRest rest(in_.head, piece.data, piece.bytes, in_.done);
+  FrameRest rest(in_.head, piece.data, piece.bytes(), in_.done);
   const ssize_t received = recvmsg(socket_.get(), &rest.message, MSG_DONTWAIT);
   if (received <= 0) {
     NoteReadError(received == 0 ? 0 : errno);
@@ -85,8 +88,20 @@ bool Connection::MoveIn() {
   }
   const bool had_head = in_.done >= kFrameHeadBytes;
   in_.done += static_cast<size_t>(received);
-  if (!had_head && in_.done >= kFrameHeadBytes) CheckHead();
-  if (end_ == End::kNone && in_.done == kFrameHeadBytes + static_cast<size_t>(piece.bytes)) {
+  if (!had_head) {
+    while (in_.done >= kFrameHeadBytes && ReadFrameHead(in_.head).kind == FrameKind::kNote) {
+      // What has followed the note in the memory of the transfer begins with a head.
+      char* const rest_of_it = static_cast<char*>(piece.data);
+      const size_t rest_bytes = in_.done - kFrameHeadBytes;
+      const size_t head_bytes = std::min(rest_bytes, kFrameHeadBytes);
+      KeepNote();
+      std::memcpy(in_.head, rest_of_it, head_bytes);
+      std::memmove(rest_of_it, rest_of_it + head_bytes, rest_bytes - head_bytes);
+      in_.done = rest_bytes;
+    }
+    if (in_.done >= kFrameHeadBytes) CheckHead();
+  }
+  if (end_ == End::kNone && in_.done == kFrameHeadBytes + static_cast<size_t>(piece.bytes())) {
     in_.done = 0;
     incoming_.Drop();
   }
@@ -102,7 +117,26 @@ bool Connection::ReadHead() {
     return false;
   }
   in_.done += static_cast<size_t>(received);
-  if (in_.done == kFrameHeadBytes) CheckHead();
+  if (in_.done < kFrameHeadBytes) return true;
+  if (ReadFrameHead(in_.head).kind == FrameKind::kNote) {
+    KeepNote();
+  } else {
+    CheckHead();
+  }
+  return true;
+}
+
+// Takes the head away.
+void Connection::KeepNote() {
+  notes_.push_back(ReadFrameHead(in_.head).number);
+  if (notes_.size() > kMostNotes) notes_.pop_front();
+  in_.done = 0;
+}
+
+bool Connection::TakeNote(int64_t* note) {
+  if (notes_.empty()) return false;
+  *note = notes_.front();
+  notes_.pop_front();
   return true;
 }
 
@@ -116,11 +150,11 @@ void Connection::CheckHead() {
     end_ = End::kMalformed;
     received_ = "a message of kind " + std::to_string(static_cast<int>(head.kind)) + " and " +
                 MessageOf(head.number);
-    expected_ = incoming_.empty() ? "one of kind 1" : MessageOf(incoming_.first().bytes);
-  } else if (!incoming_.empty() && head.number != incoming_.first().bytes) {
+    expected_ = incoming_.empty() ? "one of kind 1" : MessageOf(incoming_.first().bytes());
+  } else if (!incoming_.empty() && head.number != incoming_.first().bytes()) {
     end_ = End::kMalformed;
     received_ = MessageOf(head.number);
-    expected_ = MessageOf(incoming_.first().bytes);
+    expected_ = MessageOf(incoming_.first().bytes());
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,8 +31,21 @@ class Connection {
   int descriptor() const { return socket_.get(); }
 
   // Queues a transfer of 1 byte or more.
-  void Send(const void* data, int64_t bytes) { outgoing_.Add(const_cast<void*>(data), bytes); }
-  void Receive(void* data, int64_t bytes) { incoming_.Add(data, bytes); }
+  void Send(const void* data, int64_t bytes) {
+    outgoing_.Add({FrameKind::kData, const_cast<void*>(data), bytes});
+  }
+  void Receive(void* data, int64_t bytes) { incoming_.Add({FrameKind::kData, data, bytes}); }
+
+  // Queues a number below 2^56 as a message of its own, behind the transfers.
+  void SendNote(int64_t note) { outgoing_.Add({FrameKind::kNote, nullptr, note}); }
+
+  // The next one that has come. Of those that nobody takes, a few are kept.
+  bool TakeNote(int64_t* note);
+
+  // Whether a message has begun to come that no transfer wants yet.
+  bool holds_message() const {
+    return end_ == End::kNone && incoming_.empty() && in_.done == kFrameHeadBytes;
+  }
 
   // Whether a transfer is not complete.
   bool busy() const { return !outgoing_.empty() || !incoming_.empty(); }
@@ -59,14 +73,16 @@ class Connection {
 
  private:
   struct Piece {
-    char* data;
-    int64_t bytes;
+    FrameKind kind;
+    void* data;
+    int64_t number;  // of bytes; or the note, which has none
+    int64_t bytes() const { return kind == FrameKind::kData ? number : 0; }
   };
 
   // The transfers of one direction. The first one is under way.
   class Queue {
    public:
-    void Add(void* data, int64_t bytes) { pieces_.push_back({static_cast<char*>(data), bytes}); }
+    void Add(const Piece& piece) { pieces_.push_back(piece); }
     bool empty() const { return first_ == pieces_.size(); }
     const Piece& first() const { return pieces_[first_]; }
     void Drop() {
@@ -89,6 +105,7 @@ class Connection {
   bool MoveOut();
   bool MoveIn();
   bool ReadHead();
+  void KeepNote();
   void CheckHead();
   void NoteReadError(int error);
   void BreakSend(int error);
@@ -100,6 +117,7 @@ class Connection {
   Queue incoming_;
   Frame out_;
   Frame in_;
+  std::deque<int64_t> notes_;
   End end_ = End::kNone;
   std::string reason_;
   std::string received_;

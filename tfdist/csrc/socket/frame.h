@@ -10,6 +10,7 @@ namespace tfdist {
 enum class FrameKind : uint8_t {
   kData = 1,   // the number says how many bytes follow
   kAbort = 2,  // the sender has failed; the number is 1 + the rank among all that was lost, 0: none
+  kNote = 3,   // the number is all
 };
 
 // `kind` is as received, perhaps none of the above.

@@ -124,6 +124,31 @@ Status SocketCommunicator::Exchange(const std::vector<Transfer>& sends,
   return Complete(wait);
 }
 
+// Moved at once where there is room; else by the Exchange that this is within, or the next.
+void SocketCommunicator::SendNote(int peer, int64_t note) {
+  if (!end_.ok() || connections_[peer]->end() != Connection::End::kNone) return;
+  Connection* const connection = connections_[peer].get();
+  const bool was_busy = connection->busy();
+  connection->SendNote(note);
+  connection->Move();
+  if (!was_busy && connection->busy()) busy_.push_back(peer);
+}
+
+bool SocketCommunicator::TakeNote(int* peer, int64_t* note) {
+  if (!end_.ok()) return false;
+  AwaitEvents(0);
+  AnyIdleHasEnded();
+  for (*peer = 0; *peer < size(); ++*peer) {
+    Connection* const connection = connections_[*peer].get();
+    if (connection != nullptr && connection->TakeNote(note)) return true;
+  }
+  return false;
+}
+
+bool SocketCommunicator::HoldsMessageOf(int peer) {
+  return connections_[peer] != nullptr && connections_[peer]->holds_message();
+}
+
 // The connection to a rank that is to get a transfer.
 Connection* SocketCommunicator::Busy(int peer) {
   Connection* const connection = connections_[peer].get();

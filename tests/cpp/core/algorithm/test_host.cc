@@ -31,6 +31,8 @@ class Poor : public Communicator {
                   Wait* wait) override {
     return rich_->Exchange(sends, receives, wait);
   }
+  void SendNote(int peer, int64_t note) override { rich_->SendNote(peer, note); }
+  bool TakeNote(int* peer, int64_t* note) override { return rich_->TakeNote(peer, note); }
   Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,
                 std::unique_ptr<Communicator>* subset) override {
     return rich_->Subset(ranks, channel, wait, subset);

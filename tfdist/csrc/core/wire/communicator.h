@@ -43,6 +43,21 @@ class TFDIST_API Communicator {
   virtual Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                           Wait* wait) = 0;
 
+  // A number of 0 or more and less than 2^56 for another rank, beside the messages of Exchange, on
+  // its way at once. Nobody waits for it, and it may get lost where the transport ends. Within an
+  // Exchange too, from what its Wait calls.
+  virtual void SendNote(int peer, int64_t note) = 0;
+
+  // The next note that has come: from one rank in the order of their sending. False: none has.
+  virtual bool TakeNote(int* peer, int64_t* note) = 0;
+
+  // Whether a message of `peer` is here that no Exchange has asked for yet, which holds up the
+  // notes behind it. False where nothing is held up.
+  virtual bool HoldsMessageOf(int peer) {
+    static_cast<void>(peer);
+    return false;
+  }
+
   // Why Subset with `channel` would fail on this rank, as far as this rank knows by itself. Sends
   // nothing, so the ranks can agree on the answers before they call Subset.
   virtual Status CheckSubset(int channel) {

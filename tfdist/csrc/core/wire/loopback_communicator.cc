@@ -74,6 +74,21 @@ class LoopbackHub {
     return {missing.begin(), missing.end()};
   }
 
+  void SendNote(int channel, int from, int to, int64_t note) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    notes_[{channel, to}].push_back({from, note});
+  }
+
+  // `from` is a number among all.
+  bool TakeNote(int channel, int to, int* from, int64_t* note) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::deque<std::pair<int, int64_t>>& box = notes_[{channel, to}];
+    if (box.empty()) return false;
+    std::tie(*from, *note) = box.front();
+    box.pop_front();
+    return true;
+  }
+
   void Withdraw(int channel, int rank) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& box : mail_) {
@@ -140,6 +155,7 @@ class LoopbackHub {
   std::mutex mutex_;
   using Box = std::tuple<int, int, int>;     // channel, from, to (numbers among all)
   std::map<Box, std::deque<Message>> mail_;  // messages in order
+  std::map<std::pair<int, int>, std::deque<std::pair<int, int64_t>>> notes_;  // by channel and to
   std::set<int> dead_;
   std::map<std::pair<int, int>, std::shared_ptr<char>> windows_;  // by channel and host
 };
@@ -227,6 +243,19 @@ Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
                                      RankListWithHosts(topology(), {rank()}) + " waited in " +
                                      wait->Describe() + ". See that rank's log for the cause.");
   }
+}
+
+void LoopbackCommunicator::SendNote(int peer, int64_t note) {
+  const std::vector<int>& ranks = topology().world_ranks;
+  hub_->SendNote(channel_, ranks[rank()], ranks[peer], note);
+}
+
+bool LoopbackCommunicator::TakeNote(int* peer, int64_t* note) {
+  const std::vector<int>& ranks = topology().world_ranks;
+  int from = 0;
+  if (!hub_->TakeNote(channel_, ranks[rank()], &from, note)) return false;
+  *peer = static_cast<int>(std::find(ranks.begin(), ranks.end(), from) - ranks.begin());
+  return true;
 }
 
 Status LoopbackCommunicator::Subset(const std::vector<int>& ranks, int channel, Wait* /*wait*/,

@@ -28,6 +28,8 @@ class LoopbackCommunicator : public Communicator {
 
   Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   Wait* wait) override;
+  void SendNote(int peer, int64_t note) override;
+  bool TakeNote(int* peer, int64_t* note) override;
   Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,
                 std::unique_ptr<Communicator>* subset) override;
   Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) override;

@@ -21,6 +21,9 @@ constexpr std::chrono::milliseconds kBetweenLooks(20);
 // losses, it is sooner.
 constexpr std::chrono::milliseconds kAfterEnd(500);
 
+// How long before a report the other ranks are asked. They answer at their next look.
+constexpr double kRollCallSeconds = 2;
+
 // With more ranks than cores a spinning rank holds the core that the awaited one needs.
 int SpinsFor(const Topology& topology) {
   static const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -44,7 +47,8 @@ Wait::Wait(const EngineConfig& config, const Topology& topology,
 }
 
 void Wait::Begin() {
-  start_ = last_progress_ = Clock::now();
+  last_progress_ = Clock::now();
+  if (roll_ == nullptr || !roll_->is_later_round()) start_ = last_progress_;
   polls_ = 0;
   next_look_ = start_ + kBetweenLooks;
   seen_ended_ = Clock::time_point();
@@ -73,12 +77,30 @@ Status Wait::Pause(const Topology& topology, const std::function<std::vector<int
 Status Wait::LookAt(Clock::time_point now, const Topology& topology,
                     const std::function<std::vector<int>()>& missing) {
   const double waited = WaitedSeconds(now);
+  if (roll_ != nullptr && now >= next_look_) CallRoll(waited);
   if (waited >= config_.stall_shutdown_seconds) {
-    return Status(StatusCode::kDeadlineExceeded, StallError(StallOf(waited, topology, missing())));
+    return Status(StatusCode::kDeadlineExceeded,
+                  StallError(StallOf(waited, topology, Absent(missing()))));
   }
   const double warning = config_.stall_warning_seconds;
-  if (!reported_ && warning > 0 && waited >= warning) Report(waited, topology, missing());
+  if (!reported_ && warning > 0 && waited >= warning) Report(waited, topology, Absent(missing()));
   return now >= next_look_ ? LookForEnded(now, topology, missing()) : Status::Ok();
+}
+
+void Wait::CallRoll(double waited_seconds) {
+  roll_->Listen();
+  if (has_asked_ || !roll_->is_open()) return;
+  const double warning = config_.stall_warning_seconds;
+  const double limit = config_.stall_shutdown_seconds;
+  const double due = warning > 0 ? std::min(warning, limit) : limit;
+  if (waited_seconds < due - std::min(kRollCallSeconds, due / 2)) return;
+  has_asked_ = true;
+  roll_->Ask();
+}
+
+// Within an agreement those that have not come, else those that the transport waits for.
+std::vector<int> Wait::Absent(const std::vector<int>& missing) const {
+  return roll_ != nullptr && roll_->is_open() ? roll_->Absent(missing) : missing;
 }
 
 int Wait::MsToNextLook() const {
@@ -113,7 +135,21 @@ void Wait::Report(double waited_seconds, const Topology& topology,
 }
 
 void Wait::Ended(const Topology& topology, int rank) {
+  if (roll_ != nullptr && roll_->is_open()) {
+    waited_ = true;
+    return;
+  }
   if (trace_ != nullptr) trace_->Awaited(topology.world_ranks[rank]);
+  EndStall();
+}
+
+void Wait::AllCame(int last) {
+  all_came_ = true;
+  if (waited_ && last >= 0 && trace_ != nullptr) trace_->Awaited(last);
+  EndStall();
+}
+
+void Wait::EndStall() {
   if (awaited_.empty()) return;
   Print(StallOver(awaited_, describe_(), WaitedSeconds(Clock::now())));
   awaited_.clear();

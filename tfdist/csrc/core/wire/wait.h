@@ -24,6 +24,7 @@
 #include "core/watch/call_trace.h"
 #include "core/watch/meter.h"
 #include "core/watch/stall_report.h"
+#include "core/wire/roll_call.h"
 
 namespace tfdist {
 
@@ -50,8 +51,12 @@ class TFDIST_API Wait {
     cost_ = cost;
   }
 
-  // To that call; from now on the wait is for what follows.
-  void AllCame() { all_came_ = true; }
+  // The wait is for an agreement, whose roll is called in a stall; it outlives this wait.
+  void Meet(RollCall* roll) { roll_ = roll; }
+
+  // To that call; from now on the wait is for what follows. `last` came last, by its number among
+  // all, if somebody waited for it; -1: this rank did.
+  void AllCame(int last);
   CollectiveCost& cost() { return *cost_; }
 
   // Starts the clock anew.
@@ -80,7 +85,8 @@ class TFDIST_API Wait {
   void Record(CallTrace* trace) { trace_ = trace; }
   CallTrace* trace() const { return trace_; }
 
-  // After polls in vain: `rank`, by its number in `topology`, was the last one to deliver.
+  // After polls in vain: `rank`, by its number in `topology`, was the last one to deliver. Of an
+  // agreement AllCame says it.
   void Ended(const Topology& topology, int rank);
 
   // "allreduce 'grads'", for the transport's own errors.
@@ -96,6 +102,9 @@ class TFDIST_API Wait {
                 const std::function<std::vector<int>()>& missing);
   Status LookForEnded(Clock::time_point now, const Topology& topology,
                       const std::vector<int>& missing);
+  void CallRoll(double waited_seconds);
+  std::vector<int> Absent(const std::vector<int>& missing) const;
+  void EndStall();
   void Report(double waited_seconds, const Topology& topology, const std::vector<int>& missing);
   void Print(const std::string& text) const;
   Stall StallOf(double waited_seconds, const Topology& topology,
@@ -110,6 +119,9 @@ class TFDIST_API Wait {
   Activity before_;
   bool all_came_ = false;
   CollectiveCost* cost_ = &Meter::Nowhere();
+  RollCall* roll_ = nullptr;
+  bool has_asked_ = false;
+  bool waited_ = false;  // for the agreement, in vain once or more
   bool reported_ = false;
   std::string awaited_;  // as the report of this rank has named them; empty without one
   int polls_ = 0;
