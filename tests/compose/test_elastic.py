@@ -83,7 +83,7 @@ def test_a_training_goes_on_whatever_becomes_of_its_workers(training, docker, wa
 
     # One is killed: the other goes on.
     faults.kill("worker-2")
-    said.until(rf"{two} with rank 1 was lost: it closed its connection .*; restarting with 1 rank on {one}:1")
+    said.until(rf"rank 1 \({two}\) was lost: it .*; 1 rank continues")
     said.until("an epoch ends with 1 ranks")
 
     # It comes back, with one that was not there before; the one that trains stays as it is.
@@ -97,7 +97,6 @@ def test_a_training_goes_on_whatever_becomes_of_its_workers(training, docker, wa
     stale = {name: faults.ranks(name) for name in ("worker-1", "worker-3")}
     faults.pause("worker-3")
     faults.disconnect("worker-1")
-    # Which of the three mpirun or the launcher gives up first is a matter of chance, as both wait for as long.
     said.until("an epoch ends with 1 ranks")
     faults.unpause("worker-3")
     faults.connect("worker-1")
@@ -110,7 +109,7 @@ def test_a_training_goes_on_whatever_becomes_of_its_workers(training, docker, wa
 
     # One is stopped in order: its rank is told, and it is no lost host.
     faults.stop("worker-3")
-    assert f"host {three} with" not in said.until(f"restarting with 2 ranks on {one}:1, {two}:1")
+    assert "was lost" not in said.until("an epoch ends with 2 ranks")
 
     job("exec", "-T", "--index", "1", "worker", "touch", "/checkpoints/enough", check=True)
     said.until(r"epochs: ")

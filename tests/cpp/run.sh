@@ -68,42 +68,10 @@ else
     TFDIST_SHARED_MEMORY=0 timeout 120 mpirun --oversubscribe -np "$ranks" "$build/mpi_smoke" all
   done
 
-  # mpirun's exit status says nothing about survivors, so their lines are counted. Two attempts: once
-  # in about 4000 kills a survivor did not come back, which a writer may cause that dies between two
-  # stores into Open MPI's shared-memory queue (its reader then spins inside MPI, out of our reach).
-  expect_survivors() {
-    local survivors="$1" output attempt
-    shift
-    for attempt in 1 2; do
-      output="$(timeout 60 mpirun --oversubscribe "$@" 2>&1 || true)"
-      if [[ "$(grep -c 'mpi_failure: rank [0-9]*: ok' <<<"$output")" -eq "$survivors" ]]; then
-        echo "mpi_failure: $survivors survivors ok: $*"
-        return
-      fi
-      printf 'run.sh: attempt %s: expected %s survivors of: mpirun %s\n%s\n' \
-        "$attempt" "$survivors" "$*" "$output" >&2
-    done
+  # mpirun's exit status says nothing about each rank, so their lines are counted.
+  output="$(timeout 60 mpirun --oversubscribe -np 3 "$build/mpi_failure" 2>&1 || true)"
+  if [[ "$(grep -c 'mpi_failure: rank [0-9]*: ok' <<<"$output")" -ne 2 ]]; then
+    printf 'run.sh: expected 2 ranks that name the silent one\n%s\n' "$output" >&2
     exit 1
-  }
-  expect_survivors 2 -np 3 "$build/mpi_failure" silent
-  if ompi_info 2>/dev/null | grep -q 'FT MPI support: yes'; then
-    for victim in 0 1; do
-      expect_survivors 2 --with-ft ulfm -np 3 "$build/mpi_failure" killed allreduce "$victim"
-    done
-    for operation in allreduce reducescatter broadcast allgather adasum alltoall join; do
-      expect_survivors 1 --with-ft ulfm -np 2 "$build/mpi_failure" killed "$operation"
-      expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed "$operation"
-    done
-    for operation in allreduce reducescatter; do
-      TFDIST_SHARED_MEMORY=0 expect_survivors 3 --with-ft ulfm -np 4 \
-        "$build/mpi_failure" killed "$operation"
-    done
-    expect_survivors 3 --with-ft ulfm -np 4 "$build/mpi_failure" killed set
-    for victims in 0 1 "2 1" "0 3" "0 1 2" "3 -1" "1 -2 -3"; do
-      read -ra numbers <<<"$victims"
-      expect_survivors "$((4 - ${#numbers[@]}))" --with-ft ulfm -np 4 \
-        "$build/mpi_failure" survived "${numbers[@]}"
-    done
-    TFDIST_SHARED_MEMORY=0 expect_survivors 2 --with-ft ulfm -np 4 "$build/mpi_failure" survived 0 -2
   fi
 fi

@@ -26,7 +26,7 @@ TESTS = {
     ),
     "a rank gets SIGTERM": ("elastic/test_told_to_end.py::test_a_rank_leaves_at_its_next_commit",),
     "fewer ranks are left": (f"{ANEW}too_few_are_left", f"{ANEW}one_rank_alone"),
-    "a rank hangs": (f"{ANEW}a_rank_that_hangs",),
+    "a rank hangs": (f"{FIT}[one that hangs]", f"{ELASTIC}rank_that_hangs_is_ended"),
     "a rank is slow": ("cpp/core/engine/test_failure.cc::FailureToArriveInTimeIsReportedOnceAndThenForgiven",),
     "a rank ends too early": (
         f"{ANEW}a_rank_that_ends_too_early",
@@ -37,10 +37,10 @@ TESTS = {
         f"{ANEW}a_program_that_fails_before_its_first_commit",
         f"{ANEW}killed_in_a_commit_and_again_when_started_anew",
     ),
-    "a host is killed": (f"{LOST}elastic_job_goes_on_from_its_commits_without_the_host[kill]",),
+    "a host is killed": (f"{LOST}elastic_job_goes_on_in_place_without_the_host[kill]",),
     "a host is cut off": (
-        f"{LOST}elastic_job_goes_on_from_its_commits_without_the_host[freeze]",
-        f"{LOST}elastic_job_goes_on_from_its_commits_without_the_host[unplug]",
+        f"{LOST}elastic_job_goes_on_in_place_without_the_host[freeze]",
+        f"{LOST}elastic_job_goes_on_in_place_without_the_host[unplug]",
         f"{HOSTS}a_host_is_found_and_then_cut_off",
     ),
     "a lost host comes back": (f"{HOSTS}a_host_that_flaps_is_left_out_for_longer_each_time",),

@@ -44,7 +44,7 @@ def make_data():
 
 # Functions in which the ranks that are left find each other, compare their commits, and take over the newest one.
 MOMENTS = {
-    "meeting": (runtime, "shrink"),
+    "meeting": (runtime, "renew"),
     "count": (state, "allgather_object"),
     "sync": (keras_state, "broadcast_variables"),
 }

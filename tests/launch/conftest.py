@@ -185,7 +185,8 @@ class Agent:
 
     def start(self, launch: Launch, *words: str) -> subprocess.Popen[str]:
         (launch.folder / "launch.py").write_text(PROGRAM)
-        ours = ("--network-interfaces", "lo", "--mpi-args", self.mpi_args)
+        daemons = ("--mpi-args", self.mpi_args) if launch.starter == "mpi" else ()
+        ours = ("--network-interfaces", "lo", *daemons)
         return launch.start(*ours, *words, variables=self.variables, program=["launch.py"])
 
 

@@ -24,6 +24,16 @@ while [ "${1#-}" != "$1" ]; do case $1 in -o|-p|-i) shift ;; esac; shift; done
 host=$1; shift
 echo "$*" >"$(dirname "$0")/$host"
 """
+# The same where what is started reads from its input, and ssh stays until it ends.
+SSH = """\
+#!/bin/sh
+while [ "${1#-}" != "$1" ]; do case $1 in -o|-p|-i) shift ;; esac; shift; done
+host=$1; shift
+cd "$(dirname "$0")/.."
+cat >"$host.$$"
+echo "$* <$PWD/$host.$$" >"$host"
+exec sleep 1000
+"""
 SERVER = """\
 hostname "node-${1##*.}"
 mount -t tmpfs -o size=1g tmpfs /dev/shm
@@ -152,10 +162,12 @@ class Machines:
     ) -> Any:
         """`script` finds the hosts; without one they are both, with so many slots each."""
         hosts = ("--host-discovery-script", script) if script else ("-H", f"{FIRST}:{slots},{SECOND}:{slots}")
+        by_mpi = launch.starter == "mpi"
+        daemons = ("--mpi-args", f"--prtemca plm_ssh_agent {self.agent}") if by_mpi else ()
         return launch.start(
-            *("-np", str(ranks), *hosts, *network),
-            *("--mpi-args", f"--prtemca plm_ssh_agent {self.agent}", "--host-timeout", str(HOST_TIMEOUT_S)),
+            *("-np", str(ranks), *hosts, *network, *daemons, "--host-timeout", str(HOST_TIMEOUT_S)),
             *(*words, "python", "rank.py"),
+            variables={} if by_mpi else {"PATH": f"{self.agent.parent / 'bin'}:{os.environ['PATH']}"},
             inside=("ip", "netns", "exec", self.namespace(LAUNCHER)),
         )
 
@@ -173,6 +185,10 @@ def made_in(folder: Path, environment: Mapping[str, str]) -> Iterator[Machines]:
     agent = folder / "agent.sh"
     agent.write_text(AGENT)
     agent.chmod(0o755)
+    ssh = folder / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(SSH)
+    ssh.chmod(0o755)
     made = Machines(f"tfdist{os.getpid()}", agent)
     home = made.namespace(LAUNCHER)
     if subprocess.run(["ip", "netns", "add", home], capture_output=True).returncode != 0:

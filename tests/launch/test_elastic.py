@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.starter("mpi")
+pytestmark = pytest.mark.starter("direct")
 
-# Ranks that go on as tfdist does, in MPI's own words. Each loss is of one rank, ten rounds after the one before.
+# Ranks that go on as an elastic training does. Each loss is of one rank, ten rounds after the one before.
 GO_ON = """\
-import array
-from mpi4py import MPI
-from tfdist.protocol import member
+import tfdist
+from tfdist import errors
+from tfdist.native import library
+from tfdist.world import runtime
 
 def leave_a_child():
     import subprocess
@@ -33,32 +33,19 @@ def exit_with_a_code():
     os._exit(3)
 
 losses = [(int(word.split('=')[0]), globals()[word.split('=')[1]]) for word in sys.argv[1:]]
-world = MPI.COMM_WORLD.Dup()
-world.Set_errhandler(MPI.ERRORS_RETURN)
-world.Barrier()
-member.report(member.JOINED)
+tfdist.init()
 rounds = 0
 while losses or rounds < 10:
     rounds += 1
     if losses and losses[0][0] == rank and rounds == 10:
         losses[0][1]()
-    total = array.array('q', [1 << rank])
     try:
-        world.Allreduce(MPI.IN_PLACE, total)  # the one for objects uses a communicator of its own, which Revoke misses
-    except MPI.Exception as error:
-        world.Revoke()
-        world = world.Shrink()
-        world.Set_errhandler(MPI.ERRORS_RETURN)
+        total = sum(1 << number for [number] in library.gather('numbers', [rank]))
+    except errors.PeerLostError:
+        runtime.renew()
         losses.pop(0)
         rounds = 0
-open(f'sum{rank}', 'w').write(str(total[0]))
-"""
-# MPI_Finalize may hang after a shrink; who leaves without it is lost to those that are still in their last round.
-LEAVE = """\
-import pathlib
-while len(list(pathlib.Path().glob('sum*'))) < world.size:
-    time.sleep(0.01)
-os._exit(0)
+open(f'sum{rank}', 'w').write(str(total))
 """
 STAY = "open(f'up{rank}', 'w').close()\nwhile True: time.sleep(0.05)\n"
 
@@ -75,7 +62,7 @@ def _host() -> str:
 
 @pytest.mark.parametrize(("ranks", "victim"), [(3, 0), (3, 1), (3, 2), (4, 0), (4, 2), (4, 3), (2, 0)])
 def test_survivors_go_on(launch: Any, ranks: int, victim: int) -> None:
-    launch.script(GO_ON + LEAVE)
+    launch.script(GO_ON)
     done = launch.run("-np", str(ranks), "--elastic", "python", "rank.py", f"{victim}=be_killed")
     assert done.code == 0, done.stderr
     assert _went_on(launch, *(rank for rank in range(ranks) if rank != victim))
@@ -83,18 +70,17 @@ def test_survivors_go_on(launch: Any, ranks: int, victim: int) -> None:
     lost = f"rank {victim} ({_host()})"
     assert f"tfdistrun: {lost} was killed by signal 9 (SIGKILL); {on} (--min-np 1)\n" in done.stderr
     assert f"tfdistrun: succeeded on {ranks - 1} of {ranks} ranks; lost: {lost}: killed by signal 9" in done.stderr
-    assert "[mpirun]" not in done.stderr
 
 
 def test_job_without_a_loss_says_nothing(launch: Any) -> None:
-    launch.script(GO_ON + "print('elastic', os.environ['TFDIST_ELASTIC'])\nsys.stdout.flush()\n" + LEAVE)
+    launch.script(GO_ON + "print('elastic', os.environ['TFDIST_ELASTIC'])\n")
     done = launch.run("-np", "2", "--elastic", "python", "rank.py")
     assert (done.code, done.stderr) == (0, "")
     assert sorted(done.stdout.splitlines()) == ["[0] elastic 1", "[1] elastic 1"]
 
 
 def test_one_after_another(launch: Any) -> None:
-    launch.script(GO_ON + LEAVE)
+    launch.script(GO_ON)
     losses = ("1=be_killed", "3=exit_with_a_code")
     done = launch.run("-np", "4", "--min-np", "2", "python", "rank.py", *losses)
     assert done.code == 0, done.stderr
@@ -119,7 +105,7 @@ def test_what_the_lost_rank_has_started_is_ended(launch: Any, wait_until: Any) -
 
 
 def test_last_words_are_complete(launch: Any) -> None:
-    launch.script(GO_ON + LEAVE)
+    launch.script(GO_ON)
     done = launch.run("-np", "3", "--elastic", "python", "rank.py", "2=say_much")
     assert done.code == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("[2]")] == [
@@ -128,7 +114,7 @@ def test_last_words_are_complete(launch: Any) -> None:
 
 
 def test_too_few_are_left(launch: Any) -> None:
-    launch.script(GO_ON + LEAVE)
+    launch.script(GO_ON)
     done = launch.run("-np", "3", "--min-np", "2", "python", "rank.py", "0=be_killed", "2=exit_with_a_code")
     assert done.code == 3
     assert (
@@ -140,10 +126,12 @@ def test_too_few_are_left(launch: Any) -> None:
 def test_ranks_that_do_not_go_on_end_the_job(launch: Any) -> None:
     """A script that knows nothing of it: the loss is an error on each rank."""
     launch.script(
-        "from mpi4py import MPI\nfrom tfdist.protocol import member\nworld = MPI.COMM_WORLD\n"
-        "world.Set_errhandler(MPI.ERRORS_RETURN)\nworld.Barrier()\nmember.report(member.JOINED)\n"
-        "world.Barrier()\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "try:\n    while True: world.Barrier()\nexcept MPI.Exception: os._exit(5)\n"
+        "import tfdist\nfrom tfdist import errors\nfrom tfdist.native import library\ntfdist.init()\n"
+        "if rank == 1: open('parent', 'w').write(str(os.getppid()))\nlibrary.gather('numbers', [rank])\n"
+        "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "try:\n    while True: library.gather('numbers', [rank])\nexcept errors.PeerLostError:\n"
+        # Its supervisor goes when the launcher knows of its end.
+        "    while os.path.exists('/proc/' + open('parent').read()): time.sleep(0.01)\n    os._exit(5)\n"
     )
     done = launch.run("-np", "3", "--elastic", "python", "rank.py")
     first, second, *_ = done.stderr[done.stderr.index(" failed: exit code 5; ") :].splitlines()
@@ -168,12 +156,10 @@ def test_failure_after_a_rank_has_ended_well(launch: Any) -> None:
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_rank_that_fails_before_it_has_joined(launch: Any, victim: int) -> None:
-    """Nothing wakes the others, which wait for it in MPI_Init."""
+    """The others wait for it in init."""
     launch.script(
         f"while rank == {victim} and len(os.listdir('up')) < 2: time.sleep(0.01)\n"
-        f"if rank == {victim}: sys.exit(7)\nopen(f'up/{{rank}}', 'w').close()\n"
-        "from mpi4py import MPI\nfrom tfdist.protocol import member\n"
-        "member.report(member.JOINED)\nMPI.COMM_WORLD.Barrier()\n"
+        f"if rank == {victim}: sys.exit(7)\nopen(f'up/{{rank}}', 'w').close()\nimport tfdist\ntfdist.init()\n"
     )
     (launch.folder / "up").mkdir()
     done = launch.run("-np", "3", "--elastic", "python", "rank.py")
@@ -195,30 +181,17 @@ def test_ranks_of_tfdist_join_by_init(launch: Any) -> None:
     assert f"tfdistrun: rank 1 ({_host()}) was killed by signal 9 (SIGKILL); 1 rank continues" in done.stderr
 
 
-def test_failure_before_all_have_started(launch: Any) -> None:
-    launch.script("sys.exit(4 if rank == 0 else time.sleep(1000))")
-    slow = launch.folder / "slow"
-    slow.write_text('#!/bin/sh\n[ "$RANK" != 2 ] || exec sleep 1000\nexec "$@"\n')
-    slow.chmod(0o755)
-    done = launch.run("-np", "3", "--elastic", "--mpi-args", str(slow), "python", "rank.py")
-    assert done.code == 4
-    assert "since it had not joined the others" in done.stderr
-
-
-def test_supervisor_killed_ends_the_job(launch: Any, wait_until: Any) -> None:
-    """Nothing tells it from a host that was lost."""
-    launch.script(STAY)
-    job = launch.start("-np", "2", "--elastic", "python", "rank.py")
-    wait_until(lambda: len(launch.files("up*")) == 2, what="all ranks")
-    supervisors = [pid for pid, words in launch.processes().items() if words.split()[3:4] == [_task(words)]]
-    os.kill(supervisors[0], signal.SIGKILL)
+def test_supervisor_that_is_killed_takes_its_rank_alone(launch: Any, wait_until: Any) -> None:
+    told = "    rounds += 1\n    if rounds == 5: open(f'pid{rank}', 'w').write(str(os.getppid()))\n"
+    launch.script(GO_ON.replace("    rounds += 1\n", told).replace("rounds == 10", "rounds == 10**9"))
+    job = launch.start("-np", "3", "--elastic", "python", "rank.py", "1=be_killed")
+    pid = launch.folder / "pid1"
+    wait_until(lambda: pid.exists() and pid.read_text(), what="a rank that has joined")
+    os.kill(int(pid.read_text()), signal.SIGKILL)
     done = launch.end(job)
-    assert done.code == 1
-    assert "failed first: vanished without a record" in done.stderr
-
-
-def _task(words: str) -> str:
-    return next((word for word in words.split() if word.endswith("supervisor/task.py")), "")
+    assert done.code == 0, done.stderr
+    assert _went_on(launch, 0, 2)
+    assert f"rank 1 ({_host()}) was lost: it closed its connection without a record; 2 ranks continue" in done.stderr
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -233,23 +206,28 @@ def test_interrupt_ends_the_ranks_that_went_on(launch: Any, wait_until: Any, sig
     assert f"tfdistrun: interrupted by {signal.Signals(signum).name}\nrank 1 (" in done.stderr
 
 
-def test_ranks_on_several_hosts(launch: Any, agent: Any) -> None:
-    launch.script(GO_ON + LEAVE)
-    done = launch.end(
-        agent.start(launch, "-np", "4", "-H", "nodea:2,nodeb:2", "--elastic", "python", "rank.py", "2=be_killed")
+def test_rank_that_hangs_is_ended(launch: Any) -> None:
+    """When one of the others has waited for too long, and says so."""
+    launch.script(
+        "from tfdist.protocol import member\n"
+        + GO_ON.replace(
+            "exit_with_a_code():\n", "exit_with_a_code():\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        ).replace(
+            "except errors.PeerLostError:",
+            "except (errors.PeerLostError, errors.StallError) as error:\n"
+            "        if isinstance(error, errors.StallError): member.report(member.STALLED)",
+        )
     )
+    limit = {"TFDIST_STALL_CHECK_SHUTDOWN_TIME": "3", "TFDIST_STALL_CHECK_WARNING_TIME": "0"}
+    done = launch.run("-np", "4", "--elastic", "python", "rank.py", "2=exit_with_a_code", variables=limit)
     assert done.code == 0, done.stderr
     assert _went_on(launch, 0, 1, 3)
-    assert "rank 2 (nodeb) was killed by signal 9 (SIGKILL); 3 ranks continue" in done.stderr
+    hung = f"rank 2 ({_host()}) was ended by tfdistrun, because the others had waited for it too long; 3 ranks continue"
+    assert hung in done.stderr
 
 
-def test_mpi_without_ulfm(launch: Any, tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    for name, said in (("mpirun", ""), ("ompi_info", "Open MPI: 4.1.4")):
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho '{said}'\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    launch.script("")
-    done = launch.run("-np", "2", "--elastic", "python", "rank.py", variables={"TFDIST_MPI_HOME": str(tmp_path)})
-    assert done.code == 2
-    assert "--elastic needs an Open MPI with ULFM" in done.stderr
-    assert 'it is Open MPI 4.1.4, whose ompi_info shows no "FT MPI support"' in done.stderr
+def test_group_of_ranks_is_refused(launch: Any) -> None:
+    launch.script("import tfdist\ntfdist.init(comm=[0, 1])\n")
+    done = launch.run("-np", "2", "--elastic", "python", "rank.py")
+    assert done.code == 1
+    assert "init(comm=...) received [0, 1] in an elastic job, whose ranks change" in done.stderr

@@ -139,17 +139,18 @@ def test_launcher_that_was_stopped_goes_on(machines: Machines, launch: Any, wait
     assert done.code == 0, done.stderr
 
 
-# Both ranks wait in step 20.
+# Both ranks wait in step 20, until one is to find that the other is lost.
 WAITS = """\
         if state.step == 20 and tfdist.size() == 2:
             open(f'up{rank}', 'w').close()
-            while True: time.sleep(0.05)
+            while not os.path.exists('lost'): time.sleep(0.05)
 """
 
 
 @pytest.mark.slice("hosts")
+@pytest.mark.starter("direct")
 @pytest.mark.parametrize(("how", "lost"), [("kill", FIRST), ("kill", SECOND), ("freeze", SECOND), ("unplug", SECOND)])
-def test_elastic_job_goes_on_from_its_commits_without_the_host(
+def test_elastic_job_goes_on_in_place_without_the_host(
     machines: Machines, launch: Any, wait_until: Any, how: str, lost: str
 ) -> None:
     launch.script(COUNTS + WAITS + COUNTED)
@@ -159,12 +160,14 @@ def test_elastic_job_goes_on_from_its_commits_without_the_host(
         machines.unplug(lost)
     else:
         machines.signal(lost, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    (launch.folder / "lost").touch()
     done = launch.end(job)
     assert done.code == 0, done.stderr
-    left = FIRST if lost == SECOND else SECOND
-    assert f"host {lost} with rank {0 if lost == FIRST else 1} was lost: " in done.stderr
-    assert f"; restarting with 1 rank on {left}:1\n" in done.stderr
-    assert "[0] counts from 20 with 1" in done.stdout
+    rank, left = (0, SECOND) if lost == FIRST else (1, FIRST)
+    assert f"rank {rank} ({lost}) was lost: it " in done.stderr
+    assert "; 1 rank continues (--min-np 1)" in done.stderr
+    assert "restarting" not in done.stderr
+    assert f"[{1 - rank}] counts from 20 with 1" in done.stdout
     assert machines.memory(left) == []
     if how == "freeze":
         machines.signal(lost, signal.SIGCONT)

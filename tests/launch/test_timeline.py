@@ -118,7 +118,7 @@ try:
     while True:
         tfdist.barrier(name="until one is lost")
 except errors.PeerLostError:
-    runtime.shrink()
+    runtime.renew()
 tfdist.barrier(name="afterwards")
 """
     script = launch.script(JOB + lines)

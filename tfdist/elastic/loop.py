@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, TypeVar
 
-from tfdist import errors
+from tfdist import config, errors
 from tfdist.elastic import advice, retirement, survival
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.elastic.state import State
@@ -82,8 +82,10 @@ def run(
             except Exception as error:
                 trouble = failure.trouble_behind(error)
                 if isinstance(trouble, errors.StallError):
-                    member.report(member.STALLED)  # so that the launcher does not expect other ranks to continue
-                if not isinstance(trouble, errors.PeerLostError):
+                    member.report(member.STALLED)  # the launcher of an elastic job ends the rank that hangs
+                    if not config.is_elastic():
+                        raise
+                if not isinstance(trouble, (errors.PeerLostError, errors.StallError)):
                     raise
                 survival.go_on(trouble)
                 lost = True

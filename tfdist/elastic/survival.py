@@ -11,8 +11,8 @@ from tfdist.world import runtime
 _logger = logging.getLogger("tfdist")
 
 
-def go_on(loss: errors.PeerLostError) -> None:
-    """Continues with the surviving ranks, renumbered. Each of them calls it.
+def go_on(loss: errors.PeerLostError | errors.StallError) -> None:
+    """Continues with the ranks that are left after a loss or a stall, renumbered. Each of them calls it.
 
     Raises:
         PeerLostError: If a lost rank ends the job.
@@ -22,7 +22,7 @@ def go_on(loss: errors.PeerLostError) -> None:
             f"{loss} A lost rank ends the job, because it was not started with tfdistrun --elastic."
         ) from loss
     size, rank = runtime.size(), runtime.rank()
-    runtime.shrink()
+    runtime.renew()
     part.deal_all()
     _logger.warning(
         "continuing with %d of %d ranks; this one was rank %d and is now rank %d. %s",

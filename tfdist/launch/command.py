@@ -11,6 +11,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from tfdist.launch.option import agent_option, option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher, Plan
-from tfdist.launch.start import choice, hydra, mpirun, ulfm
+from tfdist.launch.start import choice, hydra, mpirun
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.starter import Ssh, Starter
 from tfdist.launch.wire.call import Call
@@ -59,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return assembly.follow(known, _say)
         plan, console = _prepare(known, command)
         least = option.least(known)
-        job = Launcher(plan, console) if least is None else _make_generations(known, plan, least, console)
+        job: Launcher | Generations
+        if least is None:
+            job = Launcher(assembly.with_summons(plan, known, _say), console)
+        else:
+            job = _make_generations(known, plan, least, console)
     except (ConfigError, PeerLostError, KeyboardInterrupt) as error:  # hosts may be waited for
         if console is not None:  # what it has to say comes before
             console.close()
@@ -92,13 +97,13 @@ def prepare(
         PeerLostError: If another host cannot be reached.
     """
     home.fill()
-    plan, console = _prepare(*option.parse(argv), spell)
-    return Launcher(plan, console, call), console
+    known, command = option.parse(argv)
+    plan, console = _prepare(known, command, spell)
+    return Launcher(assembly.with_summons(plan, known, _say), console, call), console
 
 
 def _prepare(known: Namespace, command: Sequence[str], spell: Callable[[str], str] = str) -> tuple[Plan, Console]:
     plan, remarks = make_plan(known, command, dict(os.environ))
-    plan = assembly.with_summons(plan, known, _say)
     console = Console(
         timestamps=known.prefix_output_with_timestamp,
         chatter=known.verbose,
@@ -123,13 +128,14 @@ def _make_generations(known: Namespace, plan: Plan, least: int, console: Console
         timeout_s=option.elastic_timeout(known),
         discovers=script is not None,
     )
-    if script is None:
-        return Generations(plan, rules, _offered(known), console)
 
     def look() -> tuple[host.Host, ...]:
         return find_hosts(script, known.slots_per_host or 1)
 
-    return Generations(plan, rules, _offered(known), console, look)
+    def summon(plan: Plan) -> Plan:
+        return assembly.with_summons(replace(plan, force=None), known, lambda text: console.say(f"tfdistrun: {text}"))
+
+    return Generations(plan, rules, _offered(known), console, look if script is not None else None, summon)
 
 
 def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, str]) -> tuple[Plan, list[str]]:
@@ -182,7 +188,6 @@ def _plan(
         binding=known.binding_args,
         extra=known.mpi_args,
         host_timeout_s=settings.host_timeout_seconds,
-        elastic=least is not None,
         tcp=known.tcp,
         network=network.choose(elsewhere.values(), known.mpi_args, environment, path),
         exports=assembly.exports(known, environment),
@@ -228,16 +233,19 @@ def _find_starter(
     if known.starter == Direct.name:
         _check_direct(known)
         return Direct, sys.executable, "chosen by an option"
-    least = option.least(known)
+    if option.least(known) is not None:
+        if known.starter is not None:
+            given = "mpi" if known.starter == mpirun.Mpirun.name else known.starter
+            raise ConfigError(f"an elastic job runs without MPI; omit --{given}, or --elastic")
+        _check_direct(known)
+        return Direct, sys.executable, "elastic jobs run without MPI"
     try:
         path = mpirun.find(settings.mpi_home, environment)
     except ConfigError:
-        if known.starter is not None or settings.mpi_home or least is not None:
+        if known.starter is not None or settings.mpi_home:
             raise
         _check_direct(known)
         return Direct, sys.executable, f"there is no mpirun next to {sys.executable} or on PATH"
-    if least is not None:
-        ulfm.check(path)
     return (hydra.Hydra if hydra.is_hydra(path) else mpirun.Mpirun), path, ""
 
 
@@ -245,9 +253,8 @@ def _check_direct(known: Namespace) -> None:
     """Refuses what only MPI can do."""
     for name, given in (("--mpi-args", known.mpi_args), ("--binding-args", known.binding_args)):
         if given:
-            raise ConfigError(f"{name} is for mpirun, but this job runs without MPI; omit it, or start with --mpi")
-    if option.least(known) is not None:
-        raise ConfigError("--elastic needs MPI with ULFM; omit --no-mpi (or --gloo)")
+            why = "an elastic job runs" if option.least(known) is not None else "this job runs"
+            raise ConfigError(f"{name} is for mpirun, but {why} without MPI; omit it, or start with --mpi")
 
 
 def _without_job(environment: dict[str, str]) -> dict[str, str]:

@@ -195,14 +195,33 @@ def init_sockets(
     Raises:
         TfdistError: As `call`.
     """
+    given = _described(rank, host_ids, hosts, descriptors, connector)
+    call("tfdist_init_sockets", ctypes.byref(given), settings)
+
+
+def meet(
+    rank: int, host_ids: Sequence[int], hosts: Sequence[str], descriptors: Mapping[int, int], connector: Connector
+) -> None:
+    """Continues as one of other ranks, after `tfdist_part`. The arguments are those of `init_sockets`.
+
+    Raises:
+        TfdistError: As `call`.
+    """
+    given = _described(rank, host_ids, hosts, descriptors, connector)
+    call("tfdist_meet", ctypes.byref(given))
+    del _callbacks[:-2]  # the engine before the last change may still exist
+
+
+def _described(
+    rank: int, host_ids: Sequence[int], hosts: Sequence[str], descriptors: Mapping[int, int], connector: Connector
+) -> _Sockets:
     size = len(host_ids)
     names = (ctypes.c_char_p * size)(*(host.encode() for host in hosts))
     numbers = [descriptors.get(other, -1) for other in range(size)]
     functions = (_Listen(_listening(connector)), _Connect(_connecting(connector)))
     _callbacks.append(functions)
     integers = ctypes.c_int * size
-    sockets = _Sockets(rank, size, integers(*host_ids), names, integers(*numbers), *functions)
-    call("tfdist_init_sockets", ctypes.byref(sockets), settings)
+    return _Sockets(rank, size, integers(*host_ids), names, integers(*numbers), *functions)
 
 
 def _listening(connector: Connector) -> Callable[..., int]:
@@ -408,10 +427,11 @@ def _declare(library: ctypes.CDLL) -> None:
     for name, argument in (("note_ended", number), ("set_calling_thread", text)):
         getattr(library, f"tfdist_{name}").argtypes = [argument]
         getattr(library, f"tfdist_{name}").restype = None
-    for name in ("check", "check_place", "shrink"):
+    library.tfdist_meet.argtypes = [ctypes.POINTER(_Sockets), text, number]
+    for name in ("check", "check_place", "part"):
         getattr(library, f"tfdist_{name}").argtypes = [text, number]
     for name in (
-        *("init", "init_sockets", "shutdown", "barrier", "check", "check_place", "shrink", "is_initialized"),
+        *("init", "init_sockets", "shutdown", "barrier", "check", "check_place", "part", "meet", "is_initialized"),
         *("is_homogeneous", "add_process_set", "remove_process_set", "plan_buckets", "describe_gpus"),
         *("timeline_start", "tune"),
     ):

@@ -23,7 +23,7 @@ class Epoch:
         addresses: Where each rank listens, by rank.
         hosts: Each rank's host, by rank: an index into `names`.
         names: The names of the hosts, which need not differ.
-        members: The number of each rank among all of the job, if these are only some of them.
+        processes: The launcher's number of each rank's process, by rank; never used again for another process.
     """
 
     job: str
@@ -33,20 +33,22 @@ class Epoch:
     addresses: tuple[Address, ...]
     hosts: tuple[int, ...]
     names: tuple[str, ...]
-    members: tuple[int, ...] = ()
+    processes: tuple[int, ...]
 
     @classmethod
-    def announced(cls, fields: Mapping[str, Any], job: str, rank: int, key: bytes) -> Epoch:
-        """What the launcher's message `epoch` says. Raises ValueError."""
-        members = [text.partition(" ") for text in fields["members"]]
+    def announced(cls, fields: Mapping[str, Any], job: str, process: int, key: bytes) -> Epoch:
+        """What the launcher's message `epoch` says to one of its processes. Raises ValueError."""
+        members = [text.split(" ") for text in fields["members"]]
+        processes = tuple(int(number) for number, _, _ in members)
         return cls(
             job=job,
             number=fields["number"],
-            rank=rank,
+            rank=processes.index(process),
             key=key,
             addresses=tuple(parse(address) for _, _, address in members),
-            hosts=tuple(int(host) for host, _, _ in members),
+            hosts=tuple(int(host) for _, host, _ in members),
             names=tuple(fields["hosts"]),
+            processes=processes,
         )
 
     def line(self) -> bytes:
@@ -66,6 +68,7 @@ class Epoch:
             addresses=tuple(map(parse, fields["addresses"])),
             hosts=tuple(fields["hosts"]),
             names=tuple(fields["names"]),
+            processes=tuple(fields["processes"]),
         )
 
     def among(self, ranks: Sequence[int]) -> Epoch:
@@ -73,7 +76,7 @@ class Epoch:
         chosen = list(ranks) or list(range(len(self.addresses)))
         return dataclasses.replace(
             self,
-            members=tuple(chosen),
+            processes=tuple(self.processes[rank] for rank in chosen),
             rank=chosen.index(self.rank),
             addresses=tuple(self.addresses[rank] for rank in chosen),
             hosts=tuple(self.hosts[rank] for rank in chosen),

@@ -29,7 +29,7 @@ BACKUP_VARIABLE = "TFDIST_COMMITS_BACKUP"
 # The rank has joined the others, made its first commit, timed out waiting for others, leaves because all were asked to,
 # or leaves alone because of a signal. And: it exits normally, with tfdist shut down or abandoned.
 JOINED, COMMITTED, STALLED, LEFT, RETIRED, PARTED = b"j\n", b"c\n", b"s\n", b"l\n", b"r\n", b"p\n"
-# A rank without MPI listens for the others; its address follows.
+# A rank without MPI listens for the others: the number of the last epoch that it knows and its address follow.
 LISTENING = b"a"
 # The first process of a rank takes this from the pipe of the supervisor.
 TOKEN = b"*"
@@ -45,9 +45,9 @@ LEFT_STATUS = 75
 
 @dataclass(frozen=True)
 class Gone:
-    """The process of a rank has exited without shutdown, as reported by the launcher."""
+    """A process of the job has ended although others may wait for it, as reported by the launcher."""
 
-    rank: int
+    process: int
 
 
 class News:
@@ -81,9 +81,9 @@ class News:
         return Epoch.parse(line) if line.startswith(_EPOCH) else Gone(int(line))
 
 
-def gone(rank: int) -> bytes:
+def gone(process: int) -> bytes:
     """The line that reports this to a rank."""
-    return b"%d\n" % rank
+    return b"%d\n" % process
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,15 @@ def report(event: bytes, environment: Mapping[str, str] | None = None) -> bool:
         os.close(descriptor)
 
 
-def listens(at: Address) -> bool:
-    """Reports where this rank listens, as `report`."""
-    return report(LISTENING + text(at).encode() + b"\n")
+def listens(epoch: int, at: Address) -> bool:
+    """Reports where this rank listens after that epoch (0: the first one is to come), as `report`."""
+    return report(LISTENING + f"{epoch} {text(at)}\n".encode())
+
+
+def listening(line: bytes) -> tuple[int, str]:
+    """The epoch and the address of a line of `listens`. Raises ValueError."""
+    epoch, _, address = line.removeprefix(LISTENING).decode().partition(" ")
+    return int(epoch), address
 
 
 def listen_address() -> str:

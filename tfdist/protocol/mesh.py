@@ -28,6 +28,8 @@ _RETRY_S = 0.05
 _LONGEST_RETRY_S = 1.0
 # What the system takes as the time of one wait, and as a number of milliseconds.
 _LONGEST_S = 1e6
+# How often to look whether the wait has lost its sense.
+_LOOK_S = 0.02
 # After which the user is told who is missing.
 _QUIET_S = 5.0
 
@@ -102,11 +104,15 @@ class Mesh:
         self._tries: dict[int, int] = {}
         self._reasons: dict[int, str] = {}
 
-    def connect(self, say: Callable[[str], None] = lambda _: None) -> dict[int, socket.socket]:
+    def connect(
+        self, say: Callable[[str], None] = lambda _: None, lost: Callable[[], str] = str
+    ) -> dict[int, socket.socket]:
         """Returns the connections by number: non-blocking, authenticated at both ends.
 
         Args:
             say: Called once with who is missing, if that takes longer than a few seconds.
+            lost: Asked again and again why there is no sense in waiting, such as that one of them has ended; empty
+                while there is.
 
         Raises:
             PeerLostError: If some could not be reached in time, or do not have the key.
@@ -119,6 +125,8 @@ class Mesh:
         try:
             while len(self._found) < len(self._peers) or self._drop_ended():
                 now = time.monotonic()
+                if reason := lost():
+                    raise PeerLostError(reason)
                 if now >= deadline:
                     raise PeerLostError(f"{self._missing(self._timeout_s)} {_REMEDY}")
                 if now >= self._report_at:
@@ -145,7 +153,7 @@ class Mesh:
 
     def _pause(self, now: float, deadline: float) -> float:
         times = (deadline, self._report_at, *self._dial_at.values(), *(attempt.until for attempt in self._attempts))
-        return min(_LONGEST_S, max(0.0, min(times) - now))
+        return min(_LOOK_S, max(0.0, min(times) - now))
 
     def _dial_due(self, now: float) -> None:
         for peer, at in list(self._dial_at.items()):

@@ -60,7 +60,8 @@ def _of_task(task: tf_config.Task, settings: config.Config) -> Found:
     names = tuple(dict.fromkeys(task.hosts))
     hosts = tuple(names.index(host) for host in task.hosts)
     job = "|".join(task.addresses)
-    return Found(Epoch(job, 1, task.rank, key, tuple(addresses), hosts, names), listener)
+    processes = tuple(range(len(task.hosts)))
+    return Found(Epoch(job, 1, task.rank, key, tuple(addresses), hosts, names, processes), listener)
 
 
 def _meet(environment: Mapping[str, str], settings: config.Config) -> Found:
@@ -116,6 +117,7 @@ def _epoch(job: str, rank: int, key: bytes, cards: list[Any]) -> Epoch:
         addresses=tuple(endpoint.parse(card["at"]) for card in cards),
         hosts=tuple(machines.index(card["machine"]) for card in cards),
         names=tuple(names[machine] for machine in machines),
+        processes=tuple(range(len(cards))),
     )
 
 

@@ -17,12 +17,12 @@ from tfdist import config, errors
 from tfdist.native import adapter, gpu, library, mpi
 from tfdist.observe import stack_dump, timeline
 from tfdist.protocol import member
-from tfdist.protocol.member import Gone, News
 from tfdist.system import after_import, exit_hook, process_end
 from tfdist.system.rank import ancestry, job_place, tf_config
 from tfdist.world import log_prefix, sockets, tuning
 from tfdist.world import process_sets as process_set_module
 from tfdist.world.process_sets import ProcessSet
+from tfdist.world.roster import Roster
 from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
@@ -82,15 +82,15 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         return
     settings = config.read()
     _take_level(settings.log_level)
+    _check_group(comm, settings)
     session.transport = _transport(handle)
     _warn(settings)
     process = _print_stacks(settings.stack_dump_folder)
-    news = member.open_news()
-    _connect(news, ranks, handle, library.engine_settings(settings, process), settings)
+    session.roster = session.roster or Roster(member.open_news())  # a second one would take reports from the first
+    _connect(session.roster, ranks, handle, library.engine_settings(settings, process), settings)
     session.place = (rank(), size())
     if session.transport:
         ancestry.mark(str(rank()))
-        _listen(news, ranks, handle, settings)
     session.arguments = (comm, process_sets)
     if session.first_rank < 0:
         session.first_rank = rank()
@@ -121,7 +121,15 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         )
 
 
-def _connect(news: News, ranks: list[int], handle: int | None, engine: bytes, settings: config.Config) -> None:
+def _check_group(comm: Any, settings: config.Config) -> None:
+    if settings.elastic and comm is not None:
+        raise errors.ConfigError(
+            f"init(comm=...) received {comm!r} in an elastic job, whose ranks change, so a group of them cannot be "
+            "kept. Omit comm, or start the job without --elastic."
+        )
+
+
+def _connect(roster: Roster, ranks: list[int], handle: int | None, engine: bytes, settings: config.Config) -> None:
     """Loads the libraries that this process needs, and starts the engine."""
     launched = session.transport == job_place.MPI
     if launched:
@@ -132,7 +140,7 @@ def _connect(news: News, ranks: list[int], handle: int | None, engine: bytes, se
     limit = settings.stall_shutdown_seconds
     if session.transport == job_place.SOCKETS:
         with _bounded(_STARTING, settings.stall_warning_seconds, 2 * limit):  # it has deadlines of its own
-            sockets.connect(news, ranks, engine, settings)
+            sockets.connect(roster, ranks, engine, settings)
         return
     with _bounded(_STARTING, settings.stall_warning_seconds, limit):
         library.call(
@@ -145,6 +153,8 @@ def _connect(news: News, ranks: list[int], handle: int | None, engine: bytes, se
         )
     if launched and not ranks:
         _check_launcher((rank(), size()) if handle is None else mpi.place_of_mpi4py())
+    if launched and handle is None:  # else the ranks have other numbers than for the launcher
+        roster.follow(ranks or range(size()))
 
 
 def _check_launcher(found: tuple[int, int] | None) -> None:
@@ -190,20 +200,20 @@ def shutdown() -> None:
             member.report(member.PARTED)
 
 
-def shrink() -> None:
-    """Continues with the surviving ranks after one was lost. Each of them calls it; they are renumbered.
+def renew() -> None:
+    """Continues with the ranks that the launcher announces, after one was lost. Each of them calls it; they are
+    renumbered.
 
     Raises:
-        ConfigError: If the transport cannot continue, such as an MPI without ULFM.
+        PeerLostError: If the launcher announces none in time.
         TfdistError: If there are process sets.
     """
     settings = config.read()
-    waiting = (
-        "after a rank was lost for the other ranks to continue. A rank that hangs blocks them; look for it in the "
-        "output"
-    )
-    with _bounded(waiting, settings.stall_warning_seconds, settings.stall_shutdown_seconds):
-        library.call("tfdist_shrink")
+    waiting = "for the other ranks to continue after one was lost"
+    library.call("tfdist_part")
+    with _bounded(waiting, settings.stall_warning_seconds, 2 * settings.stall_shutdown_seconds):
+        assert session.roster is not None
+        sockets.reconnect(session.roster, settings)
     session.place = (rank(), size())
 
 
@@ -519,27 +529,6 @@ def _end_in_order() -> bool:
         _logger.error("%s", error)
         return not isinstance(error, errors.MismatchError)  # the others still call collectives, and fail
     return True
-
-
-def _listen(news: News, ranks: list[int], handle: int | None, settings: config.Config) -> None:
-    """Makes waits fail for ranks whose processes, as the launcher reports, have ended without notice.
-
-    Args:
-        news: The launcher's reports.
-        ranks: The members by their ranks in the job, in the order of their numbers here; empty for all.
-        handle: As returned by `_members`.
-        settings: The settings in use.
-    """
-    if handle is not None or settings.elastic:
-        return  # the ranks have other numbers than for the launcher, or MPI tells of losses
-    note = library.load().tfdist_note_ended
-
-    def run() -> None:
-        while report := news.wait():
-            if isinstance(report, Gone) and (not ranks or report.rank in ranks):
-                note(ranks.index(report.rank) if ranks else report.rank)
-
-    threading.Thread(target=run, name="tfdist-launcher", daemon=True).start()
 
 
 def _transport(handle: int | None) -> str:

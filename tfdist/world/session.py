@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfdist.world.process_sets import ProcessSet
+    from tfdist.world.roster import Roster
     from tfdist.world.tuning import Tuning
 
 
@@ -21,6 +22,7 @@ class Session:
         watches_exit: Whether the exit of the process is handled, from the first line of `init` on.
         mpi4py_ends_mpi: Whether mpi4py started MPI, and so ends it.
         started: Whether `init` has reached the start of the engine.
+        roster: The launcher's reports; None before `init`.
         introduced: Whether `tfdistrun` has been told where this process listens, in a job without MPI.
         arguments: The arguments of the first `init`: `comm` and `process_sets`.
         first_rank: The rank that this process started with; -1 before `init`.
@@ -42,6 +44,7 @@ class Session:
     watches_exit: bool = False
     mpi4py_ends_mpi: bool = False
     started: bool = False
+    roster: Roster | None = None
     introduced: bool = False
     arguments: tuple[Any, Any] = (None, None)
     first_rank: int = -1

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from tfdist import config, errors
 from tfdist.native import library
 from tfdist.protocol import member, mesh
 from tfdist.protocol.epoch import Epoch
-from tfdist.protocol.member import Gone, News
 from tfdist.system.network import endpoint
 from tfdist.system.rank import ancestry, job_place
 from tfdist.world.rendezvous import Found, find
+from tfdist.world.roster import Roster
 from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
@@ -29,10 +30,11 @@ class Connector:
         epoch: The ranks, and where they listened at the start.
         address: Where this one listens.
         settings: For the deadlines.
+        lost: Why they cannot be made any more; empty while they can.
     """
 
-    def __init__(self, epoch: Epoch, address: str, settings: config.Config) -> None:
-        self._epoch, self._address, self._settings = epoch, address, settings
+    def __init__(self, epoch: Epoch, address: str, settings: config.Config, lost: Callable[[], str]) -> None:
+        self._epoch, self._address, self._settings, self._lost = epoch, address, settings, lost
         self._listeners: dict[int, socket.socket] = {}
 
     def listen(self, channel: int) -> int:
@@ -52,7 +54,7 @@ class Connector:
             PeerLostError: If some cannot be reached in time.
         """
         epoch, members = self._epoch, sorted({*peers, self._epoch.rank})
-        context = "|".join((epoch.job, str(epoch.number), str(epoch.members), str(channel), *map(str, members)))
+        context = "|".join((epoch.job, str(epoch.number), str(epoch.processes), str(channel), *map(str, members)))
         found = mesh.Mesh(
             listener,
             epoch.rank,
@@ -61,15 +63,15 @@ class Connector:
             context.encode(),
             self._settings.stall_shutdown_seconds,
             self._settings.host_timeout_seconds,
-        ).connect(_logger.warning)
+        ).connect(_logger.warning, self._lost)
         return {rank: connection.detach() for rank, connection in found.items()}
 
 
-def connect(news: News, ranks: Sequence[int], engine: bytes, settings: config.Config) -> None:
+def connect(roster: Roster, ranks: Sequence[int], engine: bytes, settings: config.Config) -> None:
     """Starts the engine as one rank of the job.
 
     Args:
-        news: The reports of the launcher.
+        roster: The reports of the launcher.
         ranks: The members by their ranks in the job, in the order of their numbers here; empty for all.
         engine: The settings of the engine.
         settings: The settings.
@@ -80,52 +82,76 @@ def connect(news: News, ranks: Sequence[int], engine: bytes, settings: config.Co
     """
     environment = ancestry.own_environment()
     _check(ranks, *(job_place.of_job(environment) or (0, 1)))
-    found = _introduced(news, settings) if job_place.by_tfdistrun(environment) else find(environment, settings)
+    if job_place.by_tfdistrun(environment):
+        if session.introduced:
+            raise errors.ConfigError(
+                "tfdist.init() was called again after tfdist.shutdown(), or after an init that failed, and a job "
+                "without MPI can start only once per rank. Call init once, and shutdown only after the last collective."
+            )
+        session.introduced = True
+        found = _introduced(roster, settings.stall_shutdown_seconds)
+    else:
+        found = find(environment, settings)
+    epoch, connector, descriptors = _meet(roster, found, ranks, settings)
+    library.init_sockets(*_place_in(epoch), descriptors, connector, engine)
+    roster.follow(epoch.processes)
+
+
+def reconnect(roster: Roster, settings: config.Config) -> None:
+    """Continues with the ranks that the launcher announces next, each of which calls this.
+
+    Raises:
+        PeerLostError: If it announces none in time.
+    """
+    deadline = time.monotonic() + settings.stall_shutdown_seconds
+    roster.rest()
+    while True:
+        found = _introduced(roster, max(0.0, deadline - time.monotonic()))
+        try:
+            epoch, connector, descriptors = _meet(roster, found, (), settings)
+            library.meet(*_place_in(epoch), descriptors, connector)
+        except errors.PeerLostError as loss:  # of another one meanwhile, which the launcher will leave out
+            _logger.info("%s", loss)
+            continue
+        roster.follow(epoch.processes)
+        return
+
+
+def _place_in(epoch: Epoch) -> tuple[int, tuple[int, ...], list[str]]:
+    """The rank of this process, and the host of each rank by number and name."""
+    return epoch.rank, epoch.hosts, [epoch.names[host] for host in epoch.hosts]
+
+
+def _meet(
+    roster: Roster, found: Found, ranks: Sequence[int], settings: config.Config
+) -> tuple[Epoch, Connector, dict[int, int]]:
+    """Connects with the ranks that were found, or those of them that are listed."""
+    epoch = found.epoch.among(ranks)
+
+    def lost() -> str:
+        gone = roster.gone_of(epoch.processes)
+        return f"rank {epoch.processes.index(gone[0])} has ended before it was connected." if gone else ""
+
     with found.listener as listener:
-        epoch = found.epoch.among(ranks)
-        connector = Connector(epoch, listener.getsockname()[0], settings)
+        connector = Connector(epoch, listener.getsockname()[0], settings, lost)
         peers = {rank: at for rank, at in enumerate(epoch.addresses) if rank != epoch.rank}
-        descriptors = connector.meet(listener, _ALL, peers)
-    names = [epoch.names[host] for host in epoch.hosts]
-    library.init_sockets(epoch.rank, epoch.hosts, names, descriptors, connector, engine)
+        return epoch, connector, connector.meet(listener, _ALL, peers)
 
 
-def _introduced(news: News, settings: config.Config) -> Found:
-    """The ranks as the launcher announces them."""
-    if session.introduced:
-        raise errors.ConfigError(
-            "tfdist.init() was called again after tfdist.shutdown(), or after an init that failed, and a job without "
-            "MPI can start only once per rank. Call init once, and shutdown only after the last collective."
-        )
-    session.introduced = True
+def _introduced(roster: Roster, timeout_s: float) -> Found:
+    """The ranks as the launcher announces them, after this one has said where it listens."""
     listener = mesh.listen(member.listen_address() or _LOOPBACK)
+    after = roster.number
     try:
-        if not member.listens(listener.getsockname()[:2]):
+        if not member.listens(after, listener.getsockname()[:2]):
             raise errors.ConfigError(
                 "this rank cannot report to tfdistrun where it listens: a program between them closes unknown file "
                 "descriptors. Start the script directly with tfdistrun."
             )
-        return Found(_await_epoch(news, settings.stall_shutdown_seconds), listener)
+        return Found(roster.await_epoch(after, timeout_s, all_must_come=after == 0), listener)
     except BaseException:
         listener.close()
         raise
-
-
-def _await_epoch(news: News, timeout_s: float) -> Epoch:
-    report = news.wait(timeout_s)
-    if isinstance(report, Epoch):
-        return report
-    if isinstance(report, Gone):
-        raise errors.PeerLostError(
-            f"rank {report.rank} has ended before it called tfdist.init(), for which this rank waits. Call it on every "
-            "rank."
-        )
-    if not news.is_open:
-        raise errors.PeerLostError("tfdistrun, or the supervisor of this rank, is gone. See the launcher's output.")
-    raise errors.PeerLostError(
-        f"tfdistrun has not announced the other ranks within {timeout_s:g} s: not all of them have called "
-        "tfdist.init(). Call it on every rank, before any work that only one rank does."
-    )
 
 
 def _check(ranks: Sequence[int], own: int, size: int) -> None:

@@ -13,11 +13,11 @@ LOSS = errors.PeerLostError("rank 1 lost rank 0.")
 
 @pytest.fixture
 def world(monkeypatch):
-    """Rank and size, which a shrink changes."""
+    """Rank and size, which change."""
     place = {"rank": 1, "size": 3}
     monkeypatch.setattr(runtime, "rank", lambda: place["rank"])
     monkeypatch.setattr(runtime, "size", lambda: place["size"])
-    monkeypatch.setattr(runtime, "shrink", lambda: place.update(rank=0, size=2))
+    monkeypatch.setattr(runtime, "renew", lambda: place.update(rank=0, size=2))
     return place
 
 

@@ -15,7 +15,6 @@ from tfdist.launch.host import discovery, host
 from tfdist.launch.host.host import Host
 from tfdist.launch.option import option
 from tfdist.launch.run.launcher import Plan
-from tfdist.launch.start import ulfm
 from tfdist.launch.start.direct import Direct
 
 
@@ -49,7 +48,7 @@ def test_ranks_say_more_where_the_launcher_does() -> None:
     assert level("--verbose", TFDIST_LOG_LEVEL="debug") == level("--verbose", HOROVOD_LOG_LEVEL="debug") == "debug"
 
 
-def test_autotuning_is_checked_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autotuning_is_checked_before_the_start() -> None:
     plan, _ = _plan("-np", "2", "--autotune", "--autotune-log-file", "a.csv", "sh")
     assert plan.environment["TFDIST_AUTOTUNE"] == "1"
     assert plan.environment["TFDIST_AUTOTUNE_LOG"] == "a.csv"
@@ -60,7 +59,6 @@ def test_autotuning_is_checked_before_the_start(monkeypatch: pytest.MonkeyPatch)
         _plan("-np", "2", "--autotune-log-file", "a.csv", "sh")
     with pytest.raises(ConfigError, match="TFDIST_AUTOTUNE='2' cannot be used: must be one of 0, 1, lossy"):
         _plan("-np", "2", "sh", TFDIST_AUTOTUNE="2")
-    monkeypatch.setattr(ulfm, "check", lambda _: None)
     for words, variables in ((["--autotune"], {}), ([], {"TFDIST_AUTOTUNE": "lossy"})):
         with pytest.raises(ConfigError, match=r"same ranks from start to finish.* without --elastic"):
             _plan("-np", "2", "--elastic", *words, "sh", **variables)
@@ -73,19 +71,28 @@ def test_marks_need_a_timeline() -> None:
     assert plan.environment["TFDIST_TIMELINE_MARK_CYCLES"] == "1"
 
 
-def test_elastic_is_asked_for_by_option_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elastic_is_asked_for_by_option_alone() -> None:
     """A rank of an elastic job, where the variable is set, may start a job of its own. Supervisors set it for ranks."""
-    asked: list[str] = []
-    monkeypatch.setattr(ulfm, "check", asked.append)
     plan, _ = _plan("-np", "2", "sh", TFDIST_ELASTIC="1")
-    assert (plan.least, plan.starter.elastic, plan.environment.get("TFDIST_ELASTIC"), asked) == (None, False, None, [])
+    assert (plan.least, plan.starter.name, plan.environment.get("TFDIST_ELASTIC")) == (None, "mpirun", None)
     plan, _ = _plan("-np", "4", "--min-np", "3", "sh")
-    assert (plan.least, plan.starter.elastic, plan.environment.get("TFDIST_ELASTIC")) == (3, True, None)
-    assert asked == [plan.starter.path]
+    assert (plan.least, plan.starter.name, plan.environment.get("TFDIST_ELASTIC")) == (3, "direct", None)
+    assert _plan("-np", "4", "--elastic", "--no-mpi", "sh")[0].starter.name == "direct"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--mpi",), "an elastic job runs without MPI; omit --mpi, or --elastic"),
+        (("--mpi-args", "--x"), "--mpi-args is for mpirun, but an elastic job runs without MPI; omit it"),
+    ],
+)
+def test_elastic_job_has_no_mpi(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _plan("-np", "2", "--elastic", *words, "sh")
 
 
 def test_folder_for_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ulfm, "check", lambda _: None)
     monkeypatch.chdir(tmp_path)
     plan, _ = _plan("-np", "2", "--elastic", "--backup-dir", "a/later", "sh", TFDIST_COMMITS_BACKUP="/of/another/job")
     assert plan.backup == str(tmp_path / "a/later")
@@ -108,7 +115,6 @@ def test_folder_for_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_folder_that_no_commit_may_go_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, message: str
 ) -> None:
-    monkeypatch.setattr(ulfm, "check", lambda _: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "open").mkdir()
@@ -118,7 +124,6 @@ def test_folder_that_no_commit_may_go_to(
 
 
 def test_folder_of_other_hosts_is_not_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ulfm, "check", lambda _: None)
     monkeypatch.setattr(host, "is_local", lambda name: False)
     monkeypatch.setattr(host, "address", lambda name: "192.0.2.1")
     there = tmp_path / "there"
@@ -128,7 +133,6 @@ def test_folder_of_other_hosts_is_not_made_here(tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture
 def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    monkeypatch.setattr(ulfm, "check", lambda _: None)
     monkeypatch.setattr(discovery, "LOOK_S", 0.001)
 
     def make(text: str) -> str:
@@ -207,9 +211,8 @@ def test_missing_mpirun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("TFDIST_MPI_HOME", raising=False)
-    for name in ("--mpi", "--elastic"):
-        assert command.main([name, "-np", "1", "/bin/sh"]) == command.USAGE_ERROR
-        assert "no mpirun found next to" in capsys.readouterr().err
+    assert command.main(["--mpi", "-np", "1", "/bin/sh"]) == command.USAGE_ERROR
+    assert "no mpirun found next to" in capsys.readouterr().err
     plan, remarks = _plan("-np", "1", "--verbose", "/bin/sh")
     assert isinstance(plan.starter, Direct)
     assert "direct starts the ranks: there is no mpirun next to /nowhere/python or on PATH" in remarks

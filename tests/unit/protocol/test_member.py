@@ -13,7 +13,7 @@ from tfdist.protocol import member
 from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.member import Gone, Pipe
 
-EPOCH = Epoch("ab", 1, 0, b"k", (("10.0.0.1", 5),), (0,), ("a",))
+EPOCH = Epoch("ab", 1, 0, b"k", (("10.0.0.1", 5),), (0,), ("a",), (0,))
 
 
 @pytest.fixture
@@ -122,5 +122,10 @@ def test_without_a_supervisor_there_is_no_news() -> None:
 
 def test_address_of_the_rank_is_reported(pipe: tuple[int, int], news: int) -> None:
     assert member.listen_address() == "10.0.0.1"
-    assert member.listens(("fd00::1", 77))
-    assert os.read(pipe[0], 99) == member.LISTENING + b"[fd00::1]:77\n"
+    assert member.listens(3, ("fd00::1", 77))
+    line = os.read(pipe[0], 99)
+    assert line == member.LISTENING + b"3 [fd00::1]:77\n"
+    assert member.listening(line[:-1]) == (3, "[fd00::1]:77")
+    for wrong in (b"", b" 1.2.3.4:5", b"\xff 1.2.3.4:5"):
+        with pytest.raises(ValueError, match=r".+"):
+            member.listening(member.LISTENING + wrong)

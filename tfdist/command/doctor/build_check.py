@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from tfdist import config
 from tfdist.command.doctor import child
-from tfdist.errors import ConfigError
-from tfdist.launch.start import mpirun, ulfm
 
 # A box: whether it is there, its name, and a remark.
 Box = tuple[bool, str, str]
@@ -22,24 +19,15 @@ def main() -> int:
     if isinstance(found, str):
         print(f"tfdist: {found}")
         return 1
-    print(render(found, _elastic_obstacle(os.environ)))
+    print(render(found))
     return int(any("error" in found[name] for name in ("tensorflow", "keras", "mpi", "library")))
 
 
-def _elastic_obstacle(environment: Mapping[str, str]) -> str:
-    try:
-        ulfm.check(mpirun.find(config.read(environment).mpi_home, environment))
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
-def render(found: Mapping[str, Any], elastic_obstacle: str) -> str:
+def render(found: Mapping[str, Any]) -> str:
     """The boxes as text.
 
     Args:
         found: What `tfdist.command.doctor.probe` prints.
-        elastic_obstacle: Why elastic jobs are not possible; empty if they are.
     """
     library, gpus = found["library"], found["gpus"]
     nccl, driver = (gpus if "error" in gpus else gpus[name] for name in ("nccl", "driver"))
@@ -57,7 +45,7 @@ def render(found: Mapping[str, Any], elastic_obstacle: str) -> str:
             (bool(xla), "XLA", xla.replace(",", ", ") or "needs TensorFlow 2.21"),
         ],
         "Compression": [(True, name, "") for name, wire in config.COMPRESSIONS.items() if wire],
-        "Elastic Jobs": [(not elastic_obstacle, "ULFM", elastic_obstacle)],
+        "Elastic Jobs": [_box("Sockets", library, "--elastic")],
     }
     blocks = [f"Available {title}:\n" + "\n".join(map(_line, boxes)) for title, boxes in groups.items()]
     return "\n\n".join([f"tfdist v{found['tfdist']}:", *blocks])

@@ -1,13 +1,11 @@
 #include "mpi/mpi_communicator.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "core/wire/communicator_factory.h"
 #include "mpi/mpi_environment.h"
-#include "mpi/peer_loss.h"
 #include "shm/mapped_window.h"
 #include "shm/process_fork.h"
 
@@ -64,7 +62,6 @@ Status MpiCommunicator::Exchange(const std::vector<Transfer>& sends,
   if (status.ok()) return status;
   Abandon(&pieces);
   if (status.code() != StatusCode::kUnavailable) return status;
-  Revoke(mpi_);  // the peers wait for this rank too
   return Status(status.code(), status.message() + " It was in " + wait->Describe() +
                                    ". See the logs of the ranks named here for the first failure.");
 }
@@ -146,22 +143,10 @@ void MpiCommunicator::Abandon(Pieces* pieces) {
   }
 }
 
-// Names the dead where MPI knows them: after a revocation `peer` is whoever came first in a list.
 Status MpiCommunicator::Lost(int error, int peer) const {
-  std::string what = "lost its connection to ";
-  std::vector<int> failed;
-  const std::vector<int> dead = FailedRanks(mpi_);
-  for (int r = 0; r < size(); ++r) {
-    if (std::count(dead.begin(), dead.end(), topology().world_ranks[r]) > 0) failed.push_back(r);
-  }
-  if (!failed.empty()) {
-    what += RankListWithHosts(topology(), failed);
-  } else if (IsRevoked(error)) {
-    what = "was notified by another rank that a rank is lost";
-  } else {
-    what += peer < 0 ? "another rank" : RankListWithHosts(topology(), {peer});
-  }
-  return Status(StatusCode::kUnavailable, RankListWithHosts(topology(), {rank()}) + " " + what +
+  const std::string lost = peer < 0 ? "another rank" : RankListWithHosts(topology(), {peer});
+  return Status(StatusCode::kUnavailable, RankListWithHosts(topology(), {rank()}) +
+                                              " lost its connection to " + lost +
                                               ". MPI says: " + MpiErrorText(error) + ".");
 }
 
@@ -209,41 +194,6 @@ Status MpiCommunicator::Subset(const std::vector<int>& ranks, int channel, Wait*
 
 Status MpiCommunicator::OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) {
   return MapWindow(bytes, this, wait, window);
-}
-
-// The survivors are told from the topology that is known: asking them anew could fail on some.
-Status MpiCommunicator::Shrink(std::unique_ptr<Communicator>* survivors) {
-  Revoke(mpi_);  // whoever is still in an exchange comes here too
-  MPI_Comm shrunk = MPI_COMM_NULL;
-  TFDIST_RETURN_IF_ERROR(ShrinkToSurvivors(mpi_, &shrunk));
-  int size = 0;
-  int rank = 0;
-  MPI_Comm_size(shrunk, &size);
-  MPI_Comm_rank(shrunk, &rank);
-  std::vector<int> now(static_cast<size_t>(size));
-  std::iota(now.begin(), now.end(), 0);
-  std::vector<int> before(now.size());
-  MPI_Group group = MPI_GROUP_NULL;
-  MPI_Group whole = MPI_GROUP_NULL;
-  MPI_Comm_group(shrunk, &group);
-  MPI_Comm_group(mpi_, &whole);
-  MPI_Group_translate_ranks(group, size, now.data(), whole, before.data());
-  MPI_Group_free(&group);
-  MPI_Group_free(&whole);
-  std::vector<int> host_ids;
-  std::vector<std::string> hosts;
-  for (int r : before) {
-    host_ids.push_back(topology().host_ids[static_cast<size_t>(r)]);
-    hosts.push_back(topology().hosts[static_cast<size_t>(r)]);
-  }
-  // MPI_Finalize may wait for the dead for ever, so nobody calls it any more.
-  *survivors = std::make_unique<MpiCommunicator>(MakeTopology(rank, host_ids, std::move(hosts)),
-                                                 shrunk, 0, /*owns_mpi=*/false);
-  return Status::Ok();
-}
-
-Status MpiCommunicator::AgreeOnSurvival(bool ok, bool* all) {
-  return tfdist::AgreeOnSurvival(mpi_, ok, all);
 }
 
 Status MpiCommunicator::Finalize(bool clean) {

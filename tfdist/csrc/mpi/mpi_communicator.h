@@ -41,8 +41,6 @@ class MpiCommunicator : public Communicator {
   Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,
                 std::unique_ptr<Communicator>* subset) override;
   Status OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr<Window>* window) override;
-  Status Shrink(std::unique_ptr<Communicator>* survivors) override;
-  Status AgreeOnSurvival(bool ok, bool* all) override;
   Status Finalize(bool clean) override;
 
  private:

@@ -327,9 +327,18 @@ Status SocketCommunicator::OpenWindow(int64_t bytes, Wait* wait, std::unique_ptr
   return MapWindow(bytes, this, wait, window);
 }
 
-// What was sent is on its way, also after the connections are closed.
-Status SocketCommunicator::Finalize(bool /*clean*/) {
-  for (auto& connection : connections_) connection.reset();
+// What was sent is on its way, also after the connections are closed. Where some of it may be
+// unread they stay open: the others shall read that this rank has ended.
+Status SocketCommunicator::Finalize(bool clean) {
+  for (auto& connection : connections_) {
+    if (connection == nullptr) continue;
+    if (clean) {
+      connection.reset();
+    } else if (end_.ok()) {
+      connection->Abort(-1);
+    }
+  }
+  busy_.clear();
   if (end_.ok()) {
     end_ = Status(StatusCode::kFailedPrecondition, Named(rank()) + " has closed its connections.");
   }

@@ -6,10 +6,25 @@ import contextlib
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from tfdist.errors import PeerLostError
 
 CONNECT_TIMEOUT_S = 5
 _PATIENCE_S = CONNECT_TIMEOUT_S + 3.0
+
+
+class UnreachableError(PeerLostError):
+    """Hosts on which nothing could be started.
+
+    Args:
+        message: What happened, and what to do.
+        hosts: Their names.
+    """
+
+    def __init__(self, message: str, hosts: Iterable[str]) -> None:
+        super().__init__(message)
+        self.hosts = tuple(hosts)
 
 
 def unreachable(hosts: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:

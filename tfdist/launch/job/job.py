@@ -73,7 +73,6 @@ class Obstacle(enum.Enum):
     JOINING = "it had not joined the others"
     ENDING = "other ranks had already finished"
     TOO_FEW = "too few ranks were left"
-    WAITING = "it had timed out waiting for another rank"
 
 
 @dataclass(frozen=True)
@@ -156,6 +155,8 @@ class Job:
         self.left: set[int] = set()
         # The ranks that leave at a commit because of a signal.
         self.retired: set[int] = set()
+        # The ranks that are ended because the others have waited for them for too long.
+        self.hanging: set[int] = set()
         # The SIGINT or SIGTERM received, even one that only hastened an end that had already begun.
         self.told_to_end = False
         # The ranks that have made a commit from which new processes could continue.
@@ -237,14 +238,17 @@ class Job:
         return LostHost(name, tuple(rank for rank in here if rank not in ended), how)
 
     @property
+    def hosts_survived(self) -> tuple[str, ...]:
+        """The lost hosts without which the others continue."""
+        return tuple(lost.name for lost in self.lost_hosts if self.survived.keys() >= set(lost.ranks))
+
+    @property
     def doubtful(self) -> tuple[str, ...]:
         """The lost hosts that may in fact be up: if one host is lost, mpirun kills everything on all others at once.
 
-        The first host to close its connections is lost, unless another had vanished before without a rank left on it.
+        The first host to close its connections is lost.
         """
-        closed = [lost.name for lost in self.lost_hosts if lost.how == CLOSED]
-        alive = {name for rank, name in enumerate(self.hosts) if rank not in self.survived}
-        return tuple(closed[0 if self.elsewhere - alive else 1 :])
+        return tuple(lost.name for lost in self.lost_hosts if lost.how == CLOSED)[1:]
 
     def spare(self, names: Collection[str]) -> None:
         """Notes that these hosts are up, and only their ranks were killed."""
@@ -335,10 +339,9 @@ class Job:
             self._enter(Phase.GRACE, now + self._grace_s)
         return []
 
-    def stall(self, rank: int, now: float) -> list[Action]:
-        """A rank timed out waiting for another. A hanging rank never exits, so the others cannot continue in place."""
-        self.obstacle = self.obstacle or Obstacle.WAITING
-        return self.fail(rank, now)
+    def hang(self, rank: int) -> None:
+        """The others have waited for a rank for too long: it is ended, and they continue without it."""
+        self.hanging.add(rank)
 
     def leave(self, rank: int, now: float) -> list[Action]:
         """A rank leaves at a commit. The others leave at the same one, or wait for it in the next step."""
@@ -361,8 +364,8 @@ class Job:
             return []
         self.outcomes[outcome.rank] = outcome
         self._started.add(outcome.rank)
-        if outcome.failed and not outcome.told and outcome.rank not in self.left:
-            if self._survive(outcome):
+        if self._failed_by_itself(outcome):
+            if self._survive(outcome.rank):
                 # Only now, so that the reactions of other ranks come after this.
                 return [Action(Do.RELEASE, rank=outcome.rank)]
             self._note_failure(outcome.rank)
@@ -386,7 +389,8 @@ class Job:
         for rank in left:
             self.outcomes[rank] = Outcome(rank, name, lost=how)
             self._started.add(rank)
-            self._note_failure(rank)
+        if self._survive_all(left):
+            return [Action(Do.RELEASE, rank=rank) for rank in left]
         ended = self.phase > Phase.RUNNING
         if not ended:
             self._enter(Phase.GRACE, now + self._grace_s)
@@ -439,20 +443,34 @@ class Job:
         self._enter(Phase.OVER, None)
         return [Action(Do.ABANDON)]
 
-    def _survive(self, outcome: Outcome) -> bool:
-        """Whether the others continue without a rank that failed. A rank without a record may mean a lost host."""
-        if self.least is None or self.phase != Phase.RUNNING or not outcome.recorded:
+    def _survive(self, rank: int) -> bool:
+        """Whether the others continue without a rank that failed, or was lost with its host."""
+        if self.least is None or self.phase != Phase.RUNNING:
             return False
         left = len(self.hosts) - len(self.outcomes)
-        if outcome.rank not in self._joined:
+        if rank not in self._joined:
             self.obstacle = Obstacle.JOINING
         elif any(not ended.failed for ended in self.outcomes.values()):
             self.obstacle = Obstacle.ENDING
         elif left < self.least:
             self.obstacle = Obstacle.TOO_FEW
         else:
-            self.survived[outcome.rank] = left
+            self.survived[rank] = left
         return self.obstacle is None
+
+    def _survive_all(self, ranks: list[int]) -> bool:
+        """The same for the ranks of a lost host: all of them or none."""
+        if [rank for rank in ranks if self._survive(rank)] == ranks:
+            return True
+        for rank in ranks:
+            self.survived.pop(rank, None)
+            self._note_failure(rank)
+        return False
+
+    def _failed_by_itself(self, outcome: Outcome) -> bool:
+        """Whether no signal of ours has ended it, unless that was because it hung."""
+        told = outcome.told and outcome.rank not in self.hanging
+        return outcome.failed and not told and outcome.rank not in self.left
 
     def _note_silence(self, outcome: Outcome) -> list[Action]:
         """A rank exited with status 0 without running its exit hooks, as os._exit does.

@@ -100,9 +100,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Survived:
-    """A rank on this host was lost, and the others continue."""
+    """A rank on this host was lost, and the others continue. `lost`: the host too, with all its ranks."""
 
     host: str
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,14 @@ def decide(rules: Rules, state: Membership, event: Event, now: float) -> tuple[M
     """
     if isinstance(event, Ended):
         return _after(rules, state, event, now)
-    if isinstance(event, Survived):
+    if isinstance(event, Survived) and event.lost:
+        running = tuple(host for host in state.running if host.name != event.host)
+        missing, crashes = dict(state.missing), dict(state.crashes)
+        missing.pop(event.host, None)
+        crashes.pop(event.host, None)
+        rests = _later(rules, state.rests, (event.host,), now)
+        state = replace(state, running=running, missing=missing, crashes=crashes, rests=rests)
+    elif isinstance(event, Survived):
         crashes = _later(rules, state.crashes, (event.host,), now)
         missing = {**state.missing, event.host: state.missing.get(event.host, 0) + 1}
         state = replace(state, crashes=crashes, missing=missing)

@@ -103,10 +103,14 @@ def _count(ranks: int) -> str:
     return f"{ranks} rank{'s' * (ranks != 1)}"
 
 
-def _end_text(outcome: Outcome) -> str:
+def _end_text(job: Job, outcome: Outcome) -> str:
     """How a rank ended that the job survived, in full."""
     if outcome.retired:
         return "left at a commit after a signal"
+    if outcome.rank in job.hanging:
+        return "ended by tfdistrun, because the others had waited for it too long"
+    if outcome.lost:
+        return f"lost: it {outcome.lost}"
     if outcome.signum is None:
         return f"exit code {outcome.code}"
     name, number = name_of(outcome.signum), f"signal {outcome.signum}"
@@ -116,14 +120,14 @@ def _end_text(outcome: Outcome) -> str:
 def survival(job: Job, rank: int) -> str:
     """The line that reports at once that the others continue without `rank`."""
     outcome, left = job.outcomes[rank], job.survived[rank]
-    verb = "" if outcome.retired else "ended with " if outcome.signum is None else "was "
+    verb = "" if outcome.retired else "was " if not outcome.recorded or outcome.signum is not None else "ended with "
     on = f"{_count(left)} continue{'s' * (left == 1)} (--min-np {job.least})"
-    return f"rank {rank} ({outcome.host}) {verb}{_end_text(outcome)}; {on}"
+    return f"rank {rank} ({outcome.host}) {verb}{_end_text(job, outcome)}; {on}"
 
 
 def _survived_texts(job: Job) -> list[str]:
     return [
-        f"rank {rank} ({job.outcomes[rank].host}): {_end_text(job.outcomes[rank])}, {_count(left)} continued"
+        f"rank {rank} ({job.outcomes[rank].host}): {_end_text(job, job.outcomes[rank])}, {_count(left)} continued"
         for rank, left in job.survived.items()
     ]
 
@@ -158,7 +162,7 @@ def _starter(job: Job) -> str:
 
 def _headline(job: Job, unreachable: Collection[str]) -> str:
     cause = job.cause
-    lost = [_lost_text(each) for each in job.lost_hosts]
+    lost = [_lost_text(each) for each in job.lost_hosts if each.name not in job.hosts_survived]
     if job.interrupt is not None:
         return "\n".join([f"interrupted by {name_of(job.interrupt)}", *lost])
     if lost:
@@ -166,8 +170,6 @@ def _headline(job: Job, unreachable: Collection[str]) -> str:
     missing = f": {_names(unreachable)} cannot be reached by ssh" if unreachable else ""
     if job.never_started:
         return f"not all ranks started in time{missing}"
-    if job.obstacle == Obstacle.WAITING and job.first_to_fail is not None:  # it may have been terminated since
-        return f"rank {job.first_to_fail} on {job.hosts[job.first_to_fail]} timed out waiting for another rank"
     if cause is None or cause.told:
         return f"{_starter(job)} exited before all ranks did{missing}"
     if job.obstacle is not None:

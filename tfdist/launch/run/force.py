@@ -13,6 +13,7 @@ from tfdist import __version__
 from tfdist.errors import ConfigError, PeerLostError
 from tfdist.launch.host import host, probe
 from tfdist.launch.host.host import Host
+from tfdist.launch.host.probe import UnreachableError
 from tfdist.launch.run.summons import Summons
 from tfdist.launch.wire.muster import Muster, Recruit, dismiss
 from tfdist.launch.wire.tls import Identity
@@ -111,7 +112,8 @@ def summon(
 
     Raises:
         ConfigError: If one of them has another version of tfdist.
-        PeerLostError: If one cannot be started, or not all come in time.
+        PeerLostError: If ssh or srun cannot be run.
+        UnreachableError: If one cannot be started, or not all come in time.
     """
     wanted = set(hosts)
 
@@ -122,17 +124,18 @@ def summon(
     def missing(there: list[Recruit]) -> str:
         left = wanted - {each.host for each in there}
         if failed := summons.failed(left):
-            raise PeerLostError(_unreachable(failed, summons))
+            raise UnreachableError(_unreachable(failed, summons), failed)
         return ", ".join(sorted(left))
 
     def late(there: list[Recruit]) -> PeerLostError:
         left = sorted(wanted - {each.host for each in there})
         failed = probe.unreachable(left, summons.ssh.words()) if summons.by_ssh else {}
         if failed:
-            return PeerLostError(_unreachable(failed, summons))
-        return PeerLostError(
+            return UnreachableError(_unreachable(failed, summons), failed)
+        return UnreachableError(
             f"the agents of {', '.join(left)} did not come within {timeout_s:g} s. Check that no firewall blocks the "
-            f"port {listener.getsockname()[1]} of this machine; a slow host needs a longer --start-timeout"
+            f"port {listener.getsockname()[1]} of this machine; a slow host needs a longer --start-timeout",
+            left,
         )
 
     identity = Identity()

@@ -7,14 +7,15 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tfdist.errors import ConfigError
+from tfdist.errors import ConfigError, PeerLostError
 from tfdist.launch.host import host, network
 from tfdist.launch.host.discovery import LOOK_S, TIMEOUT_S, DiscoveryError, NoHostError
 from tfdist.launch.host.host import Host
+from tfdist.launch.host.probe import UnreachableError
 from tfdist.launch.job.job import Job
 from tfdist.launch.job.membership import (
     Action,
@@ -33,6 +34,7 @@ from tfdist.launch.job.membership import (
 from tfdist.launch.job.summary import kept, relaunch
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.launcher import SIGNALS, Launcher, Plan, Prospect
+from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.job_folder import MEMORY
 from tfdist.protocol import commit_file
 from tfdist.system.process import caught
@@ -52,6 +54,7 @@ class Generations:
         offered: All available hosts, with their slots.
         console: Where the ranks' output goes.
         look: Finds the hosts available now; None if they do not change. Raises DiscoveryError.
+        summon: Has the agents of a plan started. Raises UnreachableError.
     """
 
     def __init__(
@@ -61,15 +64,18 @@ class Generations:
         offered: tuple[Host, ...],
         console: Console,
         look: Callable[[], tuple[Host, ...]] | None = None,
+        summon: Callable[[Plan], Plan] = lambda plan: plan,
     ) -> None:
-        self._plan, self._rules, self._console, self._look = plan, rules, console, look
+        self._plan, self._rules, self._console, self._look, self._summon = plan, rules, console, look, summon
         # Held while deciding: by this thread, the launcher's signal thread, or the one that looks for hosts.
         self._lock = threading.Lock()
         self._membership = Membership(offered, running=plan.starter.hosts)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._over = threading.Event()
         self._trouble = self._told = ""
-        self._launcher = self._make_launcher(plan)
+        # None until the first ones that are needed have come.
+        self._launcher: Launcher | None = None
+        self._summoning = False
         self._status = 0
         self._reason = ""
         # The hosts with commits that no rank has been told to remove.
@@ -92,52 +98,84 @@ class Generations:
     @property
     def explanation(self) -> str:
         """After `run`: why the job failed, or on which ranks it succeeded; empty if on all."""
-        return "\n".join(text for text in (self._launcher.explanation, self._reason) if text)
+        last = "" if self._launcher is None else self._launcher.explanation
+        return "\n".join(text for text in (last, self._reason) if text)
 
     @property
     def heard(self) -> list[str]:
-        """After `run`: the output of mpirun, if it may matter."""
-        return self._launcher.heard
+        """After `run`: the output of what started the ranks, if it may matter."""
+        return [] if self._launcher is None else self._launcher.heard
 
     def _run(self) -> None:
-        while True:
-            self._status = self._launcher.run()
-            for signum in self._launcher.unheard:
-                self._signals.put(signum)
-            job = self._launcher.job
-            end = _end_of(job, self._launcher.unreachable)
-            self._note_commits(end.lost)
-            ended = "all ranks have left" if job.left and job.cause is None else self._launcher.explanation
-            action = self._follow(end, ended)
+        action: Action = Launch(self._plan.starter.hosts)
+        ended, asked_to_stop = "", False
+        while isinstance(action, Launch):
             try:
-                if isinstance(action, Launch):
-                    self._prepare(action, ended)
-                    continue
-            except ConfigError as error:  # a host that has vanished since, or a network problem here
-                action = Finish(f"not restarting the ranks: {error}")
-            if action.reason:  # ranks that leave exit with 0, but the training has not finished
-                self._status = self._status or 1
-            told = "not restarting the ranks: the job was asked to stop"
-            self._reason = told if job.told_to_end and job.interrupt is None else action.reason
-            return
+                launcher = self._prepare(action, ended)
+            except UnreachableError as error:
+                self._status, ended = 1, str(error)
+                action = self._follow(Ended(1, error.hosts), ended)
+                continue
+            except (ConfigError, PeerLostError, KeyboardInterrupt) as error:
+                action = self._prevented(error, ended)
+                continue
+            self._status = launcher.run()
+            for signum in launcher.unheard:
+                self._signals.put(signum)
+            job = launcher.job
+            end = _end_of(job, launcher.unreachable)
+            self._note_commits(launcher)
+            ended = "all ranks have left" if job.left and job.cause is None else launcher.explanation
+            asked_to_stop = job.told_to_end and job.interrupt is None
+            action = self._follow(end, ended)
+        if action.reason:  # ranks that leave exit with 0, but the training has not finished
+            self._status = self._status or 1
+        never = ended if self._launcher is None else ""
+        reason = "not restarting the ranks: the job was asked to stop" if asked_to_stop else action.reason
+        self._reason = "\n".join(filter(None, (never, reason)))
 
-    def _prepare(self, action: Launch, ended: str) -> None:
-        """Creates the launcher of the next generation."""
-        self._say(relaunch(ended, action.hosts, action.without))
+    def _prepare(self, action: Launch, ended: str) -> Launcher:
+        """Creates the launcher of the next generation. Raises KeyboardInterrupt if a signal comes while hosts do."""
+        plan = self._plan
+        if ended:
+            self._say(relaunch(ended, action.hosts, action.without))
+            plan = self._plan_for(action.hosts)
+        self._summoning = True
+        try:
+            plan = self._summon(plan)
+        finally:
+            self._summoning = False
         with self._lock:
-            self._launcher = self._make_launcher(self._plan_for(action.hosts))
+            made = self._launcher = self._make_launcher(plan)
             if self._membership.leaving:  # decided in the meantime, and sent to the previous launcher
-                self._launcher.leave()
+                made.leave()
+        while not self._signals.empty():
+            made.interrupt(self._signals.get())
+        return made
+
+    def _prevented(self, error: BaseException, ended: str) -> Finish:
+        """No launcher could be created: a host has vanished since, there is a problem here, or a signal came."""
+        if isinstance(error, KeyboardInterrupt):
+            return self._interrupted(self._signals.get())
+        self._status = self._status or 1
+        return Finish(f"not restarting the ranks: {error}" if ended else str(error))
+
+    def _interrupted(self, signum: int) -> Finish:
+        self._status = 128 + signum
+        return Finish(f"interrupted by {signal.Signals(signum).name} while no rank was running")
 
     def _on_signal(self, signum: int) -> None:
         """Handles a signal between two generations, when the next launcher may exist already but not run."""
         self._signals.put(signum)
-        self._launcher.interrupt(signum)
+        if self._summoning:
+            raise KeyboardInterrupt
+        if self._launcher is not None:
+            self._launcher.interrupt(signum)
 
-    def _note_commits(self, lost: Collection[str]) -> None:
+    def _note_commits(self, launcher: Launcher) -> None:
         """Notes which hosts hold commits. A lost host removes its own when it detects that it is cut off."""
-        visited = self._launcher.job.visited
-        self._keeping = ((self._keeping | visited) - self._launcher.forgetful) - set(lost)
+        lost = {*(each.name for each in launcher.job.lost_hosts), *launcher.unreachable}
+        self._keeping = ((self._keeping | launcher.job.visited) - launcher.forgetful) - lost
 
     def _tidy_here(self) -> None:
         """Removes all commits from this machine's memory, after saving one that may be needed later."""
@@ -160,8 +198,8 @@ class Generations:
         try:
             plan = replace(self._plan_for(hosts), command=("true",), start_timeout_s=_TIDY_S, least=1)
             prospect = Prospect.NOBODY if self._status == 0 else Prospect.LATER
-            done = Launcher(plan, self._console, prospect=lambda _: prospect).run() == 0
-        except ConfigError:  # a host that has vanished since
+            done = Launcher(self._summon(plan), self._console, prospect=lambda _: prospect).run() == 0
+        except (ConfigError, PeerLostError):  # a host that has vanished since
             done = False
         if not done:
             names = ", ".join(each.name for each in hosts)
@@ -189,8 +227,7 @@ class Generations:
             except queue.Empty:
                 action = self._decide(Tick())
             else:
-                self._status = 128 + signum
-                return Finish(f"interrupted by {signal.Signals(signum).name} while no rank was running")
+                return self._interrupted(signum)
         return action
 
     def _decide(self, event: Event) -> Action:
@@ -234,7 +271,7 @@ class Generations:
                 self._membership, action = decide(self._rules, self._membership, event, time.monotonic())
             elif isinstance(event, Offered):
                 self._membership = replace(self._membership, offered=event.hosts)
-            if isinstance(action, Leave):
+            if isinstance(action, Leave) and self._launcher is not None:
                 self._launcher.leave()
         if isinstance(action, Leave):
             self._say(f"{action.reason}: all ranks leave at their next commit and are restarted")
@@ -249,8 +286,9 @@ class Generations:
     def _plan_for(self, hosts: tuple[Host, ...]) -> Plan:
         elsewhere = host.addresses_elsewhere(hosts)
         call = self._plan.starter
+        assert isinstance(call, Direct)
         usable = network.choose(elsewhere.values(), call.extra, self._plan.environment, call.path)
-        starter = replace(call, hosts=hosts, local=not elsewhere, network=usable)
+        starter = replace(call, hosts=hosts, local=not elsewhere, network=usable, served=frozenset(elsewhere))
         return replace(self._plan, starter=starter, elsewhere=elsewhere)
 
     def _make_launcher(self, plan: Plan) -> Launcher:
@@ -258,7 +296,7 @@ class Generations:
             plan,
             self._console,
             prospect=self._prospect,
-            on_survival=lambda name: self._look_after(Survived(name)),
+            on_survival=lambda name, is_lost: self._look_after(Survived(name, is_lost)),
         )
 
     def _say(self, text: str) -> None:
@@ -290,7 +328,7 @@ def _is_gone_or_here(name: str) -> bool:
 
 
 def _end_of(job: Job, unreachable: tuple[str, ...]) -> Ended:
-    lost = tuple(each.name for each in job.lost_hosts)
+    lost = tuple(each.name for each in job.lost_hosts if each.name not in job.hosts_survived)
     left = bool(job.left) and job.cause is None
     culprit = "" if job.first_to_fail is None else job.hosts[job.first_to_fail]
     return Ended(job.status, (*lost, *unreachable), job.told_to_end, job.committed, left, culprit)

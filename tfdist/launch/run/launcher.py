@@ -47,7 +47,9 @@ _STARTER_LINES = 200
 _OWN_PROGRAMS = (task.__file__, guard.__file__)
 # Messages that are passed on to the job unchanged.
 _NOTES = {"joined": Job.join, "parted": Job.part, "committed": Job.commit}
-_EVENTS = {"left": Job.leave, "retired": Job.retire, "stalled": Job.stall, "failing": Job.fail}
+_EVENTS = {"left": Job.leave, "retired": Job.retire, "failing": Job.fail}
+# After a rank has waited for too long: the others that wait learn of it, and say so.
+_HANG_S = 0.5
 # Signals that ask the job to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -118,7 +120,7 @@ class Launcher:
         console: Where the ranks' output goes.
         call: The function to send to the ranks, and its results; None for an ordinary command.
         prospect: Returns who continues from the commits of a job that ended this way.
-        on_survival: Called with the host of a lost rank, if the others continue.
+        on_survival: Called with the host of a lost rank, if the others continue, and whether the host is lost too.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Launcher:
         console: Console,
         call: Call | None = None,
         prospect: Callable[[Job], Prospect] = lambda _: Prospect.NOBODY,
-        on_survival: Callable[[str], None] = lambda _: None,
+        on_survival: Callable[[str, bool], None] = lambda *_: None,
     ) -> None:
         self._plan, self._console, self._call = plan, console, call
         self._prospect, self._on_survival = prospect, on_survival
@@ -152,8 +154,11 @@ class Launcher:
         self._starter: subprocess.Popen[bytes] | None = None
         self._starter_status = 0
         self._held: list[str] = []
-        # Where the ranks of a job without MPI listen for each other.
+        # Where the ranks of a job without MPI listen for each other, after the last list of ranks.
         self._listening: dict[int, str] = {}
+        self._epoch = 0
+        # When to end the ranks that hang.
+        self._patience_until: float | None = None
         # Whether they failed, for the ranks that have exited, even if some of their output is not yet written.
         self._ended: dict[int, bool] = {}
         console.watch(self._channel.grant)
@@ -337,11 +342,14 @@ class Launcher:
         self._events.put(_StarterEnded(status))
 
     def _next(self) -> list[Action]:
-        deadline = self._job.deadline
+        deadline = min((at for at in (self._job.deadline, self._patience_until) if at is not None), default=None)
         try:
             event = self._events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            return self._job.tick(time.monotonic())
+            now = time.monotonic()
+            if self._patience_until is not None and now >= self._patience_until:
+                self._end_hanging()
+            return self._job.tick(now)
         return self._on(event)
 
     def _on(self, event: Any) -> list[Action]:
@@ -418,18 +426,28 @@ class Launcher:
         if self._leaving:
             self._channel.send(rank, "leave")
 
-    def _introduce(self, rank: int, address: str) -> None:
-        """Announces all ranks to each other when the last of them listens."""
-        self._listening[rank] = address
-        if len(self._listening) < len(self._job.hosts):
+    def _introduce(self) -> None:
+        """Announces the ranks to each other when the last of them listens: at first all, later those that are left."""
+        job, placement = self._job, host.placement(self._plan.starter.hosts)
+        ranks = [rank for rank in range(len(job.hosts)) if not self._epoch or rank not in job.outcomes]
+        if job.phase != Phase.RUNNING or not ranks or not self._listening.keys() >= set(ranks):
             return
-        placement = host.placement(self._plan.starter.hosts)
+        self._epoch += 1
+        self._patience_until = None
         # As the hosts call themselves, at the first rank of each.
-        names = {name: self._job.hosts[placement.index(name)] for name in dict.fromkeys(placement)}
+        names = {name: job.hosts[placement.index(name)] for name in dict.fromkeys(placement)}
         places = list(names)
-        members = [f"{places.index(name)} {self._listening[rank]}" for rank, name in enumerate(placement)]
-        for other in self._listening:
-            self._channel.send(other, "epoch", number=1, members=members, hosts=list(names.values()))
+        members = [f"{rank} {places.index(placement[rank])} {self._listening[rank]}" for rank in ranks]
+        self._listening.clear()
+        for rank in ranks:
+            self._channel.send(rank, "epoch", number=self._epoch, members=members, hosts=list(names.values()))
+
+    def _end_hanging(self) -> None:
+        """Ends the ranks for which the others have waited for too long, so that these can continue."""
+        self._patience_until = None
+        for rank in set(self._job.present) - self._job.outcomes.keys() - self._listening.keys():
+            self._job.hang(rank)
+            self._channel.send(rank, "signal", number=signal.SIGKILL)
 
     def _on_message(self, event: Received, now: float) -> list[Action]:
         rank, fields = event.rank, event.message.fields
@@ -438,7 +456,7 @@ class Launcher:
         elif event.message.kind == "started":
             return self._job.start(rank)
         elif event.message.kind == "listening":
-            self._introduce(rank, fields["address"])
+            self._on_listening(rank, fields)
         elif event.message.kind in _NOTES:
             _NOTES[event.message.kind](self._job, rank)
         elif event.message.kind == "fetch" and self._call is not None:
@@ -447,18 +465,36 @@ class Launcher:
             if fields["names"] or fields["error"]:
                 self._say(kept(fields["names"], self._plan.backup, fields["error"]))
         elif event.message.kind == "ended":
-            self._ended[rank] = fields["failed"]
-            # An elastic job needs the record to continue without the rank.
-            if fields["failed"] and self._plan.least is None:
-                return self._job.fail(rank, now)
+            return self._on_end(rank, fields["failed"], now)
+        elif event.message.kind == "stalled":
+            return self._on_stall(rank, now)
         elif event.message.kind in _EVENTS:
             return _EVENTS[event.message.kind](self._job, rank, now)
         elif event.message.kind == "finished":
-            at = self._job.hosts[rank]
-            code, signum, tail = fields["code"], fields["signal"], tuple(fields["tail"])
-            retired = rank in self._job.retired
-            return self._job.finish(Outcome(rank, at, code, signum, fields["told"], tail, retired=retired), now)
+            return self._on_record(rank, fields, now)
         return []
+
+    def _on_listening(self, rank: int, fields: dict[str, Any]) -> None:
+        if fields["epoch"] == self._epoch:
+            self._listening[rank] = fields["address"]
+            self._introduce()
+
+    def _on_stall(self, rank: int, now: float) -> list[Action]:
+        if self._job.least is None or self._job.phase != Phase.RUNNING:
+            return self._job.fail(rank, now)
+        self._patience_until = now + _HANG_S
+        return []
+
+    def _on_end(self, rank: int, failed: bool, now: float) -> list[Action]:
+        self._ended[rank] = failed
+        # An elastic job needs the record to continue without the rank.
+        return self._job.fail(rank, now) if failed and self._plan.least is None else []
+
+    def _on_record(self, rank: int, fields: dict[str, Any], now: float) -> list[Action]:
+        at = self._job.hosts[rank]
+        code, signum, tail = fields["code"], fields["signal"], tuple(fields["tail"])
+        retired = rank in self._job.retired
+        return self._job.finish(Outcome(rank, at, code, signum, fields["told"], tail, retired=retired), now)
 
     def _on_starter_line(self, line: str) -> None:
         self._job.starter_spoke = True
@@ -480,11 +516,10 @@ class Launcher:
             self._console.calm()
 
     def _spread_loss(self, lost: int) -> None:
-        """Tells the other ranks that a rank has exited without shutdown."""
+        """Tells the other ranks that one has ended although they may wait for it."""
         for rank in set(self._job.present) - self._job.outcomes.keys():
             self._channel.send(rank, "gone", who=lost)
-        if self._job.least is not None:  # MPI notices when the supervisor exits, so that the others continue
-            self._channel.send(lost, "release", forget=False, backup="")
+        self._introduce()
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -496,8 +531,10 @@ class Launcher:
                 continue
             if action.rank is not None:
                 self._channel.send(action.rank, "release", forget=False, backup="")
+                self._spread_loss(action.rank)
                 self._say(survival(self._job, action.rank))
-                self._on_survival(self._job.hosts[action.rank])
+                name = self._job.hosts[action.rank]
+                self._on_survival(name, name in self._job.hosts_survived)
                 continue
             if action.do == Do.RELEASE:
                 self._release()

@@ -67,7 +67,5 @@ def _made(kind: type[Starter], call: Starter, environment: Mapping[str, str]) ->
         return f"{kind.job_variable} is not set, so this is not a job of {kind.manager}"
     if path is None:
         return f"there is no {kind.name} on PATH"
-    if call.elastic:
-        return f"an elastic job needs {call.name}: under {kind.name}, ranks do not survive the loss of another"
     made = kind(**(vars(call) | {"path": path}))
     return made.obstacle(sys.executable, {**environment, **made.settings(environment, root=False)}) or made

@@ -73,9 +73,6 @@ class Mpirun(Starter):
     def command(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         hosts = f"localhost:{self.processes}" if self.local else ",".join(map(str, self.hosts))
         words = [self.path, "-np", str(self.processes), "--host", hosts]
-        if self.elastic:
-            # Also makes Open MPI use ob1, the only transport that survives the loss of a peer.
-            words += ["--with-ft", "ulfm"]
         words += self._placement() if self.binding is None else self.binding
         if not self.local:
             words += ["--prtemca", "plm_ssh_args", shlex.join(self.ssh.words())]

@@ -44,7 +44,6 @@ class Starter(abc.ABC):
         binding: Arguments that replace our choice of mapping and binding; None to choose.
         extra: The user's arguments for the program, after ours, so that they win.
         host_timeout_s: The silence after which the program and its daemons give up on each other.
-        elastic: Whether ranks must survive the loss of another, which requires an MPI with ULFM (see `ulfm`).
         tcp: Whether MPI uses only TCP, and no faster fabric.
         network: Without `interfaces`, the network to which MPI is restricted between hosts, such as 10.0.0.0/24;
             empty to exclude only bridges, None to leave it to MPI's own settings.
@@ -74,7 +73,6 @@ class Starter(abc.ABC):
     binding: tuple[str, ...] | None = None
     extra: tuple[str, ...] = ()
     host_timeout_s: float = 30.0
-    elastic: bool = False
     tcp: bool = False
     network: str | None = ""
     exports: tuple[str, ...] = ()

@@ -308,7 +308,8 @@ class Supervisor:
                 if (kind := _MEMBER_KINDS.get(line + b"\n")) is not None:
                     self._send(kind)
                 elif line.startswith(member.LISTENING):
-                    self._send("listening", address=line[len(member.LISTENING) :].decode(errors="replace"))
+                    with contextlib.suppress(ValueError):  # another program has written it
+                        self._send("listening", **dict(zip(("epoch", "address"), member.listening(line), strict=True)))
             if not data:
                 self._selector.unregister(self._member)
                 os.close(self._member)

@@ -33,9 +33,9 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     # `window`: how much output may be sent before `more` arrives.
     "run": {"command": (list,), "silence_limit": _SECONDS, "elastic": (bool,), "commits": _TEXT, "window": _NUMBER},
     "started": {"pid": _NUMBER},
-    # A rank of a job without MPI listens there for the others.
-    "listening": {"address": _TEXT},
-    # All of them listen: `members` has "HOST ADDRESS:PORT" by rank, with an index into the names of `hosts`.
+    # A rank of a job without MPI listens there for the others; `epoch` is the last one that it knows, 0 for none.
+    "listening": {"epoch": _NUMBER, "address": _TEXT},
+    # All of them listen: `members` has "PROCESS HOST ADDRESS:PORT" by rank, with an index into the names of `hosts`.
     "epoch": {"number": _NUMBER, "members": (list,), "hosts": (list,)},
     "joined": {},
     "committed": {},
@@ -44,7 +44,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "retired": {},
     "parted": {},
     "leave": {},
-    # A rank whose process has exited with status 0 without shutting tfdist down.
+    # A process that has exited although others may wait for it.
     "gone": {"who": _NUMBER},
     "alive": {},
     "output": {"stream": _TEXT, "text": _TEXT, "end": _TEXT},

@@ -49,32 +49,32 @@ Available Compression:
     [X] bf16
 
 Available Elastic Jobs:
-    [X] ULFM"""
+    [X] Sockets  (--elastic)"""
 
 
 def test_machine_without_a_gpu() -> None:
-    assert build_check.render(FOUND, "") == TEXT
+    assert build_check.render(FOUND) == TEXT
 
 
 def test_machine_without_mpi() -> None:
-    text = build_check.render(FOUND | {"mpi": {"missing": True}}, "no mpirun found")
+    text = build_check.render(FOUND | {"mpi": {"missing": True}})
     assert text.count("    [ ] MPI  (not installed)\n") == 2
     assert "    [X] Sockets  (between hosts)\n" in text
 
 
 def test_machine_with_a_gpu() -> None:
-    text = build_check.render(FOUND | {"gpus": GPUS}, "")
+    text = build_check.render(FOUND | {"gpus": GPUS})
     assert "    [X] NCCL  (NCCL 2.28.0 (/site/libnccl.so.2))\n    [X] CUDA  (driver up to CUDA 12.8)\n" in text
 
 
 def test_what_is_missing() -> None:
     broken = {"error": "the library was built for another TensorFlow"}
     found = FOUND | {"library": broken, "gpus": broken, "keras": {"error": "keras is not installed"}}
-    text = build_check.render(found, "needs an Open MPI with ULFM")
+    text = build_check.render(found)
     assert text.count("[ ]") == 8
     assert "    [ ] Keras  (keras is not installed)\n" in text
     assert "    [ ] Shared memory  (the library was built for another TensorFlow)\n" in text
-    assert text.endswith("    [ ] ULFM  (needs an Open MPI with ULFM)")
+    assert text.endswith("    [ ] Sockets  (the library was built for another TensorFlow)")
 
 
 def test_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ from tfdist.launch.job.job import (
     BACKUP_S,
     CLOSED,
     ELASTIC_GRACE_S,
-    ELASTIC_TERM_S,
     GRACE_S,
     INTERRUPT_S,
     KILL_S,
@@ -367,25 +366,6 @@ def test_hosts_that_were_silent_are_not_doubtful() -> None:
     assert job.doubtful == ()
 
 
-def test_a_host_without_ranks_may_have_gone_before_the_others() -> None:
-
-    def lose_the_first(*names: str) -> Job:
-        job = Job(names, 30.0, 0.0, set(names), 1)
-        for rank, name in enumerate(names):
-            job.connect(rank, name)
-            job.start(rank)
-            job.join(rank)
-        job.finish(Outcome(1, "b", 143, retired=True), 40.0)
-        job.finish(Outcome(0, "a", lost=CLOSED), 41.0)
-        return job
-
-    assert lose_the_first("a", "b", "b").doubtful == ()  # a rank is left on the other
-    job = lose_the_first("a", "b")
-    assert job.doubtful == ("a",)
-    job.spare(["a"])
-    assert (job.lost_hosts, job.first_to_fail, job.status) == ((), None, 1)
-
-
 def test_ranks_told_to_end_that_do_not_answer_lose_no_host() -> None:
     job = _hosts("a", "b")
     job.finish(Outcome(0, "a", 3), 10.0)
@@ -462,20 +442,44 @@ def test_failure_after_a_rank_has_ended_well_is_an_error() -> None:
     assert job.status == 137
 
 
-def test_rank_without_a_record_is_not_survived() -> None:
-    """Its supervisor was killed, or its host is lost, and with it more than that rank."""
-    job = _elastic(3, 1)
-    job.finish(Outcome(1, "h1", lost="closed"), 5)
-    assert (job.phase, job.status, job.survived) == (Phase.GRACE, 1, {})
-    elsewhere = Job(("a", "b", "b"), 30.0, 0.0, "b", 1)
+def test_ranks_without_a_record_are_survived_with_their_host() -> None:
+    """A supervisor was killed, or the host is lost with all its ranks."""
+    job = Job(("a", "b", "b"), 30.0, 0.0, "b", 1)
     for rank, name in enumerate("abb"):
-        elsewhere.connect(rank, name)
-        elsewhere.start(rank)
-        elsewhere.join(rank)
-    elsewhere.finish(Outcome(1, "b", 3), 40.0)
-    _lost(elsewhere, 2)
-    assert elsewhere.survived == {1: 2}
-    assert elsewhere.lost_hosts == (LostHost("b", (2,), HOW),)
+        job.connect(rank, name)
+        job.start(rank)
+        job.join(rank)
+    assert job.finish(Outcome(1, "b", lost=CLOSED), 5) == [Action(Do.RELEASE, rank=1)]
+    assert (job.phase, job.survived, job.hosts_survived) == (Phase.RUNNING, {1: 2}, ())
+    assert job.finish(Outcome(2, "b", lost=CLOSED), 5) == [Action(Do.RELEASE, rank=2)]
+    assert (job.phase, job.survived, job.hosts_survived) == (Phase.RUNNING, {1: 2, 2: 1}, ("b",))
+    assert job.lose("b", "left", 6) == []
+
+
+@pytest.mark.parametrize(("least", "joined"), [(1, 3), (2, 3), (1, 2)])
+def test_host_whose_agent_is_gone(least: int, joined: int) -> None:
+    """All of its ranks are survived, or none is."""
+    job = Job(("a", "b", "b"), 30.0, 0.0, "b", least)
+    for rank, name in enumerate("abb"):
+        job.connect(rank, name)
+        job.start(rank)
+        if rank < joined:
+            job.join(rank)
+    actions = job.lose("b", "left", 6)
+    if least == 1 and joined == 3:
+        assert actions == [Action(Do.RELEASE, rank=1), Action(Do.RELEASE, rank=2)]
+        assert (job.phase, job.survived, job.hosts_survived) == (Phase.RUNNING, {1: 1, 2: 1}, ("b",))
+        assert job.finish(_ended(0, 0), 7) == [RELEASE]
+        assert job.status == 0
+    else:
+        assert (actions, job.phase, job.survived, job.hosts_survived) == ([], Phase.GRACE, {}, ())
+
+
+def test_rank_that_hangs_is_ended_and_survived() -> None:
+    job = _elastic(3, 1)
+    job.hang(1)
+    assert job.finish(_ended(1, None, signal.SIGKILL, told=True), 5) == [Action(Do.RELEASE, rank=1)]
+    assert (job.phase, job.survived) == (Phase.RUNNING, {1: 2})
 
 
 @pytest.mark.parametrize("begin", ["interrupt", "mpirun", "told", "function"])
@@ -520,7 +524,7 @@ def _expected(order: Sequence[int], ends: Sequence[str], least: int, late: int) 
         if end == WELL:
             continue
         left = len(order) - place - 1
-        if end == VANISHED or WELL in ends[:place] or left < least or place < late:
+        if WELL in ends[:place] or left < least or place < late:
             return survived, rank
         survived[rank] = left
     return survived, None
@@ -553,17 +557,6 @@ def test_every_course_of_small_elastic_jobs(ranks: int) -> None:
         for ends in itertools.product((WELL, FAILED, VANISHED), repeat=ranks):
             for least, late in itertools.product(range(1, ranks + 1), range(min(ranks, 2) + 1)):
                 _follow(order, ends, least, late)
-
-
-def test_rank_that_has_waited_in_vain_ends_the_job() -> None:
-    """Else it would be survived by the one that hangs."""
-    job = _elastic(3, 1)
-    assert job.stall(1, 5) == []
-    assert (job.phase, job.obstacle, job.deadline) == (Phase.GRACE, Obstacle.WAITING, 5 + ELASTIC_GRACE_S)
-    assert job.finish(_ended(1, 1), 6) == []
-    assert (job.survived, job.first_to_fail) == ({}, 1)
-    assert job.tick(5 + ELASTIC_GRACE_S) == [TERM]
-    assert job.tick(5 + ELASTIC_GRACE_S + ELASTIC_TERM_S) == [KILL]
 
 
 def test_rank_that_was_told_to_end_is_survived() -> None:

@@ -354,15 +354,27 @@ def test_new_start(hosts: tuple[Host, ...], end: str) -> None:
     assert summary.relaunch("x", hosts, ("c", "d")) == f"x; {end}{without}"
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_rank_that_waited_in_vain(told: bool) -> None:
-    """Whether it got as far as its own exit, or was told to end before."""
-    job = Job(("h", "h"), 30.0, 0.0, least=1)
-    for rank in range(2):
+@pytest.mark.parametrize(
+    ("outcome", "hangs", "text"),
+    [
+        (
+            Outcome(1, "h", None, 9, told=True),
+            True,
+            "was ended by tfdistrun, because the others had waited for it too long",
+        ),
+        (Outcome(1, "h", lost="closed its connection"), False, "was lost: it closed its connection"),
+        (Outcome(1, "h", 3), False, "ended with exit code 3"),
+        (Outcome(1, "h", None, 9), False, "was killed by signal 9 (SIGKILL)"),
+        (Outcome(1, "h", 75, retired=True), False, "left at a commit after a signal"),
+    ],
+)
+def test_rank_that_the_others_survive(outcome: Outcome, hangs: bool, text: str) -> None:
+    job = Job(("h", "h", "h"), 30.0, 0.0, least=1)
+    for rank in range(3):
         job.connect(rank, "h")
         job.start(rank)
         job.join(rank)
-    job.stall(0, 1)
-    job.finish(Outcome(0, "h", None, 15, told) if told else Outcome(0, "h", 1), 2)
-    job.finish(Outcome(1, "h", None, 9, told=True), 3)
-    assert summary.render(job).startswith("rank 0 on h timed out waiting for another rank\n")
+    if hangs:
+        job.hang(1)
+    job.finish(outcome, 2)
+    assert summary.survival(job, 1) == f"rank 1 (h) {text}; 2 ranks continue (--min-np 1)"

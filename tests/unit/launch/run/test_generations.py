@@ -21,7 +21,7 @@ from tfdist.launch.job.membership import Rules
 from tfdist.launch.run import generations
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Plan
-from tfdist.launch.start.mpirun import Mpirun
+from tfdist.launch.start.direct import Direct
 
 A, B, C = Host("host-a", 1), Host("host-b", 2), Host("host-c", 3)
 RULES = Rules(least=1, most=6, timeout_s=20.0)
@@ -69,6 +69,7 @@ class Course:
             cause=None,
             told_to_end=False,
             hosts=[each.name for each in plan.starter.hosts],
+            hosts_survived=(),
             visited={each.name for each in plan.starter.hosts},
             first_to_fail=None,
         )
@@ -94,8 +95,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
         monkeypatch.setattr(generations, "Launcher", course.launcher)
         monkeypatch.setattr(generations, "LOOK_S", 0.01)
         monkeypatch.setattr(host, "address", course.address)
-        mpirun = Mpirun("m", (A, B, C), local=False, cores=Cores(1, bindable=True))
-        job = Generations(Plan(mpirun, ("x",), {}, 30.0, least=1, commits="none"), rules, (A, B, C), course, look)  # type: ignore[arg-type]
+        direct = Direct(
+            "m",
+            (A, B, C),
+            local=False,
+            cores=Cores(1, bindable=True),
+            served=frozenset(each.name for each in (A, B, C)),
+        )
+        job = Generations(Plan(direct, ("x",), {}, 30.0, least=1, commits="none"), rules, (A, B, C), course, look)  # type: ignore[arg-type]
         return job.run(), job.explanation
 
     return make

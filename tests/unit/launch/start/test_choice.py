@@ -63,8 +63,6 @@ def test_mpirun_where_the_trial_fails(programs: dict[str, str], monkeypatch: pyt
 
 
 def test_mpirun_without_a_trial(programs: dict[str, str], asked: list[tuple[str, int, str]]) -> None:
-    elastic = dataclasses.replace(CALL, elastic=True)
-    assert choice.choose(None, elastic, SLURM, programs)[0] is elastic
     assert choice.choose(None, CALL, SLURM, programs | {"PATH": "/none"}) == (
         CALL,
         "not srun: there is no srun on PATH",
@@ -99,12 +97,6 @@ def test_starter_that_the_user_wants(programs: dict[str, str], asked: list[tuple
 def test_refused(programs: dict[str, str], wanted: str, change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         choice.choose(wanted, CALL, None, programs | change)
-
-
-@pytest.mark.parametrize("wanted", ["srun", "jsrun"])
-def test_no_elastic_job(programs: dict[str, str], wanted: str) -> None:
-    with pytest.raises(ConfigError, match=f"needs mpirun: under {wanted}"):
-        choice.choose(wanted, dataclasses.replace(CALL, elastic=True), None, programs)
 
 
 def test_hosts_of_an_allocation() -> None:

@@ -72,13 +72,6 @@ def test_user_words_win() -> None:
     assert _words(call) == "/m/mpirun -np 2 --host localhost:2 --bind-to socket --mca x y task"
 
 
-def test_elastic() -> None:
-    for call in (LOCAL, REMOTE):
-        words = dataclasses.replace(call, elastic=True).command(["task"], {})
-        assert words[words.index("--with-ft") + 1] == "ulfm"
-        assert [word for word in words if word not in ("--with-ft", "ulfm")] == call.command(["task"], {})
-
-
 def test_settings_of_a_local_job() -> None:
     settings = LOCAL.settings({"OMPI_MCA_mtl": "mine"}, root=True)
     assert settings["OMPI_ALLOW_RUN_AS_ROOT"] == settings["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -116,6 +117,32 @@ class CallersConnector : public Connector {
   const tfdist_connect_t connect_;
 };
 
+// Runs `body` with the ranks that the caller of a C function has described.
+int OnSockets(const tfdist_sockets& given, char* message, int message_size,
+              const std::function<Status(const Membership& membership)>& body) {
+  const int size = given.size;
+  const int code = Guarded(message, message_size, [&] {
+    if (size < 1) {
+      const std::string received = "a job received " + std::to_string(size) + " ranks";
+      return Status(StatusCode::kInvalidArgument, received + "; expected 1 or more.");
+    }
+    SocketMembership sockets;
+    sockets.rank = given.rank;
+    sockets.host_ids.assign(given.host_ids, given.host_ids + size);
+    sockets.hosts.assign(given.hosts, given.hosts + size);
+    sockets.descriptors.assign(given.descriptors, given.descriptors + size);
+    sockets.connector = std::make_shared<CallersConnector>(given.listen, given.connect);
+    Membership membership;
+    membership.sockets = std::move(sockets);
+    return body(membership);
+  });
+  // The transport has copies of them, if it came to that.
+  for (int r = 0; r < size; ++r) {
+    if (given.descriptors[r] >= 0) close(given.descriptors[r]);
+  }
+  return code;
+}
+
 Status Shutdown(bool clean) {
   if (World::IsForked()) return Status::Ok();  // it is the parent's to end
   if (clean) World::FinishProcessSets();
@@ -213,30 +240,11 @@ int tfdist_init(const char* transport, const int* ranks, int count, const int* m
   });
 }
 
-int tfdist_init_sockets(const tfdist_sockets* given, const char* settings, char* message,
+int tfdist_init_sockets(const tfdist_sockets* sockets, const char* settings, char* message,
                         int message_size) {
-  const int size = given->size;
-  const int code = tfdist::Guarded(message, message_size, [&] {
-    if (size < 1) {
-      const std::string received = "a job received " + std::to_string(size) + " ranks";
-      return tfdist::Status(tfdist::StatusCode::kInvalidArgument,
-                            received + "; expected 1 or more.");
-    }
-    tfdist::SocketMembership sockets;
-    sockets.rank = given->rank;
-    sockets.host_ids.assign(given->host_ids, given->host_ids + size);
-    sockets.hosts.assign(given->hosts, given->hosts + size);
-    sockets.descriptors.assign(given->descriptors, given->descriptors + size);
-    sockets.connector = std::make_shared<tfdist::CallersConnector>(given->listen, given->connect);
-    tfdist::Membership membership;
-    membership.sockets = std::move(sockets);
-    return tfdist::Init("socket", membership, settings);
+  return tfdist::OnSockets(*sockets, message, message_size, [&](const tfdist::Membership& ranks) {
+    return tfdist::Init("socket", ranks, settings);
   });
-  // The transport has copies of them, if it came to that.
-  for (int r = 0; r < size; ++r) {
-    if (given->descriptors[r] >= 0) close(given->descriptors[r]);
-  }
-  return code;
 }
 
 int tfdist_shutdown(int clean, char* message, int message_size) {
@@ -277,8 +285,12 @@ int tfdist_check_place(char* message, int message_size) {
   return OnEngine(message, message_size, [](Engine*) { return tfdist::Status::Ok(); });
 }
 
-int tfdist_shrink(char* message, int message_size) {
-  return tfdist::Guarded(message, message_size, [] { return tfdist::World::Shrink(); });
+int tfdist_part(char* message, int message_size) {
+  return tfdist::Guarded(message, message_size, [] { return tfdist::World::Part(); });
+}
+
+int tfdist_meet(const tfdist_sockets* sockets, char* message, int message_size) {
+  return tfdist::OnSockets(*sockets, message, message_size, tfdist::World::Meet);
 }
 
 int tfdist_timeline_start(const char* path, int mark_cycles, char* message, int message_size) {

@@ -81,13 +81,18 @@ TFDIST_API int tfdist_read_metrics(char* json, int json_size, char* message, int
 // Ok while collectives can run, else why they cannot; waits for the one that runs.
 TFDIST_API int tfdist_check(char* message, int message_size);
 
-// After a rank was lost: goes on with those that live, counted anew (World::Shrink). Each of them
-// calls it. Waits without a deadline for a rank that lives and does not come.
+// Before the ranks change: no collective runs any more, here or where one waits for this rank
+// (World::Part). The place of this rank is told as before. Waits for nobody.
+TFDIST_API int tfdist_part(char* message, int message_size);
+
+// After tfdist_part: this process as one of these ranks, counted anew, with the settings that it
+// has (World::Meet). All of them call it. After an error it may be called again, with others.
+// Takes the descriptors over, whatever it returns.
+TFDIST_API int tfdist_meet(const tfdist_sockets* sockets, char* message, int message_size);
+
 // An error where a collective could not run here, since there is no engine or this process was
 // forked from a rank. Waits for nothing.
 TFDIST_API int tfdist_check_place(char* message, int message_size);
-
-TFDIST_API int tfdist_shrink(char* message, int message_size);
 
 // All ranks call it, each with a file of its own: records what their calls do
 // (Engine::StartTimeline).

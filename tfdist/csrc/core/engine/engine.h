@@ -37,6 +37,7 @@
 #include "core/watch/meter.h"
 #include "core/watch/stall_monitor.h"
 #include "core/wire/communicator.h"
+#include "core/wire/communicator_factory.h"
 
 namespace tfdist {
 
@@ -196,10 +197,12 @@ class TFDIST_API Engine {
   // Why no further call can run; Ok while they can. Waits for the call that runs.
   Status End();
 
-  // After a rank was lost: an engine of the ranks that live, with the same settings. All of them
-  // call it; this engine has ended then. Another rank may be lost meanwhile. Waits without a
-  // deadline for a rank that lives and does not come.
-  Status Survive(std::shared_ptr<Engine>* survivors);
+  // Before the ranks change: ends this engine, after the call that runs. Other ranks that wait for
+  // this one fail. Waits for nobody.
+  void Part();
+
+  // After Part: an engine of these ranks with the same settings, which each of them makes.
+  Status Meet(const Membership& membership, std::shared_ptr<Engine>* next);
 
   // Tells the peers that this rank is done and waits until all are. A peer that is still in
   // another collective gets kFailedPrecondition there, and so does this call. After success the

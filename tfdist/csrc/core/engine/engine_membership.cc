@@ -126,31 +126,26 @@ Status Engine::RemoveProcessSet(int process_set) {
   return Run(&call, nullptr);
 }
 
-Status Engine::Survive(std::shared_ptr<Engine>* survivors) {
+void Engine::Part() {
   const Turn turn(this, nullptr);
   if (CheckUsable().ok()) {
     static_cast<void>(
         Keep(Status(StatusCode::kUnavailable,
                     RankListWithHosts(communicator_->topology(), {communicator_->rank()}) +
-                        " continues without the lost ranks; this collective was submitted before "
-                        "the loss.")));
+                        " continues with other ranks; this collective was submitted before.")));
   }
-  std::shared_ptr<Engine> engine;
-  for (bool all = false; !all;) {
-    Communicator* const before =
-        engine == nullptr ? communicator_.get() : engine->communicator_.get();
-    std::unique_ptr<Communicator> smaller;
-    TFDIST_RETURN_IF_ERROR(before->Shrink(&smaller));
-    EngineConfig config = config_;
-    config.monitor = nullptr;  // the ranks are counted anew
-    engine = std::make_shared<Engine>(std::move(smaller), config);
-    const Status opened = engine->Open();
-    // Where only this rank cannot go on it ends, and is lost to the others.
-    if (!opened.ok() && opened.code() != StatusCode::kUnavailable) return opened;
-    TFDIST_RETURN_IF_ERROR(engine->communicator_->AgreeOnSurvival(opened.ok(), &all));
-  }
+  static_cast<void>(communicator_->Finalize(/*clean=*/false));
+}
+
+Status Engine::Meet(const Membership& membership, std::shared_ptr<Engine>* next) {
+  EngineConfig config = config_;
+  config.monitor = nullptr;  // the ranks are counted anew
+  std::unique_ptr<Communicator> communicator;
+  TFDIST_RETURN_IF_ERROR(MakeCommunicator("socket", config, membership, &communicator));
+  auto engine = std::make_shared<Engine>(std::move(communicator), config);
+  TFDIST_RETURN_IF_ERROR(engine->Open());
   config_.timeline->Renumber(engine->communicator_->rank(), engine->communicator_->size());
-  *survivors = std::move(engine);
+  *next = std::move(engine);
   return Status::Ok();
 }
 

@@ -152,7 +152,7 @@ void World::FinishProcessSets() {
   }
 }
 
-Status World::Shrink() {
+Status World::Part() {
   Slot& slot = TheSlot();
   std::lock_guard<std::mutex> changing(slot.changing);
   std::shared_ptr<Engine> whole;
@@ -165,11 +165,22 @@ Status World::Shrink() {
                     "without --elastic, or train without process sets.");
     }
   }
-  std::shared_ptr<Engine> survivors;
-  TFDIST_RETURN_IF_ERROR(whole->Survive(&survivors));
+  whole->Part();
+  return Status::Ok();
+}
+
+Status World::Meet(const Membership& membership) {
+  Slot& slot = TheSlot();
+  std::lock_guard<std::mutex> changing(slot.changing);
+  std::shared_ptr<Engine> before;
+  TFDIST_RETURN_IF_ERROR(Find(0, &before));
+  std::shared_ptr<Engine> next;
+  TFDIST_RETURN_IF_ERROR(before->Meet(membership, &next));
+  std::shared_ptr<Engine> forgotten;  // let go outside the lock
   std::lock_guard<std::mutex> lock(slot.mutex);
-  slot.engine = std::move(survivors);
-  slot.ended = std::move(whole);
+  forgotten = std::move(slot.ended);
+  slot.ended = std::move(before);
+  slot.engine = std::move(next);
   return Status::Ok();
 }
 

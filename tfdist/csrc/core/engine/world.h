@@ -15,6 +15,7 @@
 
 #include "core/engine/engine.h"
 #include "core/value/export.h"
+#include "core/wire/communicator_factory.h"
 
 namespace tfdist {
 
@@ -42,9 +43,13 @@ class TFDIST_API World {
   // Waits until what this rank has on the GPU in process sets has come to an end.
   static void FinishProcessSets();
 
-  // After a rank was lost: goes on with those that live, each of which calls it (Engine::Survive).
-  // Refused where there are process sets.
-  static Status Shrink();
+  // Ends the engine of all ranks before their number changes (Engine::Part), and keeps it to be
+  // asked for rank and size. Refused where there are process sets.
+  static Status Part();
+
+  // After Part: replaces it by one of these ranks, which all call it. After an error the one that
+  // has ended stays, and Meet may be called again.
+  static Status Meet(const Membership& membership);
 
   // Returns the engine that was there. Forgets all process sets.
   static std::shared_ptr<Engine> Set(std::shared_ptr<Engine> engine);

@@ -84,25 +84,9 @@ class TFDIST_API Communicator {
     return Status::Ok();
   }
 
-  // A transport of the ranks that live, in the same order, counted anew, after Exchange has failed
-  // with kUnavailable. All of them call it, and may do so again where the one that it gives is cut
-  // short by another loss. Waits for them without a deadline: whoever calls it has to set one.
-  // kUnimplemented where the transport ends with its first rank.
-  virtual Status Shrink(std::unique_ptr<Communicator>* survivors) {
-    survivors->reset();
-    return Status(StatusCode::kUnimplemented,
-                  "this transport cannot continue after losing a rank.");
-  }
-
-  // Whether all ranks say `ok` and none is lost: the same answer on all that live, whoever is lost
-  // meanwhile. Waits as Shrink does.
-  virtual Status AgreeOnSurvival(bool ok, bool* all) {
-    *all = ok && size() == 1;
-    return Status::Ok();
-  }
-
-  // Ends the transport. With `clean` every rank must call it, having agreed on that; without,
-  // it waits for nobody. A destructor does what Finalize(false) does. A subset needs none.
+  // Ends the transport. With `clean` every rank must call it, having agreed on that; without, it
+  // waits for nobody, and where the transport can tell the others their waits for this rank fail.
+  // A subset needs none.
   virtual Status Finalize(bool clean) = 0;
 
  private:
