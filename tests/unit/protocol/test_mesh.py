@@ -13,7 +13,7 @@ import pytest
 
 from tfdist.errors import PeerLostError
 from tfdist.protocol import mesh
-from tfdist.protocol.handshake import Dialer
+from tfdist.protocol.handshake import Acceptor, Dialer
 
 KEY, CONTEXT, LIMIT_S = b"k" * 32, b"job|1|0", 30.0
 Found = dict[int, socket.socket]
@@ -172,8 +172,19 @@ def _relay(one: socket.socket, other: socket.socket, is_over: Callable[[], bool]
                 key.data.sendall(key.fileobj.recv(4096))  # type: ignore[union-attr]
 
 
-def test_connection_that_its_dialer_gave_up_is_replaced(opened: list[socket.socket]) -> None:
+def test_connection_that_its_dialer_gave_up_is_replaced(
+    opened: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The acceptor was slow: it finishes the handshake of a connection whose other end is closed."""
+    sent, closed = threading.Event(), threading.Event()
+
+    class Slow(Acceptor):
+        def feed(self, data: bytes) -> bytes:
+            if sent.is_set():
+                closed.wait(LIMIT_S)
+            return super().feed(data)
+
+    monkeypatch.setattr(mesh, "Acceptor", Slow)
     listener, other = mesh.listen("127.0.0.1"), mesh.listen("127.0.0.1")
     address = listener.getsockname()[:2]
     given_up = socket.create_connection(address, 5)
@@ -187,8 +198,10 @@ def test_connection_that_its_dialer_gave_up_is_replaced(opened: list[socket.sock
     proof = b""
     while not proof:
         proof = first.feed(given_up.recv(first.wanted))
+    sent.set()
     given_up.sendall(proof)
     given_up.close()
+    closed.set()
     own = mesh.Mesh(other, 1, {0: address}, KEY, CONTEXT, LIMIT_S, 30.0).connect()
     thread.join(LIMIT_S)
     say([results[0], own], opened)
