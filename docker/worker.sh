@@ -23,8 +23,8 @@ leave() {
   mapfile -t ranks < <(grep -lzs ^TFDIST_ELASTIC= /proc/[0-9]*/environ | cut -d / -f 3)
   if ((${#ranks[@]})); then
     kill -TERM "${ranks[@]}" || true
-    # Also wait for their supervisors, which must report to the launcher.
-    while grep -qzs ^OMPI_COMM_WORLD_RANK= /proc/[0-9]*/environ; do
+    # Also wait for their supervisors, which must report to the launcher: processes of the agent that it has forked.
+    while (($(grep -lzs agent/summoned.py /proc/[0-9]*/cmdline | wc -l) > 1)); do
       sleep 0.1
     done
   fi

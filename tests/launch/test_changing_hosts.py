@@ -172,8 +172,8 @@ def test_too_few_hosts_are_waited_for_and_then_the_job_fails(machines: Machines,
     done = launch.end(job)
     assert done.code == 1, done.stderr
     short = "the remaining hosts have slots for 1 rank, but --min-np is 2"
-    why = f"tfdistrun: host {SECOND} with rank 1 was lost: it closed its connection without a record"
-    assert f"{why}; {short}; waiting up to 5 s for hosts\n" in done.stderr
+    assert f"tfdistrun: host {SECOND} with rank 1 was lost: it " in done.stderr
+    assert f"; {short}; waiting up to 5 s for hosts\n" in done.stderr
     assert done.stderr.endswith(f"{short}; no host joined within 5 s (--elastic-timeout)\n")
     assert machines.memory(FIRST) == []
 

@@ -34,15 +34,17 @@ def test_another_tensorflow_needs_no_new_installation(bare: Callable[[str], Bare
     assert "sum 1 of 1 with 2.21" in here.run("/venv/bin/python", "-c", SUM).stdout
 
 
-def test_without_mpi_it_is_a_world_of_one(bare: Callable[[str], Bare], wheel: Path) -> None:
+def test_without_mpi_the_ranks_are_connected_by_sockets(bare: Callable[[str], Bare], wheel: Path) -> None:
     here = bare("3.11")
     install(here, wheel, "tensorflow-cpu==2.21.0", extra="")
     done = here.run("/venv/bin/python", "-c", SUM)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "sum 1 of 1 with 2.21.0" in done.stdout
     done = here.run("/venv/bin/tfdistrun", "-np", "2", "/venv/bin/python", "-c", SUM)
+    assert done.stdout.count("sum 3 of 2") == 2, done.stdout + done.stderr
+    done = here.run("/venv/bin/tfdistrun", "--mpi", "-np", "2", "/venv/bin/python", "-c", SUM)
     assert done.returncode != 0
     assert "no mpirun found" in done.stderr
     follow(here, done.stderr)
-    done = here.run("/venv/bin/tfdistrun", "-np", "2", "/venv/bin/python", "-c", SUM)
+    done = here.run("/venv/bin/tfdistrun", "--mpi", "-np", "2", "/venv/bin/python", "-c", SUM)
     assert done.stdout.count("sum 3 of 2") == 2, done.stdout + done.stderr

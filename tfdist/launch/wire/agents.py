@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import queue
 import selectors
 import socket
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdist.launch.job.job import silence
 from tfdist.launch.wire.record import Message, RefusedFrameError
-from tfdist.system.network.tcp import keep_alive
+from tfdist.system.network.tcp import is_unanswered, keep_alive
 
 if TYPE_CHECKING:  # TLS takes 10 ms to import, and most jobs do not need it
     from tfdist.launch.wire.muster import Recruit
@@ -23,8 +22,6 @@ SEND_TIMEOUT_S = 5.0
 # How an agent is lost whose process or host was killed; continues the name of the host.
 LOST = "lost its agent: the process was killed, or the host is gone"
 _JOIN_S = 2.0
-# How the kernel says that a host does not answer, or that its network is gone.
-_SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 
 
 @dataclass(frozen=True)
@@ -101,8 +98,8 @@ class Agents:
                 self._events.put(AgentSaid(host, message))
         except RefusedFrameError as refusal:
             self._events.put(AgentLost(host, f"sent an invalid message: {refusal}"))
-        except (EOFError, OSError) as error:
-            silent = getattr(error, "errno", None) in _SILENT
+        except (EOFError, OSError):  # under TLS both mean a host that does not answer, too
+            silent = is_unanswered(self._recruits[host].conversation.link.connection, self._silence_limit_s)
             self._events.put(AgentLost(host, silence(self._silence_limit_s) if silent else LOST))
         else:
             return True

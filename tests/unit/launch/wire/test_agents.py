@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import queue
 import socket
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tfdist.launch.wire import agents
 from tfdist.launch.wire.agents import LOST, AgentLost, Agents, AgentSaid
 from tfdist.launch.wire.introduction import Conversation, acceptor
 from tfdist.launch.wire.link import Link
@@ -33,8 +33,7 @@ class Pair:
         assert ours.done and theirs.done
         self.far = Conversation(Link(dialled), theirs, TO_AGENT)
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.near = Link(accepted)
-        recruit = Recruit(Conversation(self.near, ours, FROM_AGENT), "127.0.0.1", "a", 1, "1", "3")
+        recruit = Recruit(Conversation(Link(accepted), ours, FROM_AGENT), "127.0.0.1", "a", 1, "1", "3")
         self.agents = Agents({"a": recruit}, self.events)
         self.agents.start(5)
 
@@ -65,13 +64,11 @@ def test_agent_that_is_gone(pair: Pair) -> None:
 
 def test_host_that_does_not_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel has given up on it."""
-
-    def receive(_: int) -> bytes:
-        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
-
-    monkeypatch.setattr(pair.near, "receive", receive)
-    pair.far.send(5, "crew_ended", status=3)  # it wakes the reader
+    asked: list[float] = []
+    monkeypatch.setattr(agents, "is_unanswered", lambda _, for_s: not asked.append(for_s))  # type: ignore[func-returns-value]
+    pair.far.link.close()
     assert pair.events.get(timeout=5) == AgentLost("a", "has not answered for 5 s (TFDIST_HOST_TIMEOUT)")
+    assert asked == [5]
 
 
 def test_agent_that_says_what_it_may_not(pair: Pair) -> None:
