@@ -30,7 +30,7 @@ def test_jobs(recovery: Any, number: int) -> None:
 
 def test_every_rank_has_its_turn(recovery: Any) -> None:
     assert {recovery.in_place(number)[0].ranks for number in range(3)} == {(1,), (2,), (3,)}
-    assert {recovery.anew(number)[2].ranks for number in range(3)} == {(1,), (2,), (3,)}
+    assert {recovery.hang(number)[0].ranks for number in range(3)} == {(1,), (2,), (3,)}
 
 
 def _record(folder: Path, steps: str, **faults: str) -> None:
