@@ -284,12 +284,18 @@ manifests: $(HELM) ## write build/kubernetes/*.yaml from the chart, for publishe
 release-images: setup ## build, test and publish the images of the tag that is checked out: IMAGES=REGISTRY/NAME, DRY_RUN=1
 	docker/release.sh $(if $(DRY_RUN),--dry-run) '$(IMAGES)'
 
-# tests/gpu/run needs no TensorFlow; the parity of `fit` takes the GPU build of it in .venv: pip install '.[cuda]'.
+# Two ranks on one GPU, which takes NCCL 2.30 or newer. TF32, of cuBLAS and of XLA, rounds the inputs of a matmul to 11 bits.
+SHARED_GPU = TFDIST_TEST_GPU=1 TFDIST_TEST_SAMPLE=1 CUDA_VISIBLE_DEVICES=0 NCCL_MULTI_RANK_GPU_ENABLE=1 \
+	NVIDIA_TF32_OVERRIDE=0 XLA_FLAGS=--xla_gpu_enable_triton_gemm=false
+OF_GPU := $(addprefix tests/ranks/test_,$(addsuffix .py,parity xla_training optimizer allreduce broadcast allgather alltoall \
+	reducescatter compression gradient gradient_tape process_sets join mismatch adasum partial_optimizer sync_batch_norm \
+	loss_scale overlap xla object)) tests/elastic/test_fit.py
+# tests/gpu/run needs no TensorFlow; the rest takes the GPU build of it in .venv: pip install '.[cuda]'.
 .PHONY: test-gpu
-test-gpu: setup ## on a machine with a GPU: the kernels, NCCL, and the parity of fit on 2 ranks that share it
+test-gpu: setup ## on a machine with a GPU: the kernels, NCCL, and collectives, parity and a loss on 2 ranks that share it
 	tests/gpu/run
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_GPU=1 $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) -k np2 \
-	tests/ranks/test_parity*.py tests/ranks/test_xla_training.py
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(SHARED_GPU) $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=all \
+	-k 'np2 or pair' $(OF_GPU)
 
 .PHONY: lint
 lint: $(VENV)/linters ## check style, types, formats, shell scripts and the gates

@@ -11,13 +11,15 @@ import training
 
 SCRIPT = Path(training.__file__)
 SECONDS = 240
+# As in tests/ranks.
+DEVICES = {} if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def run(folder, *words):
     """A Python command, with whatever exit status."""
     return subprocess.run(
         [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | DEVICES,
     )  # fmt: skip
 
 

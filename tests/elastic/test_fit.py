@@ -10,6 +10,7 @@ CASES = {
     "nobody": (3, ""),
     "the first, one after the last step of an epoch, one in a validation": (4, "0:12:step,1:36:step,2:96:validation"),
     "at the end of an epoch, in a commit that it writes, by an error": (4, "0:30:epoch,1:47:commit,2:70:fail"),
+    "pair": (2, "1:17:step"),
     "two at once": (4, "1:20:step,2:20:step"),
     "while the others meet and while they get the newest commit": (4, "1:17:step,2:0:at=meeting,3:0:at=sync"),
     "while the others compare their commits": (3, "0:17:step,1:0:at=count"),

@@ -40,9 +40,8 @@ World = tuple[int, str]
 STALL_SECONDS = 120
 SECONDS_FOR_START = 180
 SECONDS_A_TEST = 120
-# These are tests of the CPU; `make test-gpu` lets some of them share a GPU, for which NCCL is 2.30 or newer.
-ON_GPU = {"CUDA_VISIBLE_DEVICES": "0", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-DEVICES = ON_GPU if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICES": ""}
+# These are tests of the CPU; `make test-gpu` lets some of them share a GPU.
+DEVICES = {} if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICES": ""}
 # `make test` runs a few combinations of each test's parameters, and the slice `ranks` of the others one in so many.
 SAMPLED = bool(os.environ.get("TFDIST_TEST_SAMPLE"))
 ONE_IN = {1: 8, 2: 3, 3: 8, 4: 8}

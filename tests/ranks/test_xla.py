@@ -4,6 +4,8 @@ What eager mode returns is tested elsewhere, against exact sums and differences;
 """
 
 import functools
+import os
+import re
 import time
 
 import numpy as np
@@ -26,6 +28,7 @@ DTYPES = (
 )
 FLOATING = DTYPES[-4:]
 LIMIT_SECONDS = 20
+ON_GPU = bool(os.environ.get("TFDIST_TEST_GPU"))
 
 
 def compiled(function):
@@ -147,7 +150,8 @@ def test_in_a_process_set(world):
 
 @SIZES
 def test_variables_of_one_rank(world):
-    variables = [tf.Variable(tf.fill([3], tfdist.rank() + 1.0)), tf.Variable(tfdist.rank())]
+    """None is an int32, which TensorFlow keeps on the CPU where a function compiled for a GPU cannot reach it."""
+    variables = [tf.Variable(tf.fill([3], tfdist.rank() + 1.0)), tf.Variable(tfdist.rank(), dtype=tf.int64)]
 
     @compiled
     def step():
@@ -167,6 +171,10 @@ def test_barrier_lets_nobody_pass_before_all_have_come(world, shared_tmp_path):
         return x
 
     (shared_tmp_path / str(tfdist.rank())).touch()
+    if ON_GPU:
+        with pytest.raises(tf.errors.UnimplementedError, match=r"Call tfdist\.barrier outside the function"):
+            meet(1)
+        return
     meet(1)
     assert len(list(shared_tmp_path.glob("*"))) == world
 
@@ -287,7 +295,7 @@ def fails_alike(kind, function, *arguments):
     with pytest.raises(kind) as caught:
         compiled(function)(*arguments)
     seconds = time.monotonic() - start
-    text = caught.value.message.split(" [Op:")[0]
+    text = re.split(r" \[Op:|\n\t \[\[", caught.value.message)[0]
     everything = tfdist.allgather_object((text, seconds), name="texts")
     assert len({text for text, _ in everything}) == 1, everything
     assert max(seconds for _, seconds in everything) < LIMIT_SECONDS
@@ -345,7 +353,7 @@ def test_wrong_arguments(world):
         lambda weight: tfdist.grouped_allreduce([1.0], weight=weight, name="mean"),
         tf.constant(-1, tf.int64),
     )
-    assert "the weight -1; expected 0 to 4294967295" in message
+    assert ("the weight of an allreduce" if ON_GPU else "the weight -1; expected 0 to 4294967295") in message
 
 
 @pytest.mark.ranks(2, 3)
