@@ -62,6 +62,8 @@ class FakeNccl : public tfdist::NcclApi {
 
   // Calls are work in the streams of `gpu` from now on.
   void UseGpu(FakeCudaDriver* gpu) { gpu_ = gpu; }
+  // What goes wrong from now on; before the next Init.
+  void Break(const NcclFaults& faults) { faults_ = faults; }
   // What GetAsyncError says from now on of all communicators of this rank.
   void InjectAsyncError(tfdist::NcclResult result);
   // Waits until the calls of this rank have run; false after ten seconds.
@@ -106,7 +108,7 @@ class FakeNccl : public tfdist::NcclApi {
   void Forget(tfdist::NcclHandle communicator);
 
   FakeNcclWorld* const world_;
-  const NcclFaults faults_;
+  NcclFaults faults_;
   FakeCudaDriver* gpu_ = nullptr;
   tfdist::NcclResult async_error_ = tfdist::NcclResult::kSuccess;
   std::vector<FakeNcclWorld::Member*> members_;  // this rank's, still open

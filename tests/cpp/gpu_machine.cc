@@ -28,6 +28,7 @@ Status Make(const tfdist::DeviceSpec& spec, std::unique_ptr<tfdist::Device>* dev
 Machine* Machine::current = nullptr;
 
 Machine::Machine(int size) {
+  tfdist::RegisterDeviceFactory(Make);
   for (int rank = 0; rank < size; ++rank) {
     nodes.push_back(std::make_unique<Node>());
     nodes.back()->nccl = world.Rank();
@@ -84,7 +85,6 @@ Status Told::Next() {
 }
 
 void RunOnMachine(const Fabric& fabric, const tfdist::EngineConfig& config, const RankBody& body) {
-  tfdist::RegisterDeviceFactory(Make);
   Machine machine(static_cast<int>(fabric.host_ids.size()));
   RunRanksOn(fabric, config, body);
   EXPECT_EQ(machine.world.open(), 0);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "expect.h"
@@ -142,6 +143,37 @@ SocketTeam MakeSocketTeam(const std::vector<int>& host_ids) {
         "");
   }
   return team;
+}
+
+std::vector<tfdist::Membership> MakeMemberships(const std::vector<int>& host_ids) {
+  const size_t size = host_ids.size();
+  std::vector<tfdist::Membership> memberships(size);
+  for (size_t r = 0; r < size; ++r) {
+    tfdist::SocketMembership sockets;
+    sockets.rank = static_cast<int>(r);
+    sockets.host_ids = host_ids;
+    sockets.hosts.assign(size, "localhost");
+    sockets.descriptors.assign(size, -1);
+    memberships[r].sockets = std::move(sockets);
+    for (size_t other = 0; other < r; ++other) {
+      const SocketPair pair = MakeSocketPair();
+      memberships[r].sockets->descriptors[other] = pair.ends[0];
+      memberships[other].sockets->descriptors[r] = pair.ends[1];
+    }
+  }
+  return memberships;
+}
+
+void CloseConnections(const tfdist::Membership& membership) {
+  for (int descriptor : membership.sockets->descriptors) {
+    if (descriptor >= 0) close(descriptor);
+  }
+}
+
+void InThreads(int size, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) threads.emplace_back([&body, r] { body(r); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 int OpenDescriptors() {

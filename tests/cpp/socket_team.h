@@ -3,12 +3,14 @@
 #ifndef TESTS_CPP_SOCKET_TEAM_H_
 #define TESTS_CPP_SOCKET_TEAM_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "core/wire/communicator.h"
+#include "core/wire/communicator_factory.h"
 #include "core/wire/connector.h"
 
 // Both ends of a TCP connection that is made for the caller, who owns them.
@@ -56,6 +58,13 @@ struct SocketTeam {
 
 // A rank on each of these hosts.
 SocketTeam MakeSocketTeam(const std::vector<int>& host_ids);
+
+// A rank on each of these hosts, each with connections to the others that the caller owns.
+std::vector<tfdist::Membership> MakeMemberships(const std::vector<int>& host_ids);
+void CloseConnections(const tfdist::Membership& membership);
+
+// Runs `body` in a thread for each of so many ranks.
+void InThreads(int size, const std::function<void(int rank)>& body);
 
 // Descriptors that this process has open.
 int OpenDescriptors();

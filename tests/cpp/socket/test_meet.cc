@@ -1,9 +1,5 @@
 // Engines that end and go on with other ranks: fewer of them, and more.
-#include <unistd.h>
-
-#include <functional>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,37 +11,14 @@
 
 using tfdist::Engine;
 using tfdist::Membership;
-using tfdist::SocketMembership;
 using tfdist::Status;
 using tfdist::StatusCode;
 
 namespace {
 
-// Of so many ranks of one host, each with connections to the others.
+// Of so many ranks of one host.
 std::vector<Membership> MembershipsOf(int size) {
-  std::vector<Membership> memberships(static_cast<size_t>(size));
-  for (int r = 0; r < size; ++r) {
-    SocketMembership sockets;
-    sockets.rank = r;
-    sockets.host_ids.assign(static_cast<size_t>(size), 0);
-    sockets.hosts.assign(static_cast<size_t>(size), "localhost");
-    sockets.descriptors.assign(static_cast<size_t>(size), -1);
-    memberships[r].sockets = std::move(sockets);
-  }
-  for (int r = 0; r < size; ++r) {
-    for (int other = 0; other < r; ++other) {
-      const SocketPair pair = MakeSocketPair();
-      memberships[r].sockets->descriptors[other] = pair.ends[0];
-      memberships[other].sockets->descriptors[r] = pair.ends[1];
-    }
-  }
-  return memberships;
-}
-
-void Close(const Membership& membership) {
-  for (int descriptor : membership.sockets->descriptors) {
-    if (descriptor >= 0) close(descriptor);
-  }
+  return MakeMemberships(std::vector<int>(static_cast<size_t>(size), 0));
 }
 
 Status Sum(Engine* engine, float own, float* sum) {
@@ -56,16 +29,9 @@ Status Sum(Engine* engine, float own, float* sum) {
   return status;
 }
 
-// Runs `body` in a thread for each of the ranks from `first` on.
-void InThreads(int first, int size, const std::function<void(int rank)>& body) {
-  std::vector<std::thread> threads;
-  for (int r = first; r < size; ++r) threads.emplace_back([&body, r] { body(r); });
-  for (std::thread& thread : threads) thread.join();
-}
-
 // Has the engines go on as ranks of these; those that are null are made.
 void MeetAll(std::vector<std::shared_ptr<Engine>>* engines, std::vector<Membership> memberships) {
-  InThreads(0, static_cast<int>(engines->size()), [&](int r) {
+  InThreads(static_cast<int>(engines->size()), [&](int r) {
     std::shared_ptr<Engine>& engine = (*engines)[r];
     if (engine == nullptr) {
       std::unique_ptr<tfdist::Communicator> communicator;
@@ -77,7 +43,7 @@ void MeetAll(std::vector<std::shared_ptr<Engine>>* engines, std::vector<Membersh
       EXPECT_EQ(engine->Meet(memberships[r], &next).message(), "");
       engine = std::move(next);
     }
-    Close(memberships[r]);
+    CloseConnections(memberships[r]);
     float sum = 0;
     EXPECT_EQ(Sum(engine.get(), 1, &sum).message(), "");
     EXPECT_EQ(sum, static_cast<float>(engines->size()));
@@ -106,7 +72,7 @@ TEST(MeetIsAfterOneHasPartedAndTheOthersHaveFailed) {
   MeetAll(&engines, MembershipsOf(3));
   std::vector<Status> statuses(3);
   engines[2]->Part();
-  InThreads(0, 2, [&](int r) {
+  InThreads(2, [&](int r) {
     float sum = 0;
     statuses[r] = Sum(engines[r].get(), 1, &sum);
     engines[r]->Part();
@@ -123,13 +89,13 @@ TEST(MeetFailsWhereOneOfTheRanksIsGoneAndMayBeTriedAgain) {
   MeetAll(&engines, MembershipsOf(3));
   for (const auto& engine : engines) engine->Part();
   std::vector<Membership> memberships = MembershipsOf(3);
-  Close(memberships[2]);
-  InThreads(0, 2, [&](int r) {
+  CloseConnections(memberships[2]);
+  InThreads(2, [&](int r) {
     std::shared_ptr<Engine> next;
     EXPECT_EQ(CodeOf(engines[r]->Meet(memberships[r], &next)),
               CodeOf(Status(StatusCode::kUnavailable, "")));
     EXPECT(next == nullptr);
-    Close(memberships[r]);
+    CloseConnections(memberships[r]);
   });
   engines.pop_back();
   MeetAll(&engines, MembershipsOf(2));

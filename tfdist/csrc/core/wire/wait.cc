@@ -30,6 +30,15 @@ int SpinsFor(const Topology& topology) {
   return topology.local_size > cores ? 0 : kSpins;
 }
 
+// Whoever may be missing where the transport cannot tell.
+std::vector<int> OthersIn(const Topology& topology) {
+  std::vector<int> ranks;
+  for (int r = 0; r < topology.size; ++r) {
+    if (r != topology.rank) ranks.push_back(r);
+  }
+  return ranks;
+}
+
 std::string Named(const Topology& topology, const std::vector<int>& ranks) {
   if (ranks.empty()) return "other ranks (the transport does not say which)";
   return RankListWithHosts(topology, ranks);
@@ -117,7 +126,8 @@ Status Wait::LookForEnded(Clock::time_point now, const Topology& topology,
                           const std::vector<int>& missing) {
   next_look_ = now + kBetweenLooks;
   if (config_.monitor == nullptr) return Status::Ok();
-  const std::vector<int> ended = config_.monitor->Ended(topology, missing);
+  const std::vector<int> ended =
+      config_.monitor->Ended(topology, missing.empty() ? OthersIn(topology) : missing);
   if (ended.empty()) return Status::Ok();
   if (seen_ended_ == Clock::time_point()) seen_ended_ = now;
   if (now - seen_ended_ < kAfterEnd) return Status::Ok();

@@ -5,9 +5,10 @@
 // It fails at its deadline, and before reports once, if no lower rank waits for the same, both
 // times with the missing ranks and what they did last. What it has reported it also reports to be
 // over. It also fails, with kUnavailable, when the process of a missing rank is known to have
-// ended. A transport that the system wakes when something arrives uses the parts of Pause instead:
-// Spins, then Look, then a sleep of MsToNextLook at most. Lives on the stack of one collective
-// call, which outlives it; for one thread.
+// ended; of any rank, where the transport cannot tell who is missing. A transport that the system
+// wakes when something arrives uses the parts of Pause instead: Spins, then Look, then a sleep of
+// MsToNextLook at most. Lives on the stack of one collective call, which outlives it; for one
+// thread.
 #ifndef TFDIST_CORE_WIRE_WAIT_H_
 #define TFDIST_CORE_WIRE_WAIT_H_
 
