@@ -1,4 +1,4 @@
-"""A cluster of Slurm with one node, this machine: munged, slurmctld and slurmd with files and ports of their own.
+"""A cluster of Slurm whose nodes are this machine: munged, slurmctld and slurmd with files and ports of their own.
 
 No test of its own.
 """
@@ -11,30 +11,31 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+HERE = os.uname().nodename.split(".")[0]
 PROGRAMS = ("munged", "slurmctld", "slurmd", "salloc", "sbatch", "sinfo")
 # Trust in the number of cores is needed where the machine has fewer.
+NODE = "NodeName={node} NodeHostname={name} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN"
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={name}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 SlurmctldPort={controller}
-SlurmdPort={daemon}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -45,7 +46,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
-NodeName={name} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+{nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP
 """
 
@@ -63,12 +64,15 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def started_in(folder: Path, environment: Mapping[str, str], wait_until: Callable[..., None]) -> Iterator[Slurm]:
-    """The cluster, until the end of the block."""
+def started_in(
+    folder: Path, environment: Mapping[str, str], wait_until: Callable[..., None], nodes: Sequence[str] = ()
+) -> Iterator[Slurm]:
+    """The cluster, until the end of the block. Its only node has this machine's name unless others are given."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         pytest.skip(f"{missing[0]} is missing; on Debian: apt-get install slurm-wlm munge")
-    configuration = _configure(folder)
+    nodes = nodes or [HERE]
+    configuration = _configure(folder, nodes)
     variables = {**environment, "SLURM_CONF": str(configuration)}
     key = folder / "munge.key"
     key.touch(mode=0o600)
@@ -77,45 +81,50 @@ def started_in(folder: Path, environment: Mapping[str, str], wait_until: Callabl
     programs = [
         ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *own],
         ["slurmctld", "-D", "-i"],
-        ["slurmd", "-D"],
+        *(["slurmd", "-D", "-N", node] for node in nodes),
     ]
     started: list[subprocess.Popen[bytes]] = []
     try:
         for words in programs:
-            with open(folder / f"{words[0]}.out", "wb") as out:
+            with open(folder / f"{words[0]}.out", "ab") as out:
                 started.append(subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=out))
             if words[0] == "munged":
                 wait_until((folder / "munge.socket").exists, seconds=20, what="munged")
-        wait_until(lambda: _is_idle(variables), seconds=60, what=f"a node that is idle; see {folder}/*.log")
-        yield Slurm(os.uname().nodename.split(".")[0], {"SLURM_CONF": str(configuration)})
+        wait_until(lambda: _are_idle(variables), seconds=60, what=f"nodes that are idle; see {folder}/*.log")
+        yield Slurm(HERE, {"SLURM_CONF": str(configuration)})
     finally:
         for process in reversed(started):
             _end(process)
 
 
-def _configure(folder: Path) -> Path:
-    ports = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    for name in ("state", "spool"):
+def _configure(folder: Path, nodes: Sequence[str]) -> Path:
+    controller, *ports = _free_ports(1 + len(nodes))
+    for name in ("state", *(f"spool-{node}" for node in nodes)):
         (folder / name).mkdir()
-    name = os.uname().nodename.split(".")[0]
-    values = {"name": name, "user": getpass.getuser(), "folder": folder, "controller": ports[0], "daemon": ports[1]}
+    lines = [NODE.format(node=node, name=HERE, port=port) for node, port in zip(nodes, ports, strict=True)]
+    values = {"name": HERE, "user": getpass.getuser(), "folder": folder, "controller": controller}
+    values["nodes"] = "\n".join(lines)
     (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
     path = folder / "slurm.conf"
     path.write_text(CONFIGURATION.format(**values))
     return path
 
 
-def _is_idle(variables: Mapping[str, str]) -> bool:
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as open_until_all_are_known:
+        probes = [open_until_all_are_known.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def _are_idle(variables: Mapping[str, str]) -> bool:
     words = ["sinfo", "--noheader", "--format=%t"]
     try:
         done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=10)
     except subprocess.TimeoutExpired:  # nobody answers yet
         return False
-    return done.stdout.strip() == "idle"
+    return set(done.stdout.split()) == {"idle"}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
