@@ -37,7 +37,8 @@ class DataParallel(keras.callbacks.Callback):
       custom `train_step` uses, if it is an attribute of the model or of a layer or model inside it, in lists and dicts
       too. An optimizer held only by a closure or a global variable is not found;
     - multiplies their learning rates or `LearningRateSchedule`s by the number of ranks, with an optional warm-up. The
-      result equals one process that trains at that rate on the global batch;
+      result equals one process that trains at that rate on the global batch. With data from
+      `tfdist.shard(..., global_batch=N)` the rate stays that of the script, for any number of ranks;
     - starts all ranks from the weights and optimizer state of rank 0;
     - aggregates the logs of each epoch over all ranks, so that `EarlyStopping`, `ReduceLROnPlateau` and
       `TerminateOnNaN` act alike on all ranks;
@@ -61,10 +62,11 @@ class DataParallel(keras.callbacks.Callback):
     Args:
         compression: Wire type of gradients: a member of `tfdist.Compression`, its name, or a `Compressor` of your own;
             None uses `TFDIST_COMPRESSION`, by default "none".
-        warmup_epochs: Epochs over which the rate rises to its scaled value; may be fractional. Needs
-            `scale_learning_rate`.
-        scale_learning_rate: Whether to multiply the rate by the number of ranks. Files store the rate of one process: a
-            rate set later, by you or a callback, also counts as scaled and is divided when saved.
+        warmup_epochs: Epochs over which the rate rises to its scaled value, as in `LearningRateWarmupCallback`; may be
+            fractional. Needs `scale_learning_rate`.
+        scale_learning_rate: Whether to multiply the rate by the number of ranks, unless the data has a `global_batch`.
+            Files store the rate of one process: a rate set later, by you or a callback, also counts as scaled and is
+            divided when saved.
         checkpoint: Path of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to run with this
             one; None writes no checkpoint.
         average_metrics: Whether to aggregate logs over all ranks.
@@ -79,6 +81,9 @@ class DataParallel(keras.callbacks.Callback):
         drift: What to do if the ranks' trainable weights differ; they are compared after the first step and each epoch
             of each fit. "error" raises a `MismatchError` on every rank, "warn" warns, "off" skips the comparison.
             Weights local to a rank are left out. Small differences, from rounding, only warn.
+
+    Attributes:
+        data_of_fit: What an elastic `fit` trains on, where Keras' own `fit` has yet to begin.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -145,6 +150,7 @@ class DataParallel(keras.callbacks.Callback):
         by_path = isinstance(checkpoint, (str, Path))
         self._checkpoint: Any = ModelCheckpoint(str(checkpoint)) if by_path else checkpoint
         self._compared = self._steps_taken = False
+        self.data_of_fit: Any = None
 
     def _watch_fit(self, settings: config.Config) -> bool:
         """Whether `fit` need not be wrapped; else it is, and an elastic fit reports that it found this callback."""
@@ -180,7 +186,9 @@ class DataParallel(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compared = self._steps_taken = False
         fit_agreement.agree(self)
-        self._join_where_uneven()
+        training_data.need_global_batches(self.model)
+        self._scale_as_data_asks()
+        self._weigh_where_uneven()
         self._compare_with_job()
         if not self.elastic:
             need_equal_settings()
@@ -273,24 +281,40 @@ class DataParallel(keras.callbacks.Callback):
             if tfdist.rank() == 0:
                 _logger.warning("the step is not compiled by XLA: %s", obstacle)
 
-    def _join_where_uneven(self) -> None:
-        """Ranks with unequal numbers of batches are weighted by samples; a step traced without that is traced again."""
+    def _weigh_where_uneven(self) -> None:
+        """Ranks with unequal batches are weighted by samples; a step traced without that is traced again."""
         if model_optimizer.accumulates(self.model):  # a rank that is through would keep what was never applied
             need_equal_batches(self.model, "gradient_accumulation_steps", "it to None")
-        joins = training_data.is_uneven(self.model)
-        if joins != self._hook.joins:
-            self._hook.joins = joins
+        self._hook.joins = training_data.is_uneven(self.model)
+        weighs = self._hook.joins or training_data.global_batch(self.model) is not None
+        if weighs != self._hook.weighs:
+            self._hook.weighs = weighs
             adapted_state.drop_traces(self.model)
 
     def _scale(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+        factor = self._factor()
         for each in optimizers:
             if self._scales or optimizer.learning_rate_scale(each) != 1.0:
-                optimizer.scale_learning_rate(each, tfdist.size() if self._scales else 1)
+                optimizer.scale_learning_rate(each, factor)
+
+    def _factor(self) -> int:
+        """What the rate of one process is multiplied by: as often as the global batch is that of the script."""
+        if not self._scales or training_data.global_batch(self.model, self.data_of_fit) is not None:
+            return 1
+        return tfdist.size()
+
+    def _scale_as_data_asks(self) -> None:
+        """Corrects the rates of a list of callbacks that was made before `fit` had its data."""
+        optimizers = model_optimizer.optimizers_of(self.model)
+        if self._scales and any(optimizer.learning_rate_scale(each) != self._factor() for each in optimizers):
+            self._scale(optimizers)
+        if self._factor() > 1 and tfdist.rank() == 0 and training_data.may_hide_global_batch(self.model):
+            _logger.warning("%s", training_data.HIDDEN.format(size=tfdist.size()))
 
     def _make_warmups(self) -> list[OptimizerWarmup]:
         warmups = []
         for each, base_rate in zip(model_optimizer.optimizers_of(self.model), self._base_rates, strict=True):
-            warmup = OptimizerWarmup(each, base_rate, self._warmup_epochs, self._steps_per_epoch)
+            warmup = OptimizerWarmup(each, base_rate, self._factor(), self._warmup_epochs, self._steps_per_epoch)
             warmup.set_model(self.model)
             warmup.set_params(self.params)
             warmups.append(warmup)

@@ -29,6 +29,7 @@ _ADVICE = {
     ),
     "epochs": "Pass the same epochs to fit on every rank.",
     "what tfdist.shard did with the remainder": "Train on what tfdist.shard returned, on every rank.",
+    "the global batch of tfdist.shard": "Train on what tfdist.shard returned, on every rank.",
     "the number of steps of an epoch": failure.EQUAL_BATCHES,
     "steps_per_execution": "Compile the model with the same steps_per_execution on every rank.",
     "validation_data": (
@@ -108,6 +109,7 @@ def _knowledge(
         "initial_epoch": arguments.get("initial_epoch"),
         "epochs": params.get("epochs"),
         "what tfdist.shard did with the remainder": tuple(sorted(remainders)),
+        "the global batch of tfdist.shard": training_data.global_batch(model) or "none",
         "the number of steps of an epoch": None if "join" in remainders else params.get("steps"),
         "steps_per_execution": getattr(model, "steps_per_execution", None),
         "validation_data": {None: None, True: "given", False: "not given"}[validates],

@@ -37,8 +37,9 @@ class ModelHook:
     Attributes:
         reduces_metrics: Whether `fit` and `evaluate` report metrics over all ranks.
         averages_statistics: Whether non-trainable weights are averaged at the end of each training epoch.
-        joins: Whether the ranks may have unequal numbers of batches: each step weights them by samples, and they wait
-            for each other at the end of each training epoch.
+        joins: Whether the ranks may have unequal numbers of batches, so that they wait for each other at the end of
+            each training epoch.
+        weighs: Whether each step weights the ranks by their samples. Read when the step is traced.
         synchronizes_moments: Whether Keras' `BatchNormalization(synchronized=True)` normalises over all ranks in a
             training step. Read when the step is traced.
         wrapped_optimizers: The optimizers that `DataParallel` made distributed.
@@ -59,7 +60,7 @@ class ModelHook:
         self._local = 0
         self.reduces_metrics = False
         self.averages_statistics = False
-        self.joins = False
+        self.joins = self.weighs = False
         self.synchronizes_moments = False
         self.resume_batch = 0
         self.wrapped_optimizers: list[Any] = []
@@ -134,7 +135,7 @@ class ModelHook:
 
     def _hooked_train_step(self, data: Any) -> Any:
         samples = _samples(data)
-        weight = samples if self.joins else None
+        weight = samples if self.weighs else None
         section = Section()
         # Around each step or trace, and not from the begin of a fit to its end: an exception leaves nothing behind, and
         # in a later fit a step that was traced and one that runs eagerly do the same, as they do with the optimizer.
@@ -182,7 +183,7 @@ class ModelHook:
         if not self.reduces_metrics:
             return self._read_metrics(logs)
         samples = self._train_samples if phase == "train" else self._test_samples
-        alike = phase == "train" and not self.joins
+        alike = phase == "train" and not self.weighs
         return metric_reduction.reduce_logs(self._model, logs, int(samples.numpy()), warn_if_unequal=alike)
 
     def _meet(self) -> None:

@@ -2,16 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
-from tfdist.input import mark
+from tfdist import errors
+from tfdist.input import global_part, mark, part, pipeline
 from tfdist.native import keras_version
+
+HIDDEN = (
+    "the learning rate is multiplied by the number of ranks ({size}), since this fit does not show that its data comes "
+    "from tfdist.shard, though data was sharded with global_batch. Fit what tfdist.shard returned or a tf.data "
+    "pipeline built on it, not one through a generator, a file or NumPy; or pass scale_learning_rate=False."
+)
+# Losses that are means over the samples of a batch.
+_MEANS = ("sum_over_batch_size", "mean")
 
 
 def remainders(model: keras.Model) -> set[str]:
     """The `remainder` of each shard that the running `fit` trains on; empty if none of it came from `tfdist.shard`."""
+    return mark.of(_data(model))
+
+
+def global_batch(model: keras.Model, data: Any = None) -> int | None:
+    """The `global_batch` of the shard that the running `fit` trains on, or of the data; None without one."""
+    return next(iter(mark.global_batches([*_data(model), data])), None)
+
+
+def may_hide_global_batch(model: keras.Model) -> bool:
+    """Whether the data of `fit` does not come from a shard, as far as can be seen, though one has a `global_batch`."""
+    return not remainders(model) and part.any_global()
+
+
+def need_global_batches(model: keras.Model) -> None:
+    """Rejects a `fit` whose data has a `global_batch`, but whose steps would not be those of one process.
+
+    Raises:
+        ConfigError: If the data was regrouped, is mixed, or a loss is no mean; says what to do.
+    """
+    data = _data(model)
+    found = sorted(mark.global_batches(data))
+    if not found:
+        return
+    if len(found) > 1:
+        raise errors.ConfigError(f"the data comes from shards with different global_batch: {found}. Use one for all.")
+    if any(pipeline.regroups_after_part(each) for each in mark.datasets_in(data)):
+        raise errors.ConfigError(global_part.batched_again(found[0]))
+    for loss in keras.tree.flatten(model.loss):
+        reduction = getattr(loss, "reduction", "mean")
+        if reduction not in _MEANS:
+            raise errors.ConfigError(
+                f"global_batch={found[0]} needs losses that are means over the samples, since the ranks are weighted "
+                f"by samples; {type(loss).__name__} has reduction={reduction!r}. Omit reduction, and adapt the "
+                "learning rate if it was a sum."
+            )
+
+
+def _data(model: keras.Model) -> list[Any]:
     arguments = keras_version.arguments_of_fit(model)
-    return mark.of([arguments.get(name) for name in ("x", "y", "sample_weight")])
+    return [arguments.get(name) for name in ("x", "y", "sample_weight")]
 
 
 def is_uneven(model: keras.Model) -> bool:

@@ -31,6 +31,18 @@ def warmup_rate(initial_lr: float, size: int, step: int, warmup_steps: int) -> f
     return initial_lr / size * (1 + (size - 1) * step / warmup_steps)
 
 
+def warmup_rate_from_zero(initial_lr: float, step: int, warmup_steps: int) -> float:
+    """The rate of one step, rising linearly from `initial_lr / (warmup_steps + 1)` to `initial_lr`, on any number of
+    ranks.
+
+    Args:
+        initial_lr: The rate after the warm-up.
+        step: Steps taken so far, 0 for the first.
+        warmup_steps: Steps of the warm-up.
+    """
+    return initial_lr * min(1.0, (step + 1) / (warmup_steps + 1))
+
+
 class LearningRateWarmupCallback(keras.callbacks.Callback):
     """Raises the learning rate linearly over the first epochs.
 
@@ -38,6 +50,9 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
     warm-up of W epochs of S steps, step t = 0, 1, ..., W*S - 1 has the rate `initial_lr / n * (1 + (n - 1) * t /
     (W*S))`, and later steps have `initial_lr`: it starts at `initial_lr / n` and has no jump. With
     `steps_per_execution=k` the rate changes every k steps.
+
+    On data from `tfdist.shard(..., global_batch=N)` the warm-up is the same for any number of ranks: step t has the
+    rate `initial_lr * (t + 1) / (W*S + 1)`. Pass the rate of one process there, not multiplied by `tfdist.size()`.
 
     Args:
         initial_lr: The rate after the warm-up, already multiplied by the number of ranks.
@@ -87,6 +102,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         self._ended: bool | None = None
         self._compiled.begin(self.model)
         self._steps = steps_of_epoch(self._steps_per_epoch, self)
+        self._from_zero = training_data.global_batch(self.model) is not None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
@@ -117,7 +133,10 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         return taken, round(self._warmup_epochs * self._steps)
 
     def _advance(self, step: int, warmup_steps: int) -> None:
-        self._apply(warmup_rate(self._initial_lr, tfdist.size(), step, warmup_steps))
+        if self._from_zero:
+            self._apply(warmup_rate_from_zero(self._initial_lr, step, warmup_steps))
+        else:
+            self._apply(warmup_rate(self._initial_lr, tfdist.size(), step, warmup_steps))
         self._ended = step >= warmup_steps
         if self._ended and self._verbose and tfdist.rank() == 0:
             # A progress bar may stand on the line.

@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-import tfdist
 from tfdist.callbacks.rate.learning_rate_warmup import LearningRateWarmupCallback
 from tfdist.callbacks.rate.rate_setter import velocities
 from tfdist.native import keras_version
@@ -19,6 +18,7 @@ class OptimizerWarmup(LearningRateWarmupCallback):
     Args:
         target: A distributed optimizer.
         base_rate: The rate of one process; None if it is a schedule.
+        factor: What the rate of one process is multiplied by.
         warmup_epochs: As in `LearningRateWarmupCallback`.
         steps_per_epoch: As in `LearningRateWarmupCallback`.
     """
@@ -27,10 +27,11 @@ class OptimizerWarmup(LearningRateWarmupCallback):
         self,
         target: keras.optimizers.Optimizer,
         base_rate: float | None,
+        factor: int,
         warmup_epochs: float,
         steps_per_epoch: int | None,
     ) -> None:
-        final = tfdist.size() if base_rate is None else base_rate * tfdist.size()
+        final = factor if base_rate is None else base_rate * factor
         super().__init__(final, warmup_epochs, steps_per_epoch=steps_per_epoch)
         self._target = target
         self._is_factor = base_rate is None

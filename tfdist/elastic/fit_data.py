@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist import errors
 from tfdist.input import pipeline
+from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import ElasticPart
 
 _FROM_ARRAYS = (
@@ -21,7 +22,7 @@ _FROM_ELSEWHERE = (
 _BY_EPOCHS = "Remove .repeat(), and pass epochs to fit"
 
 
-def part_of(dataset: Any, steps_per_epoch: int | None) -> tuple[ElasticPart | None, int]:
+def part_of(dataset: Any, steps_per_epoch: int | None) -> tuple[ElasticPart | GlobalPart | None, int]:
     """The shard behind the data, and its elements per batch; None and 1 for batches from a data service, which is
     endless and gives each rank what it requests.
 
@@ -35,6 +36,7 @@ def part_of(dataset: Any, steps_per_epoch: int | None) -> tuple[ElasticPart | No
         return None, 1
     part, unit = pipeline.elastic_part_of(dataset) if is_dataset else (None, 0)
     if part is not None and steps_per_epoch is None:
+        part.round_size(unit)  # refuses batches of batches
         return part, unit
     if is_dataset and steps_per_epoch is not None:
         endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY

@@ -67,6 +67,7 @@ class _Fit:
         self._training = _Training(self._model, arguments.pop("initial_epoch"), plugin.batches_per_commit, self._stream)
         self._training.epoch_elements = (steps or 0) * runtime.size()
         self._arguments = arguments
+        plugin.data_of_fit = self._dataset
         self._callbacks = _Callbacks(self._training, plugin, callbacks, self._model, arguments["verbose"], self._epochs)
 
     def run(self) -> Any:
@@ -81,7 +82,7 @@ class _Fit:
     def _train(self) -> None:
         training = self._training
         while training.epoch < self._epochs and not training.stopped:
-            round_size = self._unit * runtime.size()
+            round_size = runtime.size() if self._part is None else self._part.round_size(self._unit)
             if self._part is None:
                 steps = (training.epoch_elements - training.position) // round_size
                 stand_in = mark.put(tf.data.Dataset.from_tensors(0).repeat(), *mark.of(self._dataset))

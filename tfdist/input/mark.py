@@ -44,8 +44,28 @@ def of(data: Any) -> set[str]:
     found: set[str] = set()
     for leaf in tf.nest.flatten(data):
         found.update(each for each in REMAINDERS if _arrays.get((id(leaf), each)) is leaf is not None)
-        for name in ("_dataset", "_original_dataset"):  # in an adapter of Keras, in what a strategy distributes
+    for dataset in datasets_in(data):
+        found.update(*(getattr(node, _MARK, ()) for node in pipeline.nodes(dataset)))
+    return found
+
+
+def global_batches(data: Any) -> set[int]:
+    """The `global_batch` of the shards in some data that have one.
+
+    Args:
+        data: A structure of the data that `fit` takes.
+    """
+    nodes = (node for dataset in datasets_in(data) for node in pipeline.nodes(dataset))
+    sizes = (getattr(getattr(node, pipeline.ELASTIC_MARK, None), "global_batch", None) for node in nodes)
+    return {size for size in sizes if size is not None}
+
+
+def datasets_in(data: Any) -> list[tf.data.Dataset]:
+    """The datasets in a structure of the data that `fit` takes, also in an adapter of Keras or of a strategy."""
+    found = []
+    for leaf in tf.nest.flatten(data):
+        for name in ("_dataset", "_original_dataset"):
             leaf = getattr(leaf, name, leaf)
         if isinstance(leaf, tf.data.Dataset):
-            found.update(*(getattr(node, _MARK, ()) for node in pipeline.nodes(leaf)))
+            found.append(leaf)
     return found

@@ -13,7 +13,12 @@ from tfdist.input import pipeline
 from tfdist.world import runtime
 
 _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
-_parts: weakref.WeakSet[ElasticPart] = weakref.WeakSet()
+_parts: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def register(part: Any) -> None:
+    """Adds a part to those that `deal_all` reshards."""
+    _parts.add(part)
 
 
 class ElasticPart:
@@ -39,7 +44,7 @@ class ElasticPart:
         numbered = whole.enumerate().with_options(options)
         self.dataset = numbered.filter(_as_written(self._is_mine)).map(_as_written(lambda number, element: element))
         setattr(self.dataset, pipeline.ELASTIC_MARK, self)
-        _parts.add(self)
+        register(self)
 
     def deal(self, start: int = 0, unit: int = 1) -> int:
         """Assigns the elements from `start` on to the current ranks.
@@ -58,6 +63,10 @@ class ElasticPart:
         self._size.assign(runtime.size())
         return steps
 
+    def round_size(self, unit: int) -> int:
+        """Elements of all ranks in a step, if each takes `unit`."""
+        return unit * runtime.size()
+
     def _is_mine(self, number: tf.Tensor, element: Any) -> tf.Tensor:
         place = number - self._start
         return (place >= 0) & (number < self._stop) & (place % self._size == self._rank)
@@ -67,6 +76,11 @@ def deal_all() -> None:
     """Reshards all parts of this process from their beginning."""
     for part in list(_parts):
         part.deal()
+
+
+def any_global() -> bool:
+    """Whether data sharded with `global_batch` is in use somewhere in this process."""
+    return any(hasattr(part, "global_batch") for part in list(_parts))
 
 
 def order_of(iterator: Any) -> Any:

@@ -7,7 +7,7 @@ TensorFlow, or the pipeline came from a saved graph, the answer is "unknown" and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,14 @@ class Batching:
 
 
 @dataclass(frozen=True)
+class Map:
+    """One `.map(...)`: its function as the script wrote it, and its number of parallel calls, None for one by one."""
+
+    function: Callable[..., Any]
+    parallel_calls: Any
+
+
+@dataclass(frozen=True)
 class Shuffle:
     """One `.shuffle(...)`: its buffer size in elements, and the two seeds; both are 0 without a seed."""
 
@@ -111,6 +119,32 @@ def _batching_of(node: Any, mapped: bool, shuffled: bool, partial: bool) -> Batc
     if sizes.ndim > 0:
         return None
     return Batching(int(sizes), tf.data.UNKNOWN_CARDINALITY, drops, mapped, shuffled, partial)
+
+
+def below_maps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Map]]:
+    """The pipeline below its last maps, and these in their order; prefetching among them is left out.
+
+    It begins where elements can be batched: they are dense tensors whose shapes do not vary.
+    """
+    found: tuple[tf.data.Dataset, list[Map]] = (dataset, [])
+    maps: list[Map] = []
+    node, count = dataset, tf.data.UNKNOWN_CARDINALITY
+    while True:
+        kind = _kind(node)
+        if kind in _MAPS:
+            function = getattr(getattr(node, "_map_func", None), "_func", None)
+            if function is None:
+                return found
+            maps.insert(0, Map(function, getattr(node, "_num_parallel_calls", None)))
+        elif kind == "AssertCardinalityDataset":
+            count = int(node.cardinality())
+        elif kind not in ("PrefetchDataset", "OptionsDataset"):
+            return found
+        node = _inputs(node)[0]
+        specs = tf.nest.flatten(node.element_spec)
+        if maps and all(isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined() for spec in specs):
+            below = node if count < 0 else node.apply(tf.data.experimental.assert_cardinality(count))
+            found = (below, list(maps))
 
 
 def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
@@ -156,7 +190,7 @@ def service_of(dataset: tf.data.Dataset) -> Any:
 
 def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
     """The shard that the pipeline is built on, and how many of its elements make one of the pipeline; None and 0 if the
-    elements of the pipeline do not correspond to those of the shard, one by one and in order.
+    elements of the pipeline do not correspond to those of the shard, one by one and in order, or have no known number.
     """
     node, rows = dataset, 1
     while not hasattr(node, ELASTIC_MARK):
@@ -165,7 +199,17 @@ def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
         if _kind(node) in _BATCHES:
             rows *= int(tf.get_static_value(node._batch_size))
         node = _inputs(node)[0]
-    return getattr(node, ELASTIC_MARK), rows
+    part = getattr(node, ELASTIC_MARK)
+    return (part, rows) if part.elements >= 0 else (None, 0)
+
+
+def regroups_after_part(dataset: tf.data.Dataset) -> bool:
+    """Whether a step of the pipeline after a shard may change which elements, or which rows, come together."""
+    if hasattr(dataset, ELASTIC_MARK):
+        return False
+    keeps = _kind(dataset) in _SAME_ELEMENTS | _MAPS | {"TakeDataset", "SkipDataset", "RepeatDataset"}
+    behind = [part for part in _inputs(dataset) if any(hasattr(each, ELASTIC_MARK) for each in nodes(part))]
+    return bool(behind) and (not keeps or any(regroups_after_part(part) for part in behind))
 
 
 def step_behind_elastic_part(dataset: tf.data.Dataset) -> str:

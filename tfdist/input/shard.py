@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.input import mark, pipeline, shuffle_warning
+from tfdist.input import global_part, mark, pipeline, shuffle_warning
+from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import ElasticPart
 from tfdist.ops import object as object_ops
 from tfdist.world import runtime
@@ -24,7 +25,7 @@ _logger = logging.getLogger("tfdist")
 _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
 
 
-def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
+def shard(dataset: Any, policy: str = "auto", remainder: str = "drop", global_batch: int | None = None) -> Any:
     """Returns this rank's shard of a dataset or of arrays.
 
     Use it once in a script that trains on several ranks, around the data for `fit` or `evaluate`. Rank r of n gets the
@@ -66,13 +67,22 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
             training loop with `tfdist.broadcast_variables(variables, root_rank=tfdist.join())`; ranks have equal weight
             there too. A dataset that reads from a data service needs a `job_name` in `distribute`, and "join" unless it
             is endless: the ranks share each pass, and each gets what it requests.
+        global_batch: Samples N of all ranks in a step, which makes training independent of the number of ranks; None
+            leaves the batch to you. `dataset` then has single samples, and what this returns is batched already: in
+            step k, rank r of n gets the samples k*N + r*N//n to k*N + (r+1)*N//n - 1 of the order as one batch.
+            `DataParallel` weights the ranks by their samples, does not multiply the learning rate by n, and starts a
+            warm-up near 0. A last, incomplete global batch is dropped. Needs policy "auto" or "data", remainder "drop"
+            and at least n samples per step. Only map, prefetch, take, skip and repeat may follow. Put an expensive
+            `.map` last before `shard`: it runs only for the samples of this rank, and not for those skipped when
+            training resumes.
 
     Returns:
-        The same kind of data, with this rank's elements. If the number of elements is known, so is that of the shard.
+        The same kind of data, with this rank's elements; with `global_batch`, a `tf.data.Dataset` of batches of shape
+        (None, ...). If the number of elements is known, so is that of the shard, except in an elastic job.
 
     Raises:
-        ConfigError: If an argument is invalid, if there are fewer elements than ranks, or if the ranks passed different
-            arguments or data of different length.
+        ConfigError: If an argument is invalid, if there are fewer elements than ranks or no full global batch, or if
+            the ranks passed different arguments or data of different length.
 
     Example:
 
@@ -80,13 +90,19 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(10_000, seed=1).batch(32)
     model.fit(tfdist.shard(dataset), epochs=5, callbacks=[tfdist.callbacks.DataParallel()])
     ```
+
+    The same steps on any number of ranks:
+
+    ```python
+    paths = tf.data.Dataset.from_tensor_slices((files, labels)).shuffle(len(files), seed=1)
+    dataset = tfdist.shard(paths.map(decode, num_parallel_calls=8), global_batch=256).prefetch(2)
+    model.fit(dataset, epochs=5, callbacks=[tfdist.callbacks.DataParallel()])
+    ```
     """
-    is_dataset = _check_arguments(dataset, policy, remainder)
-    if not runtime.is_initialized():
-        runtime.init()
-    rank, size = runtime.rank(), runtime.size()
-    if size > 1:
-        shuffle_warning.hide()
+    is_dataset = _check_arguments(dataset, policy, remainder, global_batch)
+    rank, size = _world()
+    if global_batch is not None:
+        return _shard_global_batches(dataset, int(global_batch), {"policy": policy, "remainder": remainder})
     service = pipeline.service_of(dataset) if is_dataset else None
     elastic = is_dataset and service is None and _is_resharded(policy, remainder)
     # Even a single rank can be killed and restarted in the middle of an epoch.
@@ -107,15 +123,26 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop") -> Any:
     return mark.put(part, remainder)
 
 
+def _world() -> tuple[int, int]:
+    """This rank and the number of ranks, after `init` if the script has not called it."""
+    if not runtime.is_initialized():
+        runtime.init()
+    if runtime.size() > 1:
+        shuffle_warning.hide()
+    return runtime.rank(), runtime.size()
+
+
 def _is_resharded(policy: str, remainder: str) -> bool:
     """Whether the remaining elements can be resharded when ranks are lost."""
     return policy != "file" and remainder == "drop" and config.is_elastic()
 
 
-def _check_arguments(dataset: Any, policy: str, remainder: str) -> bool:
+def _check_arguments(dataset: Any, policy: str, remainder: str, global_batch: Any) -> bool:
     """Rejects invalid arguments; returns whether the data is a `tf.data.Dataset`."""
     _check_choice("policy", policy, _POLICIES)
     _check_choice("remainder", remainder, mark.REMAINDERS)
+    if global_batch is not None:
+        _check_global_batch(dataset, global_batch, policy, remainder)
     if policy == "off" and remainder != "drop":
         raise ConfigError(
             f'policy="off" leaves the dataset unchanged, so remainder={remainder!r} has no effect. Omit it.'
@@ -126,6 +153,59 @@ def _check_arguments(dataset: Any, policy: str, remainder: str) -> bool:
     if policy == "file":
         raise ConfigError('policy="file" needs a tf.data.Dataset that reads files; received arrays. Use "data".')
     return False
+
+
+def _check_global_batch(dataset: Any, global_batch: Any, policy: str, remainder: str) -> None:
+    """Rejects what does not work with `global_batch`."""
+    if isinstance(global_batch, bool) or not isinstance(global_batch, (int, np.integer)) or global_batch < 1:
+        raise ConfigError(
+            "tfdist.shard: global_batch must be a whole number of samples of all ranks together, 1 or more; received "
+            f"{global_batch!r}."
+        )
+    if policy in ("file", "off"):
+        raise ConfigError(
+            f"global_batch={global_batch} makes each rank take its share of every global batch, so policy must be "
+            f'"auto" or "data"; received {policy!r}. Omit policy.'
+        )
+    if remainder != "drop":
+        raise ConfigError(
+            f"global_batch={global_batch} drops a last, incomplete global batch, so that all steps have as many "
+            f'samples and none counts twice; remainder must be "drop", received {remainder!r}. Omit remainder.'
+        )
+    if not isinstance(dataset, tf.data.Dataset):
+        return
+    if pipeline.service_of(dataset) is not None:
+        raise ConfigError(
+            f"global_batch={global_batch} needs the same order of samples on every rank, and ranks get what they "
+            "request from a data service. Omit global_batch, or read without the service."
+        )
+    batching = pipeline.batching(dataset)
+    if batching is not None:
+        raise ConfigError(
+            f"global_batch={global_batch} needs single samples, and makes the batches itself; received batches of "
+            f"{batching.batch_size}. Remove .batch({batching.batch_size}). If each of them is one sample, such as a "
+            "sequence, append .flat_map(lambda *sample: tf.data.Dataset.from_tensors(sample))."
+        )
+
+
+def _shard_global_batches(dataset: Any, global_batch: int, arguments: dict[str, Any]) -> tf.data.Dataset:
+    """This rank's share of every global batch. The ranks agree before any of them raises an error."""
+    is_dataset = isinstance(dataset, tf.data.Dataset)
+    if runtime.size() > 1:
+        described = _describe_dataset(dataset) if is_dataset else _describe_arrays(dataset)
+        _compare({**arguments, "global_batch": global_batch}, described)
+    rows = int(dataset.cardinality()) if is_dataset else _check_arrays(dataset)
+    if 0 <= rows < global_batch:
+        raise ConfigError(
+            f"tfdist.shard found {rows} samples, which is no full global batch of {global_batch}. Provide more data, "
+            "or choose a smaller global_batch."
+        )
+    session.data_sharded = True
+    if is_dataset:
+        made = GlobalPart(dataset, global_batch, config.is_elastic())
+    else:
+        made = global_part.of_arrays(dataset, rows, global_batch, config.is_elastic())
+    return mark.put(made.dataset, "drop")
 
 
 def _check_shared(service: Any, policy: str, remainder: str) -> None:
@@ -362,7 +442,7 @@ def _describe_arrays(arrays: Any) -> _Description:
     return _Description("arrays", rows, [_digest([sample]) for sample in samples])
 
 
-def _compare(arguments: dict[str, str], described: _Description) -> None:
+def _compare(arguments: dict[str, Any], described: _Description) -> None:
     """Raises the same error on every rank if the ranks cannot train together; warns if their orders differ."""
     everything = object_ops.allgather_object((arguments, asdict(described)), name="tfdist.shard")
     told = [description for _, description in everything]

@@ -35,6 +35,8 @@ def _elastic(monkeypatch):
 FOLLOWED = {
     "samples": (lambda: tfdist.shard(whole()).batch(4).prefetch(1), 4),
     "batches": (lambda: tfdist.shard(whole().batch(4)).map(lambda x: x), 1),
+    "global batches": (lambda: tfdist.shard(whole().map(lambda x: x), global_batch=4).map(lambda x: x).prefetch(1), 1),
+    "global batches of arrays": (lambda: tfdist.shard((ROWS, ROWS), global_batch=4), 1),
     "a filter of known length": (lambda: tfdist.shard(numbered(whole().filter(lambda x: x[0] > -1))).batch(2), 2),
     "a generator of known length": (
         lambda: tfdist.shard(
@@ -51,7 +53,13 @@ def test_followed(world, case):
     make, elements = FOLLOWED[case]
     part, unit = part_of(make(), None)
     assert unit == elements
-    assert part.elements == (12 if case == "batches" else 48)
+    assert part.elements == (12 if "batches" in case else 48)
+
+
+@pytest.mark.ranks(1, 2)
+def test_batches_of_global_batches_are_refused(world):
+    with pytest.raises(tfdist.errors.ConfigError, match=r"regrouped after tfdist.shard\(..., global_batch=4\)"):
+        part_of(tfdist.shard(whole(), global_batch=4).batch(2), None)
 
 
 REFUSED = {
@@ -89,6 +97,14 @@ REFUSED = {
     "of unknown length": (
         lambda: tfdist.shard(whole().filter(lambda x: x[0] > 3)).batch(4),
         "the length of the dataset is unknown, .* before tfdist.shard: .*assert_cardinality",
+    ),
+    "endless global batches": (
+        lambda: tfdist.shard(whole().repeat(), global_batch=4),
+        "the dataset is endless. Remove .repeat..,",
+    ),
+    "global batches of unknown length": (
+        lambda: tfdist.shard(whole().filter(lambda x: x[0] > 3), global_batch=4),
+        "the length of the dataset is unknown",
     ),
     "whole": (lambda: whole().batch(4), "the dataset does not come from tfdist.shard"),
     "padded": (

@@ -1,0 +1,214 @@
+"""Data sharded with a global batch: training is that of one process on such batches, for any number of ranks."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist.callbacks import DataParallel, LearningRateWarmupCallback
+from tfdist.errors import ConfigError, MismatchError
+from tfdist.testing import assert_close, assert_identical_on_ranks
+
+GLOBAL, ROWS, EPOCHS, RATE = 64, 64 * 5 + 7, 3, 0.02
+OPTIMIZERS = {
+    "momentum": lambda: keras.optimizers.SGD(RATE, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(RATE, global_clipnorm=0.5),
+    "schedule": lambda: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(RATE, 3, 0.8)),
+}
+NORMALIZATIONS = {
+    "none": lambda: keras.layers.Activation("tanh"),
+    "layer": lambda: tfdist.SyncBatchNormalization(momentum=0.9),
+    "keras": lambda: keras.layers.BatchNormalization(momentum=0.9, synchronized=True),
+}
+
+
+def samples():
+    generator = np.random.default_rng(5)
+    x = generator.normal(size=(ROWS, 4)).astype("float32")
+    return x, (np.sin(x @ generator.normal(size=(4, 1))) + 0.1 * x[:, :1]).astype("float32")
+
+
+def shuffled():
+    tf.random.set_seed(11)
+    return tf.data.Dataset.from_tensor_slices(samples()).shuffle(ROWS, seed=2)
+
+
+def new_model(normalization=None, optimizer="momentum", **setting):
+    """Without a bias before batch normalization: its gradient is 0, so rounding would decide on Adam's steps."""
+    keras.utils.set_random_seed(3)
+    dense = keras.layers.Dense(6, use_bias=normalization is None)
+    middle = [dense, normalization or NORMALIZATIONS["none"](), keras.layers.Activation("tanh")]
+    model = keras.Sequential([keras.Input((4,)), *middle, keras.layers.Dense(1)])
+    model.compile(OPTIMIZERS[optimizer](), "mse", metrics=["mae"], **setting)
+    return model
+
+
+def one_process(model, callbacks=(), epochs=EPOCHS):
+    """The history of ordinary training. Rank by rank the same, without a collective."""
+    data = shuffled().batch(GLOBAL, drop_remainder=True)
+    checked = tf.data.Dataset.from_tensor_slices(samples()).batch(GLOBAL, drop_remainder=True)
+    return model.fit(data, validation_data=checked, epochs=epochs, verbose=0, callbacks=list(callbacks)).history
+
+
+def on_ranks(model, *callbacks, epochs=EPOCHS, **arguments):
+    data = tfdist.shard(shuffled(), global_batch=GLOBAL).prefetch(2)
+    checked = tfdist.shard(samples(), global_batch=GLOBAL)
+    callbacks = [DataParallel(**arguments), *callbacks]
+    return model.fit(data, validation_data=checked, epochs=epochs, verbose=0, callbacks=callbacks).history
+
+
+def assert_same_curves(found, expected):
+    """To rounding, from the first epoch to the last."""
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=2e-5, err_msg=name)
+
+
+class Rates(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.seen.append(float(self.model.optimizer.learning_rate))
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_curves_and_weights_are_those_of_one_process(world, optimizer, normalization):
+    model = new_model(NORMALIZATIONS[normalization](), optimizer)
+    history = on_ranks(model)
+    assert_identical_on_ranks([np.asarray(each) for each in (*model.weights, *model.optimizer.variables)])
+    plain = NORMALIZATIONS["none"]() if normalization == "none" else keras.layers.BatchNormalization(momentum=0.9)
+    expected = new_model(plain, optimizer)
+    assert_same_curves(history, one_process(expected))
+    assert history["loss"][-1] < 0.9 * history["loss"][0]
+    assert int(model.optimizer.iterations) == 5 * EPOCHS
+    assert_close(model.get_weights(), expected.get_weights())
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("setting", [{"steps_per_execution": 2}, {"run_eagerly": True}], ids=str)
+def test_execution(world, setting):
+    model, expected = new_model(**setting), new_model()
+    assert_same_curves(on_ranks(model), one_process(expected))
+    assert_close(model.get_weights(), expected.get_weights())
+
+
+@pytest.mark.ranks(3)
+def test_reference_notices_ranks_of_equal_weight(world, monkeypatch):
+    """What the tests above would see if the ranks, with 21, 21 and 22 samples, had equal weight."""
+    model, expected = new_model(), new_model()
+    monkeypatch.setattr(DataParallel, "_weigh_where_uneven", lambda self: None)
+    on_ranks(model)
+    one_process(expected)
+    with pytest.raises(AssertionError):
+        assert_close(model.get_weights(), expected.get_weights())
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_rate_is_not_scaled(world, warnings_of_tfdist):
+    rates = Rates()
+    model = new_model()
+    on_ranks(model, rates, epochs=1)
+    assert rates.seen == pytest.approx([RATE] * 5)
+    # The same model and another fit, each by its own data.
+    own = tf.data.Dataset.from_tensor_slices(samples()).batch(8)
+    model.fit(tfdist.shard(own), epochs=1, verbose=0, callbacks=[DataParallel(), rates])
+    assert rates.seen[5:] == pytest.approx([RATE * world] * (len(rates.seen) - 5))
+    assert len(rates.seen) > 5
+    on_ranks(model, rates, epochs=1)
+    assert rates.seen[-5:] == pytest.approx([RATE] * 5)
+    assert warnings_of_tfdist == []
+
+
+def test_rate_of_callbacks_that_were_made_before_fit(world):
+    model, rates = new_model(), Rates()
+    made = keras.callbacks.CallbackList([DataParallel(), rates], model=model, add_history=True, steps=5, epochs=1)
+    model.fit(tfdist.shard(shuffled(), global_batch=GLOBAL), verbose=0, callbacks=made)
+    assert rates.seen == pytest.approx([RATE] * 5)
+
+
+def test_data_that_does_not_show_its_global_batch(world, warnings_of_tfdist):
+    """Its rate is multiplied, as by default, but not without a word."""
+    data = tfdist.shard(shuffled(), global_batch=GLOBAL)
+    hidden = tf.data.Dataset.from_generator(lambda: iter(data), output_signature=data.element_spec)
+    hidden = hidden.apply(tf.data.experimental.assert_cardinality(5))
+    new_model().fit(hidden, verbose=0, callbacks=[DataParallel()])
+    told = [line for line in warnings_of_tfdist if f"multiplied by the number of ranks ({world})" in line]
+    assert len(told) == (tfdist.rank() == 0)
+    assert all("scale_learning_rate=False" in line for line in told)
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("how", ["plugin", "schedule", "callback"])
+def test_warmup_is_the_same_for_any_number_of_ranks(world, how):
+    rates = Rates()
+    model = new_model()
+    if how == "schedule":
+        model.compile(keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(RATE, 1000, RATE)), "mse")
+    by_hand = [LearningRateWarmupCallback(RATE, warmup_epochs=2)] if how == "callback" else []
+    data = tfdist.shard(shuffled(), global_batch=GLOBAL)
+    plugin = DataParallel(warmup_epochs=0 if by_hand else 2)
+    model.fit(data, epochs=EPOCHS, verbose=0, callbacks=[plugin, *by_hand, rates])
+    assert rates.seen == pytest.approx([RATE * min(1, (step + 1) / 11) for step in range(15)])
+
+
+@pytest.mark.ranks(1, 3)
+def test_step_is_traced_once(world):
+    """Ranks have 21 or 22 samples, each another size, and nothing is traced for a size."""
+    traces = []
+
+    class Noting(keras.Sequential):
+        def train_step(self, data):
+            traces.append(data[0].shape.as_list())
+            return super().train_step(data)
+
+    model = Noting(new_model().layers)
+    model.compile("sgd", "mse")
+    data = tfdist.shard(shuffled(), global_batch=GLOBAL)
+    assert {len(x) for x, _ in data} == {(21, 21, 22)[tfdist.rank()] if world == 3 else 64}
+    model.fit(data, verbose=0, callbacks=[DataParallel()])
+    before = len(traces)
+    model.fit(data, epochs=2, verbose=0, callbacks=[DataParallel()])
+    assert len(traces) == before <= 2  # TensorFlow traces a function twice that creates variables
+    assert traces[0] == [None, 4]
+
+
+REGROUPED = {
+    "batch": lambda data: data.unbatch().batch(4),
+    "shuffle": lambda data: data.shuffle(3, seed=1),
+    "filter": lambda data: data.filter(lambda x, y: True),
+    "rebatch": lambda data: data.rebatch(3),
+}
+
+
+@pytest.mark.parametrize("case", REGROUPED)
+def test_regrouped_data_is_refused(world, case):
+    data = REGROUPED[case](tfdist.shard(shuffled(), global_batch=GLOBAL))
+    with pytest.raises(ConfigError, match=r"regrouped after tfdist.shard\(..., global_batch=64\)"):
+        new_model().fit(data.prefetch(1), verbose=0, callbacks=[DataParallel()])
+
+
+def test_what_may_follow(world):
+    data = tfdist.shard(shuffled(), global_batch=GLOBAL)
+    data = data.map(lambda x, y: (2 * x, y)).cache().repeat(2).skip(1).take(7).prefetch(1)
+    model = new_model()
+    model.fit(data, verbose=0, callbacks=[DataParallel()])
+    assert int(model.optimizer.iterations) == 7
+
+
+def test_losses_that_are_sums_are_refused(world):
+    model = new_model()
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    with pytest.raises(ConfigError, match=r"MeanSquaredError has reduction='sum'"):
+        on_ranks(model)
+
+
+def test_ranks_that_fit_other_data(world):
+    data = tfdist.shard(shuffled(), global_batch=GLOBAL)
+    mine = data if tfdist.rank() == 0 else shuffled().batch(8).take(5)
+    with pytest.raises(MismatchError, match=r"the global batch of tfdist.shard is 64 on rank 0; none on rank"):
+        new_model().fit(mine, verbose=0, callbacks=[DataParallel()])

@@ -1,0 +1,158 @@
+"""A rank's part of every global batch, for any number of ranks. Moves no data between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.errors import ConfigError
+from tfdist.input import part, pipeline
+from tfdist.world import runtime
+
+_as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
+
+
+class GlobalPart:
+    """This rank's share of n: in step k it has part r of the samples k * N to (k + 1) * N - 1, as one local batch.
+
+    The share is stored in variables, which an iterator reads as it runs: change it only between iterators. Samples are
+    chosen before the last maps of the pipeline, so these run only for the samples that this rank trains on.
+
+    Args:
+        whole: The samples, the same on all ranks; or numbers of rows, with `look_up`.
+        global_batch: Samples of all ranks in a step.
+        changes: Whether the number of ranks may change between iterators.
+        look_up: Returns the rows with the given numbers; None if `whole` has the samples themselves.
+
+    Attributes:
+        elements: The number of global batches of an epoch, or tf.data's codes for infinite and unknown.
+        global_batch: Samples of all ranks in a step.
+        dataset: The local batches.
+    """
+
+    def __init__(
+        self, whole: tf.data.Dataset, global_batch: int, changes: bool, look_up: Callable[[Any], Any] | None = None
+    ) -> None:
+        below, maps = pipeline.below_maps(whole)
+        batches = below.batch(global_batch, drop_remainder=True)
+        self.elements, self.global_batch = int(batches.cardinality()), global_batch
+        self._start, self._rank, self._size = (tf.Variable(0, dtype=tf.int64) for _ in range(3))
+        self.deal()
+        # The state of an iterator is saved and restored; the variables are not part of it, and shall not be.
+        options = tf.data.Options()
+        options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+        numbered = batches.enumerate().with_options(options).filter(_as_written(self._is_left))
+        mine = numbered.map(_as_written(self._share_of))
+        if look_up is not None:
+            mine = mine.map(_as_written(look_up))
+        if maps:
+            samples = mine.unbatch()
+            for each in maps:
+                samples = samples.map(each.function, num_parallel_calls=each.parallel_calls)
+            mine = self._in_batches(samples) if changes else samples.batch(self._local_batch())
+        self.dataset = mine.with_options(whole.options())
+        # Where the number of ranks may change, `fit` sets the number of steps that are left.
+        if self.elements == tf.data.INFINITE_CARDINALITY or (self.elements >= 0 and not changes):
+            self.dataset = self.dataset.apply(tf.data.experimental.assert_cardinality(self.elements))
+        setattr(self.dataset, pipeline.ELASTIC_MARK, self)
+        part.register(self)
+
+    def deal(self, start: int = 0, unit: int = 1) -> int:
+        """Shares the global batches from `start` on among the current ranks.
+
+        Args:
+            start: Index of the first global batch.
+            unit: Must be 1, since the elements are batches already.
+
+        Returns:
+            The number of steps.
+
+        Raises:
+            ConfigError: If the data was batched again, or if there are more ranks than samples in a global batch.
+        """
+        self.round_size(unit)
+        if self.global_batch < runtime.size():
+            raise ConfigError(
+                f"global_batch={self.global_batch} is less than the number of ranks ({runtime.size()}), so some would "
+                "have no sample in a step. Start fewer ranks, or choose a larger global_batch."
+            )
+        self._start.assign(start)
+        self._rank.assign(runtime.rank())
+        self._size.assign(runtime.size())
+        return max(0, self.elements - start)
+
+    def round_size(self, unit: int) -> int:
+        """Elements of all ranks in a step: one global batch.
+
+        Raises:
+            ConfigError: If the data was batched again.
+        """
+        if unit != 1:
+            raise ConfigError(batched_again(self.global_batch))
+        return 1
+
+    def _is_left(self, number: tf.Tensor, batch: Any) -> tf.Tensor:
+        return number >= self._start
+
+    def _share_of(self, number: tf.Tensor, batch: Any) -> Any:
+        first, end = (self._first_of(self._rank + place) for place in (0, 1))
+        return tf.nest.map_structure(lambda value: _rows(value, first, end), batch)
+
+    def _first_of(self, rank: Any) -> tf.Tensor:
+        return rank * self.global_batch // self._size
+
+    def _local_batch(self) -> tf.Tensor:
+        return self._first_of(self._rank + 1) - self._first_of(self._rank)
+
+    def _in_batches(self, samples: tf.data.Dataset) -> tf.data.Dataset:
+        """As `.batch`, of the size that is right when the iterator runs."""
+        return samples.enumerate().group_by_window(
+            key_func=_as_written(lambda number, sample: number // self._local_batch()),
+            reduce_func=_as_written(
+                lambda key, window: window.map(_as_written(lambda number, sample: sample)).batch(self._local_batch())
+            ),
+            window_size_func=_as_written(lambda key: self._local_batch()),
+        )
+
+
+def batched_again(global_batch: int) -> str:
+    """Why samples may not be regrouped after `shard(..., global_batch=N)`, and what to do."""
+    return (
+        f"the data is regrouped after tfdist.shard(..., global_batch={global_batch}), which returns each rank's share "
+        "of a global batch as one batch. Remove .batch and the like after tfdist.shard; only map, prefetch, take, skip "
+        "and repeat may follow. Put .shuffle, with a seed, before it."
+    )
+
+
+def of_arrays(arrays: Any, rows: int, global_batch: int, changes: bool) -> GlobalPart:
+    """The share of arrays with this number of rows; only rows that are trained on are read."""
+    with tf.device("CPU:0"):
+        tensors = tf.nest.map_structure(_tensor, _without_lists(arrays))
+
+    def look_up(places: tf.Tensor) -> Any:
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, places), tensors)
+
+    return GlobalPart(tf.data.Dataset.range(rows), global_batch, changes, look_up)
+
+
+def _tensor(array: Any) -> Any:
+    return array if isinstance(array, tf.RaggedTensor) else tf.convert_to_tensor(array)
+
+
+def _without_lists(arrays: Any) -> Any:
+    """Tuples in place of lists, which tf.data would stack."""
+    if isinstance(arrays, (list, tuple)):
+        return tuple(_without_lists(each) for each in arrays)
+    if isinstance(arrays, dict):
+        return {name: _without_lists(each) for name, each in arrays.items()}
+    return arrays
+
+
+def _rows(value: Any, first: tf.Tensor, end: tf.Tensor) -> Any:
+    if not isinstance(value, tf.SparseTensor):
+        return value[first:end]
+    shape = value.dense_shape
+    start = tf.concat([[first], tf.zeros_like(shape[1:])], axis=0)
+    return tf.sparse.slice(value, start, tf.concat([[end - first], shape[1:]], axis=0))
