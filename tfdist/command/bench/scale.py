@@ -30,8 +30,8 @@ from tfdist.errors import ConfigError
 from tfdist.native import library
 
 HEAD = "GPUs,hosts,buckets,messages to agree,step ms,computing ms,communication ms,of it exposed ms,images/s".split(",")
-# As in csrc/core/agree/header.h: up to so many ranks tell each other directly, more in rounds of this radix.
-DIRECT_RANKS = 8
+# As in csrc/core/agree/header.h: up to so many hosts tell each other directly, more in rounds of this radix.
+DIRECT_HOSTS = 8
 RADIX = 4
 _HEADER_BYTES = 24
 _MOST_GPUS = 4096
@@ -291,11 +291,11 @@ def allreduce_s(cluster: Cluster, gpus: int, size: float, schedule: str = "hiera
 
 @dataclass(frozen=True)
 class Agreement:
-    """What each rank sends before a collective, so that all know that they call the same.
+    """What the first rank of each host sends before a collective, so that all know that they call the same.
 
     Attributes:
-        messages: How many messages.
-        seconds: How long they take. Those of a round leave one after the other, then one latency passes.
+        messages: How many messages; the other ranks of a host send none.
+        seconds: How long it takes. Those of a round leave one after the other, then one latency passes.
     """
 
     messages: int
@@ -303,21 +303,22 @@ class Agreement:
 
 
 def agreement(cluster: Cluster, gpus: int) -> Agreement:
-    """An allgather of the headers of all ranks, by Bruck's algorithm above 8 ranks.
+    """The ranks of a host meet in memory; then an allgather of the headers of all hosts, by Bruck's algorithm above 8.
+
+    A meeting in memory, and what the first rank says there at the end, take the software of a message each.
 
     Source: Bruck et al. (1997), "Efficient algorithms for all-to-all communications in multiport message-passing
     systems", section 3.
     """
-    radix = DIRECT_RANKS if gpus <= DIRECT_RANKS else RADIX
     hosts, local = cluster.place(gpus)
-    messages, seconds, held = 0, 0.0, 1
-    while held < gpus:
-        distances = range(held, min(held * radix, gpus), held)
-        crosses = hosts > 1  # some rank of the host has its partner on another
-        latency = cluster.inter_latency_s if crosses else cluster.intra_latency_s
-        bandwidth = cluster.inter_bandwidth / local if crosses else cluster.intra_bandwidth
-        size = sum(min(held, gpus - distance) for distance in distances) * _HEADER_BYTES
-        seconds += latency + len(distances) * cluster.software_latency_s + size / bandwidth
+    radix = DIRECT_HOSTS if hosts <= DIRECT_HOSTS else RADIX
+    in_memory = 0 if local == 1 else 1 if hosts == 1 else 2
+    messages, seconds, held = 0, in_memory * cluster.software_latency_s, 1
+    while held < hosts:
+        distances = range(held, min(held * radix, hosts), held)
+        size = sum(min(held, hosts - distance) for distance in distances) * local * _HEADER_BYTES
+        seconds += cluster.inter_latency_s + len(distances) * cluster.software_latency_s
+        seconds += size / cluster.inter_bandwidth
         messages += len(distances)
         held *= radix
     return Agreement(messages, seconds)

@@ -61,9 +61,7 @@ Status MpiCommunicator::Exchange(const std::vector<Transfer>& sends,
   if (status.ok()) status = Complete(&pieces, wait);
   if (status.ok()) return status;
   Abandon(&pieces);
-  if (status.code() != StatusCode::kUnavailable) return status;
-  return Status(status.code(), status.message() + " It was in " + wait->Describe() +
-                                   ". See the logs of the ranks named here for the first failure.");
+  return GiveUp(status, -1, *wait);
 }
 
 Status MpiCommunicator::Start(const Transfer& transfer, bool send, Pieces* pieces) {

@@ -131,7 +131,7 @@ Status MapWindow(int64_t bytes, Communicator* communicator, Wait* wait,
   const int64_t slot_bytes = Window::SlotBytes(bytes);
   constexpr size_t kMarkBytes = 64;
   const size_t mapped_bytes =
-      static_cast<size_t>(Window::Bytes(host.size, slot_bytes)) + kMarkBytes;
+      static_cast<size_t>(Window::Bytes(host.size, communicator->size(), slot_bytes)) + kMarkBytes;
   Introduction own;
   own.process = getpid();
   Mapping memory;

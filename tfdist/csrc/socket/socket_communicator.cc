@@ -164,8 +164,8 @@ Status SocketCommunicator::Complete(Wait* wait) {
                                    [this](int r) { return HasEnded(*connections_[r]); });
     if (ended || (!moved && AnyIdleHasEnded())) {
       int lost = -1;
-      const Status cause = Cause(&lost);
-      return End(cause, lost, *wait);
+      const Status cause = Cause({}, &lost);
+      return GiveUp(cause, lost, *wait);
     }
     if (moved) {
       wait->Progress();
@@ -189,9 +189,17 @@ Status SocketCommunicator::Sleep(Wait* wait) {
     AwaitEvents(wait->MsToNextLook());
     return status;
   }
-  // A deadline loses nobody; of those whose process has ended it is clear who only if one misses.
-  const bool lost = status.code() == StatusCode::kUnavailable && busy_.size() == 1;
-  return End(status, lost ? topology().world_ranks[busy_[0]] : -1, *wait);
+  return GiveUp(status, wait->lost(), *wait);
+}
+
+Status SocketCommunicator::CheckPeers(const std::vector<int>& ranks, int* lost) {
+  TFDIST_RETURN_IF_ERROR(end_);
+  AwaitEvents(0);
+  MoveAll();  // notes
+  bool ended = AnyIdleHasEnded();
+  for (int r : busy_) ended = ended || HasEnded(*connections_[r]);
+  for (int r : ranks) ended = ended || HasClosed(r);
+  return ended ? Cause(ranks, lost) : Status::Ok();
 }
 
 // True where a byte has moved.
@@ -229,12 +237,17 @@ bool SocketCommunicator::HasEnded(const Connection& connection) const {
   return connection.end() != Connection::End::kNone;
 }
 
+bool SocketCommunicator::HasClosed(int rank) const {
+  return connections_[rank] != nullptr && connections_[rank]->end() == Connection::End::kClosed;
+}
+
 // Whether one of the other ranks says that it has failed, though nothing is expected from it now.
 bool SocketCommunicator::AnyIdleHasEnded() {
   bool ended = false;
   for (const auto& connection : connections_) {
     if (connection == nullptr || connection->busy()) continue;
-    connection->Move();
+    while (connection->Move()) {  // notes may stand before it
+    }
     ended = ended || HasEnded(*connection);
   }
   return ended;
@@ -248,7 +261,7 @@ std::vector<int> SocketCommunicator::Missing() const {
 
 // Why this communicator has ended: what a peer says goes before what this rank sees, since a peer
 // that ends because of another ends its connections too. `lost` is a number among all.
-Status SocketCommunicator::Cause(int* lost) {
+Status SocketCommunicator::Cause(const std::vector<int>& awaited, int* lost) {
   AwaitEvents(0);
   std::map<Connection::End, std::vector<int>> ended;  // ranks, ascending
   for (int r = 0; r < size(); ++r) {
@@ -256,7 +269,9 @@ Status SocketCommunicator::Cause(int* lost) {
     if (connection == nullptr) continue;
     while (connection->Move()) {
     }
-    if (HasEnded(*connection)) ended[connection->end()].push_back(r);
+    const bool is_awaited = std::count(awaited.begin(), awaited.end(), r) > 0;
+    if (HasEnded(*connection) || (is_awaited && HasClosed(r)))
+      ended[connection->end()].push_back(r);
   }
   if (ended.count(Connection::End::kAborted) != 0) {
     return Notified(ended[Connection::End::kAborted], lost);
@@ -299,7 +314,8 @@ std::string SocketCommunicator::Named(int rank) const {
 }
 
 // Ends this communicator for all ranks of it.
-Status SocketCommunicator::End(const Status& status, int lost, const Wait& wait) {
+Status SocketCommunicator::GiveUp(const Status& status, int lost, const Wait& wait) {
+  TFDIST_RETURN_IF_ERROR(end_);
   for (const auto& connection : connections_) {
     if (connection != nullptr) connection->Abort(lost);
   }

@@ -34,6 +34,8 @@ class SocketCommunicator : public Communicator {
 
   Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   Wait* wait) override;
+  Status CheckPeers(const std::vector<int>& ranks, int* lost) override;
+  Status GiveUp(const Status& status, int lost, const Wait& wait) override;
   void SendNote(int peer, int64_t note) override;
   bool TakeNote(int* peer, int64_t* note) override;
   bool HoldsMessageOf(int peer) override;
@@ -54,8 +56,8 @@ class SocketCommunicator : public Communicator {
   bool HasEnded(const Connection& connection) const;
   bool AnyIdleHasEnded();
   std::vector<int> Missing() const;
-  Status Cause(int* lost);
-  Status End(const Status& status, int lost, const Wait& wait);
+  Status Cause(const std::vector<int>& awaited, int* lost);
+  bool HasClosed(int rank) const;
   Status Notified(const std::vector<int>& by, int* lost) const;
   std::string Named(int rank) const;
 

@@ -147,9 +147,24 @@ def test_messages_to_agree(gpus: int, messages: int, rounds: int) -> None:
     assert slow.seconds == pytest.approx(gpus - 1)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "messages", "rounds", "in_memory"),
+    [(1, 0, 0, 0), (3, 0, 0, 1), (4, 0, 0, 1), (8, 1, 1, 2), (32, 7, 1, 2), (36, 5, 2, 2), (64, 6, 2, 2)],
+)
+def test_ranks_of_a_host_agree_in_memory(gpus: int, messages: int, rounds: int, in_memory: int) -> None:
+    """One rank of each host sends, and then has the card of its host alone."""
+    cluster = replace(FREE, inter_latency_s=1.0, software_latency_s=0.01)
+    found = scale.agreement(cluster, gpus)
+    assert found.messages == messages
+    assert found.seconds == pytest.approx(rounds + 0.01 * (messages + in_memory))
+    hosts, local = cluster.place(gpus)
+    slow = scale.agreement(replace(FREE, inter_bandwidth=24), gpus)
+    assert slow.seconds == pytest.approx((hosts - 1) * local)
+
+
 def test_numbers_of_the_agreement_are_the_engine_s() -> None:
     header = (ROOT / "tfdist" / "csrc" / "core" / "agree" / "header.h").read_text()
-    assert f"kDirectRanks = {scale.DIRECT_RANKS};" in header
+    assert f"kDirectHosts = {scale.DIRECT_HOSTS};" in header
     assert f"kRadix = {scale.RADIX};" in header
 
 
@@ -235,7 +250,7 @@ def test_what_holds_for_all(step: Step, cluster: Cluster, hosts: int, added: int
     assert at_most(made(wider, few)["step_ms"], row["step_ms"])
     wider = replace(cluster, inter_bandwidth=cluster.inter_bandwidth * factor)
     assert at_most(made(wider, few)["step_ms"], row["step_ms"])
-    if few > scale.DIRECT_RANKS or many <= scale.DIRECT_RANKS:  # 8 ranks send more messages to agree than 9
+    if hosts > scale.DIRECT_HOSTS or hosts + added <= scale.DIRECT_HOSTS:  # 8 send more messages to agree than 9
         assert at_most(made(cluster, many)["efficiency"], row["efficiency"])
     assert at_most(row["efficiency"], 1)
     halved = made(replace(cluster, memory_bandwidth=INFINITE), few, "fp16")

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/agree/call_record.h"
+#include "core/agree/host_meeting.h"
 #include "core/agree/mismatch.h"
 #include "core/watch/steady_clock.h"
 #include "core/watch/stopwatch.h"
@@ -10,7 +11,7 @@
 namespace tfdist {
 namespace {
 
-static_assert(sizeof(Header) == 24, "the header travels as 24 bytes");
+static_assert(sizeof(Header) == Window::kHeaderBytes, "the header travels as 24 bytes");
 
 // Sends `own` to every other rank and receives theirs into `all`, by rank.
 template <typename T>
@@ -39,9 +40,13 @@ bool Agreement::AllJoined() const { return std::count(joined.begin(), joined.end
 Status HeaderCheck::Agree(const Call& call, Communicator* communicator, Wait* wait,
                           Agreement* agreement) {
   const int size = communicator->size();
-  const int rank = communicator->rank();
+  if (met_ != communicator) {
+    circle_ = Circle(communicator->topology(), /*by_host=*/window_ != nullptr);
+    met_ = communicator;
+  }
+  const Header own = {sequence_, call.weight, Hash(call), SteadyNs() + offset_ns_};
   gathered_.resize(static_cast<size_t>(size));
-  const Header& own = gathered_[0] = {sequence_, call.weight, Hash(call), SteadyNs() + offset_ns_};
+  gathered_[circle_.PositionOf(communicator->rank())] = own;
   TFDIST_RETURN_IF_ERROR(Gather(communicator, wait));
   wait->AllCame(LastRank(communicator->topology()));
   bool agreed = true;
@@ -49,7 +54,7 @@ Status HeaderCheck::Agree(const Call& call, Communicator* communicator, Wait* wa
   agreement->joined.clear();
   agreement->weights.clear();
   for (int r = 0; r < size; ++r) {
-    const Header& header = gathered_[(r - rank + size) % size];
+    const Header& header = gathered_[circle_.PositionOf(r)];
     const bool joined = header.hash == kJoinedHash;
     agreement->joined.push_back(joined ? 1 : 0);
     agreement->weights.push_back(header.weight);
@@ -64,26 +69,57 @@ Status HeaderCheck::Agree(const Call& call, Communicator* communicator, Wait* wa
   return ShareRecord(call, communicator, wait, agreement);
 }
 
-// In each round a rank passes on the headers that it holds, and holds `radix` times as many after.
 Status HeaderCheck::Gather(Communicator* communicator, Wait* wait) {
   const Stopwatch stopwatch(&wait->cost().wait_ns);
-  const int size = communicator->size();
-  const int rank = communicator->rank();
-  const int radix = size <= kDirectRanks ? kDirectRanks : kRadix;
-  roll_.Begin(communicator);
+  roll_.Begin(communicator, &circle_);
   wait->Meet(&roll_);
-  for (int held = 1; held < size; held *= radix) {
+  wait->Begin();  // of all stages
+  Status status;
+  if (window_ == nullptr) {
+    status = Disseminate(communicator, wait);
+  } else {
+    status = GatherOfHost(communicator, wait);
+    if (!status.ok()) window_->GiveUp();  // the others of this host wait for this rank
+  }
+  if (status.ok()) roll_.End();
+  return status;
+}
+
+// The leader meets the others of its host, then the leaders of other hosts.
+Status HeaderCheck::GatherOfHost(Communicator* communicator, Wait* wait) {
+  char* const headers = reinterpret_cast<char*>(gathered_.data());
+  const bool leads = circle_.LeaderOf(0) == communicator->rank();
+  HostMeeting meeting(circle_, communicator, window_, wait);
+  meeting.Show(&gathered_[circle_.PositionOf(communicator->rank())]);
+  roll_.BeginInMemory();
+  if (circle_.groups() > 1 && !leads) return meeting.Hear(headers);
+  TFDIST_RETURN_IF_ERROR(meeting.Gather(headers));
+  if (circle_.groups() == 1) return Status::Ok();
+  TFDIST_RETURN_IF_ERROR(Disseminate(communicator, wait));
+  meeting.Tell(headers);
+  return Status::Ok();
+}
+
+// Among those that lead: in each round one passes on the headers of the groups that it holds, and
+// holds those of `radix` times as many after.
+Status HeaderCheck::Disseminate(Communicator* communicator, Wait* wait) {
+  const int groups = circle_.groups();
+  const int radix = groups <= kDirectHosts ? kDirectHosts : kRadix;
+  const auto bytes_of = [this](int begin, int end) {
+    return (circle_.BeginOf(end) - circle_.BeginOf(begin)) * int64_t{sizeof(Header)};
+  };
+  for (int held = 1; held < groups; held *= radix) {
     roll_.BeginRound(held, radix);
     std::vector<Transfer> sends;
     std::vector<Transfer> receives;
-    for (int distance = held; distance < std::min(held * radix, size); distance += held) {
-      const int64_t bytes = std::min(held, size - distance) * int64_t{sizeof(Header)};
-      sends.push_back({(rank - distance + size) % size, gathered_.data(), bytes});
-      receives.push_back({(rank + distance) % size, &gathered_[distance], bytes});
+    for (int distance = held; distance < std::min(held * radix, groups); distance += held) {
+      const int passed = std::min(held, groups - distance);
+      sends.push_back({circle_.LeaderOf(groups - distance), gathered_.data(), bytes_of(0, passed)});
+      receives.push_back({circle_.LeaderOf(distance), &gathered_[circle_.BeginOf(distance)],
+                          bytes_of(distance, distance + passed)});
     }
     TFDIST_RETURN_IF_ERROR(communicator->Exchange(sends, receives, wait));
   }
-  roll_.End();
   return Status::Ok();
 }
 
@@ -93,8 +129,8 @@ int HeaderCheck::LastRank(const Topology& topology) const {
     return one.came_ns < other.came_ns;
   };
   const auto last = std::max_element(gathered_.begin(), gathered_.end(), came_before);
-  const int distance = static_cast<int>(last - gathered_.begin());
-  return distance == 0 ? -1 : topology.world_ranks[(topology.rank + distance) % topology.size];
+  const int rank = circle_.ranks()[last - gathered_.begin()];
+  return rank == topology.rank ? -1 : topology.world_ranks[rank];
 }
 
 // The first rank that has not joined tells those that have.
@@ -133,7 +169,8 @@ Status HeaderCheck::ExplainDifference(const Call& call, Communicator* communicat
   const int rank = communicator->rank();
   std::vector<Field> fields = Describe(call);
   fields.insert(fields.begin() + kFirstAttribute,
-                {"number of earlier collectives", std::to_string(gathered_[0].sequence)});
+                {"number of earlier collectives",
+                 std::to_string(gathered_[circle_.PositionOf(rank)].sequence)});
   std::string own_text = Serialize(fields);
   int64_t own_bytes = static_cast<int64_t>(own_text.size());
   TFDIST_RETURN_IF_ERROR(ExchangeAll(&own_bytes, communicator, wait, &text_bytes_));

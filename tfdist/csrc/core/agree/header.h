@@ -1,11 +1,13 @@
 // The check before every collective: do all ranks submit the same? Not the collective itself.
 //
-// Each rank gets a header of 24 bytes from every other: directly up to kDirectRanks ranks, else in
-// rounds of three messages each, passed on by others, as in Bruck et al., "Efficient algorithms for
-// all-to-all communications in multiport message-passing systems" (1997), with radix 4: 9 messages
-// a rank among 64. Which ranks are missing in a stall is asked then (RollCall). Only on a
-// difference do full descriptions travel, and only while ranks have joined does one rank send them
-// what the others submit.
+// Each rank gets a header of 24 bytes of every other. The ranks of a host show theirs in the window
+// that they share (HostMeeting), one of each host exchanges them with those of the other hosts, and
+// tells its own. Without windows each rank is a host of its own. Up to kDirectHosts exchange
+// directly, more in rounds of three messages each, passed on by others, as in Bruck et al.,
+// "Efficient algorithms for all-to-all communications in multiport message-passing systems" (1997),
+// with radix 4: 9 messages among 64. Which ranks are missing in a stall is asked then (RollCall).
+// Only on a difference do full descriptions travel, and only while ranks have joined does one rank
+// send them what the others submit.
 // For one thread at a time. Owns the memory that headers arrive in: it must outlive a wait that
 // has expired, because a late header may still be written there.
 #ifndef TFDIST_CORE_AGREE_HEADER_H_
@@ -15,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "core/place/circle.h"
+#include "core/place/window.h"
 #include "core/value/call.h"
 #include "core/value/status.h"
 #include "core/wire/communicator.h"
@@ -30,7 +34,7 @@ struct Header {
   int64_t came_ns = 0;    // when; while a timeline is recorded, by one clock
 };
 
-constexpr int kDirectRanks = 8;
+constexpr int kDirectHosts = 8;
 constexpr int kRadix = 4;  // with more
 
 // What a rank knows about the others once they agree.
@@ -50,6 +54,10 @@ class HeaderCheck {
   // failed exchange.
   Status Agree(const Call& call, Communicator* communicator, Wait* wait, Agreement* agreement);
 
+  // From now on the ranks of this host meet in `window`, which outlives this; all ranks of the
+  // communicator call it, before their first agreement there.
+  void MeetIn(Window* window) { window_ = window; }
+
   // What to add to this rank's steady clock so that those of all ranks show the same.
   void SetClock(int64_t offset_ns) { offset_ns_ = offset_ns; }
 
@@ -58,6 +66,8 @@ class HeaderCheck {
 
  private:
   Status Gather(Communicator* communicator, Wait* wait);
+  Status GatherOfHost(Communicator* communicator, Wait* wait);
+  Status Disseminate(Communicator* communicator, Wait* wait);
   int LastRank(const Topology& topology) const;
   Status ExplainDifference(const Call& call, Communicator* communicator, Wait* wait);
   Status ShareRecord(const Call& call, Communicator* communicator, Wait* wait,
@@ -65,8 +75,11 @@ class HeaderCheck {
 
   uint32_t sequence_ = 0;
   int64_t offset_ns_ = 0;
+  Window* window_ = nullptr;
+  const Communicator* met_ = nullptr;  // whose ranks are in the circle
+  Circle circle_;
   RollCall roll_;
-  std::vector<Header> gathered_;     // of this rank, and of those that follow it in a circle
+  std::vector<Header> gathered_;     // by position in the circle
   std::vector<int64_t> text_bytes_;  // by rank
   std::vector<std::string> texts_;   // by rank
 };

@@ -53,15 +53,15 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
                 Host* host) {
   const Topology& whole = communicator->topology();
   TFDIST_RETURN_IF_ERROR(CheckSettings(config.window_bytes, communicator, wait));
-  if (config.window_bytes == 0 || !whole.is_homogeneous || whole.local_size == 1) {
-    return Status::Ok();
-  }
+  const bool all_alone = whole.is_homogeneous && whole.local_size == 1;
+  if (config.window_bytes == 0 || all_alone) return Status::Ok();
   host->topology = HostTopology(whole);
   std::unique_ptr<Window> window;
-  Status opened = communicator->OpenWindow(config.window_bytes, wait, &window);
+  const int64_t bytes = whole.is_homogeneous ? config.window_bytes : 0;
+  Status opened = communicator->OpenWindow(bytes, wait, &window);
   if (!opened.ok() && opened.code() != StatusCode::kInternal) return opened;
   std::unique_ptr<Communicator> peers;
-  if (whole.cross_size > 1) {
+  if (whole.is_homogeneous && whole.cross_size > 1) {
     // Whatever came of the window: the ranks of another host may have theirs.
     const Status connected = communicator->Subset(Peers(whole), channel, wait, &peers);
     if (opened.ok()) opened = connected;
@@ -80,7 +80,8 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
   }
   if (window == nullptr) return Status::Ok();  // the transport has none
   host->peers = std::move(peers);
-  host->window = std::move(window);
+  host->board = std::move(window);
+  if (whole.is_homogeneous) host->window = host->board;
   return Status::Ok();
 }
 
@@ -96,14 +97,7 @@ Status OpenMonitor(const EngineConfig& config, const Host& host, Communicator* c
   const Topology& whole = communicator->topology();
   std::vector<int64_t> processes;
   TFDIST_RETURN_IF_ERROR(Gather(config.process, communicator, wait, &processes));
-  std::shared_ptr<Window> page = host.window;
-  if (config.window_bytes > 0 && !whole.is_homogeneous) {
-    std::unique_ptr<Window> small;
-    const Status opened = communicator->OpenWindow(0, wait, &small);
-    if (!opened.ok() && opened.code() != StatusCode::kInternal) return opened;
-    page = std::move(small);
-  }
-  config.monitor->Open(std::move(page), HostTopology(whole), std::move(processes));
+  config.monitor->Open(host.board, HostTopology(whole), std::move(processes));
   return Status::Ok();
 }
 

@@ -1,7 +1,8 @@
 // The host of this rank, as a collective uses it: a window that the host's ranks share, and a way
 // to the ranks on other hosts that have the same part of the work. Runs no collective.
 //
-// Empty where ranks share no memory: alone on their hosts, in unequal numbers, or unable to map it.
+// Empty where ranks share no memory: alone on their hosts, or unable to map it. In unequal numbers
+// they meet in it before a collective, whose data go by messages.
 #ifndef TFDIST_CORE_ALGORITHM_HOST_H_
 #define TFDIST_CORE_ALGORITHM_HOST_H_
 
@@ -18,7 +19,8 @@ namespace tfdist {
 
 struct Host {
   Topology topology;                    // of the host's ranks alone
-  std::shared_ptr<Window> window;       // null: collectives go by messages
+  std::shared_ptr<Window> board;        // where they meet; null: by messages
+  std::shared_ptr<Window> window;       // the same, or null: collectives go by messages
   std::unique_ptr<Communicator> peers;  // the ranks with this local rank; null on a single host
 };
 
@@ -31,9 +33,8 @@ Status OpenHost(const EngineConfig& config, int channel, Communicator* communica
 // The same with a monitor, a meter and a timeline, where it has none.
 EngineConfig Instrumented(EngineConfig config);
 
-// Lets config.monitor see the ranks of this host: through its window or, where hosts have unequal
-// numbers of ranks, through a small one. All ranks of `communicator` call it. An error is one of
-// the transport.
+// Lets config.monitor see the ranks of this host. All ranks of `communicator` call it. An error is
+// one of the transport.
 Status OpenMonitor(const EngineConfig& config, const Host& host, Communicator* communicator,
                    Wait* wait);
 

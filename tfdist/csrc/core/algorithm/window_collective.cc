@@ -268,7 +268,7 @@ Status WindowCollective::CheckPeers() const {
   std::vector<int> ranks = window_->EndedRanks();
   std::string what = ", whose process has ended";
   for (int r = 0; ranks.empty() && r < window_->size(); ++r) {
-    if (window_->counters(r).failed.load(std::memory_order_acquire) != 0) {
+    if (window_->HasGivenUp(r)) {
       ranks.push_back(r);
       what = ", which has failed";
     }

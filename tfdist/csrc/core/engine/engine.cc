@@ -103,6 +103,7 @@ Status Engine::Open() {
   Wait wait(config_, communicator_->topology(), [] { return std::string("init"); });
   TFDIST_RETURN_IF_ERROR(Keep(OpenHost(config_, kChannels * process_set_ + kHostChannel,
                                        communicator_.get(), &wait, &host_)));
+  header_check_.MeetIn(host_.board.get());
   if (process_set_ != 0) return Status::Ok();
   return Keep(OpenMonitor(config_, host_, communicator_.get(), &wait));
 }
@@ -115,7 +116,7 @@ Status Engine::Keep(const Status& status) {
     end_ = status;
     trace_.Fail();
     config_.monitor->Leave(process_set_, /*failed=*/true);  // before others see it give up
-    if (host_.window != nullptr) host_.window->GiveUp();
+    if (host_.board != nullptr) host_.board->GiveUp();
     if (device_ != nullptr) device_->Abort();
   }
   return status;
@@ -292,12 +293,10 @@ Status Engine::Barrier(const std::string& name) {
 }
 
 Status Engine::CheckRanksOfHost() const {
-  if (host_.window == nullptr) return Status::Ok();
-  std::vector<int> ended = host_.window->EndedRanks();
-  for (int rank = 0; rank < host_.window->size() && ended.empty(); ++rank) {
-    if (host_.window->counters(rank).failed.load(std::memory_order_acquire) != 0) {
-      ended.push_back(rank);
-    }
+  if (host_.board == nullptr) return Status::Ok();
+  std::vector<int> ended = host_.board->EndedRanks();
+  for (int rank = 0; rank < host_.board->size() && ended.empty(); ++rank) {
+    if (host_.board->HasGivenUp(rank)) ended.push_back(rank);
   }
   if (ended.empty()) return Status::Ok();
   return Status(StatusCode::kUnavailable, RankListWithHosts(host_.topology, ended) +
@@ -309,7 +308,7 @@ Status Engine::CheckRanksOfHost() const {
 void Engine::Remember(const Status& late) {
   std::lock_guard<std::mutex> lock(late_mutex_);
   if (late_.ok()) late_ = late;
-  if (host_.window != nullptr) host_.window->GiveUp();
+  if (host_.board != nullptr) host_.board->GiveUp();
 }
 
 // Ok while calls can run.

@@ -1,5 +1,6 @@
-// Memory that all ranks of a communicator see, and the counters by which they meet in it. An
-// interface: who makes the memory implements it. Not a collective: see window_collective.h.
+// Memory that the ranks of a host see, and the counters by which they meet in it. An interface: who
+// makes the memory implements it. Not a collective: see window_collective.h, and host_meeting.h for
+// the meeting before each.
 //
 // A stream of chunks runs through a window. Chunk k uses slot k % kSlots of every rank's part, and
 // a rank tells by its counters how far it is. Only the owner of a part writes to it.
@@ -27,15 +28,31 @@ class Window {
     std::atomic<uint32_t> failed;  // not 0: the owner has given up
   };
 
+  // What a rank shows before a collective.
+  static constexpr int64_t kHeaderBytes = 24;
+
+  // Where a rank meets the others before each collective. A header is in the place of its meeting's
+  // parity: nobody comes to the meeting after the next while others still read.
+  struct alignas(64) Meeting {
+    std::atomic<uint64_t> shown;  // the last meeting that the owner has shown its header for
+    std::atomic<uint64_t> told;   // of the first rank: the last one whose headers of all are here
+    char headers[2][kHeaderBytes];
+  };
+
+  // In `shown`: the owner has given up.
+  static constexpr uint64_t kGivenUp = uint64_t{1} << 63;
+
   // The slot for `bytes` of memory a rank.
   static int64_t SlotBytes(int64_t bytes) { return bytes / (2 * kSlots) / 64 * 64; }
 
-  // Bytes that a window of `size` ranks takes, for slots of `slot_bytes`, a multiple of 64.
-  static int64_t Bytes(int size, int64_t slot_bytes) {
-    return size * (kHeadBytes + kSlots * 2 * slot_bytes);
+  // Bytes that a window of `size` of `all` ranks takes, for slots of `slot_bytes`, a multiple of
+  // 64.
+  static int64_t Bytes(int size, int all, int64_t slot_bytes) {
+    const int64_t headers = (all * kHeaderBytes + 63) / 64 * 64;
+    return size * (kHeadBytes + kSlots * 2 * slot_bytes) + headers;
   }
 
-  // `memory` has Bytes(size, slot_bytes) bytes, zeros at first, and is aligned to 64 bytes.
+  // `memory` has Bytes(size, all, slot_bytes) bytes, zeros at first, and is aligned to 64 bytes.
   Window(char* memory, int rank, int size, int64_t slot_bytes)
       : memory_(memory),
         rank_(rank),
@@ -64,6 +81,16 @@ class Window {
     return reinterpret_cast<ActivitySlot*>(memory_ + size_ * sizeof(Counters))[rank];
   }
 
+  // The next meeting; the same on every rank.
+  uint64_t NextMeeting() { return ++meeting_; }
+  Meeting& meeting(int rank) const {
+    char* const first = memory_ + size_ * (sizeof(Counters) + sizeof(ActivitySlot));
+    return reinterpret_cast<Meeting*>(first)[rank];
+  }
+
+  // The headers of all ranks, on other hosts too: written by the first rank.
+  char* all_headers() const { return memory_ + size_ * (kHeadBytes + kSlots * 2 * slot_bytes_); }
+
   // What `rank` shows the others of chunk `chunk`: as it was, and reduced.
   char* posted(int rank, uint64_t chunk) const { return Slot(rank, chunk, 0); }
   char* reduced(int rank, uint64_t chunk) const { return Slot(rank, chunk, 1); }
@@ -73,13 +100,21 @@ class Window {
   void Advance(uint64_t chunks) { next_chunk_ += chunks; }
 
   // Tells the others that this rank will not go on.
-  void GiveUp() { counters(rank_).failed.store(1, std::memory_order_release); }
+  void GiveUp() {
+    counters(rank_).failed.store(1, std::memory_order_release);
+    meeting(rank_).shown.fetch_or(kGivenUp, std::memory_order_release);
+  }
+
+  // Whether `rank` has given up.
+  bool HasGivenUp(int rank) const {
+    return counters(rank).failed.load(std::memory_order_acquire) != 0;
+  }
 
   // Ranks whose process has ended, ascending. Quick enough for every few polls.
   virtual std::vector<int> EndedRanks() const = 0;
 
  private:
-  static constexpr int64_t kHeadBytes = sizeof(Counters) + sizeof(ActivitySlot);
+  static constexpr int64_t kHeadBytes = sizeof(Counters) + sizeof(ActivitySlot) + sizeof(Meeting);
 
   char* Slot(int rank, uint64_t chunk, int area) const {
     const int64_t slot = (rank * int64_t{kSlots} + static_cast<int64_t>(chunk % kSlots)) * 2 + area;
@@ -92,6 +127,7 @@ class Window {
   const int64_t slot_bytes_;
   int64_t chunk_bytes_;
   uint64_t next_chunk_ = 0;
+  uint64_t meeting_ = 0;
 };
 
 }  // namespace tfdist

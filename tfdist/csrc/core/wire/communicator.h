@@ -43,6 +43,25 @@ class TFDIST_API Communicator {
   virtual Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                           Wait* wait) = 0;
 
+  // For a wait that is none of this transport: why an Exchange that waits for `ranks` would fail
+  // now, as far as the transport knows. `lost` is then the rank because of which, by its number
+  // among all, or as it was. Ends nothing.
+  virtual Status CheckPeers(const std::vector<int>& ranks, int* lost) {
+    static_cast<void>(ranks);
+    static_cast<void>(lost);
+    return Status::Ok();
+  }
+
+  // Ends the transport after such a wait as after an Exchange that has failed with `status`, which
+  // is returned in the words of the transport. Where it can tell the others, their waits fail too.
+  virtual Status GiveUp(const Status& status, int lost, const Wait& wait) {
+    static_cast<void>(lost);
+    if (status.code() != StatusCode::kUnavailable) return status;
+    return Status(status.code(),
+                  status.message() + " It was in " + wait.Describe() +
+                      ". See the logs of the ranks named here for the first failure.");
+  }
+
   // A number of 0 or more and less than 2^56 for another rank, beside the messages of Exchange, on
   // its way at once. Nobody waits for it, and it may get lost where the transport ends. Within an
   // Exchange too, from what its Wait calls.

@@ -52,14 +52,12 @@ class LoopbackHub {
     exchange->open = std::count(exchange->sent.begin(), exchange->sent.end(), 0) +
                      std::count(exchange->received.begin(), exchange->received.end(), 0);
     *progress = exchange->open < before;
-    std::vector<int> dead;
-    for (int rank : exchange->ranks) {
-      if (dead_.count(rank) != 0) dead.push_back(rank);
-    }
-    if (exchange->open > 0 && !dead.empty()) {
-      return Status(StatusCode::kUnavailable, RankList(dead) + " (host localhost) was killed");
-    }
-    return Status::Ok();
+    return exchange->open > 0 ? Killed(DeadOf(exchange->ranks)) : Status::Ok();
+  }
+
+  static Status Killed(const std::vector<int>& dead) {
+    if (dead.empty()) return Status::Ok();
+    return Status(StatusCode::kUnavailable, RankList(dead) + " (host localhost) was killed");
   }
 
   std::vector<int> Missing(const Exchange& exchange) {
@@ -116,6 +114,12 @@ class LoopbackHub {
     return dead_;
   }
 
+  // Those of `ranks` that are dead.
+  std::vector<int> Dead(const std::vector<int>& ranks) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return DeadOf(ranks);
+  }
+
   void Kill(int rank) {
     std::lock_guard<std::mutex> lock(mutex_);
     dead_.insert(rank);
@@ -127,6 +131,14 @@ class LoopbackHub {
     int64_t bytes;
     char* sent;
   };
+
+  std::vector<int> DeadOf(const std::vector<int>& ranks) const {
+    std::vector<int> dead;
+    for (int rank : ranks) {
+      if (dead_.count(rank) != 0) dead.push_back(rank);
+    }
+    return dead;
+  }
 
   Status Receive(Exchange* exchange, size_t index) {
     const Transfer& receive = exchange->receives[index];
@@ -237,12 +249,20 @@ Status LoopbackCommunicator::Exchange(const std::vector<Transfer>& sends,
     if (progress) wait->Progress();
     if (status.ok()) status = wait->Pause(topology(), missing);
     if (status.ok()) continue;
-    hub_->Withdraw(channel_, ranks[rank()]);
-    if (status.code() != StatusCode::kUnavailable) return status;
-    return Status(status.code(), status.message() + " while " +
-                                     RankListWithHosts(topology(), {rank()}) + " waited in " +
-                                     wait->Describe() + ". See that rank's log for the cause.");
+    return GiveUp(status, -1, *wait);
   }
+}
+
+Status LoopbackCommunicator::CheckPeers(const std::vector<int>& /*ranks*/, int* /*lost*/) {
+  return LoopbackHub::Killed(hub_->Dead(topology().world_ranks));
+}
+
+Status LoopbackCommunicator::GiveUp(const Status& status, int /*lost*/, const Wait& wait) {
+  hub_->Withdraw(channel_, topology().world_ranks[rank()]);
+  if (status.code() != StatusCode::kUnavailable) return status;
+  return Status(status.code(), status.message() + " while " +
+                                   RankListWithHosts(topology(), {rank()}) + " waited in " +
+                                   wait.Describe() + ". See that rank's log for the cause.");
 }
 
 void LoopbackCommunicator::SendNote(int peer, int64_t note) {
@@ -269,7 +289,7 @@ Status LoopbackCommunicator::OpenWindow(int64_t bytes, Wait* /*wait*/,
                                         std::unique_ptr<Window>* window) {
   const Topology host = HostTopology(topology());
   const int64_t slot_bytes = Window::SlotBytes(bytes);
-  const int64_t memory_bytes = Window::Bytes(host.size, slot_bytes);
+  const int64_t memory_bytes = Window::Bytes(host.size, size(), slot_bytes);
   std::shared_ptr<char> memory =
       hub_->WindowMemory(channel_, topology().host_ids[rank()], memory_bytes);
   *window = std::make_unique<LoopbackWindow>(std::move(memory), host, slot_bytes, hub_);

@@ -28,6 +28,8 @@ class LoopbackCommunicator : public Communicator {
 
   Status Exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   Wait* wait) override;
+  Status CheckPeers(const std::vector<int>& ranks, int* lost) override;
+  Status GiveUp(const Status& status, int lost, const Wait& wait) override;
   void SendNote(int peer, int64_t note) override;
   bool TakeNote(int* peer, int64_t* note) override;
   Status Subset(const std::vector<int>& ranks, int channel, Wait* wait,

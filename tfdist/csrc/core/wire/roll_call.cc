@@ -13,16 +13,23 @@ int64_t Answer(int64_t number) { return 2 * number; }
 
 }  // namespace
 
-void RollCall::Begin(Communicator* communicator) {
+void RollCall::Begin(Communicator* communicator, const Circle* circle) {
   communicator_ = communicator;
+  circle_ = circle;
   seen_.resize(static_cast<size_t>(communicator->size()));
   told_.resize(seen_.size());
   ++number_;
   is_open_ = true;
-  held_ = 1;
+  stages_ = 0;
+}
+
+void RollCall::BeginInMemory() {
+  ++stages_;
+  held_ = 0;
 }
 
 void RollCall::BeginRound(int held, int radix) {
+  ++stages_;
   held_ = held;
   radix_ = radix;
 }
@@ -51,8 +58,15 @@ void RollCall::Note(int peer, int64_t note) {
   if (note % 2 != 0 && asked_ < number) communicator_->SendNote(peer, Answer(number_));
 }
 
+// Whether every rank that has not come is one that this stage waits for.
+bool RollCall::ShowsAll() const {
+  const int groups = circle_->groups();
+  if (held_ == 0) return groups == 1;
+  return held_ == 1 && radix_ >= groups && groups == communicator_->size();
+}
+
 void RollCall::Ask() {
-  if (held_ == 1 && radix_ >= communicator_->size()) return;  // all others are partners
+  if (ShowsAll()) return;
   asked_ = number_;
   for (int peer = 0; peer < communicator_->size(); ++peer) {
     if (peer != communicator_->rank()) communicator_->SendNote(peer, Question(number_));
@@ -60,18 +74,33 @@ void RollCall::Ask() {
 }
 
 std::vector<int> RollCall::Absent(const std::vector<int>& missing) const {
-  const int size = communicator_->size();
   std::vector<int> absent;
-  for (int r = 0; r < size; ++r) {
-    const int distance = (r - communicator_->rank() + size) % size;
-    bool has_come = distance < held_ || seen_[r] >= number_;
-    if (distance >= held_ && distance < held_ * radix_) {  // some partner of this round brings it
-      const int partner = (communicator_->rank() + distance / held_ * held_) % size;
-      has_come = has_come || std::count(missing.begin(), missing.end(), partner) == 0;
-    }
+  for (int r : Pending(missing)) {
+    const bool shows = held_ == 0 && circle_->DistanceOf(r) == 0;
+    const bool has_come =
+        shows ? std::count(missing.begin(), missing.end(), r) == 0 : seen_[r] >= number_;
     if (!has_come) absent.push_back(r);
   }
-  return absent;
+  if (!absent.empty()) return absent;
+  return missing.empty() && held_ == 0 ? std::vector<int>{circle_->LeaderOf(0)} : missing;
+}
+
+std::vector<int> RollCall::Pending(const std::vector<int>& missing) const {
+  const auto is_missing = [&](int r) { return std::count(missing.begin(), missing.end(), r) > 0; };
+  std::vector<int> pending;
+  for (int r = 0; r < communicator_->size(); ++r) {
+    const int distance = circle_->DistanceOf(r);
+    bool is_here = distance < held_;
+    if (held_ == 0 && distance == 0) {
+      const bool brings = circle_->groups() > 1 && r == circle_->LeaderOf(0);
+      is_here = r == communicator_->rank() || (!brings && !is_missing(r));
+    } else if (held_ > 0 && distance >= held_ && distance < held_ * radix_) {
+      // Some partner of this round brings it.
+      is_here = !is_missing(circle_->LeaderOf(distance / held_ * held_));
+    }
+    if (!is_here) pending.push_back(r);
+  }
+  return pending;
 }
 
 }  // namespace tfdist

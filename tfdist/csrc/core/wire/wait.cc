@@ -57,7 +57,7 @@ Wait::Wait(const EngineConfig& config, const Topology& topology,
 
 void Wait::Begin() {
   last_progress_ = Clock::now();
-  if (roll_ == nullptr || !roll_->is_later_round()) start_ = last_progress_;
+  if (roll_ == nullptr || !roll_->is_later_stage()) start_ = last_progress_;
   polls_ = 0;
   next_look_ = start_ + kBetweenLooks;
   seen_ended_ = Clock::time_point();
@@ -70,11 +70,13 @@ void Wait::Progress() {
 }
 
 Status Wait::Pause(const Topology& topology, const std::function<std::vector<int>()>& missing) {
+  slept_ = false;
   if (Spins()) return Status::Ok();
   const Clock::time_point now = Clock::now();
   TFDIST_RETURN_IF_ERROR(LookAt(now, topology, missing));
   const double idle = std::chrono::duration<double>(now - last_progress_).count();
-  if (idle < kYieldSeconds) {
+  slept_ = idle >= kYieldSeconds;
+  if (!slept_) {
     std::this_thread::yield();
   } else {
     const double sleep = std::min(kLongestSleepSeconds, idle / 32);
@@ -93,7 +95,7 @@ Status Wait::LookAt(Clock::time_point now, const Topology& topology,
   }
   const double warning = config_.stall_warning_seconds;
   if (!reported_ && warning > 0 && waited >= warning) Report(waited, topology, Absent(missing()));
-  return now >= next_look_ ? LookForEnded(now, topology, missing()) : Status::Ok();
+  return now >= next_look_ ? LookForEnded(now, topology, Pending(missing())) : Status::Ok();
 }
 
 void Wait::CallRoll(double waited_seconds) {
@@ -110,6 +112,11 @@ void Wait::CallRoll(double waited_seconds) {
 // Within an agreement those that have not come, else those that the transport waits for.
 std::vector<int> Wait::Absent(const std::vector<int>& missing) const {
   return roll_ != nullptr && roll_->is_open() ? roll_->Absent(missing) : missing;
+}
+
+// Within an agreement those whose headers are not here, else as above.
+std::vector<int> Wait::Pending(const std::vector<int>& missing) const {
+  return roll_ != nullptr && roll_->is_open() ? roll_->Pending(missing) : missing;
 }
 
 int Wait::MsToNextLook() const {
@@ -131,6 +138,7 @@ Status Wait::LookForEnded(Clock::time_point now, const Topology& topology,
   if (ended.empty()) return Status::Ok();
   if (seen_ended_ == Clock::time_point()) seen_ended_ = now;
   if (now - seen_ended_ < kAfterEnd) return Status::Ok();
+  lost_ = topology.world_ranks[ended[0]];
   return Status(StatusCode::kUnavailable, RankListWithHosts(topology_, {topology_.rank}) +
                                               " lost " + RankListWithHosts(topology, ended) +
                                               ", whose process has ended.");

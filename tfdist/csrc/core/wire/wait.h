@@ -71,6 +71,13 @@ class TFDIST_API Wait {
   // ranks; empty when the transport cannot tell.
   Status Pause(const Topology& topology, const std::function<std::vector<int>()>& missing);
 
+  // Whether the last Pause has slept, so that a system call more costs nothing.
+  bool slept() const { return slept_; }
+
+  // After kUnavailable from Pause or Look: the first rank that has ended, by its number among all.
+  // Else -1.
+  int lost() const { return lost_; }
+
   // After a poll in vain: whether the next one is to follow at once.
   bool Spins() { return ++polls_ <= spins_; }
 
@@ -105,6 +112,7 @@ class TFDIST_API Wait {
                       const std::vector<int>& missing);
   void CallRoll(double waited_seconds);
   std::vector<int> Absent(const std::vector<int>& missing) const;
+  std::vector<int> Pending(const std::vector<int>& missing) const;
   void EndStall();
   void Report(double waited_seconds, const Topology& topology, const std::vector<int>& missing);
   void Print(const std::string& text) const;
@@ -126,6 +134,8 @@ class TFDIST_API Wait {
   bool reported_ = false;
   std::string awaited_;  // as the report of this rank has named them; empty without one
   int polls_ = 0;
+  bool slept_ = false;
+  int lost_ = -1;
   Clock::time_point start_;
   Clock::time_point last_progress_;
   Clock::time_point next_look_;   // whether processes have ended
