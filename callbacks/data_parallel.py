@@ -24,6 +24,7 @@ from tfdist.ops.compression import AnyCompression, Compression
 from tfdist.ops.graph import xla
 from tfdist.training import adapted_state, model_optimizer, model_state, optimizer, random_state
 from tfdist.world import fit_hook
+from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
 
@@ -195,12 +196,21 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.begin("train")
         self._hook.drift.begin(self._drift, in_epoch=not self.elastic)
         self._hook.when_built(self._begin_equal)
+        if session.catches_up:  # the model is built, and `resume` compares it with those of the others
+            random_state.fold(self.model)
         self._warmups = self._make_warmups() if self._warmup_epochs else []
         for part in self._parts():
             part.on_train_begin(logs)
 
-    def resume(self) -> None:
-        """Replaces `on_train_begin` when elastic training continues, possibly with fewer ranks."""
+    def resume(self, has_newcomers: bool = False) -> None:
+        """Replaces `on_train_begin` when elastic training continues, possibly with other ranks.
+
+        Args:
+            has_newcomers: Whether some of the ranks begin this training, which all of them know.
+        """
+        if has_newcomers:
+            model_state.begin_equal(self.model, root_rank=0)
+        self._compared = True  # what came first has been
         if self._quiet_ranks and tfdist.rank() == 0:
             keras.config.enable_interactive_logging()  # rank 0 may be lost
         self._hook.begin("train")

@@ -17,6 +17,7 @@ from tfdist.ops import COLLECTIVES
 from tfdist.ops.graph import failure
 from tfdist.training import optimizer
 from tfdist.world.process_sets import global_process_set
+from tfdist.world.session import session
 
 # In the code of a callback: it runs collectives, or all ranks must do as it does.
 _COLLECTIVES = COLLECTIVES | {"check_equal"}
@@ -68,7 +69,7 @@ def agree(callback: keras.callbacks.Callback) -> None:
     group = global_process_set
     if optimizer.is_distributed(model.optimizer):
         group = optimizer.reduction_of(model.optimizer).process_set
-    if not ours or ours[0] is not callback or not group.included() or group.size() == 1:
+    if session.catches_up or not ours or ours[0] is not callback or not group.included() or group.size() == 1:
         return
     mine = _knowledge(model, params, callbacks, keras_version.arguments_of_fit(model))
     by_rank = tfdist.allgather_object(mine, name="what fit is to do", process_set=group)

@@ -29,6 +29,7 @@ from tfdist.training import model_optimizer, model_state
 from tfdist.training.gradients import weighted_by
 from tfdist.training.model_build import Building
 from tfdist.training.sync_batch_norm import synchronized, synchronized_statistics
+from tfdist.world.session import session
 
 
 class ModelHook:
@@ -108,7 +109,7 @@ class ModelHook:
             action: The action.
             alone: Whether to run it in a world of one too.
         """
-        if alone or tfdist.size() > 1:
+        if (alone or tfdist.size() > 1) and not session.catches_up:
             self._building.then(action)
 
     @contextlib.contextmanager

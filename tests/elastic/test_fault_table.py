@@ -48,8 +48,18 @@ TESTS = {
     "the hosts that are left": (f"{HOSTS}too_few_hosts_are_waited_for_and_then_the_job_fails",),
     "all are started anew": (f"{ANEW}the_limit",),
     "the script finds": (f"{HOSTS}a_host_is_found_and_then_cut_off", f"{PLANNED}a_host_gets_more_slots_and_then_fewer"),
-    "ranks fail on a host that was found": (f"{HOSTS}a_host_on_which_nothing_works_is_found",),
-    "a host is taken off": (f"{HOSTS}a_host_is_taken_off_the_list_and_the_script_fails",),
+    "the same in a script": (
+        f"{PLANNED}nobody_joins_a_second_training",
+        "unit/launch/run/test_generations.py::test_another_machine_cannot_join_a_job_of_this_one",
+    ),
+    "new ranks fail": (
+        f"{HOSTS}a_host_on_which_nothing_works_is_found",
+        f"{PLANNED}a_newcomer_that_fails_costs_the_others_nothing",
+    ),
+    "a host is taken off": (
+        f"{HOSTS}a_host_is_taken_off_the_list_and_the_script_fails",
+        f"{PLANNED}a_host_gets_more_slots_and_then_fewer",
+    ),
     "the script fails": (
         f"{HOSTS}a_host_is_taken_off_the_list_and_the_script_fails",
         "unit/launch/host/test_discovery.py::test_script_that_does_not_end_is_ended_with_all_it_started",

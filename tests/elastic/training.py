@@ -23,10 +23,20 @@ from tfdist.world import runtime
 EPOCHS, SAMPLES, BATCH, RATE = 3, 480, 4, 0.003
 
 
+class Model(keras.Sequential):
+    """Counts how many times its step is traced."""
+
+    traces = 0
+
+    def train_step(self, data):
+        self.traces += 1
+        return super().train_step(data)
+
+
 def make_model(steps_at_once=1):
     keras.utils.set_random_seed(1)
     layers = [keras.Input((8,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1)]
-    model = keras.Sequential(layers)
+    model = Model(layers)
     model.compile(keras.optimizers.SGD(RATE, momentum=0.9), "mse", metrics=["mae"], steps_per_execution=steps_at_once)
     return model
 
@@ -62,15 +72,19 @@ class Killer(keras.callbacks.Callback):
     damage        the newest commit is damaged before it is killed
     later=SECONDS it is killed so much later
     commit        it is killed in the middle of the next commit that it writes
+    joins=MOMENT  it is killed when it joins the others, at that moment of MOMENTS
     at=MOMENT     it is killed when it goes on after the loss of another, at that moment of MOMENTS
     fail, exit=N  it ends by an error, or with that status
-    wait          it waits until all ranks are to leave; so does hosts=NAME/SLOTS, which tells of other hosts before
+    wait          it waits until all ranks are to meet others, or it is to leave; so does hosts=NAME/SLOTS, which lists
+                  other hosts before; in vain where one that was to join is killed
     """
 
     def __init__(self, step, how):
         super().__init__()
         self.left, (self.way, _, self.value) = step, how.partition("=")
         self.place = how if how in ("epoch", "validation", "after", "again") else "step"
+        if self.way == "joins":
+            self.place, self.way = "again", "at"
         self.done = Path(f"victim-{tfdist.rank()}-{step}-{how.replace('/', '-')}")
 
     def die(self, place):
@@ -115,9 +129,10 @@ class Killer(keras.callbacks.Callback):
         raise SystemExit(int(self.value))
 
     def wait(self):
-        end = time.monotonic() + 60
-        while not Path(os.environ["TFDIST_LEAVE"]).exists():
-            assert time.monotonic() < end, "nobody asked the ranks to leave"
+        """Until the launcher has asked the ranks to meet others, or this one to leave."""
+        end = time.monotonic() + 90
+        while not (runtime.meets() or runtime.retires() or any(Path().glob("victim-*-again"))):
+            assert time.monotonic() < end, "nobody asked the ranks to meet or to leave"
             threading.Event().wait(0.05)
 
     def hosts(self):
@@ -187,6 +202,7 @@ def train(victims, steps_at_once):
     # The ranks that are left share all of it.
     np.testing.assert_allclose(history.history["val_loss"][-1], model.evaluate(whole.batch(32), verbose=0)[0], 1e-4)
     np.savez(Path(f"rank-{number}.npz"), *variables_of(model))
+    print(f"process {os.getpid()} traced {model.traces}", flush=True)
     if number in killers:
         killers[number].die("after")
 

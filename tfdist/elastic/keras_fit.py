@@ -23,6 +23,7 @@ from tfdist.ops.object import broadcast_object
 from tfdist.protocol import member
 from tfdist.training.model_build import build_optimizers, make_weights
 from tfdist.world import runtime
+from tfdist.world.session import session
 
 _NO_EPOCH = -1
 
@@ -60,8 +61,10 @@ class _Fit:
             )
         steps = arguments.pop("steps_per_epoch")
         self._part, self._unit = part_of(self._dataset, steps)
+        called = session.collectives
         make_weights(self._model, self._dataset.element_spec)
         build_optimizers(self._model, self._dataset.element_spec)
+        session.collectives = called  # they trace some, and run none
         # Keras would start another pass over the service in each fit, so it gets a stand-in dataset (in `_train`).
         self._stream = None if steps is None else iter(self._dataset)
         self._training = _Training(self._model, arguments.pop("initial_epoch"), plugin.batches_per_commit, self._stream)
@@ -134,6 +137,8 @@ class _Training(elastic.KerasState):
         self._model = model
         self._batches_per_commit = batches_per_commit
         self._stream = self._iterator = stream
+        # Whether the others have begun this training before.
+        self.joins = session.apart >= 0
         self._entered = self._begins = False
         super().__init__(
             model,
@@ -260,9 +265,13 @@ class _Callbacks(keras.callbacks.CallbackList):
 
     def on_train_begin(self, logs: Any = None) -> None:
         if not self.begun:
-            super().on_train_begin(logs)
-        if self.begun or self._training.resumed:
-            self._plugin.resume()
+            session.catches_up = self._training.joins
+            try:
+                super().on_train_begin(logs)
+            finally:
+                session.catches_up = False
+        if self.begun or self._training.resumed or self._training.has_newcomers:
+            self._plugin.resume(self._training.has_newcomers)
         if not self.begun:
             self._training.restore_history()
         self.begun = True

@@ -13,8 +13,10 @@ from tfdist.elastic import advice, retirement, survival
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.elastic.state import State
 from tfdist.ops.graph import failure
+from tfdist.ops.object import allgather_object
 from tfdist.protocol import member
 from tfdist.world import runtime
+from tfdist.world.session import session
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -33,8 +35,10 @@ def run(
     newest commit, call what was registered by `state.register_reset_callbacks`, and call the function again. Start the
     job with `tfdistrun --elastic`; otherwise a lost rank ends it.
 
-    If the others cannot continue in place, `tfdistrun` restarts all ranks, and `run` starts from the newest commit left
-    on a host. The script then runs from its beginning: training that had ended ends immediately.
+    The same happens when ranks are added: the new processes run the script up to `run`, each as a world of its own, and
+    join the others at a commit. That is possible in the first `run` of a script that calls no collective before it.
+    Otherwise, and if the others cannot continue in place, `tfdistrun` restarts all ranks, and `run` starts from the
+    newest commit left on a host. The script then runs from its beginning: training that had ended ends immediately.
 
     Put everything that depends on the number of ranks into the function: `tfdist.shard`, `steps_per_epoch`. Any other
     exception is raised as usual.
@@ -71,6 +75,8 @@ def run(
 
     def _call(state: _StateType, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         lost = False
+        if session.apart >= 0:
+            survival.join()
         while True:
             try:
                 if lost:
@@ -78,7 +84,13 @@ def run(
                 state.sync()
                 if lost:
                     state.on_reset()
-                return func(state, *args, **kwargs)
+                result = func(state, *args, **kwargs)
+                if state.is_open:  # nobody ends alone while another meets newcomers at its last commit
+                    allgather_object(None, name="end of the training")
+                return result
+            except survival.Meeting as meeting:
+                survival.go_on(meeting)
+                lost = True
             except Exception as error:
                 trouble = failure.trouble_behind(error)
                 if isinstance(trouble, errors.StallError):
@@ -104,10 +116,17 @@ def _kept_in_files(state: State) -> Iterator[None]:
     folder = member.commits()
     outermost = folder is not None and not _running
     if folder is not None and outermost:
-        state.keep_in(CommitStore(folder, member.backup()), next(_trainings))
+        training = next(_trainings)
+        state.keep_in(CommitStore(folder, member.backup()), training)
+        # Who joins runs the script from its beginning to here, alone.
+        state.is_open = config.is_elastic() and training == 0 and (session.apart >= 0 or session.collectives == 0)
+        member.report(member.OPEN if state.is_open else member.CLOSED)
     _running.append(state)
     try:
         with retirement.at_next_commit() if outermost else contextlib.nullcontext():
             yield
     finally:
         _running.pop()
+        if state.is_open and outermost:
+            state.is_open = False
+            member.report(member.CLOSED)

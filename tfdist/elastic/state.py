@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdist import errors
-from tfdist.elastic import retirement
+from tfdist.elastic import retirement, survival
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.ops.object import allgather_object, broadcast_object
 from tfdist.protocol import member
@@ -33,6 +33,9 @@ class State(abc.ABC):
         self._store: CommitStore | None = None
         self._training = 0
         self._reported = self._lacks_room = self._synced = False
+        self._is_new = session.apart >= 0
+        # Whether others may join at a commit, and whether some of the ranks have come since their last commit.
+        self.is_open = self.has_newcomers = False
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def commit(self) -> None:
@@ -48,27 +51,31 @@ class State(abc.ABC):
         """Commits without checking for changed hosts, so the process does not leave."""
         self._keep()
         self._commits += 1
+        self._is_new = False
         self._write()
         if not self._reported:
             self._reported = True
             member.report(member.COMMITTED)
 
     def check_host_updates(self) -> None:
-        """Exits this process if hosts are to be added or removed, or after SIGTERM. Ranks without SIGTERM continue.
+        """Has new ranks join, or exits this process if its slot is taken away, or after SIGTERM. The others continue.
 
-        `commit` calls it, so no work is lost. Only processes that `tfdistrun` started for an elastic job exit.
+        `commit` calls it, so no work is lost. Does nothing in a job that is not elastic.
 
         Raises:
             SystemExit: With a status that `tfdistrun` recognises.
+            Meeting: For `run`, which continues when the others have come.
         """
         if self._store is None:
             return
         if member.must_leave():
             member.report(member.LEFT)
             raise SystemExit(member.LEFT_STATUS)
-        if retirement.is_due():
+        if retirement.is_due() or runtime.retires():
             member.report(member.RETIRED)
             sys.exit(member.LEFT_STATUS)  # unlike the exception alone, this does not wait for other ranks
+        if self.is_open and runtime.meets():
+            raise survival.Meeting
 
     def restore(self) -> None:
         """Returns to the last commit of this rank; without one, to the state at the last `sync`."""
@@ -83,7 +90,9 @@ class State(abc.ABC):
         Raises:
             PeerLostError: If a rank is lost in the process; call `restore` and `sync` again then.
         """
-        commits = allgather_object(self._commits, name="commits")
+        by_rank = allgather_object((self._commits, self._is_new), name="commits")
+        commits = [number for number, _ in by_rank]
+        self.has_newcomers = any(is_new for _, is_new in by_rank)
         newest = max(commits)
         if newest and not self._synced:
             session.resumed_at = newest  # otherwise models would draw the same dropout masks again
@@ -106,6 +115,8 @@ class State(abc.ABC):
             ConfigError: If the commit found does not match this state.
         """
         self._store, self._training = store, training
+        if self._is_new:
+            return  # it gets the newest from the others, which may write one just now
         found = store.newest(training)
         if found is not None:
             self._commits, content = found

@@ -1,4 +1,4 @@
-"""What this process does when a rank is lost: continue with the others."""
+"""What this process does when the ranks change: continue with those that are left, or that come."""
 
 from __future__ import annotations
 
@@ -11,8 +11,24 @@ from tfdist.world import runtime
 _logger = logging.getLogger("tfdist")
 
 
-def go_on(loss: errors.PeerLostError | errors.StallError) -> None:
-    """Continues with the ranks that are left after a loss or a stall, renumbered. Each of them calls it.
+class Meeting(Exception):
+    """At this commit the ranks meet others that join them. For `loop.run`, which no script's code is between."""
+
+
+def join() -> None:
+    """This process, which has prepared apart, joins the ranks that train. It waits until they are at a commit.
+
+    Raises:
+        PeerLostError: If they do not come to one in time.
+    """
+    runtime.renew()
+    part.deal_all()
+    _logger.warning("joined a training in progress as rank %d of %d", runtime.rank(), runtime.size())
+
+
+def go_on(loss: errors.PeerLostError | errors.StallError | Meeting) -> None:
+    """Continues with the ranks that the launcher announces, renumbered: after a loss or a stall, or for others that
+    come. Each of the ranks so far calls it.
 
     Raises:
         PeerLostError: If a lost rank ends the job.
@@ -24,6 +40,10 @@ def go_on(loss: errors.PeerLostError | errors.StallError) -> None:
     size, rank = runtime.size(), runtime.rank()
     runtime.renew()
     part.deal_all()
+    if runtime.size() > size:  # who was late to the meeting has seen a loss, of those that did not wait
+        text = "continuing with %d ranks instead of %d; this one was rank %d and is now rank %d"
+        _logger.warning(text, runtime.size(), size, rank, runtime.rank())
+        return
     _logger.warning(
         "continuing with %d of %d ranks; this one was rank %d and is now rank %d. %s",
         *(runtime.size(), size, rank, runtime.rank(), loss),

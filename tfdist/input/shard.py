@@ -444,7 +444,9 @@ def _describe_arrays(arrays: Any) -> _Description:
 
 def _compare(arguments: dict[str, Any], described: _Description) -> None:
     """Raises the same error on every rank if the ranks cannot train together; warns if their orders differ."""
+    called = session.collectives
     everything = object_ops.allgather_object((arguments, asdict(described)), name="tfdist.shard")
+    session.collectives = called  # a process that is alone may leave it out
     told = [description for _, description in everything]
     for name in arguments:
         _require_same(name, [others[name] for others, _ in everything])

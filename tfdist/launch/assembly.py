@@ -15,7 +15,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host import core, host
 from tfdist.launch.host.host import Host
 from tfdist.launch.run import listener
-from tfdist.launch.run.launcher import Plan
+from tfdist.launch.run.plan import Plan
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.mpirun import forwarded
 from tfdist.protocol import key_file, mesh

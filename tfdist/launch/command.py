@@ -25,7 +25,8 @@ from tfdist.launch.job.membership import Rules
 from tfdist.launch.option import agent_option, option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
-from tfdist.launch.run.launcher import Launcher, Plan
+from tfdist.launch.run.launcher import Launcher
+from tfdist.launch.run.plan import Plan
 from tfdist.launch.start import choice, hydra, mpirun
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.starter import Ssh, Starter
@@ -215,6 +216,7 @@ def _plan(
         "" if least is None else f"tfdist-{secrets.token_hex(8)}",
         "" if known.backup_dir is None else _backup(known.backup_dir, here=len(elsewhere) < len(hosts)),
         force,
+        settings.stall_shutdown_seconds,
     )
     assembly.check_size(plan)
     return plan, remarks

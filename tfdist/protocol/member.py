@@ -25,15 +25,20 @@ LISTEN_VARIABLE = "TFDIST_LISTEN_ADDRESS"
 FOLDER_VARIABLE = "TFDIST_COMMITS"
 LEAVE_VARIABLE = "TFDIST_LEAVE"
 BACKUP_VARIABLE = "TFDIST_COMMITS_BACKUP"
+NEWCOMER_VARIABLE = "TFDIST_NEWCOMER"
 
 # The rank has joined the others, made its first commit, timed out waiting for others, leaves because all were asked to,
-# or leaves alone because of a signal. And: it exits normally, with tfdist shut down or abandoned.
+# or leaves alone because it was told to. And: it exits normally, with tfdist shut down or abandoned.
 JOINED, COMMITTED, STALLED, LEFT, RETIRED, PARTED = b"j\n", b"c\n", b"s\n", b"l\n", b"r\n", b"p\n"
+# It is in a training that new processes may join at a commit. And: it no longer is, or never was.
+OPEN, CLOSED = b"o\n", b"x\n"
 # A rank without MPI listens for the others: the number of the last epoch that it knows and its address follow.
 LISTENING = b"a"
 # The first process of a rank takes this from the pipe of the supervisor.
 TOKEN = b"*"
 _EPOCH = b"{"
+# The launcher asks this rank to meet the others at its next commit, after the list with this number; to leave there.
+_MEET, _RETIRE = b"m", b"r"
 # A pipe: the rank's descriptor, the inode, the supervisor's process, its descriptor of the other end.
 _PIPE = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _READ_BYTES = 1 << 16
@@ -48,6 +53,21 @@ class Gone:
     """A process of the job has ended although others may wait for it, as reported by the launcher."""
 
     process: int
+
+
+@dataclass(frozen=True)
+class Meet:
+    """At their next commit all ranks meet others; counts only until the list of ranks after that number."""
+
+    after: int
+
+
+@dataclass(frozen=True)
+class Retire:
+    """This rank leaves at its next commit; the others continue."""
+
+
+Report = Gone | Epoch | Meet | Retire
 
 
 class News:
@@ -66,7 +86,7 @@ class News:
         """Whether there is a supervisor that may still report something."""
         return self._descriptor is not None
 
-    def wait(self, timeout_s: float | None = None) -> Gone | Epoch | None:
+    def wait(self, timeout_s: float | None = None) -> Report | None:
         """The next report; None if there is none in this time, or there will be none any more."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
@@ -78,12 +98,26 @@ class News:
                 self._descriptor = None
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return Epoch.parse(line) if line.startswith(_EPOCH) else Gone(int(line))
+        if line.startswith(_EPOCH):
+            return Epoch.parse(line)
+        if line.startswith(_MEET):
+            return Meet(int(line.removeprefix(_MEET)))
+        return Retire() if line == _RETIRE else Gone(int(line))
 
 
 def gone(process: int) -> bytes:
     """The line that reports this to a rank."""
     return b"%d\n" % process
+
+
+def meet(after: int) -> bytes:
+    """The same, of `Meet`."""
+    return _MEET + b"%d\n" % after
+
+
+def retire() -> bytes:
+    """The same, of `Retire`."""
+    return _RETIRE + b"\n"
 
 
 @dataclass(frozen=True)
@@ -116,6 +150,11 @@ def variables(reports: Pipe, news: Pipe, folder: Path | None, leave: Path | None
     found = {FOLDER_VARIABLE: folder, LEAVE_VARIABLE: leave, LISTEN_VARIABLE: address or None}
     named = {name: str(path) for name, path in found.items() if path is not None}
     return {PIPE_VARIABLE: reports.text(), NEWS_VARIABLE: news.text()} | named
+
+
+def is_newcomer(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether this rank was started while others trained, which it joins."""
+    return bool(_own(environment).get(NEWCOMER_VARIABLE))
 
 
 def must_leave(environment: Mapping[str, str] | None = None) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import errors
+from tfdist import config, errors
 from tfdist.native import keras_version
 from tfdist.ops import allgather, allreduce
 from tfdist.ops.reduction import Sum
@@ -119,7 +119,7 @@ def moments(
     sum n_i m_i / N and the variance sum n_i (v_i + (m_i - mean)^2) / N.
     """
     mean, variance = keras_version.moments_of_process(layer, inputs, mask)
-    if runtime.size() == 1:
+    if runtime.size() == 1 and not config.is_elastic():  # where others may join, the trace stays
         return mean, variance
     counts = _counts(layer, inputs, mask)
     row = [counts] + [
@@ -153,7 +153,7 @@ def synchronized(model: keras.Model) -> Iterator[None]:
     ```
     """
     found = keras_version.layers_with_keras_moments(model)
-    layers = [layer for layer in found if layer.synchronized and runtime.size() > 1]
+    layers = [layer for layer in found if layer.synchronized and (runtime.size() > 1 or config.is_elastic())]
     for layer in layers:
         keras_version.set_moments(layer, functools.partial(moments, layer))
     try:

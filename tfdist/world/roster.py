@@ -1,4 +1,4 @@
-"""What the launcher reports to this rank: the lists of ranks, and which processes have ended."""
+"""What the launcher reports to this rank: the lists of ranks, which processes have ended, and when to meet or leave."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from tfdist import errors
 from tfdist.native import library
 from tfdist.protocol.epoch import Epoch
-from tfdist.protocol.member import Gone, News
+from tfdist.protocol.member import Gone, Meet, News, Report, Retire
 
 # The system's limit for one wait.
 _LONGEST_S = 1e6
@@ -28,6 +28,9 @@ class Roster:
         self._changed = threading.Condition()
         self._epoch: Epoch | None = None
         self._gone: dict[int, None] = {}
+        # After which list all ranks meet others at a commit.
+        self._meets_after: int | None = None
+        self._retires = False
         # The process of each rank of the engine; None while there is no engine.
         self._processes: Sequence[int] | None = None
         self._is_over = not news.is_open
@@ -39,6 +42,18 @@ class Roster:
         """The number of the last list of ranks; 0 for none."""
         with self._changed:
             return 0 if self._epoch is None else self._epoch.number
+
+    @property
+    def meets(self) -> bool:
+        """Whether the ranks of the last list are to meet others at their next commit."""
+        with self._changed:
+            return self._epoch is not None and self._meets_after == self._epoch.number
+
+    @property
+    def retires(self) -> bool:
+        """Whether this rank is to leave at its next commit."""
+        with self._changed:
+            return self._retires
 
     def await_epoch(self, after: int, timeout_s: float, *, all_must_come: bool) -> Epoch:
         """The list of ranks that follows the one with this number.
@@ -89,15 +104,23 @@ class Roster:
     def _run(self) -> None:
         while report := self._news.wait():
             with self._changed:
-                if isinstance(report, Gone):
-                    self._gone[report.process] = None
-                    self._note(report.process)
-                else:
-                    self._epoch = report
+                self._take(report)
                 self._changed.notify_all()
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
+
+    def _take(self, report: Report) -> None:
+        if isinstance(report, Gone):
+            self._gone[report.process] = None
+            self._note(report.process)
+        elif isinstance(report, Epoch):
+            self._epoch = report
+        elif isinstance(report, Meet):
+            self._meets_after = report.after
+        else:
+            assert isinstance(report, Retire)
+            self._retires = True
 
     def _note(self, process: int) -> None:
         if self._processes is not None and process in self._processes:

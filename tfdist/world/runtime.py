@@ -93,7 +93,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         ancestry.mark(str(rank()))
     session.arguments = (comm, process_sets)
     if session.first_rank < 0:
-        session.first_rank = rank()
+        session.first_rank = rank()  # of one that is apart, its own number
     if settings.autotune != "0":  # the engine has room for more than the settings say
         tuning.apply(tuning.of_settings(settings, tuning.most_chunk_bytes()))
     if settings.pin_gpus and job_place.is_rank(os.environ):  # also what a rank starts: it takes its GPU
@@ -132,13 +132,15 @@ def _check_group(comm: Any, settings: config.Config) -> None:
 def _connect(roster: Roster, ranks: list[int], handle: int | None, engine: bytes, settings: config.Config) -> None:
     """Loads the libraries that this process needs, and starts the engine."""
     launched = session.transport == job_place.MPI
+    if session.apart >= 0:
+        session.introduced = True
     if launched:
         mpi.connect()
     # What does not fit it is reported here, and not by the first step; a model that is loaded may hold the ops.
     after_import.after_import("tensorflow", adapter.ops)
     session.started = True
     limit = settings.stall_shutdown_seconds
-    if session.transport == job_place.SOCKETS:
+    if session.transport == job_place.SOCKETS and session.apart < 0:
         with _bounded(_STARTING, settings.stall_warning_seconds, 2 * limit):  # it has deadlines of its own
             sockets.connect(roster, ranks, engine, settings)
         return
@@ -201,20 +203,31 @@ def shutdown() -> None:
 
 
 def renew() -> None:
-    """Continues with the ranks that the launcher announces, after one was lost. Each of them calls it; they are
-    renumbered.
+    """Continues with the ranks that the launcher announces, after one was lost or for others that come. Each of them
+    calls it; they are renumbered. A process that has prepared apart joins them.
 
     Raises:
         PeerLostError: If the launcher announces none in time.
         TfdistError: If there are process sets.
     """
     settings = config.read()
-    waiting = "for the other ranks to continue after one was lost"
+    waiting = "for the other ranks to continue with those that are left, or that come"
     library.call("tfdist_part")
     with _bounded(waiting, settings.stall_warning_seconds, 2 * settings.stall_shutdown_seconds):
         assert session.roster is not None
         sockets.reconnect(session.roster, settings)
+    session.apart = -1
     session.place = (rank(), size())
+
+
+def meets() -> bool:
+    """Whether this rank is to meet others at its next commit, as `renew` does."""
+    return session.roster is not None and session.roster.meets
+
+
+def retires() -> bool:
+    """Whether the launcher has asked this rank to leave at its next commit."""
+    return session.roster is not None and session.roster.retires
 
 
 def is_initialized() -> bool:
@@ -223,8 +236,9 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's number in the job: 0 to `size() - 1`."""
-    return library.ask("rank")
+    """This process's number in the job: 0 to `size() - 1`. One that none has had until a newcomer joins the others."""
+    own = library.ask("rank")
+    return own if session.apart < 0 else session.apart
 
 
 def first_rank() -> int:
@@ -548,6 +562,8 @@ def _transport(handle: int | None) -> str:
                 "init received an mpi4py communicator, but this job was started without MPI, so every process is alone "
                 "in it. Start the job with MPI (tfdistrun --mpi), or pass a list of ranks."
             )
+        if member.is_newcomer() and not session.started:
+            session.apart = int(job_place.rank())
         return transport
     if rank := ancestry.origin():
         _logger.warning(

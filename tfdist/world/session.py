@@ -23,12 +23,15 @@ class Session:
         mpi4py_ends_mpi: Whether mpi4py started MPI, and so ends it.
         started: Whether `init` has reached the start of the engine.
         roster: The launcher's reports; None before `init`.
+        apart: The number of this process while it prepares, as a world of one, to join others that train; else -1.
+        collectives: How many collectives the script has called or traced in this process.
         introduced: Whether `tfdistrun` has been told where this process listens, in a job without MPI.
         arguments: The arguments of the first `init`: `comm` and `process_sets`.
         first_rank: The rank that this process started with; -1 before `init`.
         process_sets: Process sets in use, besides the set of all ranks, by their numbers in the engine.
         dynamic: Whether process sets may be added and removed.
         tuning: How collectives run, if that was changed; None if the settings apply.
+        catches_up: Whether a `fit` begins here that the other ranks have begun before.
         resumed_at: The progress of earlier processes in the training that this one continues.
         data_sharded: Whether `tfdist.shard` has sharded data.
         gradients_reduced: Whether gradients, or possible gradients, were reduced.
@@ -45,12 +48,15 @@ class Session:
     mpi4py_ends_mpi: bool = False
     started: bool = False
     roster: Roster | None = None
+    apart: int = -1
+    collectives: int = 0
     introduced: bool = False
     arguments: tuple[Any, Any] = (None, None)
     first_rank: int = -1
     process_sets: dict[int, ProcessSet] = field(default_factory=dict)
     dynamic: bool = False
     tuning: Tuning | None = None
+    catches_up: bool = False
     resumed_at: int = 0
     data_sharded: bool = False
     gradients_reduced: bool = False

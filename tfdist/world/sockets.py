@@ -148,7 +148,7 @@ def _introduced(roster: Roster, timeout_s: float) -> Found:
                 "this rank cannot report to tfdistrun where it listens: a program between them closes unknown file "
                 "descriptors. Start the script directly with tfdistrun."
             )
-        return Found(roster.await_epoch(after, timeout_s, all_must_come=after == 0), listener)
+        return Found(roster.await_epoch(after, timeout_s, all_must_come=after == 0 and session.apart < 0), listener)
     except BaseException:
         listener.close()
         raise

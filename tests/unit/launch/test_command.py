@@ -14,7 +14,7 @@ from tfdist.launch import command
 from tfdist.launch.host import discovery, host
 from tfdist.launch.host.host import Host
 from tfdist.launch.option import option
-from tfdist.launch.run.launcher import Plan
+from tfdist.launch.run.plan import Plan
 from tfdist.launch.start.direct import Direct
 
 

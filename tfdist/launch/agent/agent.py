@@ -128,7 +128,10 @@ class _Service:
 
     def __init__(self, post: Post, conversation: Conversation, say: Callable[[str], None]) -> None:
         self._post, self._conversation, self._say = post, conversation, say
-        self._crew: int | None = None
+        # The crews that run, and whether there ever was one.
+        self._crews: set[int] = set()
+        self._served = False
+        self._status_of_crews = 0
         self._is_there = True
         self._signum = 0
         # When to stop waiting for what others do, and why.
@@ -178,17 +181,18 @@ class _Service:
         else:
             return True
         self._is_there = False
-        self._deadline = time.monotonic() + (_THEMSELVES_S if self._crew is not None else 0.0)
+        self._deadline = time.monotonic() + (_THEMSELVES_S if self._served else 0.0)
         return False
 
     def _obey(self, message: Message) -> None:
-        if message.kind == "crew" and self._crew is None and not self._signum:
+        if message.kind == "crew" and not self._signum:
             orders = Orders.read(message.fields, self._post.launcher, self._fingerprint())
             self._say(f"{self._post.host} runs {orders.ranks} for the launcher at {endpoint.text(self._post.launcher)}")
             if not os.path.isdir(orders.folder):
                 here = os.getcwd()
                 self._tell("remark", text=f"there is no folder {orders.folder} there, so its ranks start in {here}")
-            self._crew = station.start(orders, self._conversation.link)
+            self._crews.add(station.start(orders, self._conversation.link))
+            self._served, self._deadline = True, None
         elif message.kind == "over":
             if message.fields["reason"]:
                 self._say(message.fields["reason"])
@@ -207,7 +211,7 @@ class _Service:
                 self._withdraw(signum)
 
     def _withdraw(self, signum: int) -> None:
-        if self._signum or self._crew is None:
+        if self._signum or not self._served:
             self._status = 128 + signum
             self._tell("withdrawn", signal=signum)
             return
@@ -215,8 +219,9 @@ class _Service:
         self._say(f"{signal.Signals(signum).name}: ending the ranks of this host")
         self._tell("withdrawn", signal=signum)
         self._deadline = time.monotonic() + _WITHDRAWN_S
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._crew, signal.SIGTERM)
+        for crew in self._crews:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(crew, signal.SIGTERM)
 
     def _look_at_crew(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -224,9 +229,13 @@ class _Service:
                 process, status = os.waitpid(-1, os.WNOHANG)
                 if not process:
                     return
-                if process == self._crew:
+                if process in self._crews:
+                    self._crews.remove(process)
                     code = os.waitstatus_to_exitcode(status)
-                    self._tell("crew_ended", status=code if code >= 0 else 128 - code)
+                    self._status_of_crews = max(self._status_of_crews, code if code >= 0 else 128 - code)
+                    if self._crews:
+                        continue
+                    self._tell("crew_ended", status=self._status_of_crews)
                     left_s = (_PATIENCE_S if self._signum else _OVER_S) if self._is_there else 0.0
                     self._deadline = time.monotonic() + left_s
 

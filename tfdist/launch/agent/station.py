@@ -43,8 +43,14 @@ class Orders:
             key = bytes.fromhex(fields["key"])
         except ValueError:
             raise RefusedFrameError("a key that is not hexadecimal") from None
-        made = Ticket(fields["job"], key, *launcher, fingerprint=fingerprint)
-        return cls(made, Crew(first, count, size), dict(pairs), fields["folder"])
+        try:
+            places, shown = tuple(map(int, fields["places"])), bytes.fromhex(fields["fingerprint"])
+        except ValueError:
+            raise RefusedFrameError("places or a fingerprint that are no numbers") from None
+        if places and len(places) != count:
+            raise RefusedFrameError(f"{len(places)} places for {count} ranks")
+        made = Ticket(fields["job"], key, launcher[0], fields["port"] or launcher[1], fingerprint=shown or fingerprint)
+        return cls(made, Crew(first, count, size, places), dict(pairs), fields["folder"])
 
     @property
     def ranks(self) -> str:

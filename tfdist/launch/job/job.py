@@ -90,6 +90,7 @@ class Do(enum.Enum):
     SIGNAL = "send a signal to all running ranks"
     GONE = "report that a rank exited without shutdown"
     RELEASE = "release the supervisors, so that their starter exits"
+    STRAY = "release the supervisor of a process that will not join the others"
     ABANDON = "kill the starter and whatever is left"
 
 
@@ -161,6 +162,15 @@ class Job:
         self.told_to_end = False
         # The ranks that have made a commit from which new processes could continue.
         self.committers: set[int] = set()
+        # The ranks that leave at a commit because their slots are taken away.
+        self.dismissed: set[int] = set()
+        # The processes that are to join the others and have not, those of them that wait for the others, and those
+        # that never will join.
+        self.coming: set[int] = set()
+        self.arrived: set[int] = set()
+        self.strayed: set[int] = set()
+        # When those that have not come so far are given up.
+        self.coming_until: float | None = None
         self._failed: list[int] = []
         # How hosts were lost whose agent is gone.
         self._gone: dict[str, str] = {}
@@ -177,12 +187,32 @@ class Job:
     @property
     def deadline(self) -> float | None:
         """When to call `tick`."""
-        return self._deadline
+        return min((at for at in (self._deadline, self.coming_until) if at is not None), default=None)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All ranks that are or were in the job, without those that have yet to join it or never will."""
+        return tuple(rank for rank in range(len(self.hosts)) if rank not in self.coming | self.strayed)
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Those of them that have not ended."""
+        return tuple(rank for rank in self.members if rank not in self.outcomes)
+
+    @property
+    def _outcomes_of_members(self) -> dict[int, Outcome]:
+        aside = self.coming | self.strayed
+        return {rank: outcome for rank, outcome in self.outcomes.items() if rank not in aside}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether some are to join, and all of them wait for that."""
+        return bool(self.coming) and self.coming <= self.arrived
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The ranks that have not reported a start."""
-        return tuple(rank for rank in range(len(self.hosts)) if rank not in self._started)
+        return tuple(rank for rank in self.members if rank not in self._started)
 
     @property
     def cause(self) -> Outcome | None:
@@ -190,7 +220,7 @@ class Job:
 
         Failures that the job survived do not count. An error that names another rank may arrive before that rank's own.
         """
-        ignored = self.survived.keys() | self.left
+        ignored = self.survived.keys() | self.left | self.coming | self.strayed
         failures = [outcome for rank, outcome in self.outcomes.items() if outcome.failed and rank not in ignored]
         # MPI_Abort terminates all ranks, its caller included; the caller has an exit code, the others a signal.
         place = {
@@ -223,9 +253,10 @@ class Job:
         return (*without_agent, *(lost for lost in self._silent_hosts() if lost.name not in self._gone))
 
     def _silent_hosts(self) -> Iterator[LostHost]:
-        silent = {rank: outcome for rank, outcome in self.outcomes.items() if outcome.lost and not outcome.told}
+        ended = self._outcomes_of_members
+        silent = {rank: outcome for rank, outcome in ended.items() if outcome.lost and not outcome.told}
         for name in dict.fromkeys(self.hosts[rank] for rank in silent):
-            here = [outcome for rank, outcome in self.outcomes.items() if self.hosts[rank] == name]
+            here = [outcome for rank, outcome in ended.items() if self.hosts[rank] == name]
             since = list(itertools.dropwhile(lambda outcome: outcome.rank not in silent, here))
             running = any(self.hosts[rank] == name for rank in self._connected - self.outcomes.keys())
             if name in self.elsewhere and not running and all(outcome.rank in silent for outcome in since):
@@ -233,7 +264,7 @@ class Job:
 
     def _lost(self, name: str, how: str) -> LostHost:
         """A host whose agent is gone, with the ranks that had not ended by themselves."""
-        here = [rank for rank, at in enumerate(self.hosts) if at == name]
+        here = [rank for rank in self.members if self.hosts[rank] == name]
         ended = {rank for rank, outcome in self.outcomes.items() if outcome.recorded and not outcome.told}
         return LostHost(name, tuple(rank for rank in here if rank not in ended), how)
 
@@ -266,6 +297,7 @@ class Job:
     def present(self) -> tuple[int, ...]:
         """The ranks whose supervisors are connected."""
         gone = {rank for rank, outcome in self.outcomes.items() if not outcome.recorded} | self.survived.keys()
+        gone |= self.strayed
         if self.least is not None:
             gone |= self.silent
         return tuple(sorted(self._connected - gone))
@@ -279,7 +311,7 @@ class Job:
     def complete(self) -> bool:
         """Whether every rank has left a record."""
         recorded = [rank for rank, outcome in self.outcomes.items() if outcome.recorded]
-        return len(recorded) == len(self.hosts)
+        return len(recorded) == len(self.members)
 
     @property
     def status(self) -> int:
@@ -289,8 +321,8 @@ class Job:
         cause = self.cause
         if cause is None:
             enough = len(self.hosts) if self.least is None else self.least
-            well = len(self.outcomes) - len(self.survived)
-            return 0 if len(self.outcomes) == len(self.hosts) and well >= enough else 1
+            well = len(self.members) - len(self.survived)
+            return 0 if not self.running and well >= enough else 1
         # If all ranks were only terminated by us, no rank is the cause, and the signal was ours.
         told = cause.told and cause.signum is not None and cause.rank not in self._failed
         return 1 if told else cause.status
@@ -298,7 +330,7 @@ class Job:
     def connect(self, rank: int, host: str) -> bool:
         """A supervisor has connected; returns whether it may start its rank."""
         self.hosts[rank] = host
-        if self.phase != Phase.RUNNING:
+        if self.phase != Phase.RUNNING or rank in self.strayed:
             return False
         self._connected.add(rank)
         return True
@@ -308,6 +340,10 @@ class Job:
         if self.phase == Phase.RUNNING and not self.missing:
             self._deadline = None
         return []
+
+    def has_started(self, ranks: Collection[int]) -> bool:
+        """Whether all of these have reported a start."""
+        return self._started >= set(ranks)
 
     def join(self, rank: int) -> None:
         """A rank has joined the others. Until then they would wait for it in MPI_Init forever."""
@@ -343,6 +379,46 @@ class Job:
         """The others have waited for a rank for too long: it is ended, and they continue without it."""
         self.hanging.add(rank)
 
+    def dismiss(self, rank: int) -> None:
+        """Its slot is taken away: it leaves at a commit, and the others continue without it."""
+        self.dismissed.add(rank)
+
+    def grow(self, hosts: Collection[str], elsewhere: Collection[str], until: float) -> tuple[int, ...]:
+        """More processes are started, which are to join the others; returns their numbers.
+
+        Args:
+            hosts: The host of each of them.
+            elsewhere: The hosts among them that are other machines.
+            until: When those that have not started are given up.
+        """
+        numbers = tuple(range(len(self.hosts), len(self.hosts) + len(hosts)))
+        self.hosts += hosts
+        self.elsewhere |= frozenset(elsewhere)
+        self.coming.update(numbers)
+        self.coming_until = until
+        return numbers
+
+    def arrive(self, rank: int) -> None:
+        """One that is to join the others waits for them now."""
+        self.arrived.add(rank)
+        if self.is_complete:
+            self.coming_until = None
+
+    def admit(self) -> tuple[int, ...]:
+        """Those that were to join are ranks as all others from now on. Returns their numbers."""
+        joined = tuple(sorted(self.coming))
+        self._joined |= self.coming
+        self.coming.clear()
+        return joined
+
+    def stray(self, ranks: Collection[int]) -> list[Action]:
+        """These will not join the others, which costs them nothing."""
+        self.coming -= set(ranks)
+        self.strayed |= set(ranks)
+        if not self.coming or self.is_complete:
+            self.coming_until = None
+        return [Action(Do.STRAY, rank=rank) for rank in ranks]
+
     def leave(self, rank: int, now: float) -> list[Action]:
         """A rank leaves at a commit. The others leave at the same one, or wait for it in the next step."""
         self.left.add(rank)
@@ -364,6 +440,9 @@ class Job:
             return []
         self.outcomes[outcome.rank] = outcome
         self._started.add(outcome.rank)
+        if outcome.rank in self.coming | self.strayed:
+            strayed = self.stray({outcome.rank} & self.coming)
+            return [*strayed, *(self._release(now) if self._all_reported() else [])]
         if self._failed_by_itself(outcome):
             if self._survive(outcome.rank):
                 # Only now, so that the reactions of other ranks come after this.
@@ -385,10 +464,16 @@ class Job:
         if self.phase >= Phase.RELEASED or not left:
             return []
         started = not self.missing
-        self._gone.setdefault(name, how)
-        for rank in left:
-            self.outcomes[rank] = Outcome(rank, name, lost=how)
-            self._started.add(rank)
+        self.outcomes |= {rank: Outcome(rank, name, lost=how) for rank in left}
+        self._started.update(left)
+        strayed = self.stray(set(left) & self.coming)
+        left = [rank for rank in left if rank not in self.strayed]
+        if left:
+            self._gone.setdefault(name, how)
+        return [*strayed, *self._without(left, started, now)] if left else strayed
+
+    def _without(self, left: list[int], started: bool, now: float) -> list[Action]:
+        """What follows the loss of these ranks with their host; `started` is whether all had started."""
         if self._survive_all(left):
             return [Action(Do.RELEASE, rank=rank) for rank in left]
         ended = self.phase > Phase.RUNNING
@@ -427,6 +512,8 @@ class Job:
 
     def tick(self, now: float) -> list[Action]:
         """The deadline passed."""
+        if self.coming_until is not None and now >= self.coming_until:
+            return self.stray(self.coming - self.arrived)
         if self._deadline is None or now < self._deadline:
             return []
         if self.phase == Phase.RUNNING:
@@ -447,10 +534,10 @@ class Job:
         """Whether the others continue without a rank that failed, or was lost with its host."""
         if self.least is None or self.phase != Phase.RUNNING:
             return False
-        left = len(self.hosts) - len(self.outcomes)
+        left = len(self.running)
         if rank not in self._joined:
             self.obstacle = Obstacle.JOINING
-        elif any(not ended.failed for ended in self.outcomes.values()):
+        elif any(not ended.failed for ended in self._outcomes_of_members.values()):
             self.obstacle = Obstacle.ENDING
         elif left < self.least:
             self.obstacle = Obstacle.TOO_FEW
@@ -489,7 +576,7 @@ class Job:
 
     def _all_reported(self) -> bool:
         # Once the job is ending, ranks that have not connected yet are no longer started (see `connect`).
-        expected = set(range(len(self.hosts))) if self.phase == Phase.RUNNING else self._connected
+        expected = set(self.members) if self.phase == Phase.RUNNING else self._connected - self.coming - self.strayed
         return expected <= self.outcomes.keys()
 
     def _enter(self, phase: Phase, deadline: float | None) -> None:

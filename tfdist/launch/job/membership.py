@@ -1,6 +1,7 @@
-"""Decides on which hosts an elastic job runs and when it is restarted: a pure function of state and event.
+"""Decides on which hosts an elastic job runs, who joins or leaves it, and when it is restarted.
 
-A generation is one start of all ranks. `job` handles what happens within one, including continuing without a rank.
+A pure function of state and event. A generation is one start of all ranks, which others may join and some may leave.
+`job` handles what happens within one, including continuing without a rank.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ class Membership:
         rests: The lost hosts that are excluded.
         crashes: The hosts on which ranks were lost.
         missing: How many ranks of this generation were lost while the others continued, by host.
-        leaving: Whether the ranks have been asked to leave.
+        coming: The hosts on which processes are started to join the running ranks, with their number.
+        retiring: How many ranks have been asked to leave while the others continue, by host.
+        joinable: Whether others can join the running ranks; None until these know.
+        leaving: Whether all ranks have been asked to leave.
         fruitless: How many generations in a row have ended without a commit or another reason to continue.
         proven: The hosts that took part in a generation that made a commit.
         waiting_since: When the last generation ended, if none is running.
@@ -69,6 +73,9 @@ class Membership:
     rests: Mapping[str, Rest] = field(default_factory=dict)
     crashes: Mapping[str, Rest] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
+    coming: tuple[Host, ...] = ()
+    retiring: Mapping[str, int] = field(default_factory=dict)
+    joinable: bool | None = None
     leaving: bool = False
     fruitless: int = 0
     proven: frozenset[str] = frozenset()
@@ -107,6 +114,26 @@ class Survived:
 
 
 @dataclass(frozen=True)
+class Joinable:
+    """Whether others can join the running ranks, which these now know."""
+
+    yes: bool
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Those that were coming have joined the running ranks, or never will.
+
+    Attributes:
+        joined: The hosts where they have, with their number.
+        failed: The hosts of those that never will by a fault of their own or of their host, one entry for each.
+    """
+
+    joined: tuple[Host, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Offered:
     """The hosts available now. An empty list counts only between two generations."""
 
@@ -131,8 +158,24 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Grow:
+    """Start this many processes on these hosts, which join the running ranks."""
+
+    hosts: tuple[Host, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Retire:
+    """Ask this many ranks on these hosts to leave at their next commit; the others continue."""
+
+    hosts: tuple[Host, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class Leave:
-    """Ask all ranks to leave at their next commit."""
+    """Ask all ranks to leave at their next commit, for a restart."""
 
     reason: str
 
@@ -152,8 +195,10 @@ class Finish:
     reason: str = ""
 
 
-Event = Ended | Survived | Offered | Tick
-Action = Launch | Leave | Wait | Finish
+# What happens while ranks run.
+Change = Survived | Joinable | Grown | Offered
+Event = Ended | Change | Tick
+Action = Launch | Grow | Retire | Leave | Wait | Finish
 
 
 def decide(rules: Rules, state: Membership, event: Event, now: float) -> tuple[Membership, Action]:
@@ -167,20 +212,58 @@ def decide(rules: Rules, state: Membership, event: Event, now: float) -> tuple[M
     """
     if isinstance(event, Ended):
         return _after(rules, state, event, now)
-    if isinstance(event, Survived) and event.lost:
-        running = tuple(host for host in state.running if host.name != event.host)
-        missing, crashes = dict(state.missing), dict(state.crashes)
-        missing.pop(event.host, None)
-        crashes.pop(event.host, None)
-        rests = _later(rules, state.rests, (event.host,), now)
-        state = replace(state, running=running, missing=missing, crashes=crashes, rests=rests)
-    elif isinstance(event, Survived):
-        crashes = _later(rules, state.crashes, (event.host,), now)
-        missing = {**state.missing, event.host: state.missing.get(event.host, 0) + 1}
-        state = replace(state, crashes=crashes, missing=missing)
+    if isinstance(event, Survived):
+        state = _without(rules, state, event, now)
+    elif isinstance(event, Joinable):
+        state = replace(state, joinable=event.yes)
+    elif isinstance(event, Grown):
+        state = _with(rules, state, event, now)
     elif isinstance(event, Offered) and (event.hosts or not state.running):
         state = replace(state, offered=event.hosts)
     return _while_running(rules, state, now) if state.running else _between(rules, state, now)
+
+
+def _without(rules: Rules, state: Membership, event: Survived, now: float) -> Membership:
+    """After the loss of a rank, or of a host, or after a rank has left that was asked to."""
+    name = event.host
+    if event.lost:
+        running = tuple(host for host in state.running if host.name != name)
+        missing, crashes, retiring = dict(state.missing), dict(state.crashes), dict(state.retiring)
+        for known in (missing, crashes, retiring):
+            known.pop(name, None)
+        rests = _later(rules, state.rests, (name,), now)
+        return replace(state, running=running, missing=missing, crashes=crashes, retiring=retiring, rests=rests)
+    if state.retiring.get(name):
+        left = [replace(host, slots=host.slots - (host.name == name)) for host in state.running]
+        retiring = {**state.retiring, name: state.retiring[name] - 1}
+        return replace(state, running=tuple(host for host in left if host.slots), retiring=retiring)
+    crashes = _later(rules, state.crashes, (name,), now)
+    return replace(state, crashes=crashes, missing={**state.missing, name: state.missing.get(name, 0) + 1})
+
+
+def _with(rules: Rules, state: Membership, event: Grown, now: float) -> Membership:
+    """After processes have joined, or have not.
+
+    One that has not counts as a lost rank where others run, and otherwise its host as lost.
+    """
+    running, missing = {host.name: host.slots for host in state.running}, dict(state.missing)
+    for host in event.joined:
+        slots, absent = running.get(host.name, 0), missing.pop(host.name, 0)
+        running[host.name] = max(slots, slots - absent + host.slots)
+        if absent > host.slots:
+            missing[host.name] = absent - host.slots
+    rests, crashes = state.rests, state.crashes
+    for name in event.failed:
+        if name not in running:
+            rests = _later(rules, rests, () if _rests(rests, name, now) else (name,), now)
+            continue
+        crashes = _later(rules, crashes, (name,), now)
+        started = sum(host.slots for host in state.coming if host.name == name)
+        was, alive = _alive(state).get(name, 0), running[name] - missing.get(name, 0)
+        running[name] = max(running[name], min(was + started, alive + event.failed.count(name)))
+        missing[name] = running[name] - alive
+    hosts = tuple(Host(name, slots) for name, slots in running.items())
+    return replace(state, running=hosts, missing=missing, rests=rests, crashes=crashes, coming=())
 
 
 def _after(rules: Rules, state: Membership, end: Ended, now: float) -> tuple[Membership, Action]:
@@ -232,30 +315,73 @@ def _is_fruitless(end: Ended) -> bool:
 
 
 def _while_running(rules: Rules, state: Membership, now: float) -> tuple[Membership, Action]:
-    reason = "" if state.leaving or state.resets == rules.reset_limit else _why_leave(rules, state, now)
-    if reason:
-        return replace(state, leaving=True), Leave(reason)
     rests = [*state.rests.values(), *(state.crashes.values() if state.missing else ())]
-    return state, Wait(min((rest.until for rest in rests if rest.until > now), default=math.inf))
+    wait = Wait(min((rest.until for rest in rests if rest.until > now), default=math.inf))
+    if state.leaving:
+        return state, wait
+    surplus = _surplus(state)
+    if surplus:
+        return _shrink(rules, state, surplus, wait)
+    room = () if state.coming or any(state.retiring.values()) else _room(rules, state, now)
+    if not room or state.joinable is None:  # until they know, they make no commit at which they could leave
+        return state, wait
+    count = _slots(room)
+    if all(host.slots <= state.missing.get(host.name, 0) for host in room):
+        reason = f"{count} lost rank{'s' * (count > 1)} can be replaced"
+    else:
+        reason = f"there are slots for {sum(_alive(state).values()) + count} ranks"
+    if state.joinable:
+        return replace(state, coming=room), Grow(room, reason)
+    return _leave(rules, state, reason, wait)
 
 
-def _why_leave(rules: Rules, state: Membership, now: float) -> str:
-    """Why to replace the running generation by another; empty if there is no reason."""
+def _shrink(rules: Rules, state: Membership, surplus: tuple[Host, ...], wait: Wait) -> tuple[Membership, Action]:
+    """So many ranks leave these hosts, or all if too few would be left."""
+    names = [host.name for host in surplus]
+    reason = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} fewer slots or none"
+    if sum(_alive(state).values()) - sum(state.retiring.values()) - _slots(surplus) < rules.least:
+        return _leave(rules, state, reason, wait)
+    more = {host.name: state.retiring.get(host.name, 0) + host.slots for host in surplus}
+    return replace(state, retiring={**state.retiring, **more}), Retire(surplus, reason)
+
+
+def _leave(rules: Rules, state: Membership, reason: str, wait: Wait) -> tuple[Membership, Action]:
+    if state.resets == rules.reset_limit:
+        return state, wait
+    return replace(state, leaving=True), Leave(reason)
+
+
+def _alive(state: Membership) -> dict[str, int]:
+    """How many ranks run, by host."""
+    return {host.name: max(0, host.slots - state.missing.get(host.name, 0)) for host in state.running}
+
+
+def _surplus(state: Membership) -> tuple[Host, ...]:
+    """The hosts where more ranks run than there are slots, and how many more, without those that are leaving."""
     offered = {host.name: host.slots for host in state.offered}
-    alive = {host.name: max(0, host.slots - state.missing.get(host.name, 0)) for host in state.running}
-    gone = [name for name, ranks in alive.items() if offered.get(name, 0) < ranks]
-    if gone:
-        return f"{', '.join(gone)} {'has' if len(gone) == 1 else 'have'} fewer slots or none"
-    possible = min(_slots(_present(state, now)), rules.most)
-    # A host that vanished after its last rank holds no slots for new ranks.
-    used_up = (host.slots if alive[host.name] else min(host.slots, offered.get(host.name, 0)) for host in state.running)
-    if possible > sum(used_up):
-        return f"there are slots for {possible:g} ranks"
-    # Counted over all hosts: this machine's own name may differ from the one the user gave.
-    lost = possible - _slots(state.running) + sum(state.missing.values())
-    if state.missing and lost > 0 and all(rest.until <= now for rest in state.crashes.values()):
-        return f"{lost:g} lost rank{'s' * (lost > 1)} can be replaced"
-    return ""
+    alive = _alive(state)
+    more = {name: ranks - state.retiring.get(name, 0) - offered.get(name, 0) for name, ranks in alive.items()}
+    return tuple(Host(name, count) for name, count in more.items() if count > 0)
+
+
+def _room(rules: Rules, state: Membership, now: float) -> tuple[Host, ...]:
+    """The hosts where more ranks could run, and how many more."""
+    offered = {host.name: host.slots for host in state.offered}
+    held = _alive(state)
+    if not all(rest.until <= now for rest in state.crashes.values()):
+        # Lost ranks are replaced together. A host that vanished after its last rank holds no slots for new ones.
+        held = {
+            host.name: host.slots if held[host.name] else min(host.slots, offered.get(host.name, 0))
+            for host in state.running
+        }
+    left = rules.most - sum(held.values())
+    found = []
+    for host in _present(state, now):
+        count = int(min(host.slots - held.get(host.name, 0), left))
+        if count > 0:
+            found.append(Host(host.name, count))
+            left -= count
+    return tuple(found)
 
 
 def _between(rules: Rules, state: Membership, now: float) -> tuple[Membership, Action]:
@@ -265,7 +391,8 @@ def _between(rules: Rules, state: Membership, now: float) -> tuple[Membership, A
         hosts = used(present, int(min(slots, rules.most)))
         first = state.waiting_since is None
         resets = state.resets if first else state.resets + 1
-        return replace(state, running=hosts, resets=resets, missing={}, waiting_since=None), Launch(hosts)
+        state = replace(state, running=hosts, resets=resets, missing={}, joinable=None, waiting_since=None)
+        return state, Launch(hosts)
     since = now if state.waiting_since is None else state.waiting_since
     state = replace(state, waiting_since=since)
     room = f"{slots} rank{'' if slots == 1 else 's'}"
@@ -280,7 +407,11 @@ def _between(rules: Rules, state: Membership, now: float) -> tuple[Membership, A
 
 
 def _present(state: Membership, now: float) -> tuple[Host, ...]:
-    return tuple(host for host in state.offered if host.name not in state.rests or state.rests[host.name].until <= now)
+    return tuple(host for host in state.offered if not _rests(state.rests, host.name, now))
+
+
+def _rests(rests: Mapping[str, Rest], name: str, now: float) -> bool:
+    return name in rests and rests[name].until > now
 
 
 def _slots(hosts: tuple[Host, ...]) -> int:

@@ -105,6 +105,8 @@ def _count(ranks: int) -> str:
 
 def _end_text(job: Job, outcome: Outcome) -> str:
     """How a rank ended that the job survived, in full."""
+    if outcome.retired and outcome.rank in job.dismissed:
+        return "left at a commit, because its slot was taken away"
     if outcome.retired:
         return "left at a commit after a signal"
     if outcome.rank in job.hanging:
@@ -125,6 +127,25 @@ def survival(job: Job, rank: int) -> str:
     return f"rank {rank} ({outcome.host}) {verb}{_end_text(job, outcome)}; {on}"
 
 
+def joined(job: Job, ranks: Sequence[int]) -> str:
+    """The line that reports that these have joined the others."""
+    hosts = ", ".join(dict.fromkeys(job.hosts[rank] for rank in ranks))
+    verb = "has" if len(ranks) == 1 else "have"
+    return f"{ranks_text(ranks)} ({hosts}) {verb} joined; {_count(len(job.running))} continue"
+
+
+def strayed(job: Job, rank: int) -> str:
+    """The line that reports that `rank` will not join the others."""
+    outcome = job.outcomes.get(rank)
+    if outcome is None:
+        how = "it was not there in time, or nobody can join any more"
+    elif outcome.code == 0:
+        how = "it ended before it could"
+    else:
+        how = _end_text(job, outcome)
+    return f"rank {rank} ({job.hosts[rank]}) does not join the others, which continue: {how}"
+
+
 def _survived_texts(job: Job) -> list[str]:
     return [
         f"rank {rank} ({job.outcomes[rank].host}): {_end_text(job, job.outcomes[rank])}, {_count(left)} continued"
@@ -134,7 +155,7 @@ def _survived_texts(job: Job) -> list[str]:
 
 def _obstacle_text(job: Job) -> str:
     assert job.obstacle is not None
-    left = len(job.hosts) - len(job.survived) - 1
+    left = len(job.members) - len(job.survived) - 1
     if job.obstacle == Obstacle.TOO_FEW and left:
         return f"only {_count(left)} {'was' if left == 1 else 'were'} left (--min-np {job.least})"
     return "no rank was left" if job.obstacle == Obstacle.TOO_FEW else job.obstacle.value
@@ -280,6 +301,17 @@ def relaunch(explanation: str, hosts: Sequence[Host], without: Sequence[str] = (
     return f"{first_line}; restarting with {_count(ranks)} on {where}{left_out}"
 
 
+def ranks_on(hosts: Sequence[Host]) -> str:
+    """As in "2 ranks on a:1, b:1"."""
+    return f"{_count(sum(host.slots for host in hosts))} on {', '.join(map(str, hosts))}"
+
+
+def leaving(hosts: Sequence[Host]) -> str:
+    """As in "1 rank on a:1 leaves at its next commit"."""
+    verb = "leaves at its" if sum(host.slots for host in hosts) == 1 else "leave at their"
+    return f"{ranks_on(hosts)} {verb} next commit"
+
+
 def kept(names: Sequence[str], folder: str, error: str) -> str:
     """The line that reports whether the newest commit was written to a disk; `error` says why it was not."""
     if error:
@@ -296,7 +328,7 @@ def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
     """
     survived = _survived_texts(job)
     if job.status == 0:
-        well = f"succeeded on {len(job.hosts) - len(survived)} of {_count(len(job.hosts))}; lost: "
+        well = f"succeeded on {len(job.members) - len(survived)} of {_count(len(job.members))}; lost: "
         return well + "; ".join(survived) if survived else ""
     parts = [_headline(job, unreachable), *survived]
     rows: list[tuple[str, ...]] = [("rank", "host", "outcome")]

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.mpirun import forwarded
+from tfdist.launch.supervisor.crew import Crew
 from tfdist.launch.wire import ticket
 from tfdist.launch.wire.agents import Agents
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.system.rank import job_place
 
 if TYPE_CHECKING:
-    from tfdist.launch.run.launcher import Plan
+    from tfdist.launch.run.force import Force
+    from tfdist.launch.run.plan import Plan
 
 # What an agent sets itself.
 _OWN = (*ticket.VARIABLES, *job_place.OWN)
@@ -30,6 +32,7 @@ class Crews:
     """
 
     def __init__(self, plan: Plan, events: queue.SimpleQueue[Any]) -> None:
+        self._order: dict[str, Any] = {}
         self._starter, self._force = plan.starter, plan.force
         self._agents = None if plan.force is None else Agents(plan.force.recruits, events)
         direct = plan.starter if isinstance(plan.starter, Direct) else None
@@ -49,10 +52,33 @@ class Crews:
         names = forwarded(environment, exports=self._starter.exports)
         variables = [f"{name}={environment[name]}" for name in names if name not in _OWN]
         self._agents.start(self._starter.host_timeout_s)
+        self._order = {"job": issued.job, "key": issued.key.hex(), "variables": variables, "folder": os.getcwd()}
         for name, (first, count) in self._elsewhere.items():
-            place = {"first": first, "count": count, "size": self._starter.processes}
-            job = {"job": issued.job, "key": issued.key.hex(), "variables": variables, "folder": os.getcwd()}
-            self._agents.send(name, "crew", **place, **job)
+            self._send(name, Crew(first, count, self._starter.processes), 0, "")
+
+    def admit(self, force: Force) -> None:
+        """Agents of other hosts have come after the start."""
+        assert self._agents is not None
+        self._agents.admit(force.recruits)
+
+    def serves(self, name: str) -> bool:
+        """Whether the agent of a host is there. Thread-safe."""
+        return self._agents is not None and self._agents.serves(name)
+
+    def add(self, name: str, crew: Crew, issued: Ticket) -> None:
+        """Orders an agent to start the supervisors of newcomers."""
+        self.begin(name)
+        self._send(name, crew, issued.port, issued.fingerprint.hex())
+
+    def begin(self, name: str) -> None:
+        """One more crew runs, which `end` will name."""
+        self._running.add(name)
+
+    def _send(self, name: str, crew: Crew, port: int, fingerprint: str) -> None:
+        """An agent that has come to another port is told the job's, and its certificate."""
+        assert self._agents is not None
+        place = {"first": crew.first, "count": crew.count, "size": crew.size, "places": list(map(str, crew.places))}
+        self._agents.send(name, "crew", **place, port=port, fingerprint=fingerprint, **self._order)
 
     def end(self, name: str) -> bool:
         """A crew has ended, or cannot be reached any more; empty for that of this machine. Whether others still run."""

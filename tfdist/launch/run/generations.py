@@ -22,18 +22,24 @@ from tfdist.launch.job.membership import (
     Ended,
     Event,
     Finish,
+    Grow,
+    Grown,
+    Joinable,
     Launch,
     Leave,
     Membership,
     Offered,
+    Retire,
     Rules,
-    Survived,
     Tick,
+    Wait,
     decide,
 )
-from tfdist.launch.job.summary import kept, relaunch
+from tfdist.launch.job.summary import kept, leaving, ranks_on, relaunch
 from tfdist.launch.run.console import Console
-from tfdist.launch.run.launcher import SIGNALS, Launcher, Plan, Prospect
+from tfdist.launch.run.launcher import SIGNALS, Launcher
+from tfdist.launch.run.newcomers import Growth
+from tfdist.launch.run.plan import Plan, Prospect
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.job_folder import MEMORY
 from tfdist.protocol import commit_file
@@ -218,7 +224,7 @@ class Generations:
                 without = tuple(each.name for each in action.hosts if each not in found)
                 action = self._decide(Ended(1, without, started=False))
                 continue
-            if not isinstance(action, (Launch, Leave)) and not said:
+            if isinstance(action, Wait) and not said:
                 said = action.reason
                 self._say(f"{ended.splitlines()[0]}; {said}")
             try:
@@ -267,14 +273,65 @@ class Generations:
         """Handles an event while ranks run; between two generations `_follow` does."""
         action: Action | None = None
         with self._lock:
+            launcher = self._launcher
             if self._membership.running:
                 self._membership, action = decide(self._rules, self._membership, event, time.monotonic())
             elif isinstance(event, Offered):
                 self._membership = replace(self._membership, offered=event.hosts)
-            if isinstance(action, Leave) and self._launcher is not None:
-                self._launcher.leave()
+            if isinstance(action, Leave) and launcher is not None:
+                launcher.leave()
+            elif isinstance(action, Retire) and launcher is not None:
+                launcher.retire(action.hosts)
         if isinstance(action, Leave):
             self._say(f"{action.reason}: all ranks leave at their next commit and are restarted")
+        elif isinstance(action, Retire):
+            self._say(f"{action.reason}: {leaving(action.hosts)}, the others continue")
+        elif isinstance(action, Grow) and launcher is not None:
+            self._say(f"{action.reason}: starting {ranks_on(action.hosts)}, to join the others at a commit")
+            self._start_growth(launcher, action.hosts)
+
+    def _start_growth(self, launcher: Launcher, hosts: tuple[Host, ...]) -> None:
+        """Has processes started that join the running ranks: at once, or when agents of new hosts have come."""
+        try:
+            elsewhere = host.addresses_elsewhere(hosts)
+        except ConfigError as error:
+            self._say(str(error))
+            known, _ = known_hosts(hosts)
+            self._give_up(launcher, Grown(failed=tuple(each.name for each in hosts if each not in known)))
+            return
+        new = tuple(each for each in hosts if each.name in elsewhere and not launcher.serves(each.name))
+        growth = Growth(hosts, elsewhere)
+        if not new:
+            launcher.grow(growth)
+        elif launcher.is_local:
+            self._give_up(launcher, Joinable(yes=False))
+            self._give_up(launcher, Grown())
+        else:
+            threading.Thread(
+                target=self._summon_for, args=(launcher, growth, new), name="tfdistrun-growth", daemon=True
+            ).start()
+
+    def _summon_for(self, launcher: Launcher, growth: Growth, new: tuple[Host, ...]) -> None:
+        """Waits for the agents of new hosts. The thread lives on, because what starts agents ends with it."""
+        try:
+            force = self._summon(self._plan_for(new)).force
+        except UnreachableError as error:
+            self._say(str(error))
+            self._give_up(launcher, Grown(failed=tuple(error.hosts)))
+            return
+        except (ConfigError, PeerLostError) as error:
+            self._say(str(error))
+            self._give_up(launcher, Grown(failed=tuple(each.name for each in new)))
+            return
+        assert force is not None
+        force.listener.close()  # supervisors come to the job's own
+        launcher.grow(replace(growth, force=force))
+        self._over.wait()
+
+    def _give_up(self, launcher: Launcher, event: Grown | Joinable) -> None:
+        """Nobody of this growth joins."""
+        if launcher is self._launcher and not self._over.is_set():
+            self._look_after(event)
 
     def _prospect(self, job: Job) -> Prospect:
         """Who will continue from the commits. `decide` is a pure function, so asking it changes nothing."""
@@ -296,7 +353,7 @@ class Generations:
             plan,
             self._console,
             prospect=self._prospect,
-            on_survival=lambda name, is_lost: self._look_after(Survived(name, is_lost)),
+            on_change=self._look_after,
         )
 
     def _say(self, text: str) -> None:

@@ -20,6 +20,7 @@ if not __package__:
 
 from tfdist.launch.start import job_folder
 from tfdist.launch.wire.ticket import JOB_VARIABLE
+from tfdist.protocol.commit_file import is_private
 from tfdist.protocol.member import backup
 from tfdist.system.process import adopt_orphans, before_exec, descendants, end_descendants, signal_pipe
 
@@ -48,7 +49,11 @@ def main() -> int:
     signals = signal_pipe((signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM))
     job, words = os.environ[JOB_VARIABLE], sys.argv[1:]
     folder = job_folder.session(job)
-    folder.mkdir(mode=0o700)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:  # of the guard of those that these ranks join
+        if not is_private(folder, 0o077):
+            raise
     try:
         prepare = before_exec(signal.SIGTERM, own_session=False)
         variables = {**os.environ, **job_folder.session_variables(folder, words, os.environ)}

@@ -2,89 +2,49 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import queue
 import shlex
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from tfdist.launch.host import host, probe
 from tfdist.launch.job.job import Action, Do, Job, Outcome, Phase
-from tfdist.launch.job.summary import kept, name_of, render, survival
-from tfdist.launch.run import guard
+from tfdist.launch.job.membership import Change, Survived
+from tfdist.launch.job.summary import joined, kept, name_of, render, strayed, survival
 from tfdist.launch.run.console import READER_S, Console
 from tfdist.launch.run.crews import Crews
 from tfdist.launch.run.data_cluster import START_TIMEOUT_S, DataCluster
+from tfdist.launch.run.here import SUPERVISOR, Here, StarterEnded, StarterSaid
 from tfdist.launch.run.listener import towards
+from tfdist.launch.run.newcomers import Growth, Newcomers
+from tfdist.launch.run.plan import Plan, Prospect
 from tfdist.launch.start import job_folder, place
-from tfdist.launch.start.starter import Starter
-from tfdist.launch.supervisor import task
 from tfdist.launch.wire.agents import AgentLost, AgentSaid
 from tfdist.launch.wire.call import Call
 from tfdist.launch.wire.channel import Broken, Channel, Lost, Received
 from tfdist.launch.wire.link import Link
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import member
-from tfdist.system.process import adopt_orphans, before_exec, caught, end_descendants
-
-if TYPE_CHECKING:
-    from tfdist.launch.run.force import Force
+from tfdist.system.process import adopt_orphans, caught, end_descendants
 
 _END_PATIENCE_S = 0.6
 # How long to wait for a reader that reads nothing, if the ranks are already killed.
 _LAST_READER_S = 0.5
 _STARTER_LINES = 200
-# Started by path, in isolated mode: this is fast, and no user file can shadow their modules.
-_OWN_PROGRAMS = (task.__file__, guard.__file__)
 # Messages that are passed on to the job unchanged.
 _NOTES = {"joined": Job.join, "parted": Job.part, "committed": Job.commit}
+_OF_NEWCOMERS = {"started": Newcomers.start_rank, "open": Newcomers.open, "closed": Newcomers.close}
 _EVENTS = {"left": Job.leave, "retired": Job.retire, "failing": Job.fail}
 # After a rank has waited for too long: the others that wait learn of it, and say so.
 _HANG_S = 0.5
 # Signals that ask the job to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that is known before anything is started.
-
-    `elsewhere` has the addresses of other machines, by name; `least` is the fewest ranks with which an elastic job
-    continues, None for a job that ends at its first failure; `commits` names the folder of its commits on each host;
-    `backup` is where the newest one is saved if the job ends before its training; `force` are the agents on other
-    hosts, None if there are none.
-    """
-
-    starter: Starter
-    command: tuple[str, ...]
-    environment: dict[str, str] = field(repr=False)
-    start_timeout_s: float
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
-    verbose: bool = False
-    data_workers: int = 0
-    data_autoscale: tuple[int, int] | None = None
-    least: int | None = None
-    commits: str = ""
-    backup: str = ""
-    force: Force | None = None
-
-
-class Prospect(enum.Enum):
-    """Who continues from the commits of a job that has ended."""
-
-    NOBODY = "the training has ended"
-    LATER = "another job may"
-    PERHAPS = "new processes, if hosts come; else another job"
-    SOON = "new processes"
 
 
 @dataclass(frozen=True)
@@ -103,13 +63,8 @@ class _Leave:
 
 
 @dataclass(frozen=True)
-class _StarterSaid:
-    line: str
-
-
-@dataclass(frozen=True)
-class _StarterEnded:
-    status: int
+class _Retire:
+    hosts: tuple[host.Host, ...]
 
 
 class Launcher:
@@ -120,7 +75,7 @@ class Launcher:
         console: Where the ranks' output goes.
         call: The function to send to the ranks, and its results; None for an ordinary command.
         prospect: Returns who continues from the commits of a job that ended this way.
-        on_survival: Called with the host of a lost rank, if the others continue, and whether the host is lost too.
+        on_change: Called with what has changed among the ranks that continue.
     """
 
     def __init__(
@@ -129,10 +84,10 @@ class Launcher:
         console: Console,
         call: Call | None = None,
         prospect: Callable[[Job], Prospect] = lambda _: Prospect.NOBODY,
-        on_survival: Callable[[str, bool], None] = lambda *_: None,
+        on_change: Callable[[Change], None] = lambda _: None,
     ) -> None:
         self._plan, self._console, self._call = plan, console, call
-        self._prospect, self._on_survival = prospect, on_survival
+        self._prospect, self._on_change = prospect, on_change
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         force = plan.force
         listener = towards(plan.starter) if force is None else force.listener
@@ -151,7 +106,13 @@ class Launcher:
         # After `run`: the hosts whose commits were removed.
         self.forgetful: set[str] = set()
         self._unreachable: dict[str, str] = {}
-        self._starter: subprocess.Popen[bytes] | None = None
+        self._here = Here(self._events)
+        self._newcomers = Newcomers(plan, self._ticket, self._channel, self._crews, self._here, on_change)
+        self._environment: dict[str, str] = {}
+        # Guards the latter: whether nobody can join any more.
+        self._growing = threading.Lock()
+        self._is_over = False
+        self._unheard: list[int] = []
         self._starter_status = 0
         self._held: list[str] = []
         # Where the ranks of a job without MPI listen for each other, after the last list of ranks.
@@ -187,6 +148,27 @@ class Launcher:
         """Asks all ranks to leave at their next commit. Thread-safe."""
         self._events.put(_Leave())
 
+    def retire(self, hosts: tuple[host.Host, ...]) -> None:
+        """Asks so many ranks on these hosts to leave at a commit, and the others to continue. Thread-safe."""
+        self._events.put(_Retire(hosts))
+
+    def grow(self, growth: Growth) -> None:
+        """Has others join the ranks. Thread-safe."""
+        with self._growing:
+            if not self._is_over:
+                self._events.put(growth)
+                return
+        growth.dismiss()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no other machine can join, because only this one reaches the launcher and the ranks."""
+        return self._plan.starter.local
+
+    def serves(self, name: str) -> bool:
+        """Whether the agent of a host is there. Thread-safe."""
+        return self._crews.serves(name)
+
     def interrupt(self, signum: int) -> None:
         """Ends the job as that signal does. Any thread or signal handler may call it, even before `run`."""
         self._events.put(_Interrupted(signum))
@@ -194,10 +176,9 @@ class Launcher:
     @property
     def unheard(self) -> list[int]:
         """After `run`: the signals that arrived too late to be handled; each is returned once."""
-        events = []
-        while not self._events.empty():
-            events.append(self._events.get())
-        return [event.signum for event in events if isinstance(event, _Interrupted)]
+        self._drain()
+        found, self._unheard = self._unheard, []
+        return found
 
     @property
     def job(self) -> Job:
@@ -285,6 +266,7 @@ class Launcher:
     def _start(self) -> None:
         plan = self._plan
         environment = plan.environment | self._ticket.variables() | self._data_service | self._first_rank()
+        self._environment = environment
         if plan.backup:
             environment[member.BACKUP_VARIABLE] = plan.backup
         self._crews.start(self._ticket, environment | plan.starter.settings(environment, root=False))
@@ -296,24 +278,13 @@ class Launcher:
     def _start_here(self, environment: dict[str, str]) -> None:
         """Starts the program that starts the ranks, or the supervisors of this machine."""
         plan = self._plan
-        supervisor, between = ([sys.executable, "-I", "-S", str(Path(file).resolve())] for file in _OWN_PROGRAMS)
-        words, settings = plan.starter.call(supervisor, environment, root=os.geteuid() == 0)
-        command = [*between, *words]
+        words, settings = plan.starter.call(SUPERVISOR, environment, root=os.geteuid() == 0)
         environment |= settings
+        command = self._here.start(words, environment)
         if plan.verbose:
             set_for_it = "".join(f"{name}={shlex.quote(value)} " for name, value in settings.items())
             ranks = f"\n  with ranks running {shlex.join(plan.command)}"
             self._console.quote(f"tfdistrun: running {set_for_it}{shlex.join(command)}{ranks}")
-        # In its own session, so that Ctrl-C reaches the ranks through us, once, and not through mpirun, which kills.
-        self._starter = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            preexec_fn=before_exec(signal.SIGHUP, own_session=True),  # noqa: PLW1509  (threads start later)
-        )
-        threading.Thread(target=self._watch_starter, name="tfdistrun-starter", daemon=True).start()
 
     def _first_rank(self) -> dict[str, str]:
         """Where other frameworks than ours may let their ranks meet: a port that is free on this machine."""
@@ -323,23 +294,6 @@ class Launcher:
             probe.bind((self._ticket.host, 0))
             port = probe.getsockname()[1]
         return {place.ADDRESS_VARIABLE: address, place.PORT_VARIABLE: str(port)}
-
-    def _watch_starter(self) -> None:
-        assert self._starter is not None
-        assert self._starter.stdout is not None
-
-        def read(pipe: Any) -> None:
-            for line in pipe:
-                self._events.put(_StarterSaid(line.decode(errors="replace").rstrip()))
-
-        reader = threading.Thread(target=read, args=(self._starter.stdout,), daemon=True)
-        reader.start()
-        status = self._starter.wait()
-        # A process that inherited the pipe may hold it open after mpirun has exited.
-        reader.join(0.5)
-        if not reader.is_alive():
-            self._starter.stdout.close()
-        self._events.put(_StarterEnded(status))
 
     def _next(self) -> list[Action]:
         deadline = min((at for at in (self._job.deadline, self._patience_until) if at is not None), default=None)
@@ -360,15 +314,20 @@ class Launcher:
             return self._on_loss(event, now)
         if isinstance(event, _Interrupted):
             return self._job.interrupted(event.signum, now)
-        if isinstance(event, _StarterEnded):
-            return self._end_crew("", event.status, now)
+        if isinstance(event, StarterEnded):
+            return self._end_crew(event.crew, event.status, now)
         if isinstance(event, (AgentSaid, AgentLost)):
             return self._on_agent(event, now)
         if isinstance(event, _Leave):
             self._leaving = True
-            for rank in range(self._plan.starter.processes):
+            for rank in self._job.members:
                 self._channel.send(rank, "leave")
-        elif isinstance(event, _StarterSaid):
+            return self._job.stray(self._newcomers.close(self._job, 0))
+        if isinstance(event, Growth):
+            self._on_growth(event)
+        elif isinstance(event, _Retire):
+            self._newcomers.dismiss(self._job, event.hosts)
+        elif isinstance(event, StarterSaid):
             self._on_starter_line(event.line)
         elif isinstance(event, _DataServiceSaid):
             self._say(f"data service: {event.fields.get('error') or 'lost ' + event.fields['failed']}")
@@ -426,26 +385,40 @@ class Launcher:
         if self._leaving:
             self._channel.send(rank, "leave")
 
+    def _on_growth(self, growth: Growth) -> None:
+        if self._job.phase != Phase.RUNNING or self._leaving:
+            growth.dismiss()
+            return
+        self._newcomers.start(self._job, growth, self._environment)
+
     def _introduce(self) -> None:
-        """Announces the ranks to each other when the last of them listens: at first all, later those that are left."""
-        job, placement = self._job, host.placement(self._plan.starter.hosts)
-        ranks = [rank for rank in range(len(job.hosts)) if not self._epoch or rank not in job.outcomes]
+        """Announces the ranks to each other when the last of them listens: at first all, later those that are left.
+
+        Those that wait to join them come after them.
+        """
+        job, placement = self._job, self._newcomers.places.hosts
+        ranks = list(job.running if self._epoch else job.members)
         if job.phase != Phase.RUNNING or not ranks or not self._listening.keys() >= set(ranks):
             return
+        joining = job.admit() if job.is_complete else ()
+        ranks += joining
+        if joining:
+            self._say(joined(job, joining))
         self._epoch += 1
         self._patience_until = None
         # As the hosts call themselves, at the first rank of each.
         names = {name: job.hosts[placement.index(name)] for name in dict.fromkeys(placement)}
         places = list(names)
         members = [f"{rank} {places.index(placement[rank])} {self._listening[rank]}" for rank in ranks]
-        self._listening.clear()
         for rank in ranks:
+            del self._listening[rank]
             self._channel.send(rank, "epoch", number=self._epoch, members=members, hosts=list(names.values()))
+        self._newcomers.settle(job)
 
     def _end_hanging(self) -> None:
         """Ends the ranks for which the others have waited for too long, so that these can continue."""
         self._patience_until = None
-        for rank in set(self._job.present) - self._job.outcomes.keys() - self._listening.keys():
+        for rank in set(self._job.running) - self._listening.keys():
             self._job.hang(rank)
             self._channel.send(rank, "signal", number=signal.SIGKILL)
 
@@ -453,8 +426,8 @@ class Launcher:
         rank, fields = event.rank, event.message.fields
         if event.message.kind == "hello":
             self._on_hello(rank, fields["host"], event.address)
-        elif event.message.kind == "started":
-            return self._job.start(rank)
+        elif event.message.kind in _OF_NEWCOMERS:
+            return self._job.stray(_OF_NEWCOMERS[event.message.kind](self._newcomers, self._job, rank))
         elif event.message.kind == "listening":
             self._on_listening(rank, fields)
         elif event.message.kind in _NOTES:
@@ -475,9 +448,17 @@ class Launcher:
         return []
 
     def _on_listening(self, rank: int, fields: dict[str, Any]) -> None:
-        if fields["epoch"] == self._epoch:
+        if rank in self._job.coming and not fields["epoch"]:
             self._listening[rank] = fields["address"]
-            self._introduce()
+            self._job.arrive(rank)
+            self._call_meeting()
+        elif fields["epoch"] == self._epoch:
+            self._listening[rank] = fields["address"]
+        self._introduce()
+
+    def _call_meeting(self) -> None:
+        if self._job.is_complete:
+            self._newcomers.ask_to_meet(self._job, self._epoch)
 
     def _on_stall(self, rank: int, now: float) -> list[Action]:
         if self._job.least is None or self._job.phase != Phase.RUNNING:
@@ -507,7 +488,7 @@ class Launcher:
     def _hurry(self) -> None:
         """Once the job or one of its ranks has ended, stop waiting for a reader that does not read."""
         phase = self._job.phase
-        running = set(range(self._plan.starter.processes)) - self._job.outcomes.keys()
+        running = set(self._job.running)
         ended = running & self._ended.keys()
         failed = any(self._ended[rank] for rank in ended)
         if phase > Phase.RUNNING or (ended and (failed or ended == running)):
@@ -517,7 +498,7 @@ class Launcher:
 
     def _spread_loss(self, lost: int) -> None:
         """Tells the other ranks that one has ended although they may wait for it."""
-        for rank in set(self._job.present) - self._job.outcomes.keys():
+        for rank in self._job.running:
             self._channel.send(rank, "gone", who=lost)
         self._introduce()
 
@@ -529,19 +510,40 @@ class Launcher:
                 assert action.rank is not None
                 self._spread_loss(action.rank)
                 continue
+            if action.do == Do.STRAY:
+                assert action.rank is not None
+                self._leave_behind(action.rank)
+                continue
             if action.rank is not None:
-                self._channel.send(action.rank, "release", forget=False, backup="")
-                self._spread_loss(action.rank)
-                self._say(survival(self._job, action.rank))
-                name = self._job.hosts[action.rank]
-                self._on_survival(name, name in self._job.hosts_survived)
+                self._let_go(action.rank)
                 continue
             if action.do == Do.RELEASE:
                 self._release()
                 continue
-            for rank in range(self._plan.starter.processes):
+            for rank in range(len(self._job.hosts)):
                 if rank not in self._job.outcomes:
                     self._channel.send(rank, "signal", number=action.signum)
+
+    def _let_go(self, rank: int) -> None:
+        """The others continue without a rank."""
+        job, names = self._job, self._newcomers.places.hosts
+        forget = rank in job.dismissed and names[rank] not in [names[other] for other in job.running]
+        if forget:
+            self.forgetful.add(job.hosts[rank])
+        self._channel.send(rank, "release", forget=forget, backup="")
+        self._spread_loss(rank)
+        self._say(survival(job, rank))
+        self._on_change(Survived(names[rank], job.hosts[rank] in job.hosts_survived))
+
+    def _leave_behind(self, rank: int) -> None:
+        """A process will not join the others."""
+        self._listening.pop(rank, None)
+        self._channel.send(rank, "release", forget=False, backup="")
+        if self._job.phase == Phase.RUNNING:
+            self._say(strayed(self._job, rank))
+        self._call_meeting()
+        self._introduce()
+        self._newcomers.settle(self._job)
 
     def _release(self) -> None:
         """Releases all supervisors; some first save the newest commit to a disk, if it may be needed later."""
@@ -551,8 +553,8 @@ class Launcher:
         if keepers:
             job.wait_for_backup(time.monotonic())
         drop = "drop" if self._plan.backup and prospect == Prospect.NOBODY else ""
-        self.forgetful = {job.hosts[rank] for rank in job.present} if forget else set()
-        for rank in range(self._plan.starter.processes):
+        self.forgetful |= {job.hosts[rank] for rank in job.present} if forget else set()
+        for rank in range(len(job.hosts)):
             backup = "keep" if keepers.get(job.hosts[rank]) == rank else drop
             # Other supervisors on a keeper's host leave it to the keeper to remove the commits it reads.
             own = forget and (backup == "keep" or job.hosts[rank] not in keepers)
@@ -567,15 +569,26 @@ class Launcher:
         sure = [rank for rank in job.present if rank in job.committers]
         return {job.hosts[rank]: rank for rank in sure[:1] or reversed(job.present)}
 
+    def _drain(self) -> None:
+        """Takes what came too late: signals are kept, and agents sent home."""
+        while not self._events.empty():
+            event = self._events.get()
+            if isinstance(event, _Interrupted):
+                self._unheard.append(event.signum)
+            elif isinstance(event, Growth):
+                event.dismiss()
+
     def _end(self) -> None:
         """Cleans up: whatever happened, nothing of this job stays on this machine."""
         self._channel.close()
         self._crews.close(self._job.status, self._not_started)
         if self._data_cluster is not None:
             self._data_cluster.stop()
-        if self._starter is not None and self._starter.poll() is None:
-            self._starter.terminate()
-        started = self._starter is not None or self._data_cluster is not None
+        self._here.terminate()
+        with self._growing:
+            self._is_over = True
+        self._drain()
+        started = self._here.has_started or self._data_cluster is not None
         if started and not end_descendants(os.getpid(), _END_PATIENCE_S):
             self._say("some processes of the job cannot be killed; look for state D in `ps`")
         job_folder.remove(self._ticket.job)  # where the guard was killed

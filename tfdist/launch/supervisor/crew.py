@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tfdist.launch.host.core import shares
 from tfdist.launch.start.direct import Direct
+from tfdist.protocol.member import NEWCOMER_VARIABLE
 from tfdist.system.process import signal_pipe
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -18,20 +19,32 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Crew:
-    """The ranks of one host: `count` of the job's `size`, from `first` on."""
+    """The ranks of one host: `count` of the job's `size`, from `first` on.
+
+    `places` are their numbers within the host if they are newcomers: others may have run there before, and run there
+    still.
+    """
 
     first: int
     count: int
     size: int
+    places: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Crew:
-        return cls(*map(int, words))
+        first, count, size, *places = map(int, words)
+        return cls(first, count, size, tuple(places))
 
-    def variables(self, local_rank: int) -> dict[str, str]:
+    def words(self) -> list[str]:
+        """What `parse` reads."""
+        return list(map(str, (self.first, self.count, self.size, *self.places)))
+
+    def variables(self, number: int) -> dict[str, str]:
         """What a rank's supervisor finds in its environment."""
-        place = (self.first + local_rank, self.size, local_rank, self.count)
-        return dict(zip(Direct.place_variables, map(str, place), strict=True))
+        local = (self.places[number], max(self.places) + 1) if self.places else (number, self.count)
+        place = (self.first + number, self.size, *local)
+        found = dict(zip(Direct.place_variables, map(str, place), strict=True))
+        return found | {NEWCOMER_VARIABLE: "1"} if self.places else found
 
 
 def run(crew: Crew, supervise: Callable[[Mapping[str, str]], int], environment: Mapping[str, str]) -> int:
@@ -43,16 +56,16 @@ def run(crew: Crew, supervise: Callable[[Mapping[str, str]], int], environment: 
         The highest of their statuses.
     """
     wake = signal_pipe((*_SIGNALS, signal.SIGCHLD))
-    cores = shares(crew.count)
+    cores = None if crew.places else shares(crew.count)  # newcomers go where others leave room
     parent = os.getppid()
     running = set()
-    for local_rank in range(crew.count):
+    for number in range(crew.count):
         child = os.fork()
         if child == 0:
             _forget(wake)
             if cores is not None:
-                os.sched_setaffinity(0, cores[local_rank])
-            status = supervise({**environment, **crew.variables(local_rank)})
+                os.sched_setaffinity(0, cores[number])
+            status = supervise({**environment, **crew.variables(number)})
             sys.stderr.flush()
             # Python's normal exit takes 15 ms, and the ranks that continue without this one would wait for it.
             os._exit(status)

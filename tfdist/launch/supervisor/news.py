@@ -5,7 +5,36 @@ from __future__ import annotations
 import os
 import selectors
 
+from tfdist.launch.wire.record import Message, RefusedFrameError
 from tfdist.protocol import member
+from tfdist.protocol.epoch import Epoch
+
+# What the launcher says to the rank.
+KINDS = ("gone", "epoch", "meet", "retire")
+
+
+def line(message: Message, job: str, process: int, key: bytes) -> bytes:
+    """One of these messages as a line for the rank.
+
+    Args:
+        message: The message.
+        job: The job's name.
+        process: The number of the rank's process.
+        key: What the ranks prove to each other that they have.
+
+    Raises:
+        RefusedFrameError: If it is a list of ranks that cannot be parsed.
+    """
+    if message.kind == "gone":
+        return member.gone(message.fields["who"])
+    if message.kind == "meet":
+        return member.meet(message.fields["after"])
+    if message.kind == "retire":
+        return member.retire()
+    try:
+        return Epoch.announced(message.fields, job, process, key).line()
+    except ValueError as error:
+        raise RefusedFrameError(f"a list of ranks that cannot be parsed: {error}") from None
 
 
 class NewsPipe:

@@ -28,7 +28,7 @@ if not __package__:
 
 from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.start import job_folder, place
-from tfdist.launch.supervisor import crew, surrounding, tail
+from tfdist.launch.supervisor import crew, news, surrounding, tail
 from tfdist.launch.supervisor.news import NewsPipe
 from tfdist.launch.wire.call import Errand
 from tfdist.launch.wire.link import RANK, Link
@@ -43,7 +43,6 @@ from tfdist.launch.wire.record import (
 )
 from tfdist.launch.wire.ticket import Ticket
 from tfdist.protocol import commit_file, member
-from tfdist.protocol.epoch import Epoch
 from tfdist.protocol.handshake import derived
 from tfdist.system import program
 from tfdist.system.network.tcp import is_unanswered, keep_alive
@@ -87,6 +86,8 @@ _MEMBER_KINDS = {
     member.LEFT: "left",
     member.RETIRED: "retired",
     member.PARTED: "parted",
+    member.OPEN: "open",
+    member.CLOSED: "closed",
 }
 # What the ranks prove to each other that they have; not the key of this connection.
 _RANKS_KEY = "ranks"
@@ -459,23 +460,14 @@ class Supervisor:
         elif message.kind == "leave" and self._leave is not None:
             with self._told_of(f"could not ask rank {self._rank} to leave"):
                 self._leave.touch()
-        elif message.kind in ("gone", "epoch") and self._news is not None:
-            self._news.tell(self._line(message))
+        elif message.kind in news.KINDS and self._news is not None:
+            self._news.tell(news.line(message, self._job, self._rank, self._ranks_key))
         elif message.kind == "signal":
             self._forward(message.fields["number"])
         elif message.kind == "release":
             self._forget, self._backup = message.fields["forget"], message.fields["backup"]
             self._enter(Phase.RELEASED)
         self._start_when_ready()
-
-    def _line(self, message: Message) -> bytes:
-        """For the rank. Raises RefusedFrameError."""
-        if message.kind == "gone":
-            return member.gone(message.fields["who"])
-        try:
-            return Epoch.announced(message.fields, self._job, self._rank, self._ranks_key).line()
-        except ValueError as error:
-            raise RefusedFrameError(f"a list of ranks that cannot be parsed: {error}") from None
 
     def _make_folder(self, name: str) -> Path | None:
         """The folder for commits; None if there is none."""

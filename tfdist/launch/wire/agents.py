@@ -52,6 +52,9 @@ class Agents:
         self._recruits, self._events = dict(recruits), events
         self._wake, self._waker = socket.socketpair()
         self._closing = False
+        # Those that were lost, and those that have come since the start and are not yet read.
+        self._lost: set[str] = set()
+        self._new: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._silence_limit_s = 0.0
         self._thread = threading.Thread(target=self._run, name="tfdistrun-agents", daemon=True)
 
@@ -59,9 +62,27 @@ class Agents:
         """Starts reading. The kernel gives up on a host that has been gone for a little more than that."""
         self._silence_limit_s = silence_limit_s
         for recruit in self._recruits.values():
-            with contextlib.suppress(OSError):  # it is gone already, which reading shows
-                keep_alive(recruit.conversation.link.connection, silence_limit_s)
+            self._keep_alive(recruit)
         self._thread.start()
+
+    def admit(self, recruits: Mapping[str, Recruit]) -> None:
+        """Reads these too, after the start; each takes the place of a lost one with its name."""
+        for name, recruit in recruits.items():
+            self._keep_alive(recruit)
+            if name in self._recruits:
+                self._recruits[name].conversation.link.close()
+            self._recruits[name] = recruit
+            self._lost.discard(name)
+            self._new.put(name)
+        self._waker.send(b"x")
+
+    def serves(self, host: str) -> bool:
+        """Whether the agent of a host is connected. Thread-safe."""
+        return host in self._recruits and host not in self._lost
+
+    def _keep_alive(self, recruit: Recruit) -> None:
+        with contextlib.suppress(OSError):  # it is gone already, which reading shows
+            keep_alive(recruit.conversation.link.connection, self._silence_limit_s)
 
     def send(self, host: str, kind: str, **fields: Any) -> None:
         """Sends to an agent; one that is gone shows as `AgentLost`, never as an exception."""
@@ -84,11 +105,16 @@ class Agents:
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
-            for host, recruit in self._recruits.items():
-                selector.register(recruit.conversation.link.connection, selectors.EVENT_READ, host)
+            for host in list(self._recruits):
+                self._new.put(host)
             while not self._closing:
+                while not self._new.empty():
+                    host = self._new.get()
+                    selector.register(self._recruits[host].conversation.link.connection, selectors.EVENT_READ, host)
                 for key, _ in selector.select():
-                    if key.data is not None and not self._read(key.data):
+                    if key.data is None:
+                        self._wake.recv(1)
+                    elif not self._read(key.data):
                         selector.unregister(key.fileobj)
 
     def _read(self, host: str) -> bool:
@@ -97,9 +123,11 @@ class Agents:
             for message in self._recruits[host].conversation.receive():
                 self._events.put(AgentSaid(host, message))
         except RefusedFrameError as refusal:
+            self._lost.add(host)
             self._events.put(AgentLost(host, f"sent an invalid message: {refusal}"))
         except (EOFError, OSError):  # under TLS both mean a host that does not answer, too
             silent = is_unanswered(self._recruits[host].conversation.link.connection, self._silence_limit_s)
+            self._lost.add(host)
             self._events.put(AgentLost(host, silence(self._silence_limit_s) if silent else LOST))
         else:
             return True

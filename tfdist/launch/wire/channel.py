@@ -100,6 +100,7 @@ class Channel:
         self._keep = keep
         self._size = size
         self._opener = Opener(ticket.job, ticket.key, TO_LAUNCHER, range(size))
+        self._ticket = ticket
         self._sealers = [Sealer(ticket.job, ticket.key, TO_RANK, rank) for rank in range(size)]
         self._sending = threading.Lock()
         self.window = window(size)
@@ -116,6 +117,20 @@ class Channel:
         self._pulse = Pulse(math.inf)
         self._secure: Callable[[socket.socket], Link] = Link
         self._thread = threading.Thread(target=self._run, name="tfdistrun-channel", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """Where the ranks come."""
+        return int(self._listener.getsockname()[1])
+
+    def grow(self, count: int) -> None:
+        """So many more ranks may come. Thread-safe."""
+        with self._sending:
+            more = range(self._size, self._size + count)
+            self._sealers += [Sealer(self._ticket.job, self._ticket.key, TO_RANK, rank) for rank in more]
+            self._granted += [0] * count
+            self._opener.admit(more)
+            self._size = more.stop
 
     def start(self, silence_limit_s: float, secure: Callable[[socket.socket], Link] = Link) -> None:
         """Starts reading.

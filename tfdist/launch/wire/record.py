@@ -43,7 +43,13 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "left": {},
     "retired": {},
     "parted": {},
+    # A training that new processes may join at a commit, and the end of that.
+    "open": {},
+    "closed": {},
     "leave": {},
+    # All ranks meet new ones at their next commit, after the list with that number; this rank leaves at its next one.
+    "meet": {"after": _NUMBER},
+    "retire": {},
     # A process that has exited although others may wait for it.
     "gone": {"who": _NUMBER},
     "alive": {},
@@ -64,13 +70,17 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "failing": {},
     # An agent offers its host for so many ranks; `version` is tfdist's.
     "offer": {"host": _TEXT, "slots": _NUMBER, "version": _TEXT, "python": _TEXT},
-    # It starts the supervisors of ranks, `count` of `size` from `first` on. `variables` are NAME=VALUE.
+    # It starts the supervisors of ranks, `count` of `size` from `first` on. `variables` are NAME=VALUE. Of newcomers,
+    # `places` has their numbers within the host. They dial `port` and expect `fingerprint`; 0 and "" mean its own.
     "crew": {
         "job": _TEXT,
         "key": _TEXT,
         "first": _NUMBER,
         "count": _NUMBER,
         "size": _NUMBER,
+        "places": (list,),
+        "port": _NUMBER,
+        "fingerprint": _TEXT,
         "variables": (list,),
         "folder": _TEXT,
     },
@@ -84,7 +94,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 _FROM_RANK = frozenset(
     {"hello", "started", "joined", "committed", "stalled", "left", "alive", "output", "finished", "fetch", "result"}
-    | {"retired", "parted", "failing", "kept", "ended", "listening"}
+    | {"retired", "parted", "failing", "kept", "ended", "listening", "open", "closed"}
 )
 _OF_AGENTS = dict.fromkeys(("offer", "remark", "withdrawn", "crew_ended"), FROM_AGENT) | {
     "crew": TO_AGENT,
@@ -154,6 +164,10 @@ class Opener:
     def __init__(self, job: str, key: bytes, direction: str, ranks: range) -> None:
         self._job, self._key, self._direction = job, key, direction
         self._last = dict.fromkeys(ranks, 0)
+
+    def admit(self, ranks: range) -> None:
+        """From now on these too may speak."""
+        self._last |= dict.fromkeys(ranks, 0)
 
     def open(self, head: bytes, body: bytes) -> tuple[int, Message]:
         length, digest, rank, sequence = _HEAD.unpack(head)

@@ -13,6 +13,7 @@ from tfdist.native import adapter, library
 from tfdist.ops.graph import caller, failure, order, replica
 from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet
+from tfdist.world.session import session
 
 # What collectives carry.
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
@@ -29,6 +30,7 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
         ConfigError: In one of several replicas of a `tf.distribute` strategy.
     """
     replica.need_one()
+    session.collectives += 1
     if tf.executing_eagerly():
         with caller.named(kwargs.get("process_set", 0)):
             return run_anytime(op, *args, order=order.here(), **kwargs)

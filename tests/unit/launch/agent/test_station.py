@@ -9,7 +9,11 @@ import pytest
 from tfdist.launch.agent.station import Orders
 from tfdist.launch.wire.record import RefusedFrameError
 
-FIELDS: dict[str, Any] = {"job": "j", "key": "00ff", "first": 2, "count": 2, "size": 4, "folder": "/f"}
+FIELDS: dict[str, Any] = {"job": "j", "key": "00ff", "first": 2, "count": 2, "size": 4, "folder": "/f"} | {
+    "places": [],
+    "port": 0,
+    "fingerprint": "",
+}
 
 
 def _orders(**fields: Any) -> Orders:
@@ -28,8 +32,25 @@ def test_read() -> None:
     assert "b=c" not in repr(orders)
 
 
+def test_newcomers_dial_the_port_of_the_job() -> None:
+    orders = _orders(places=["3", "0"], port=7, fingerprint=b"other".hex())
+    assert (orders.ticket.host, orders.ticket.port, orders.ticket.fingerprint) == ("10.0.0.1", 7, b"other")
+    assert orders.crew.places == (3, 0)
+
+
 @pytest.mark.parametrize(
-    "fields", [{"first": -1}, {"count": 0}, {"count": 3}, {"size": 3}, {"key": "no hexadecimal"}], ids=str
+    "fields",
+    [
+        {"places": ["1"]},
+        {"places": ["a", "b"]},
+        {"fingerprint": "x"},
+        {"first": -1},
+        {"count": 0},
+        {"count": 3},
+        {"size": 3},
+        {"key": "no hexadecimal"},
+    ],
+    ids=str,
 )
 def test_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(RefusedFrameError):

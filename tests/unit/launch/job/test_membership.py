@@ -16,11 +16,15 @@ from tfdist.launch.job.membership import (
     Ended,
     Event,
     Finish,
+    Grow,
+    Grown,
+    Joinable,
     Launch,
     Leave,
     Membership,
     Offered,
     Rest,
+    Retire,
     Rules,
     Survived,
     Tick,
@@ -181,22 +185,67 @@ def test_nothing_to_do() -> None:
     assert _after(RULES, Survived("a"))[1] == Wait(math.inf)
 
 
+OPEN = replace(BEGIN, joinable=True)
+CLOSED = replace(BEGIN, joinable=False)
+
+
 def test_more_slots() -> None:
     rules = replace(RULES, most=math.inf)
+    state, action = _after(rules, Offered((A, B, C)), begin=OPEN)
+    assert action == Grow((C,), "there are slots for 6 ranks")
+    assert decide(rules, state, Offered((A, B, Host("c", 3))), 1.0)[1] == Wait(math.inf), "one after another"
+    state, action = decide(rules, state, Grown((C,)), 2.0)
+    assert (action, state.running, state.resets, state.coming) == (Wait(math.inf), (A, B, C), 0, ())
+    assert decide(rules, state, Offered((Host("a", 3), B, C)), 3.0)[1] == Grow(
+        (Host("a", 1),), "there are slots for 7 ranks"
+    )
+    assert _after(replace(rules, most=5), Offered((A, B, C)), begin=OPEN)[1] == Grow(
+        (Host("c", 1),), "there are slots for 5 ranks"
+    )
+
+
+def test_more_slots_where_nobody_can_join() -> None:
+    rules = replace(RULES, most=math.inf)
     state, action = _after(rules, Offered((A, B, C)))
+    assert action == Wait(math.inf), "the ranks do not know yet"
+    state, action = decide(rules, state, Joinable(yes=False), 0.0)
     assert action == Leave("there are slots for 6 ranks")
     assert decide(rules, state, Offered((A, B, C)), 1.0)[1] == Wait(math.inf), "once"
     state, action = decide(rules, state, Ended(1, left=True), 2.0)
     assert action == Launch((A, B, C))
-    assert (state.resets, state.leaving) == (1, False)
+    assert (state.resets, state.leaving, state.joinable) == (1, False, None)
+
+
+def test_newcomer_that_fails_costs_the_others_nothing() -> None:
+    """On a host with other ranks it counts as a lost one, and otherwise its host as lost."""
+    rules = replace(RULES, most=math.inf, cooldown_s=(10, 35))
+    state, _ = _after(rules, Offered((Host("a", 4), B, C)), begin=OPEN)
+    assert state.coming == (Host("a", 2), C)
+    state, action = decide(rules, state, Grown((Host("a", 1), Host("c", 1)), ("a", "c")), 0.0)
+    assert (state.running, state.missing) == ((Host("a", 4), B, C), {"a": 1, "c": 1})
+    assert action == Wait(10.0)
+    state, action = decide(rules, state, Tick(), 10.0)
+    assert action == Grow((Host("a", 1), Host("c", 1)), "2 lost ranks can be replaced")
+    state, _ = _after(rules, Offered((A, B, C)), Grown(failed=("c", "c")), begin=OPEN)
+    assert (state.running, state.rests) == ((A, B), {"c": Rest(10.0, 1)}), "once for the host"
+    assert decide(rules, state, Tick(), 10.0)[1] == Grow((C,), "there are slots for 6 ranks")
 
 
 def test_host_that_is_to_be_left() -> None:
     state, action = _after(RULES, Offered((A,)))
-    assert action == Leave("b has fewer slots or none")
-    assert decide(RULES, state, Ended(1, left=True), 2.0)[1] == Launch((A,))
-    assert _after(RULES, Offered((Host("a", 1), B)))[1] == Leave("a has fewer slots or none")
+    assert action == Retire((B,), "b has fewer slots or none")
+    assert decide(RULES, state, Offered((A,)), 1.0)[1] == Wait(math.inf), "once"
+    state, action = decide(RULES, state, Survived("b"), 2.0)
+    assert (action, state.running) == (Wait(math.inf), (A, Host("b", 1)))
+    state, action = decide(RULES, state, Survived("b"), 2.0)
+    assert (state.running, state.missing, state.crashes) == ((A,), {}, {}), "no loss"
+    assert _after(RULES, Offered((Host("a", 1), B)))[1] == Retire((Host("a", 1),), "a has fewer slots or none")
+
+
+def test_host_that_is_to_be_left_by_too_many() -> None:
+    """Where too few would be left, all leave, and wait for hosts."""
     assert _after(RULES, Offered((C,)))[1] == Leave("a, b have fewer slots or none")
+    assert _after(replace(RULES, least=3), Offered((A,)))[1] == Leave("b has fewer slots or none")
 
 
 def test_empty_list_is_believed_only_where_no_rank_runs() -> None:
@@ -207,62 +256,61 @@ def test_empty_list_is_believed_only_where_no_rank_runs() -> None:
     assert decide(rules, state, Offered((B, C)), 1.0)[1] == Launch((B, C))
 
 
-def test_limit_holds_for_planned_starts_too() -> None:
+def test_limit_holds_for_planned_restarts_too() -> None:
+    """Ranks that join or leave are no restart."""
     rules = replace(RULES, most=math.inf, reset_limit=1)
-    assert isinstance(_after(rules, FAILED, Offered((A, B, C)))[1], Wait)
-    assert isinstance(_after(rules, Offered((A, B, C)))[1], Leave)
+    more, closed = Offered((A, B, C)), Joinable(yes=False)
+    assert isinstance(_after(rules, FAILED, closed, more)[1], Wait)
+    assert isinstance(_after(rules, closed, more)[1], Leave)
+    assert isinstance(_after(rules, FAILED, Joinable(yes=True), more)[1], Grow)
 
 
 def test_lost_rank_is_replaced_after_its_cooldown() -> None:
     rules = replace(RULES, cooldown_s=(10, 35))
-    state, action = _after(rules, Survived("a"), Survived("b"), times=(0, 5))
+    state, action = _after(rules, Survived("a"), Survived("b"), times=(0, 5), begin=OPEN)
     assert action == Wait(10.0)
     state, action = decide(rules, state, Tick(), 10.0)
     assert action == Wait(15.0), "all of them at once"
     state, action = decide(rules, state, Tick(), 15.0)
-    assert action == Leave("2 lost ranks can be replaced")
-    state, action = decide(rules, state, Ended(1, left=True), 16.0)
-    assert action == Launch((A, B))
+    assert action == Grow((Host("a", 1), Host("b", 1)), "2 lost ranks can be replaced")
+    state, action = decide(rules, state, Grown((Host("a", 1), Host("b", 1))), 16.0)
+    assert (action, state.running, state.missing) == (Wait(math.inf), (A, B), {})
     assert _after(rules, Survived("a"), begin=state, times=(20,))[1] == Wait(40.0), "twice as long the second time"
-
-
-def test_lost_rank_is_replaced_on_a_host_with_another_name() -> None:
-    """As this machine does that the user calls localhost."""
-    rules = replace(RULES, cooldown_s=(10, 35))
-    state, action = _after(rules, Survived("node-a"))
-    assert action == Wait(10.0)
-    assert decide(rules, state, Tick(), 10.0)[1] == Leave("1 lost rank can be replaced")
 
 
 def test_lost_host_that_comes_back_while_ranks_run() -> None:
     rules = replace(RULES, cooldown_s=(10, 35))
-    state, action = _after(rules, _lost("b"))
-    assert action == Launch((A,))
+    state, action = _after(rules, Survived("b", lost=True), begin=OPEN)
+    assert action == Wait(10.0)
     assert decide(rules, state, Tick(), 9.0)[1] == Wait(10.0)
-    assert decide(rules, state, Tick(), 10.0)[1] == Leave("there are slots for 4 ranks")
+    assert decide(rules, state, Tick(), 10.0)[1] == Grow((B,), "there are slots for 4 ranks")
+
+
+def test_spare_host_joins_when_another_is_lost() -> None:
+    begin = replace(OPEN, offered=(A, B, C))
+    assert _after(RULES, Survived("b", lost=True), begin=begin)[1] == Grow((C,), "there are slots for 4 ranks")
+    assert _after(RULES, Survived("b"), begin=begin)[1] == Wait(math.inf), "a rank alone is not replaced"
 
 
 def test_host_that_goes_after_its_last_rank() -> None:
-    """The others are not started anew for it, but where another host comes in its place."""
+    """Nothing changes for the others, but where another host comes in its place."""
     rules = replace(RULES, cooldown_s=(10, 35), discovers=True)
     both = (Survived("b"), Survived("b"))
-    assert _after(rules, Survived("b"), Offered((A,)))[1] == Leave("b has fewer slots or none")
-    assert _after(rules, Survived("b"), Offered((A, Host("b", 1))))[1] == Wait(10.0), "one rank runs there"
-    state, action = _after(rules, *both, Offered((A,)))
+    one = Retire((Host("b", 1),), "b has fewer slots or none")
+    assert _after(rules, Survived("b"), Offered((A,)), begin=OPEN)[1] == one
+    assert _after(rules, Survived("b"), Offered((A, Host("b", 1))), begin=OPEN)[1] == Wait(10.0), "one rank runs there"
+    state, action = _after(rules, *both, Offered((A,)), begin=OPEN)
     assert action == Wait(20.0)
     assert decide(rules, state, Tick(), 100.0)[1] == Wait(math.inf), "there is nothing to replace them with"
-    assert decide(rules, state, Offered((A, C)), 1.0)[1] == Leave("there are slots for 4 ranks")
+    assert decide(rules, state, Offered((A, C)), 1.0)[1] == Grow((C,), "there are slots for 4 ranks")
     assert decide(rules, state, Offered((A, B)), 1.0)[1] == Wait(20.0), "back, and it rests as before"
-    assert decide(rules, state, Offered((A, B)), 20.0)[1] == Leave("2 lost ranks can be replaced")
-    assert decide(rules, state, Offered((B,)), 1.0)[1] == Leave("a has fewer slots or none")
-    state, _ = _after(rules, Survived("a"), *both, Offered((A,)), times=(0, 0, 0, 20))
-    assert decide(rules, state, Tick(), 20.0)[0] == state
-    assert decide(rules, replace(state, leaving=False), Tick(), 20.0)[1] == Leave("1 lost rank can be replaced")
+    assert decide(rules, state, Offered((A, B)), 20.0)[1] == Grow((B,), "2 lost ranks can be replaced")
 
 
 def test_failure_while_leaving() -> None:
-    state, _ = _after(RULES, Offered((A,)))
-    assert decide(RULES, state, FAILED, 1.0)[1] == Launch((A,))
+    state, _ = _after(replace(RULES, least=3), Offered((A, C)), begin=CLOSED)
+    assert state.leaving
+    assert decide(replace(RULES, least=3), state, FAILED, 1.0)[1] == Launch((A, C))
 
 
 _hosts = st.lists(st.sampled_from([A, B, C]), unique=True).map(tuple)
@@ -274,7 +322,13 @@ _ends = st.builds(
     committed=st.booleans(),
     left=st.booleans(),
 )
-_events = st.one_of(_ends, st.builds(Offered, _hosts), st.builds(Survived, st.sampled_from("abc")), st.just(Tick()))
+_events = st.one_of(
+    _ends,
+    st.builds(Offered, _hosts),
+    st.builds(Survived, st.sampled_from("abc"), st.booleans()),
+    st.builds(Joinable, st.booleans()),
+    st.just(Tick()),
+)
 _rules = st.builds(
     Rules,
     least=st.integers(1, 6),
@@ -292,8 +346,14 @@ def test_every_course(rules: Rules, course: list[tuple[Event, float]]) -> None:
     state, now = BEGIN, 0.0
     for event, pause in course:
         before, now = state, now + pause
+        if state.coming:  # none or all of them join before anything else happens
+            state, _ = decide(rules, state, Grown(state.coming) if pause > 15 else Grown(failed=("c",)), now)
+            assert not state.coming or isinstance(state.coming[0], Host)
+        if isinstance(event, Survived) and event.host not in [host.name for host in state.running]:
+            continue
+        before = state
         state, action = decide(rules, state, event, now)
-        assert bool(state.running) == isinstance(action, (Leave, Launch)) or isinstance(action, (Wait, Finish))
+        assert isinstance(action, (Wait, Finish)) or state.running
         assert state.resets - before.resets in (0, 1)
         assert state.resets <= (math.inf if rules.reset_limit is None else max(rules.reset_limit, 0))
         _check(rules, before, state, action, now)
@@ -306,11 +366,22 @@ def _check(rules: Rules, before: Membership, state: Membership, action: Action, 
         assert rules.least <= action.ranks <= rules.most
         assert _are_present(action.hosts, state, now)
         assert (state.running, state.leaving, state.missing) == (action.hosts, False, {})
+    elif isinstance(action, Grow):
+        assert state.joinable and state.coming == action.hosts
+        assert _slots(state) + sum(host.slots for host in action.hosts) <= rules.most
+        assert {host.name for host in action.hosts} <= {host.name for host in state.offered}
+    elif isinstance(action, Retire):
+        assert _slots(state) - sum(state.retiring.values()) >= rules.least
     elif isinstance(action, Leave):
         assert (state.leaving, before.leaving, state.running) == (True, False, before.running)
     elif isinstance(action, Wait):
         longest = math.inf if state.waiting_since is None else state.waiting_since + rules.timeout_s
         assert now < action.until <= longest
+
+
+def _slots(state: Membership) -> int:
+    """How many ranks run."""
+    return sum(host.slots for host in state.running) - sum(state.missing.values())
 
 
 def _are_present(hosts: tuple[Host, ...], state: Membership, now: float) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from tfdist.launch.host.core import Cores
 from tfdist.launch.host.host import Host
 from tfdist.launch.run.crews import Crews
-from tfdist.launch.run.launcher import Plan
+from tfdist.launch.run.plan import Plan
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.mpirun import Mpirun
 from tfdist.launch.wire.ticket import Ticket

@@ -16,11 +16,12 @@ from tfdist.launch.host import host
 from tfdist.launch.host.core import Cores
 from tfdist.launch.host.discovery import DiscoveryError, NoHostError
 from tfdist.launch.host.host import Host
+from tfdist.launch.host.probe import UnreachableError
 from tfdist.launch.job.job import LostHost
-from tfdist.launch.job.membership import Rules
+from tfdist.launch.job.membership import Change, Grown, Joinable, Rules
 from tfdist.launch.run import generations
 from tfdist.launch.run.generations import Generations
-from tfdist.launch.run.launcher import Plan
+from tfdist.launch.run.plan import Plan
 from tfdist.launch.start.direct import Direct
 
 A, B, C = Host("host-a", 1), Host("host-b", 2), Host("host-c", 3)
@@ -42,6 +43,9 @@ class Course:
     def __init__(self, *ends: SimpleNamespace) -> None:
         self.ends, self.started, self.said, self.unknown = list(ends), [], [], set[str]()  # type: ignore[var-annotated]
         self.while_running: Callable[[], object] = lambda: None
+        self.is_joinable = self.is_local = False
+        self.served = {"host-a", "host-b", "host-c"}
+        self.on_change: Callable[[Change], None] = lambda _: None
 
     def address(self, name: str) -> str:
         if name in self.unknown:
@@ -51,10 +55,14 @@ class Course:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def launcher(self, plan: Plan, *_: Any, **__: Any) -> SimpleNamespace:
+    def launcher(
+        self, plan: Plan, *_: Any, on_change: Callable[[Change], None] = lambda _: None, **__: Any
+    ) -> SimpleNamespace:
         self.started.append(plan.starter.hosts)
 
         def run() -> int:
+            on_change(Joinable(self.is_joinable))
+            self.on_change = on_change
             self.while_running()
             return int(end.status)
 
@@ -84,13 +92,20 @@ class Course:
             explanation=explanation,
             heard=[],
             leave=lambda: self.say("leave"),
+            retire=lambda hosts: self.say(f"retire {', '.join(map(str, hosts))}"),
+            grow=lambda growth: self.say(f"grow {', '.join(map(str, growth.hosts))}"),
+            serves=lambda name: name in self.served,
+            is_local=self.is_local,
         )
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     def make(
-        course: Course, rules: Rules = RULES, look: Callable[[], tuple[Host, ...]] | None = None
+        course: Course,
+        rules: Rules = RULES,
+        look: Callable[[], tuple[Host, ...]] | None = None,
+        summon: Callable[[Plan], Plan] = lambda plan: plan,
     ) -> tuple[int, str]:
         monkeypatch.setattr(generations, "Launcher", course.launcher)
         monkeypatch.setattr(generations, "LOOK_S", 0.01)
@@ -102,7 +117,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
             cores=Cores(1, bindable=True),
             served=frozenset(each.name for each in (A, B, C)),
         )
-        job = Generations(Plan(direct, ("x",), {}, 30.0, least=1, commits="none"), rules, (A, B, C), course, look)  # type: ignore[arg-type]
+        plan = Plan(direct, ("x",), {}, 30.0, least=1, commits="none")
+        job = Generations(plan, rules, (A, B, C), course, look, summon)  # type: ignore[arg-type]
         return job.run(), job.explanation
 
     return make
@@ -210,6 +226,72 @@ def test_empty_list_is_not_believed_while_ranks_run(
     trouble = "it printed no host; ignored while ranks run, the host list stays unchanged"
     assert course.said[:2] == [f"tfdistrun: --host-discovery-script: {trouble}", "leave"]
     assert course.started == [(A, B, C), (A, B, C, Host("host-d", 1))]
+
+
+def test_growth_on_a_host_with_an_agent(run: Callable[..., tuple[int, str]], wait_until: Callable[..., None]) -> None:
+    course = Course(WELL)
+    course.is_joinable = True
+    course.while_running = lambda: wait_until(lambda: "grow host-a:2" in course.said, what="the growth")
+    assert run(course, replace(RULES, most=9), look=lambda: (Host("host-a", 3), B, C)) == (0, "")
+    told = "tfdistrun: there are slots for 8 ranks: starting 2 ranks on host-a:2, to join the others at a commit"
+    assert course.said == [told, "grow host-a:2"]
+
+
+def test_growth_on_a_host_that_cannot_be_reached(
+    run: Callable[..., tuple[int, str]], wait_until: Callable[..., None]
+) -> None:
+    """It is left out from then on; the others run on."""
+    course = Course(WELL)
+    course.is_joinable = True
+
+    def summon(plan: Plan) -> Plan:
+        if plan.starter.hosts == (A, B, C):
+            return plan
+        raise UnreachableError("no agent could be started", ["host-d"])
+
+    course.while_running = lambda: wait_until(lambda: "tfdistrun: no agent could be started" in course.said)
+    found = (A, B, C, Host("host-d", 1))
+    assert run(course, replace(RULES, most=9), look=lambda: found, summon=summon) == (0, "")
+    assert len(course.started) == 1
+    assert not [text for text in course.said if text.startswith(("leave", "grow"))]
+
+
+def test_another_machine_cannot_join_a_job_of_this_one(
+    run: Callable[..., tuple[int, str]], wait_until: Callable[..., None]
+) -> None:
+    """Its ranks and its launcher listen where only this machine is heard, so all start again."""
+    course = Course(LEFT, WELL)
+    course.is_joinable = course.is_local = True
+    new = Host("host-d", 1)
+
+    def running() -> None:
+        wait_until(lambda: "leave" in course.said, what="the ranks to be asked to leave")
+        course.while_running = lambda: None
+
+    course.while_running = running
+    assert run(course, replace(RULES, most=7), look=lambda: (A, B, C, new)) == (0, "")
+    assert course.started == [(A, B, C), (A, B, C, new)]
+
+
+def test_fewer_slots_and_a_newcomer_that_fails(
+    run: Callable[..., tuple[int, str]], wait_until: Callable[..., None]
+) -> None:
+    course = Course(WELL)
+    course.is_joinable = True
+    found = [A, B, C]
+
+    def running() -> None:
+        found[2] = Host("host-c", 4)
+        wait_until(lambda: "grow host-c:1" in course.said, what="the growth")
+        course.on_change(Grown(failed=("host-c",)))
+        found[1] = Host("host-b", 1)
+        wait_until(lambda: "retire host-b:1" in course.said, what="the end of one")
+
+    course.while_running = running
+    assert run(course, replace(RULES, most=9), look=lambda: tuple(found)) == (0, "")
+    assert course.said.count("grow host-c:1") == 1
+    fewer = "host-b has fewer slots or none: 1 rank on host-b:1 leaves at its next commit, the others continue"
+    assert f"tfdistrun: {fewer}" in course.said
 
 
 def test_empty_list_is_not_told_while_no_rank_runs(run: Callable[..., tuple[int, str]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfdist.launch.host.core import Cores
 from tfdist.launch.host.host import Host
-from tfdist.launch.run.launcher import Plan
+from tfdist.launch.run.plan import Plan
 from tfdist.launch.start.mpirun import Mpirun
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.launch.supervisor.crew import Crew
+from tfdist.protocol.member import NEWCOMER_VARIABLE
 from tfdist.system.rank import job_place
 
 PROGRAM = """
@@ -31,6 +32,18 @@ sys.exit(crew.run(crew.Crew(1, 3, 5), supervise, {"A": "b"}))
 
 def start(folder: Path, body: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", PROGRAM.replace("BODY", body), folder], stderr=subprocess.PIPE)
+
+
+def test_newcomers_say_so_and_have_places_of_their_own() -> None:
+    crew = Crew(4, 2, 6, (0, 3))
+    assert Crew.parse(crew.words()) == crew
+    found = [crew.variables(number) for number in range(2)]
+    assert [tuple(each[name] for name in job_place.OWN) for each in found] == [
+        ("4", "6", "0", "4"),
+        ("5", "6", "3", "4"),
+    ]
+    assert [each[NEWCOMER_VARIABLE] for each in found] == ["1", "1"]
+    assert NEWCOMER_VARIABLE not in Crew(4, 2, 6).variables(0)
 
 
 def test_places() -> None:

@@ -38,7 +38,11 @@ def _sealer(rank: int = 2, direction: str = TO_LAUNCHER) -> Sealer:
     return Sealer("job", KEY, direction, rank)
 
 
-CREW = {"job": "j", "key": "00", "first": 0, "count": 1, "size": 2, "variables": ["A=b"], "folder": "/f"}
+CREW = {"job": "j", "key": "00", "first": 0, "count": 1, "size": 2, "variables": ["A=b"], "folder": "/f"} | {
+    "places": ["1"],
+    "port": 5,
+    "fingerprint": "00ff",
+}
 MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (TO_LAUNCHER, "hello", {"host": "h", "pid": 3}),
     (TO_LAUNCHER, "started", {"pid": 4}),
@@ -54,6 +58,10 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (TO_LAUNCHER, "parted", {}),
     (TO_RANK, "gone", {"who": 3}),
     (TO_RANK, "leave", {}),
+    (TO_RANK, "meet", {"after": 2}),
+    (TO_RANK, "retire", {}),
+    (TO_LAUNCHER, "open", {}),
+    (TO_LAUNCHER, "closed", {}),
     (TO_LAUNCHER, "alive", {}),
     (TO_RANK, "run", {"command": ["a b"], "silence_limit": 2.5, "elastic": False, "commits": "c", "window": 9}),
     (TO_RANK, "more", {"size": 7}),

@@ -12,7 +12,7 @@ from tfdist.launch.host import host
 from tfdist.launch.host.cluster.detection import detect
 from tfdist.launch.host.host import Host
 from tfdist.launch.option import option
-from tfdist.launch.run.launcher import Plan
+from tfdist.launch.run.plan import Plan
 
 SLURM = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "3,2"}
 
