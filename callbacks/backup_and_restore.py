@@ -14,7 +14,7 @@ import numpy as np
 
 import tfdist
 from tfdist import errors
-from tfdist.callbacks.fit import metric_reduction
+from tfdist.callbacks.fit import metric_reduction, training_data
 from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
 from tfdist.callbacks.store import snapshot, writer
 from tfdist.callbacks.store.failure_series import FailureSeries
@@ -46,7 +46,10 @@ class BackupAndRestore(keras.callbacks.Callback):
     To resume in the middle of an epoch, batches already trained on are read and dropped, so the dataset must yield the
     same order again: `shuffle(..., seed=1, reshuffle_each_iteration=False)`. Without the latter a new process starts
     with the order of the first epoch, and in later epochs would drop the wrong samples. `save_freq="epoch"` drops
-    nothing. Callbacks with state of their own, such as `EarlyStopping`, start from scratch.
+    nothing. Of data sharded with `global_batch`, and followed only by map and prefetch, no batch is read to be dropped:
+    only what comes before the last maps given to `tfdist.shard`, such as row numbers. That needs a known length, of
+    which `steps_per_execution` divides the steps. Callbacks with state of their own, such as `EarlyStopping`, start
+    from scratch.
 
     Args:
         backup_dir: Folder for the files, accessible to rank 0. Use a separate folder for each training.
@@ -97,6 +100,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self._save_freq != "epoch":
             need_equal_batches(self.model, f"BackupAndRestore(save_freq={self._save_freq})", 'save_freq="epoch"')
         self._hook.resume_batch = self._saved_at = 0
+        training_data.start_at(self.model, 0)  # an earlier fit may have ended in the epoch where it resumed
         keras_version.set_initial_epoch(self.model, 0)
         if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while dropping batches
             self.model.train_function = self.model.train_function.train_function
@@ -114,9 +118,12 @@ class BackupAndRestore(keras.callbacks.Callback):
         rates = model_state.rates_of(self.model)
         self._hook.resume_batch = self._saved_at = position.batch
         if position.batch:
+            # Keras reads past the end of the data in the last steps of an epoch that it takes at once.
+            ends_evenly = not (self.params.get("steps") or 1) % self.model.steps_per_execution
             self.model.train_function = _Resumption(
                 self.model,
                 position.batch,
+                not (ends_evenly and training_data.start_at(self.model, position.batch)),
                 lambda: model_state.restore_of_rank(self.model, local),
                 lambda: self._add_metrics(local),
             )
@@ -135,6 +142,8 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._save(Position(self._epoch, batch + 1))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._hook.resume_batch:
+            training_data.start_at(self.model, 0)
         self._hook.resume_batch = self._saved_at = 0
         self._save(Position(epoch + 1, 0))
 
@@ -275,17 +284,24 @@ class _Resumption:
     Args:
         model: The model being trained.
         batches: How many batches to read.
+        draws: Whether to draw them from the iterator, which otherwise starts after them.
         drawn: Called after the last of them.
         trained: Called after the first step.
     """
 
     def __init__(
-        self, model: keras.Model, batches: int, drawn: Callable[[], None], trained: Callable[[], None]
+        self,
+        model: keras.Model,
+        batches: int,
+        draws: bool,
+        drawn: Callable[[], None],
+        trained: Callable[[], None],
     ) -> None:
         self.train_function = model.train_function
         self._model = model
         self._fit = model.history  # Keras creates a history for each fit
         self._left = batches
+        self._draws = draws
         self._drawn = drawn
         self._trained = trained
 
@@ -300,7 +316,7 @@ class _Resumption:
                 self._trained()
         wanted = min(self._model.steps_per_execution, self._left)
         # The last execution of an epoch may have fewer steps.
-        if not sum(1 for _ in itertools.islice(iterator, wanted)):
+        if self._draws and not sum(1 for _ in itertools.islice(iterator, wanted)):
             raise errors.TfdistError(
                 f"the dataset ended {self._left} batches before the one to resume at, so it is not the dataset of the "
                 "interrupted training. Use the same data, or remove the backup folder."

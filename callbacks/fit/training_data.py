@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist import errors
 from tfdist.input import global_part, mark, part, pipeline
+from tfdist.input.global_part import GlobalPart
 from tfdist.native import keras_version
 
 HIDDEN = (
@@ -27,6 +29,20 @@ def remainders(model: keras.Model) -> set[str]:
 def global_batch(model: keras.Model, data: Any = None) -> int | None:
     """The `global_batch` of the shard that the running `fit` trains on, or of the data; None without one."""
     return next(iter(mark.global_batches([*_data(model), data])), None)
+
+
+def start_at(model: keras.Model, batch: int) -> bool:
+    """Makes the next pass of a running `fit` over its data start at a batch, if the data can do that; 0 undoes it.
+
+    Returns:
+        Whether it starts there: the batches before it are not drawn.
+    """
+    x = keras_version.arguments_of_fit(model).get("x")
+    shard, _ = pipeline.elastic_part_of(x) if isinstance(x, tf.data.Dataset) else (None, 0)
+    if not isinstance(shard, GlobalPart) or shard.changes:  # an elastic fit keeps its own position
+        return False
+    shard.deal(batch)
+    return True
 
 
 def may_hide_global_batch(model: keras.Model) -> bool:

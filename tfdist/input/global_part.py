@@ -29,6 +29,7 @@ class GlobalPart:
     Attributes:
         elements: The number of global batches of an epoch, or tf.data's codes for infinite and unknown.
         global_batch: Samples of all ranks in a step.
+        changes: Whether the number of ranks may change between iterators.
         dataset: The local batches.
     """
 
@@ -37,7 +38,7 @@ class GlobalPart:
     ) -> None:
         below, maps = pipeline.below_maps(whole)
         batches = below.batch(global_batch, drop_remainder=True)
-        self.elements, self.global_batch = int(batches.cardinality()), global_batch
+        self.elements, self.global_batch, self.changes = int(batches.cardinality()), global_batch, changes
         self._start, self._rank, self._size = (tf.Variable(0, dtype=tf.int64) for _ in range(3))
         self.deal()
         # The state of an iterator is saved and restored; the variables are not part of it, and shall not be.

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.callbacks import DataParallel, LearningRateWarmupCallback
+from tfdist.callbacks import BackupAndRestore, DataParallel, LearningRateWarmupCallback
+from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.errors import ConfigError, MismatchError
 from tfdist.testing import assert_close, assert_identical_on_ranks
 
@@ -212,3 +213,88 @@ def test_ranks_that_fit_other_data(world):
     mine = data if tfdist.rank() == 0 else shuffled().batch(8).take(5)
     with pytest.raises(MismatchError, match=r"the global batch of tfdist.shard is 64 on rank 0; none on rank"):
         new_model().fit(mine, verbose=0, callbacks=[DataParallel()])
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a job."""
+
+
+class StopAt(keras.callbacks.Callback):
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self.at = (epoch, batch)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.at:
+            raise Interrupted
+
+
+def counted(places, mapped):
+    """Samples in an order that every process finds again, looked up by a map that notes what it reads."""
+    x, y = samples()
+
+    def read(place):
+        places.append(int(place))
+        return x[place], y[place]
+
+    def look_up(place):
+        found = tf.numpy_function(read, [place], [tf.float32, tf.float32])
+        return tf.ensure_shape(found[0], [4]), tf.ensure_shape(found[1], [1])
+
+    rows = tf.data.Dataset.range(ROWS).shuffle(ROWS, seed=2, reshuffle_each_iteration=False)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # as in test_resumption.py
+    rows = rows.with_options(options)
+    return rows.map(look_up) if mapped == "one by one" else rows.map(look_up, num_parallel_calls=2)
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("mapped", ["one by one", "in parallel"])
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_resuming_reads_no_sample_that_was_trained_on(world, shared_tmp_path, mapped, at_once):
+    """Interrupted after batch 3 of epoch 1. Steps that Keras takes in pairs do not divide an epoch of 5."""
+    tf.random.set_seed(11)
+
+    def fit(model, reads, *callbacks):
+        backup = BackupAndRestore(shared_tmp_path / "backup", save_freq=at_once)
+        data = tfdist.shard(counted(reads, mapped), global_batch=GLOBAL).prefetch(1)
+        return model.fit(data, epochs=EPOCHS, verbose=0, callbacks=[DataParallel(), backup, *callbacks]).history
+
+    setting, read_in_all, reads, begun = {"steps_per_execution": at_once}, [], [], []
+    whole = fit(expected := new_model(**setting), read_in_all)
+    with pytest.raises(Interrupted):
+        fit(new_model(**setting), [], StopAt(1, 3))
+    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: begun.append(ModelHook.of(model).resume_batch))
+    resumed = fit(model := new_model(**setting), reads, note)
+    assert_close(model.get_weights(), expected.get_weights())
+    assert_identical_on_ranks(model.get_weights())
+    for name, values in whole.items():
+        np.testing.assert_allclose(resumed[name], values[1:], rtol=1e-5, err_msg=name)
+    share = len(range(GLOBAL * tfdist.rank() // world, GLOBAL * (tfdist.rank() + 1) // world))
+    assert len(read_in_all) == 5 * EPOCHS * share
+    (skipped,) = begun
+    assert skipped in {1: (3, 4), 2: (2, 4)}[at_once]  # by what the thread that writes had begun
+    assert len(reads) == (10 - (skipped if at_once == 1 else 0)) * share
+
+
+@pytest.mark.ranks(2)
+def test_arrays_resume_far_into_an_epoch(world, shared_tmp_path):
+    """At batch 9,000 of 10,000; the epoch after it is a whole one."""
+    x = np.arange(40_000, dtype="float32").reshape(20_000, 2) / 40_000
+
+    def fit(*callbacks):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-3), "mse", steps_per_execution=500)
+        data = tfdist.shard((x, x[:, :1]), global_batch=2)
+        backup = BackupAndRestore(shared_tmp_path / "backup", save_freq=500)
+        model.fit(data, epochs=2, verbose=0, callbacks=[DataParallel(), backup, *callbacks])
+        return model
+
+    expected = fit()
+    with pytest.raises(Interrupted):
+        fit(StopAt(0, 9_499))
+    assert_close(fit().get_weights(), expected.get_weights())

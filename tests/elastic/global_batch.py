@@ -1,0 +1,83 @@
+"""A fit with a global batch: as an elastic job, and in one process.
+
+global_batch.py VICTIMS MODEL   a fit by tfdistrun in a folder of its own; VICTIMS as in training.py, MODEL of MODELS
+"""
+
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+import training
+
+import tfdist
+
+GLOBAL, EPOCHS = 30, 3  # 16 steps an epoch; 3 ranks share a batch evenly, 4 do not
+MODELS = {
+    "momentum": lambda: (keras.optimizers.SGD(training.RATE, momentum=0.9), keras.layers.Activation("tanh")),
+    "adam": lambda: (keras.optimizers.Adam(training.RATE), keras.layers.Activation("tanh")),
+    "normalization": lambda: (
+        keras.optimizers.SGD(training.RATE, momentum=0.9),
+        keras.layers.BatchNormalization(momentum=0.9, synchronized=True),
+    ),
+}
+
+
+def make_model(kind):
+    keras.utils.set_random_seed(1)
+    optimizer, middle = MODELS[kind]()
+    # Without a bias before batch normalization, whose gradient would be rounding alone.
+    dense = keras.layers.Dense(16, use_bias=kind != "normalization")
+    layers = [keras.Input((8,)), dense, middle, keras.layers.Activation("tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(optimizer, "mse", metrics=["mae"])
+    return model
+
+
+def one_process(kind):
+    """The history, and the weights and the optimizer's variables, of ordinary training."""
+    model = make_model(kind)
+    whole = training.make_rows().batch(GLOBAL)
+    data = training.make_data().batch(GLOBAL, drop_remainder=True)
+    if kind == "normalization":
+        model.layers[1].synchronized = False
+    history = model.fit(data, epochs=EPOCHS, validation_data=whole, verbose=0).history
+    return history, training.variables_of(model)
+
+
+def scaled(x, y):
+    """A step of tf.data before the share is taken, and one after it undoes it."""
+    return 2 * x, y
+
+
+def halved(x, y):
+    return x / 2, y
+
+
+def train(victims, kind):
+    tfdist.init()
+    number = tfdist.rank()
+    killers = {int(rank): training.Killer(int(step), how) for rank, step, how in (one.split(":") for one in victims)}
+    if number in killers:
+        killers[number].die("again")
+    model = make_model(kind)
+    traces = []
+
+    def step(data, original=model.train_step):
+        traces.append(tf.executing_eagerly())
+        return original(data)
+
+    model.train_step = step
+    data = tfdist.shard(training.make_data().map(scaled), global_batch=GLOBAL).map(halved).prefetch(2)
+    whole = tfdist.shard(training.make_rows(), global_batch=GLOBAL)
+    callbacks = [tfdist.callbacks.DataParallel(elastic=True), training.Report()]
+    callbacks += [killers[number]] if number in killers else []
+    history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0, validation_data=whole).history
+    assert len(traces) <= 3, "traced again"  # two where variables are made, and one that makes the optimizer's
+    np.savez(Path(f"rank-{number}.npz"), *training.variables_of(model))
+    np.savez(Path(f"history-{number}.npz"), **history)
+
+
+if __name__ == "__main__":
+    train([victim for victim in sys.argv[1].split(",") if victim], sys.argv[2])

@@ -1,0 +1,53 @@
+"""A job with a global batch that loses ranks ends where one process ends: the same steps, by fewer ranks."""
+
+import sys
+from pathlib import Path
+
+import global_batch
+import numpy as np
+import pytest
+from elastic_job import run, segments_of
+
+SCRIPT = Path(global_batch.__file__)
+# Ranks, victims, model, options of the launcher.
+CASES = {
+    "one in the middle of an epoch": (4, "1:20:step", "momentum"),
+    "two, the first one of them": (4, "0:7:step,2:36:step", "adam"),
+    "with batch normalization": (3, "2:21:step", "normalization"),
+    "all are started again": (2, "1:20:step", "momentum", "--min-np", "2"),
+}
+OF_MAKE_TEST = "one in the middle of an epoch"
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[pytest.mark.slice("elastic")] * (name != OF_MAKE_TEST)) for name in CASES]
+)
+def test_curve_and_weights_are_those_of_one_process(tmp_path, case):
+    size, victims, model, *options = CASES[case]
+    words = ("-np", str(size), "--elastic", *options, sys.executable, str(SCRIPT), victims, model)
+    done = run(tmp_path, "-m", "tfdist.launch", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lost = {int(victim.split(":")[0]) for victim in victims.split(",")} if not options else set()
+    left = [rank for rank in range(size) if rank not in lost]
+    segments = segments_of(done.stdout, left[0])
+    assert [segment[1] for segment in segments][-1] == len(left)
+    assert len(segments) > global_batch.EPOCHS, "no rank was lost in the middle of an epoch"
+    history, variables = global_batch.one_process(model)
+    interrupted = {epoch for epoch, *_ in segments if sum(each[0] == epoch for each in segments) > 1}
+    first = _arrays(tmp_path, f"rank-{left[0]}")
+    for rank in left:
+        for one, other in zip(first, _arrays(tmp_path, f"rank-{rank}"), strict=True):
+            np.testing.assert_array_equal(one, other)
+        with np.load(tmp_path / f"history-{rank}.npz") as curves:
+            for name, expected in history.items():
+                # Metrics of training lack the share of a lost rank in its epoch.
+                for epoch in set(range(global_batch.EPOCHS)) - (set() if name.startswith("val_") else interrupted):
+                    np.testing.assert_allclose(curves[name][epoch], expected[epoch], rtol=2e-5, err_msg=name)
+    for one, other in zip(first, variables, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def _arrays(folder, name):
+    with np.load(folder / f"{name}.npz") as file:
+        return [file[key] for key in file.files]
