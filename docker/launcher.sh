@@ -9,19 +9,19 @@
 #   SLOTS             ranks on each worker (1)
 #   HOSTFILE          file with a line `name slots=2` per worker, instead of these three; requires the two keys
 #   WORKER_TIMEOUT    seconds within which the workers must be ready (60)
+#   ELASTIC_OPTIONS   tfdistrun options for an elastic job, such as --min-np 1: workers may join and leave while it runs
 #   LAUNCH_OPTIONS    more options for tfdistrun
 #
 # For agents:
 #
 #   AGENTS_PORT       port to listen on
-#   JOB_KEY           file with the key that the agents have too; then WORKERS is their exact number
+#   JOB_KEY           file with the key that the agents have too; then WORKERS is the number that it starts with
 #
 # Without JOB_KEY a new key is made at every start, in a folder in memory that only this container and the workers share.
 # It stays locked as long as the launcher lives, so that no worker takes one that an earlier launcher has left.
 #
 # For ssh, where AGENTS_PORT is empty:
 #
-#   ELASTIC_OPTIONS   tfdistrun options for an elastic job, such as --min-np 1: workers may join and leave while it runs
 #   LAUNCHER_KEY      file with the private key that the workers accept
 #   HOST_KEY          file with the public host key of all workers
 #
@@ -192,8 +192,7 @@ share_key() {
 
 # Runs the job on workers whose agents come.
 with_agents() {
-  local key=${JOB_KEY:-$shared/job.key} here listed options ranks
-  [[ -z ${ELASTIC_OPTIONS:-} ]] || fail "ELASTIC_OPTIONS requires MPI: leave AGENTS_PORT empty, and give the workers ssh"
+  local key=${JOB_KEY:-$shared/job.key} here listed elastic options ranks
   here=$(getent ahostsv4 "$HOSTNAME" | awk '{ print $1; exit }') || here=
   [[ -n $here ]] || fail "the name of this container, '$HOSTNAME', has no address; its network must give it one"
   here+=:$AGENTS_PORT
@@ -210,9 +209,10 @@ with_agents() {
   fi
   ranks=$((count * slots))
   echo "tfdist-launcher: $ranks ranks on $listed" >&2
+  read -ra elastic <<< "${ELASTIC_OPTIONS:-}"
   read -ra options <<< "${LAUNCH_OPTIONS:-}"
   exec tfdistrun -np "$ranks" --agents "$count" --listen "$here" --key-file "$key" --start-timeout "$limit" \
-    "${options[@]}" "$@"
+    "${elastic[@]}" "${options[@]}" "$@"
 }
 
 # The hosts as -H takes them, worker-10 after worker-9.

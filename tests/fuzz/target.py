@@ -87,7 +87,7 @@ def agents(data):
             _, message = record.Opener("job", KEY, direction, range(1, 2)).open(head, data)
             if message.kind == "offer":
                 recruit = Recruit(None, "10.0.0.1", **message.fields)
-                assert force._judged(recruit, lambda _: None) or host.is_name(recruit.host)
+                assert force.judged(recruit, lambda _: None) or host.is_name(recruit.host)
             elif message.kind == "crew":
                 Orders.read(message.fields, ("h", 1), b"").environment({})
 

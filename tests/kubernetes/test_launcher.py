@@ -115,14 +115,14 @@ def test_waits_for_all_workers_and_uses_names_that_resolve(launch, tmp_path):
 @pytest.mark.parametrize(("count", "named"), [("2", "6 ranks on 2 workers"), ("1", "3 ranks on 1 worker\n")])
 def test_agents_come_to_a_port_with_the_given_key(launch, tmp_path, count, named):
     (tmp_path / "job_key").write_text("k" * 64)
-    given = {"AGENTS_PORT": "4000", "JOB_KEY": str(tmp_path / "job_key")}
+    given = {"AGENTS_PORT": "4000", "JOB_KEY": str(tmp_path / "job_key"), "ELASTIC_OPTIONS": "--min-np 1"}
     done, words, folder = launch(
         "python", "a b.py", **given, WORKERS=count, SLOTS="3", WORKER_TIMEOUT="9", LAUNCH_OPTIONS="--start-timeout 7"
     )
     assert done.returncode == 0, done.stderr
     ranks = str(3 * int(count))
     listens = ["--agents", count, "--listen", "10.0.0.1:4000", "--key-file", given["JOB_KEY"], "--start-timeout", "9"]
-    assert words == ["-np", ranks, *listens, "--start-timeout", "7", "python", "a b.py"]
+    assert words == ["-np", ranks, *listens, "--min-np", "1", "--start-timeout", "7", "python", "a b.py"]
     assert f"tfdist-launcher: {named}" in done.stderr
     assert list(folder.iterdir()) == [], "no key of ssh"
 
@@ -190,10 +190,6 @@ def test_a_hostfile_that_is_none_is_refused(launch, tmp_path, text, message):
         ({"HOST_KEY": None}, "HOST_KEY is '', which is not a key file; set both LAUNCHER_KEY and HOST_KEY"),
         ({"LAUNCHER_KEY": "/nowhere"}, "LAUNCHER_KEY is '/nowhere', which is not a key file"),
         ({"AGENTS_PORT": "4000", "JOB_KEY": "/nowhere"}, "JOB_KEY is '/nowhere', which is not a key file"),
-        (
-            {"AGENTS_PORT": "4000", "ELASTIC_OPTIONS": "--min-np 1"},
-            "ELASTIC_OPTIONS requires MPI: leave AGENTS_PORT empty",
-        ),
         (
             {"AGENTS_PORT": "4000", "HOSTNAME": "nowhere"},
             "the name of this container, 'nowhere', has no address; its network must give it one",

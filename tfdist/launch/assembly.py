@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tfdist.errors import ConfigError
 from tfdist.launch.host import core, host
 from tfdist.launch.host.host import Host
+from tfdist.launch.option import agent_option
 from tfdist.launch.run import listener
 from tfdist.launch.run.plan import Plan
 from tfdist.launch.start.direct import Direct
@@ -23,6 +24,7 @@ from tfdist.system.network import endpoint
 
 if TYPE_CHECKING:
     from tfdist.launch.run.force import Force
+    from tfdist.launch.run.reserve import Reserve
 
 # What needs TLS is imported where agents are: it takes 20 ms, and most jobs have none.
 
@@ -90,11 +92,24 @@ def gathered(known: Namespace, say: Callable[[str], None]) -> Force | None:
 
 def offered(known: Namespace, there: Force | None) -> tuple[Host, ...]:
     """The hosts for the ranks, in their order; sets -np if the user has not."""
-    own = () if known.nodes is None else (Host(os.uname().nodename, _own_slots(known)),)
-    hosts = (*own, *(there.hosts if there is not None else ()))
+    hosts = (*_own(known), *(there.hosts if there is not None else ()))
     if known.num_proc is None:
         known.num_proc = sum(each.slots for each in hosts)
     return hosts
+
+
+def reserve(known: Namespace, plan: Plan, say: Callable[[str], None]) -> Reserve | None:
+    """The agents that may come while an elastic job runs; None where none do by themselves."""
+    if plan.force is None or not agent_option.is_given(known):
+        return None
+    from tfdist.launch.run.reserve import Reserve
+
+    return Reserve(plan.force, key_file.read(known.key_file, "--key-file"), say, [each.name for each in _own(known)])
+
+
+def present(known: Namespace, there: Reserve) -> tuple[Host, ...]:
+    """The hosts for the ranks while the job runs."""
+    return (*_own(known), *there.hosts())
 
 
 def with_summons(plan: Plan, known: Namespace, say: Callable[[str], None]) -> Plan:
@@ -147,6 +162,11 @@ def check_size(plan: Plan) -> None:
             f"the variables for other hosts have {size} bytes; at most {_MOST_BYTES} can be sent. The largest is "
             f"{largest}"
         )
+
+
+def _own(known: Namespace) -> tuple[Host, ...]:
+    """This node, where it is one of several."""
+    return () if known.nodes is None else (Host(os.uname().nodename, _own_slots(known)),)
 
 
 def _own_slots(known: Namespace) -> int:

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 FAILURE = 1
 USAGE_ERROR = 2
 INTERRUPTED = 130
+# How long a host with an agent is left alone after a loss, also if the agent has come again: at first, and at most.
+_COOLDOWN_OF_AGENTS_S = (5.0, 600.0)
+_AGENTS_ARE_GONE = "the agents of a job end with its ranks. Start both again; with --backup-dir the job continues from its newest commit"
 # By name, not imported: it belongs to the command `tfdist`, which may import the launcher but not vice versa.
 _BUILD_CHECK = (sys.executable, "-m", "tfdist.command.doctor.build_check")
 
@@ -121,6 +124,10 @@ def _make_generations(known: Namespace, plan: Plan, least: int, console: Console
     cooldown = known.blacklist_cooldown_range
     script = known.host_discovery_script
     most = known.max_np if known.max_np is not None else math.inf if script else known.num_proc
+    reserve = assembly.reserve(known, plan, lambda text: console.say(f"tfdistrun: {text}"))
+    if reserve is not None:
+        plan = replace(plan, reserve=reserve)
+        cooldown = cooldown or _COOLDOWN_OF_AGENTS_S
     rules = Rules(
         least=least,
         most=most,
@@ -128,15 +135,22 @@ def _make_generations(known: Namespace, plan: Plan, least: int, console: Console
         cooldown_s=None if cooldown is None else (cooldown[0], cooldown[1]),
         timeout_s=option.elastic_timeout(known),
         discovers=script is not None,
+        final="" if not agent_option.is_given(known) else _AGENTS_ARE_GONE,
     )
 
     def look() -> tuple[host.Host, ...]:
+        if reserve is not None:
+            return assembly.present(known, reserve)
         return find_hosts(script, known.slots_per_host or 1)
 
     def summon(plan: Plan) -> Plan:
+        if agent_option.is_given(known):  # they have come
+            return plan
         return assembly.with_summons(replace(plan, force=None), known, lambda text: console.say(f"tfdistrun: {text}"))
 
-    return Generations(plan, rules, _offered(known), console, look if script is not None else None, summon)
+    may_change = script is not None or reserve is not None
+    offered = assembly.offered(known, plan.force) if agent_option.is_given(known) else _offered(known)
+    return Generations(plan, rules, offered, console, look if may_change else None, summon)
 
 
 def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, str]) -> tuple[Plan, list[str]]:

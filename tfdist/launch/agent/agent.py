@@ -43,6 +43,8 @@ _THEMSELVES_S = 3.0
 _PATIENCE_S = 1.0
 # After a signal: the launcher ends the whole job, and releases the supervisors here.
 _WITHDRAWN_S = 9.0
+# After a signal in an elastic job: the ranks reach a commit. Container engines may wait for 30 s.
+_LEAVING_S = 25.0
 # Supervisors end when the launcher releases them, and then it ends the job; or when they are cut off from it.
 _OVER_S = 12.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -131,6 +133,8 @@ class _Service:
         # The crews that run, and whether there ever was one.
         self._crews: set[int] = set()
         self._served = False
+        # Whether the job is elastic: it may need this host again, and its ranks leave at a commit.
+        self._stays = False
         self._status_of_crews = 0
         self._is_there = True
         self._signum = 0
@@ -192,7 +196,7 @@ class _Service:
                 here = os.getcwd()
                 self._tell("remark", text=f"there is no folder {orders.folder} there, so its ranks start in {here}")
             self._crews.add(station.start(orders, self._conversation.link))
-            self._served, self._deadline = True, None
+            self._served, self._stays, self._deadline = True, message.fields["elastic"], None
         elif message.kind == "over":
             if message.fields["reason"]:
                 self._say(message.fields["reason"])
@@ -216,9 +220,14 @@ class _Service:
             self._tell("withdrawn", signal=signum)
             return
         self._signum = signum
-        self._say(f"{signal.Signals(signum).name}: ending the ranks of this host")
+        name = signal.Signals(signum).name
         self._tell("withdrawn", signal=signum)
-        self._deadline = time.monotonic() + _WITHDRAWN_S
+        if self._stays and self._is_there and self._crews:
+            self._say(f"{name}: the ranks of this host leave at their next commit, in {_LEAVING_S:g} s at most")
+            self._deadline = time.monotonic() + _LEAVING_S
+            return
+        self._say(f"{name}: ending the ranks of this host")
+        self._deadline = time.monotonic() + (_WITHDRAWN_S if self._crews else 0.0)
         for crew in self._crews:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(crew, signal.SIGTERM)
@@ -237,7 +246,8 @@ class _Service:
                         continue
                     self._tell("crew_ended", status=self._status_of_crews)
                     left_s = (_PATIENCE_S if self._signum else _OVER_S) if self._is_there else 0.0
-                    self._deadline = time.monotonic() + left_s
+                    waits = self._stays and self._is_there and not self._signum
+                    self._deadline = None if waits else time.monotonic() + left_s
 
     def _tell(self, kind: str, **fields: object) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone, which reading shows

@@ -29,6 +29,7 @@ class Rules:
             doubles with each loss. None means forever.
         timeout_s: How long to wait for hosts.
         discovers: Whether the offered hosts may change.
+        final: Why the ranks cannot be restarted; empty if they can.
     """
 
     least: int
@@ -37,6 +38,7 @@ class Rules:
     cooldown_s: tuple[float, float] | None = None
     timeout_s: float = 600.0
     discovers: bool = False
+    final: str = ""
 
 
 @dataclass(frozen=True)
@@ -299,6 +301,8 @@ def _why_not_again(rules: Rules, state: Membership, end: Ended) -> str | None:
     """Why no generation follows: empty if nobody would expect one, None if one may follow."""
     if end.interrupted or (end.status == 0 and not end.left):
         return ""
+    if rules.final:
+        return f"not restarting the ranks: {rules.final}"
     if _is_fruitless(end) and (state.resets == 0 or state.fruitless >= _FRUITLESS):
         return (
             "not restarting the ranks: they committed nothing since they were started, so they would fail in the same "
@@ -346,7 +350,7 @@ def _shrink(rules: Rules, state: Membership, surplus: tuple[Host, ...], wait: Wa
 
 
 def _leave(rules: Rules, state: Membership, reason: str, wait: Wait) -> tuple[Membership, Action]:
-    if state.resets == rules.reset_limit:
+    if state.resets == rules.reset_limit or rules.final:
         return state, wait
     return replace(state, leaving=True), Leave(reason)
 

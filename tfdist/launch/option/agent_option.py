@@ -85,11 +85,6 @@ def _check_others(known: argparse.Namespace, given: str) -> None:
     ):
         if value:
             raise ConfigError(f"{given} and {name} cannot be combined: the hosts are those that come")
-    if known.elastic or known.min_np is not None:
-        raise ConfigError(
-            f"--elastic cannot be combined with {given}: a restart of the ranks starts agents itself. Omit it, or "
-            "start with -H and ssh"
-        )
     if known.starter not in (None, DIRECT):
         raise ConfigError(f"{given} starts the ranks without {known.starter}; omit the option that chooses it")
     known.starter = DIRECT

@@ -33,6 +33,7 @@ class Crews:
 
     def __init__(self, plan: Plan, events: queue.SimpleQueue[Any]) -> None:
         self._order: dict[str, Any] = {}
+        self._stays = plan.reserve is not None
         self._starter, self._force = plan.starter, plan.force
         self._agents = None if plan.force is None else Agents(plan.force.recruits, events)
         direct = plan.starter if isinstance(plan.starter, Direct) else None
@@ -52,7 +53,13 @@ class Crews:
         names = forwarded(environment, exports=self._starter.exports)
         variables = [f"{name}={environment[name]}" for name in names if name not in _OWN]
         self._agents.start(self._starter.host_timeout_s)
-        self._order = {"job": issued.job, "key": issued.key.hex(), "variables": variables, "folder": os.getcwd()}
+        self._order = {
+            "elastic": self._stays,
+            "job": issued.job,
+            "key": issued.key.hex(),
+            "variables": variables,
+            "folder": os.getcwd(),
+        }
         for name, (first, count) in self._elsewhere.items():
             self._send(name, Crew(first, count, self._starter.processes), 0, "")
 

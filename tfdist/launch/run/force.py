@@ -26,12 +26,16 @@ _MOST_SLOTS = 999_999
 
 @dataclass(frozen=True)
 class Force:
-    """The agents of a job, by the name of their host, in the order of the ranks; and the port that they came to."""
+    """The agents of a job, by the name of their host, in the order of the ranks; and the port that they came to.
+
+    Those that have come while the job runs leave the port to it.
+    """
 
     listener: socket.socket
     identity: Identity
     recruits: dict[str, Recruit]
     summons: Summons | None = field(default=None)
+    owns_port: bool = True
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -48,7 +52,8 @@ class Force:
         for recruit in self.recruits.values():
             dismiss(recruit, status, reason)
             recruit.conversation.link.close()
-        self.listener.close()
+        if self.owns_port:
+            self.listener.close()
         if self.summons is not None:
             self.summons.close()
 
@@ -93,7 +98,7 @@ def gather(
         )
 
     identity = Identity()
-    muster = Muster(listener, identity, key, lambda recruit: _judged(recruit, say), say)
+    muster = Muster(listener, identity, key, lambda recruit: judged(recruit, say), say)
     there = _wait(muster, missing, late, timeout_s, lambda left: say(f"waiting for agents at {where}: {left}"))
     return Force(listener, identity, _named(there[:count], reserved))
 
@@ -119,7 +124,7 @@ def summon(
 
     def judge(recruit: Recruit) -> str:
         unknown = recruit.host not in wanted or recruit.host in [each.host for each in muster.recruits]
-        return "it was not asked for" if unknown else _judged(recruit, say)
+        return "it was not asked for" if unknown else judged(recruit, say)
 
     def missing(there: list[Recruit]) -> str:
         left = wanted - {each.host for each in there}
@@ -148,6 +153,21 @@ def summon(
         raise
     by_name = {each.host: each for each in there}
     return Force(listener, identity, {name: by_name[name] for name in hosts}, summons)
+
+
+def judged(recruit: Recruit, say: Callable[[str], None]) -> str:
+    """Why an agent cannot take part; empty if it can. Raises ConfigError if no agent there ever could."""
+    if recruit.version != __version__:
+        raise ConfigError(
+            f"the agent on {recruit.host[:64]!r} ({recruit.address}) has tfdist {recruit.version[:32]}, the launcher "
+            f"has tfdist {__version__}. Install the same version on all hosts"
+        )
+    if not host.is_name(recruit.host) or not 1 <= recruit.slots <= _MOST_SLOTS:
+        return f"{recruit.host[:64]!r} with {recruit.slots} slots is not a host"
+    here = ".".join(map(str, sys.version_info[:2]))
+    if recruit.python != here:
+        say(f"note: the agent on {recruit.host} runs Python {recruit.python[:16]}, the launcher Python {here}")
+    return ""
 
 
 def _wait(
@@ -179,21 +199,6 @@ def _wait(
         found = muster.recruits
         muster.close(reason, status)
     return found
-
-
-def _judged(recruit: Recruit, say: Callable[[str], None]) -> str:
-    """Why an agent cannot take part; empty if it can. Raises ConfigError if no agent there ever could."""
-    if recruit.version != __version__:
-        raise ConfigError(
-            f"the agent on {recruit.host[:64]!r} ({recruit.address}) has tfdist {recruit.version[:32]}, the launcher "
-            f"has tfdist {__version__}. Install the same version on all hosts"
-        )
-    if not host.is_name(recruit.host) or not 1 <= recruit.slots <= _MOST_SLOTS:
-        return f"{recruit.host[:64]!r} with {recruit.slots} slots is not a host"
-    here = ".".join(map(str, sys.version_info[:2]))
-    if recruit.python != here:
-        say(f"note: the agent on {recruit.host} runs Python {recruit.python[:16]}, the launcher Python {here}")
-    return ""
 
 
 def _named(recruits: Iterable[Recruit], reserved: Sequence[str]) -> dict[str, Recruit]:

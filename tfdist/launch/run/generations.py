@@ -98,6 +98,8 @@ class Generations:
                 self._over.set()
                 watcher.join(_WATCHER_S)
                 self._tidy_here()
+                if self._plan.reserve is not None:
+                    self._plan.reserve.close(self._status or 0, self.explanation)
             self._tidy()
         return self._status
 
@@ -199,7 +201,7 @@ class Generations:
     def _tidy(self) -> None:
         """Removes the commits from hosts of earlier generations, by starting ranks there that do nothing else."""
         hosts = tuple(Host(name, 1) for name in sorted(self._keeping) if not _is_gone_or_here(name))
-        if not hosts:
+        if not hosts or self._plan.reserve is not None:  # supervisors without a launcher remove what they have
             return
         try:
             plan = replace(self._plan_for(hosts), command=("true",), start_timeout_s=_TIDY_S, least=1)
@@ -251,6 +253,8 @@ class Generations:
     def _find_hosts(self) -> Event:
         if self._look is None:
             return Tick()
+        if self._plan.reserve is not None:  # agents need no addresses
+            return Offered(self._look())
         found: Event = Tick()
         running = self._membership.running
         try:
@@ -292,6 +296,9 @@ class Generations:
 
     def _start_growth(self, launcher: Launcher, hosts: tuple[Host, ...]) -> None:
         """Has processes started that join the running ranks: at once, or when agents of new hosts have come."""
+        if self._plan.reserve is not None:
+            launcher.grow(Growth(hosts, *self._plan.reserve.take([each.name for each in hosts])))
+            return
         try:
             elsewhere = host.addresses_elsewhere(hosts)
         except ConfigError as error:

@@ -273,7 +273,9 @@ class Launcher:
         if self._crews.here:
             self._start_here(environment)
         secure = Link if plan.force is None else plan.force.identity.accept
-        self._channel.start(plan.starter.host_timeout_s, secure)
+        if plan.reserve is not None:
+            plan.reserve.follow(self.serves)
+        self._channel.start(plan.starter.host_timeout_s, secure, plan.reserve and plan.reserve.pass_on)
 
     def _start_here(self, environment: dict[str, str]) -> None:
         """Starts the program that starts the ranks, or the supervisors of this machine."""
@@ -322,7 +324,7 @@ class Launcher:
             self._leaving = True
             for rank in self._job.members:
                 self._channel.send(rank, "leave")
-            return self._job.stray(self._newcomers.close(self._job, 0))
+            return self._job.stray(self._newcomers.shut(self._job))
         if isinstance(event, Growth):
             self._on_growth(event)
         elif isinstance(event, _Retire):
@@ -355,6 +357,8 @@ class Launcher:
         kind, fields = event.message.kind, event.message.fields
         if kind == "remark":
             self._say(f"note: host {name}: {fields['text']}")
+        elif kind == "withdrawn" and self._plan.reserve is not None:
+            self._plan.reserve.withdraw(name)  # its ranks are asked to leave when its host is missing from the list
         elif kind == "withdrawn":
             return self._job.lose(name, f"left: its agent was ended by {name_of(fields['signal'])}", now)
         elif kind == "crew_ended":
@@ -379,11 +383,17 @@ class Launcher:
             command=list(plan.command),
             silence_limit=plan.starter.host_timeout_s,
             elastic=plan.least is not None,
-            commits=plan.commits,
+            commits=self._folder_of(rank),
             window=self._channel.window,
         )
         if self._leaving:
             self._channel.send(rank, "leave")
+
+    def _folder_of(self, rank: int) -> str:
+        """The folder for the commits of a rank's host: one for each agent, as several may share a machine's memory."""
+        names = self._newcomers.places.hosts
+        own = self._plan.reserve is not None and self._newcomers.places.is_served(names[rank])
+        return f"{self._plan.commits}-{names[rank]}" if own else self._plan.commits
 
     def _on_growth(self, growth: Growth) -> None:
         if self._job.phase != Phase.RUNNING or self._leaving:
@@ -533,6 +543,7 @@ class Launcher:
         self._channel.send(rank, "release", forget=forget, backup="")
         self._spread_loss(rank)
         self._say(survival(job, rank))
+        self._act(job.stray(self._newcomers.forget(job, rank)))
         self._on_change(Survived(names[rank], job.hosts[rank] in job.hosts_survived))
 
     def _leave_behind(self, rank: int) -> None:

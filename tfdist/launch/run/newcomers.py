@@ -60,8 +60,9 @@ class Newcomers:
         self._plan, self._ticket, self._channel, self._crews, self._here = plan, ticket, channel, crews, here
         self._tell = tell
         self.places = Places(plan.starter)
-        # The ranks that others may join, and what was told about that.
+        # The ranks that others may join, those that they can join no more, and what was told about that.
         self._open: set[int] = set()
+        self._closed: set[int] = set()
         self._told: bool | None = None
         # Those of the last growth, those of them that others are to blame for, and how long they may take to arrive.
         self._last: tuple[int, ...] = ()
@@ -103,16 +104,39 @@ class Newcomers:
     def open(self, job: Job, rank: int) -> Collection[int]:
         """Others may join a rank's training at a commit."""
         self._open.add(rank)
-        if self._told is None and self._open >= set(job.members):
-            self._told = True
-            self._tell(Joinable(yes=True))
-        return ()
+        return self._look(job)
 
-    def close(self, job: Job, _: int) -> Collection[int]:
-        """Others can join no more, or never could. Those that were to are not to blame."""
-        if self._told is not False:
-            self._told = False
-            self._tell(Joinable(yes=False))
+    def close(self, job: Job, rank: int) -> Collection[int]:
+        """Others can join a rank no more, or never could: its training is over, or it is about to end alone."""
+        self._open.discard(rank)
+        self._closed.add(rank)
+        return self._look(job)
+
+    def forget(self, job: Job, rank: int) -> Collection[int]:
+        """The others continue without a rank."""
+        self._open.discard(rank)
+        self._closed.discard(rank)
+        return self._look(job)
+
+    def shut(self, job: Job) -> Collection[int]:
+        """All ranks are about to end."""
+        self._closed.update(job.running)
+        return self._look(job)
+
+    def _look(self, job: Job) -> Collection[int]:
+        """Reports whether others can join. When they cannot, those that were to are not to blame."""
+        running = set(job.running)
+        if running <= self._closed:
+            now = False
+        elif self._open >= running:
+            now = True
+        else:
+            return ()
+        if now != self._told:
+            self._told = now
+            self._tell(Joinable(yes=now))
+        if now:
+            return ()
         self._blameless = set(job.coming)
         return sorted(job.coming)
 

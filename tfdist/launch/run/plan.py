@@ -11,6 +11,7 @@ from tfdist.launch.start.starter import Starter
 
 if TYPE_CHECKING:
     from tfdist.launch.run.force import Force
+    from tfdist.launch.run.reserve import Reserve
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Plan:
     `elsewhere` has the addresses of other machines, by name; `least` is the fewest ranks with which an elastic job
     continues, None for a job that ends at its first failure; `commits` names the folder of its commits on each host;
     `backup` is where the newest one is saved if the job ends before its training; `force` are the agents on other
-    hosts, None if there are none; `join_timeout_s` is how long a rank may take to reach the others.
+    hosts, None if there are none; `join_timeout_s` is how long a rank may take to reach the others; `reserve` are the
+    agents that may come while an elastic job runs, None if none do by themselves.
     """
 
     starter: Starter
@@ -36,6 +38,7 @@ class Plan:
     backup: str = ""
     force: Force | None = None
     join_timeout_s: float = 600.0
+    reserve: Reserve | None = None
 
 
 class Prospect(enum.Enum):

@@ -62,7 +62,7 @@ def window(size: int) -> int:
 
 class _Connection:
     def __init__(self, link: Link, address: tuple[str, int]) -> None:
-        self.link, self.address, self.peer = link, address[0], text(address)
+        self.link, self.address, self.peer = link, address, text(address)
         self.is_open = False
         self.rank: int | None = None
         self.since = time.monotonic()
@@ -116,6 +116,7 @@ class Channel:
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._pulse = Pulse(math.inf)
         self._secure: Callable[[socket.socket], Link] = Link
+        self._pass_on: Callable[[Link, tuple[str, int]], None] | None = None
         self._thread = threading.Thread(target=self._run, name="tfdistrun-channel", daemon=True)
 
     @property
@@ -132,14 +133,20 @@ class Channel:
             self._opener.admit(more)
             self._size = more.stop
 
-    def start(self, silence_limit_s: float, secure: Callable[[socket.socket], Link] = Link) -> None:
+    def start(
+        self,
+        silence_limit_s: float,
+        secure: Callable[[socket.socket], Link] = Link,
+        pass_on: Callable[[Link, tuple[str, int]], None] | None = None,
+    ) -> None:
         """Starts reading.
 
         Args:
             silence_limit_s: The silence after which a rank that has started counts as lost.
             secure: Makes the link of a connection that was accepted.
+            pass_on: Called with the open link of an agent, and where it comes from; None if no more agents may come.
         """
-        self._secure = secure
+        self._secure, self._pass_on = secure, pass_on
         self._pulse = Pulse(silence_limit_s)
         self._thread.start()
 
@@ -212,13 +219,24 @@ class Channel:
         waits_for = connection.link.shake()
         self._selector.modify(connection.link.connection, waits_for or selectors.EVENT_READ, connection)
         connection.is_open = not waits_for
-        if connection.link.protocol == AGENT:
+        if connection.link.protocol == AGENT and self._pass_on is None:
             raise RefusedFrameError("an agent, but all agents of this job are here")
+
+    def _is_passed_on(self, connection: _Connection) -> bool:
+        """Whether it is that of an agent, which others serve."""
+        if connection.rank is not None or connection.link.protocol != AGENT or self._pass_on is None:
+            return False
+        self._selector.unregister(connection.link.connection)
+        self._strangers.remove(connection)
+        self._pass_on(connection.link, connection.address)
+        return True
 
     def _read(self, connection: _Connection) -> None:
         try:
             if not connection.is_open:
                 self._open(connection)
+                if connection.is_open and self._is_passed_on(connection):
+                    return
             data = connection.link.receive(_READ_BYTES) if connection.is_open else None
         except BlockingIOError:
             return
@@ -271,7 +289,7 @@ class Channel:
                 raise RefusedFrameError("an unexpected result")
             self._keep(rank, message.fields["data"])
         else:
-            self._events.put(Received(rank, message, connection.address))
+            self._events.put(Received(rank, message, connection.address[0]))
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         if not self._warned:

@@ -6,8 +6,10 @@ Strangers change nothing: at most `STRANGERS` of them are heard at a time, none 
 from __future__ import annotations
 
 import contextlib
+import queue
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ STRANGERS = 64
 # Until the job has its own limit, which is this one unless the user has set another.
 _SILENCE_LIMIT_S = 30.0
 _LONGEST_WAIT_S = 1.0
+_JOIN_S = 2.0
 _OTHER_KEY = "it left during the handshake, as an agent does whose key file is another one"
 
 
@@ -115,12 +118,14 @@ class Muster:
         except OSError:  # it is gone again
             accepted.close()
             return
-        arrival = _Arrival(link, address[:2], acceptor(self._key, self._identity.fingerprint))
+        self._receive(_Arrival(link, address[:2], acceptor(self._key, self._identity.fingerprint)))
+
+    def _receive(self, arrival: _Arrival) -> None:
         strangers = [each for each in self._arrivals if each.recruit is None]
         if len(strangers) >= STRANGERS:
             self._refuse(strangers[0], "too many connections are waiting to authenticate")
         self._arrivals.append(arrival)
-        self._selector.register(link.connection, selectors.EVENT_READ, arrival)
+        self._selector.register(arrival.link.connection, selectors.EVENT_READ, arrival)
 
     def _advance(self, arrival: _Arrival) -> None:
         try:
@@ -178,12 +183,77 @@ class Muster:
             )
         self._drop(arrival)
 
+    def _release(self, arrival: _Arrival) -> None:
+        """It is somebody else's."""
+        self._selector.unregister(arrival.link.connection)
+        self._arrivals.remove(arrival)
+
     def _drop(self, arrival: _Arrival) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(arrival.link.connection)
         arrival.link.close()
         if arrival in self._arrivals:
             self._arrivals.remove(arrival)
+
+
+class Lobby(Muster):
+    """Agents that come while a job runs: connections that others have accepted, served by a thread of its own.
+
+    Args:
+        identity: The certificate.
+        key: What agents must have.
+        judge: As for Muster.
+        warn: As for Muster.
+        admit: Called with each agent that is accepted, which is the caller's from then on.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        key: bytes,
+        judge: Callable[[Recruit], str],
+        warn: Callable[[str], None],
+        admit: Callable[[Recruit], None],
+    ) -> None:
+        wake, self._waker = socket.socketpair()
+        super().__init__(wake, identity, key, judge, warn)
+        self._admit, self._is_closing = admit, False
+        self._passed_on: queue.SimpleQueue[_Arrival | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="tfdistrun-lobby", daemon=True)
+        self._thread.start()
+
+    def pass_on(self, link: TlsLink, address: tuple[str, int]) -> None:
+        """Takes over an open connection. Thread-safe."""
+        arrival = _Arrival(link, address, acceptor(self._key, self._identity.fingerprint))
+        arrival.is_open = True
+        self._passed_on.put(arrival)
+        self._waker.send(b"x")
+
+    def close(self, reason: str = "", status: int = 1) -> None:
+        """Stops the thread; who has not been accepted is dropped."""
+        self._passed_on.put(None)
+        self._waker.send(b"x")
+        self._thread.join(_JOIN_S)
+        super().close(reason, status)
+        self._listener.close()
+        self._waker.close()
+
+    def _serve(self) -> None:
+        while not self._is_closing:
+            self.step()
+            for arrival in [each for each in self._arrivals if each.recruit is not None]:
+                self._release(arrival)
+                assert arrival.recruit is not None
+                self._admit(arrival.recruit)
+
+    def _accept(self) -> None:
+        self._listener.recv(1)
+        arrival = self._passed_on.get()
+        if arrival is None:
+            self._is_closing = True
+            return
+        self._receive(arrival)
+        self._advance(arrival)  # what came behind the handshake of TLS is in no socket any more
 
 
 def dismiss(recruit: Recruit, status: int, reason: str) -> None:

@@ -72,6 +72,7 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "offer": {"host": _TEXT, "slots": _NUMBER, "version": _TEXT, "python": _TEXT},
     # It starts the supervisors of ranks, `count` of `size` from `first` on. `variables` are NAME=VALUE. Of newcomers,
     # `places` has their numbers within the host. They dial `port` and expect `fingerprint`; 0 and "" mean its own.
+    # The agent of an elastic job stays when they have ended, and gives them time to leave at a commit.
     "crew": {
         "job": _TEXT,
         "key": _TEXT,
@@ -83,10 +84,11 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
         "fingerprint": _TEXT,
         "variables": (list,),
         "folder": _TEXT,
+        "elastic": (bool,),
     },
     # What the user should know about that host; `text` continues its name.
     "remark": {"text": _TEXT},
-    # Somebody has sent the agent a signal: it ends its ranks.
+    # Somebody has sent the agent a signal: it ends its ranks, or waits until they have left.
     "withdrawn": {"signal": _NUMBER},
     "crew_ended": {"status": _NUMBER},
     # The job has ended with this status, or there is none and `reason` says why.

@@ -41,17 +41,17 @@ def test_hosts_are_in_the_order_of_their_numbers() -> None:
 
 @pytest.mark.parametrize("recruit", [_recruit("a b"), _recruit("x" * 65), _recruit(slots=0), _recruit(slots=10**6)])
 def test_no_host(recruit: Recruit) -> None:
-    assert "is not a host" in force._judged(recruit, lambda _: None)
+    assert "is not a host" in force.judged(recruit, lambda _: None)
 
 
 def test_other_version() -> None:
     with pytest.raises(ConfigError, match=r"the agent on 'a' \(10.0.0.1\) has tfdist 9.9, the launcher has tfdist \d"):
-        force._judged(_recruit(version="9.9"), lambda _: None)
+        force.judged(_recruit(version="9.9"), lambda _: None)
 
 
 def test_other_python_is_noted() -> None:
     said: list[str] = []
     recruit = _recruit()
     recruit.python = "2.7"
-    assert force._judged(recruit, said.append) == ""
+    assert force.judged(recruit, said.append) == ""
     assert said[0].startswith("note: the agent on a runs Python 2.7, the launcher Python 3.")

@@ -38,7 +38,16 @@ def _sealer(rank: int = 2, direction: str = TO_LAUNCHER) -> Sealer:
     return Sealer("job", KEY, direction, rank)
 
 
-CREW = {"job": "j", "key": "00", "first": 0, "count": 1, "size": 2, "variables": ["A=b"], "folder": "/f"} | {
+CREW = {
+    "job": "j",
+    "key": "00",
+    "first": 0,
+    "count": 1,
+    "size": 2,
+    "variables": ["A=b"],
+    "elastic": True,
+    "folder": "/f",
+} | {
     "places": ["1"],
     "port": 5,
     "fingerprint": "00ff",
