@@ -45,7 +45,9 @@ USAGE_ERROR = 2
 INTERRUPTED = 130
 # How long a host with an agent is left alone after a loss, also if the agent has come again: at first, and at most.
 _COOLDOWN_OF_AGENTS_S = (5.0, 600.0)
-_AGENTS_ARE_GONE = "the agents of a job end with its ranks. Start both again; with --backup-dir the job continues from its newest commit"
+_AGENTS_ARE_GONE = (
+    "the agents of a job end with its ranks. Start both again; with --backup-dir the job continues from its last state"
+)
 # By name, not imported: it belongs to the command `tfdist`, which may import the launcher but not vice versa.
 _BUILD_CHECK = (sys.executable, "-m", "tfdist.command.doctor.build_check")
 

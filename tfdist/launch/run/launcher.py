@@ -275,7 +275,8 @@ class Launcher:
         secure = Link if plan.force is None else plan.force.identity.accept
         if plan.reserve is not None:
             plan.reserve.follow(self.serves)
-        self._channel.start(plan.starter.host_timeout_s, secure, plan.reserve and plan.reserve.pass_on)
+        pass_on = None if plan.reserve is None else plan.reserve.pass_on
+        self._channel.start(plan.starter.host_timeout_s, secure, pass_on)
 
     def _start_here(self, environment: dict[str, str]) -> None:
         """Starts the program that starts the ranks, or the supervisors of this machine."""
@@ -383,17 +384,11 @@ class Launcher:
             command=list(plan.command),
             silence_limit=plan.starter.host_timeout_s,
             elastic=plan.least is not None,
-            commits=self._folder_of(rank),
+            commits=plan.commits if plan.reserve is None else self._newcomers.places.folder(rank, plan.commits),
             window=self._channel.window,
         )
         if self._leaving:
             self._channel.send(rank, "leave")
-
-    def _folder_of(self, rank: int) -> str:
-        """The folder for the commits of a rank's host: one for each agent, as several may share a machine's memory."""
-        names = self._newcomers.places.hosts
-        own = self._plan.reserve is not None and self._newcomers.places.is_served(names[rank])
-        return f"{self._plan.commits}-{names[rank]}" if own else self._plan.commits
 
     def _on_growth(self, growth: Growth) -> None:
         if self._job.phase != Phase.RUNNING or self._leaving:

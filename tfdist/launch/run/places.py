@@ -56,6 +56,11 @@ class Places:
         """Whether an agent starts the ranks of a host."""
         return name in self._served
 
+    def folder(self, process: int, commits: str) -> str:
+        """The folder for commits where a process runs: each agent has its own, as several may share a machine's memory."""
+        name = self.hosts[process]
+        return f"{commits}-{name}" if name in self._served else commits
+
     def _machine(self, name: str) -> str:
         """This machine may have several names."""
         return name if name in self._served else _HERE

@@ -214,29 +214,25 @@ class Channel:
         if len(self._strangers) > self._size + _STRANGERS:
             self._refuse(self._strangers[0], "too many connections are waiting to authenticate")
 
-    def _open(self, connection: _Connection) -> None:
-        """Continues the handshake of a link, if it has one."""
+    def _open(self, connection: _Connection) -> bool:
+        """Continues the handshake of a link, if it has one; whether the connection is somebody else's now."""
         waits_for = connection.link.shake()
         self._selector.modify(connection.link.connection, waits_for or selectors.EVENT_READ, connection)
         connection.is_open = not waits_for
-        if connection.link.protocol == AGENT and self._pass_on is None:
-            raise RefusedFrameError("an agent, but all agents of this job are here")
-
-    def _is_passed_on(self, connection: _Connection) -> bool:
-        """Whether it is that of an agent, which others serve."""
-        if connection.rank is not None or connection.link.protocol != AGENT or self._pass_on is None:
+        if connection.link.protocol != AGENT:
             return False
-        self._selector.unregister(connection.link.connection)
-        self._strangers.remove(connection)
-        self._pass_on(connection.link, connection.address)
-        return True
+        if self._pass_on is None:
+            raise RefusedFrameError("an agent, but all agents of this job are here")
+        if connection.is_open:
+            self._selector.unregister(connection.link.connection)
+            self._strangers.remove(connection)
+            self._pass_on(connection.link, connection.address)
+        return connection.is_open
 
     def _read(self, connection: _Connection) -> None:
         try:
-            if not connection.is_open:
-                self._open(connection)
-                if connection.is_open and self._is_passed_on(connection):
-                    return
+            if not connection.is_open and self._open(connection):
+                return
             data = connection.link.receive(_READ_BYTES) if connection.is_open else None
         except BlockingIOError:
             return
