@@ -264,18 +264,17 @@ class BackupAndRestore(keras.callbacks.Callback):
         """The state that differs by rank, including metrics in the middle of an epoch. Every rank must call it."""
         state = model_state.capture_of_rank(self.model, in_epoch=position.batch > 0)
         if position.batch:
-            state |= {f"metric/{index}": variable.numpy() for index, variable in enumerate(self._metric_states())}
+            state |= {
+                f"metric/{index}": variable.numpy()
+                for index, variable in enumerate(metric_reduction.additive_states(self.model))
+            }
         return state
 
     def _add_metrics(self, state: dict[str, Any]) -> None:
         """Adds the counts from before the interruption, after the first step: Keras creates the metrics in it."""
-        for index, variable in enumerate(self._metric_states()):
+        for index, variable in enumerate(metric_reduction.additive_states(self.model)):
             if f"metric/{index}" in state:
                 variable.assign_add(state[f"metric/{index}"])
-
-    def _metric_states(self) -> list[Any]:
-        metrics = metric_reduction.leaves(self.model.metrics)
-        return [v for metric in metrics if metric_reduction.is_additive(metric) for v in metric.variables]
 
 
 class _Resumption:

@@ -13,7 +13,7 @@ import keras
 import tfdist
 from tfdist import config, errors
 from tfdist.callbacks.autotune import Autotune, need_equal_settings
-from tfdist.callbacks.fit import fit_agreement, training_data
+from tfdist.callbacks.fit import fit_agreement, metric_reduction, training_data
 from tfdist.callbacks.fit.data_digest import complaint
 from tfdist.callbacks.fit.drift import checked
 from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
@@ -221,6 +221,14 @@ class DataParallel(keras.callbacks.Callback):
             self._warmups = self._make_warmups()
             for warmup in self._warmups:
                 warmup.on_train_begin()
+
+    def sum_metrics(self) -> list[Any]:
+        """What the metrics of all ranks have counted in this epoch, for a commit. Every rank calls it."""
+        return list(metric_reduction.summed_states(self.model))
+
+    def add_metrics(self, sums: Sequence[Any]) -> None:
+        """Adds what was counted before a loss to the metrics of the ranks, after their first step."""
+        metric_reduction.add_states(self.model, sums)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         for part in self._parts():

@@ -126,6 +126,24 @@ def leaves(metrics: Iterable[keras.metrics.Metric]) -> list[keras.metrics.Metric
     return list(found.values())
 
 
+def additive_states(model: keras.Model) -> list[Any]:
+    """The variables of the model's metrics whose sum over the ranks is that of one process."""
+    return [v for metric in leaves(model.metrics) if is_additive(metric) for v in metric.variables]
+
+
+def summed_states(model: keras.Model) -> list[np.ndarray[Any, Any]]:
+    """The sums of these variables over all ranks, which have taken the same steps. A collective."""
+    mine = [tf.identity(variable.value) for variable in additive_states(model)]
+    return [each.numpy() for each in reduce_figures(mine, tfdist.Sum, "metric states")] if mine else []
+
+
+def add_states(model: keras.Model, sums: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Adds such sums to the variables of one rank, so that the sum over the ranks grows by them."""
+    if tfdist.rank() == 0:
+        for variable, value in zip(additive_states(model), sums, strict=True):
+            variable.assign_add(value)
+
+
 class _Metrics:
     """The metrics of this rank's model, split into those with additive state and the others."""
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist import elastic, errors
 from tfdist.elastic.fit_data import part_of
 from tfdist.input import mark, pipeline
+from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import order_of, put_in_order
 from tfdist.ops.graph import replica
 from tfdist.ops.object import broadcast_object
@@ -68,6 +69,7 @@ class _Fit:
         # Keras would start another pass over the service in each fit, so it gets a stand-in dataset (in `_train`).
         self._stream = None if steps is None else iter(self._dataset)
         self._training = _Training(self._model, arguments.pop("initial_epoch"), plugin.batches_per_commit, self._stream)
+        self._training.sums_metrics_by = plugin if isinstance(self._part, GlobalPart) else None
         self._training.epoch_elements = (steps or 0) * runtime.size()
         self._arguments = arguments
         plugin.data_of_fit = self._dataset
@@ -122,6 +124,9 @@ class _Training(elastic.KerasState):
 
     `position` counts the elements of the epoch already trained on, `epoch_elements` those in an epoch of endless data:
     there the data is the iterator `stream`, which continues after what was lost and has no order to keep.
+
+    With a global batch the metrics of all ranks are part of each commit, `metric_sums`, so that those of the epoch do
+    not depend on which ranks are left: `sums_metrics_by` can sum them.
     """
 
     epoch: int
@@ -131,7 +136,9 @@ class _Training(elastic.KerasState):
     ordered_epoch: int
     stopped: bool
     history: dict[str, Any]
+    metric_sums: list[Any]
     resumed = False
+    sums_metrics_by: Any = None
 
     def __init__(self, model: keras.Model, epoch: int, batches_per_commit: int, stream: Any) -> None:
         self._model = model
@@ -139,7 +146,7 @@ class _Training(elastic.KerasState):
         self._stream = self._iterator = stream
         # Whether the others have begun this training before.
         self.joins = session.apart >= 0
-        self._entered = self._begins = False
+        self._entered = self._begins = self._lacks_metrics = False
         super().__init__(
             model,
             epoch=epoch,
@@ -149,6 +156,7 @@ class _Training(elastic.KerasState):
             ordered_epoch=_NO_EPOCH,
             stopped=False,
             history={"epoch": [], "history": {}},
+            metric_sums=[],
         )
 
     def deal(self, round_size: int, steps: int) -> None:
@@ -166,7 +174,8 @@ class _Training(elastic.KerasState):
             return self._iterator
         self._begins, self._step = False, 0
         entered, self._entered = self._entered, False
-        if entered and self.position:
+        self._lacks_metrics = entered and bool(self.metric_sums)
+        if entered and self.position and self.sums_metrics_by is None:
             for variable, value in self._kept_metrics:
                 variable.assign(value)
         if self._stream is None:
@@ -183,12 +192,18 @@ class _Training(elastic.KerasState):
         before, self._step = self._step, self._step + taken
         self.position += self._round_size * taken
         # After its last step the epoch ends immediately, and its end is a better place to continue from.
+        if self._lacks_metrics:  # which Keras may have made in this step only
+            self.sums_metrics_by.add_metrics(self.metric_sums)
+            self._lacks_metrics = False
         is_due = self._step // self._batches_per_commit > before // self._batches_per_commit
         if is_due and self._step < self._steps:
+            if self.sums_metrics_by is not None:
+                self.metric_sums = self.sums_metrics_by.sum_metrics()
             self.commit()
 
     def end_epoch(self) -> None:
         self.epoch, self.position, self.stopped = self.epoch + 1, 0, bool(self._model.stop_training)
+        self.metric_sums = []
         self.history = {"epoch": self._model.history.epoch, "history": self._model.history.history}
         self.commit()
 
