@@ -88,7 +88,8 @@ TEST(HostMeetingBringsEveryHeaderAndLeadersSendAlone) {
         const int most = leads ? MostMessages(CountOf(hosts)) : 0;
         EXPECT(member.communicator.messages <= most);
       }
-      EXPECT_EQ(member.communicator.notes, 0);
+      // By sockets a rank that waits for long tells those whose messages came too early.
+      EXPECT(self.by_sockets || member.communicator.notes == 0);
     });
   }
 }

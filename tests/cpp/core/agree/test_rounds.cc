@@ -48,7 +48,8 @@ TEST(RoundsBringEveryHeaderInFewMessages) {
       EXPECT(!member.agreement.AnyJoined());
       EXPECT(member.communicator.messages <= most);
       EXPECT_EQ(member.communicator.exchanges, RoundsOf(size));
-      EXPECT_EQ(member.communicator.notes, 0);
+      // By sockets a rank that waits for long tells those whose messages came too early.
+      EXPECT(self.by_sockets || member.communicator.notes == 0);
     });
   }
 }
