@@ -140,9 +140,9 @@ test-all: setup ## run make test and all slices: more sizes, other environments;
 	@$(VENV)/bin/python tools/slice.py $(or $(SLICE),all)
 
 .PHONY: soak
-soak: setup ## run what make test samples as a whole: every combination of parameters, fifty killed ranks (three hours)
+soak: setup ## run what make test samples as a whole: every combination of parameters, fifty killed ranks, 200 replaced (three hours)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) --slice=all tests/ranks \
-	tests/launch/test_communicator.py tests/launch/test_training_failure.py tests/elastic/test_random_kill.py \
+	tests/launch/test_communicator.py tests/launch/test_training_failure.py tests/elastic/test_random_kill.py tests/elastic/test_soak.py \
 	tests/elastic/test_fit.py tests/data_service/test_guarantee.py tests/examples/test_digits.py tests/cpp
 
 # atheris goes by coverage, which takes its time; `make test` gives the same parsers random bytes.

@@ -208,8 +208,6 @@ class DataParallel(keras.callbacks.Callback):
         Args:
             has_newcomers: Whether some of the ranks begin this training, which all of them know.
         """
-        if has_newcomers:
-            model_state.begin_equal(self.model, root_rank=0)
         self._compared = True  # what came first has been
         if self._quiet_ranks and tfdist.rank() == 0:
             keras.config.enable_interactive_logging()  # rank 0 may be lost
@@ -217,6 +215,8 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.drift.resume()
         if self._scales:
             self._scale(model_optimizer.optimizers_of(self.model))
+        if has_newcomers:  # they have the rate of this number of ranks already, so the others need it first
+            model_state.begin_equal(self.model, root_rank=0)
         if self._warmups:
             self._warmups = self._make_warmups()
             for warmup in self._warmups:

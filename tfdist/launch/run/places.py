@@ -57,7 +57,7 @@ class Places:
         return name in self._served
 
     def folder(self, process: int, commits: str) -> str:
-        """The folder for commits where a process runs: each agent has its own, as several may share a machine's memory."""
+        """The folder for commits where a process runs: one for each agent, as several may share a machine's memory."""
         name = self.hosts[process]
         return f"{commits}-{name}" if name in self._served else commits
 

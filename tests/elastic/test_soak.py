@@ -1,0 +1,98 @@
+"""One rank after another is killed and replaced: the others keep their processes, memory and descriptors.
+
+`make soak` has two hundred of each.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import soak
+from elastic_job import DEVICES
+
+pytestmark = pytest.mark.slice("elastic")
+
+SIZE = 3
+ROUNDS = 4 if os.environ.get("TFDIST_TEST_SAMPLE") else 200
+# After these, what is made once is there.
+FIRST_ROUNDS = 3
+SECONDS_A_ROUND = 90
+# TensorFlow's allocator and Python keep what they have freed: a leak of 40 kB a round is twice that.
+MOST_KILOBYTES = 4096
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line of soak.py."""
+
+    rank: int
+    size: int
+    kilobytes: int
+    descriptors: int
+    traces: int
+    seed: tuple[int, ...]
+
+
+@pytest.fixture
+def job(tmp_path):
+    words = ["-np", str(SIZE), "--elastic", "--blacklist-cooldown-range", "0.1", "0.1", sys.executable, soak.__file__]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | DEVICES
+    with open(tmp_path / "output", "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tfdist.launch", *words],
+            cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        )  # fmt: skip
+    yield process
+    process.terminate()
+    process.wait(60)
+
+
+def notes_of(path):
+    found = []
+    for line in path.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):
+            rank, size, kilobytes, descriptors, traces, *seed = map(int, line.split())
+            found.append(Note(rank, size, kilobytes, descriptors, traces, tuple(seed)))
+    return found
+
+
+def test_losses_and_joins_in_turn(tmp_path, job, wait_until):
+    gone = set()
+
+    def present():
+        """Each process that has trained with all others for an epoch, after which all compare weights, with its notes."""
+        assert job.poll() is None, (tmp_path / "output").read_text()[-3000:]
+        notes = {int(path.stem): notes_of(path) for path in tmp_path.glob("*.log") if int(path.stem) not in gone}
+        whole = {pid: own for pid, own in notes.items() if len(own) > 1 and own[-1].size == own[-2].size == SIZE}
+        return whole if {own[-1].rank for own in whole.values()} == set(range(SIZE)) and len(whole) == SIZE else None
+
+    def all_present():
+        wait_until(present, seconds=SECONDS_A_ROUND, what=f"{SIZE} ranks after {len(gone)} losses")
+        return present() or all_present()
+
+    first = next(pid for pid, notes in all_present().items() if notes[-1].rank == 0)
+    settled = None
+    for turn in range(ROUNDS):
+        # The one that came last, or the one that has been there longest.
+        victim = next(pid for pid, notes in all_present().items() if notes[-1].rank == 1 + turn % 2)
+        gone.add(victim)
+        os.kill(victim, signal.SIGKILL)
+        notes = all_present()[first][-1]
+        if turn + 1 == FIRST_ROUNDS:
+            settled = notes
+    last = all_present()
+    assert notes.rank == 0
+    assert notes.traces == settled.traces, "the step was traced again"
+    assert notes.descriptors == settled.descriptors
+    assert notes.kilobytes <= settled.kilobytes + MOST_KILOBYTES
+    assert len({own[-1].seed for own in last.values()}) == SIZE
+    (tmp_path / "enough").touch()
+    assert job.wait(SECONDS_A_ROUND) == 0, (tmp_path / "output").read_text()[-3000:]
+    weights = [np.load(tmp_path / f"{pid}.npz") for pid in last]
+    for other in weights[1:]:
+        for name in weights[0].files:
+            np.testing.assert_array_equal(weights[0][name], other[name])
