@@ -64,7 +64,7 @@ def test_losses_and_joins_in_turn(tmp_path, job, wait_until):
     gone = set()
 
     def present():
-        """Each process that has trained with all others for an epoch, after which all compare weights, with its notes."""
+        """Each process that has trained with all others for an epoch, after which weights are compared; its notes."""
         assert job.poll() is None, (tmp_path / "output").read_text()[-3000:]
         notes = {int(path.stem): notes_of(path) for path in tmp_path.glob("*.log") if int(path.stem) not in gone}
         whole = {pid: own for pid, own in notes.items() if len(own) > 1 and own[-1].size == own[-2].size == SIZE}
