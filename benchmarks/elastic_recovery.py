@@ -4,7 +4,8 @@
 
 Each round is a job of `tfdistrun` for each entry of JOBS: a fit of 4 ranks that has one fault after the other, each at
 a step of its own. What is timed, by the machine's clock, is the fault until the first rank has ended the next step. Of
-what is planned (SIGTERM, other hosts) it is the last step of the ranks before until the first of those after. "All
+what is planned (SIGTERM, other hosts) it is the last step of the ranks before until the first of those after; of a
+newcomer it is that less a median step. "All
 anew" is the time in which processes start and import TensorFlow, all on this machine. The model is small: what grows
 with it is a copy of its weights. Hosts are network namespaces; without root their faults are left out.
 
@@ -42,7 +43,7 @@ PLAN, STEPS = "plan.json", "steps"
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 MEGABITS = 10_000
 SIGNALS = {"kill": signal.SIGKILL, "meeting": signal.SIGKILL, "stop": signal.SIGSTOP, "told": signal.SIGTERM}
-PLANNED, LOSSES = ("hosts", "told", "back"), ("host", "again")
+PLANNED, LOSSES = ("hosts", "told", "back", "joins"), ("host", "again")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Fault:
         ranks: Whom it happens to, by the numbers that they were started with.
         how: `kill`, `stop`, `error`, `exit` (with status 0), `told` (SIGTERM), `commit` (killed in the middle of one),
             `meeting` (the first is killed, and the second when it goes on without the first), `hosts` (the script finds
-            others), `host` (one is lost), `back` (it has returned), `again` (and is lost once more).
+            others), `joins` (it finds one slot more), `host` (one is lost), `back` (it has returned), `again` (and is
+            lost once more).
         size: The ranks that go on.
         of: The ranks before.
     """
@@ -101,7 +103,7 @@ def flapping(_: int) -> list[Fault]:
     every = (0, 1, 2, 3)
     return [
         Fault("a host is killed for the first time", 20, every, "host", 2),
-        Fault("it comes back: a planned start", 0, (), "back", 4, of=2),
+        Fault("it comes back", 0, (), "back", 4, of=2),
         Fault("and is killed again", 20, every, "again", 2),
     ]
 
@@ -111,8 +113,12 @@ def anew(number: int) -> list[Fault]:
     return [
         Fault("two ranks are killed at once", 20, tuple({1, 2, 3} - {victim}), "kill", 2),
         Fault("too few are left: all anew", 40, (victim,), "kill", 4, of=2),
-        Fault("fewer slots: a planned start", 60, (0,), "hosts", 3),
+        Fault("fewer slots", 60, (0,), "hosts", 3),
     ]
+
+
+def newcomer(_: int) -> list[Fault]:
+    return [Fault("a new rank joins, of 5", 20, (0,), "joins", 5)]
 
 
 def hang(number: int) -> list[Fault]:
@@ -135,6 +141,7 @@ JOBS = {
     "by-itself": (by_itself, ("--elastic",)),
     "too-early": (too_early, ("--elastic",)),
     "anew": (anew, ("--min-np", "2", "--host-discovery-script", "cat hosts")),
+    "newcomer": (newcomer, ("--elastic", "--host-discovery-script", "cat hosts")),
     "hang": (hang, ("--elastic", "--stall-check-shutdown-time-seconds", str(STALL_S))),
     "killed-host": (killed_host, HOST_OPTIONS),
     "flapping-host": (
@@ -202,8 +209,9 @@ def make(fault: Fault, number: int, own: int, step: int) -> None:
         when_it_meets()
         return
     note(number, own, step)
-    if fault.how == "hosts":
-        Path("hosts").write_text(f"localhost:{fault.size}\n")
+    if fault.how in ("hosts", "joins"):
+        Path("hosts.new").write_text(f"localhost:{fault.size}\n")
+        Path("hosts.new").replace("hosts")  # who looks in between sees some
     elif fault.how in LOSSES:
         until(lambda: Path(go(number)).exists(), "the fault")
     elif fault.how == "error":
@@ -288,11 +296,20 @@ def standstills(folder: Path, faults: Sequence[Fault]) -> dict[str, float]:
     seconds = {}
     for number, fault in enumerate(faults):
         begin, last = moment(folder, number, fault, steps)
+        usual = median_step(steps, last) if fault.how == "joins" else 0.0
         steps = [one for one in steps if one[0] > begin and one[1] > last]
         if not steps or steps[0][2] != fault.size:
             raise RuntimeError(f"{fault.name}: {steps[0][2] if steps else 'no'} ranks went on, not {fault.size}")
-        seconds[fault.name] = steps[0][0] - begin
+        seconds[fault.name] = steps[0][0] - begin - usual
     return seconds
+
+
+def median_step(steps: Sequence[tuple[float, int, int]], last: int) -> float:
+    """Seconds of a step, up to this one: from the end of one, at the first rank that tells it, to that of the next."""
+    ends: dict[int, float] = {}
+    for at, step, _ in steps:
+        ends.setdefault(step, at)
+    return statistics.median(ends[step] - ends[step - 1] for step in ends if step <= last and step - 1 in ends)
 
 
 def moment(folder: Path, number: int, fault: Fault, steps: Sequence[tuple[float, int, int]]) -> tuple[float, int]:

@@ -7,6 +7,7 @@ an elastic job wraps `keras.Model.fit`, for calls with a `DataParallel(elastic=T
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from tfdist.training.model_build import build_optimizers, make_weights
 from tfdist.world import runtime
 from tfdist.world.session import session
 
+_logger = logging.getLogger("tfdist")
 _NO_EPOCH = -1
 
 
@@ -73,9 +75,12 @@ class _Fit:
         self._training.epoch_elements = (steps or 0) * runtime.size()
         self._arguments = arguments
         plugin.data_of_fit = self._dataset
+        self._plugin = plugin
         self._callbacks = _Callbacks(self._training, plugin, callbacks, self._model, arguments["verbose"], self._epochs)
 
     def run(self) -> Any:
+        if self._training.joins:
+            self._rehearse()
         train = elastic.run(lambda _: self._train())
         train(self._training)
         if self._callbacks.begun:
@@ -83,6 +88,27 @@ class _Fit:
         else:  # earlier processes completed the training
             self._training.restore_history()
         return self._model.history
+
+    def _rehearse(self) -> None:
+        """Takes a step before this process joins others, which would wait while it is traced, and undoes it."""
+        if self._part is None:
+            return  # a data service would deal its elements out in vain
+        self._part.deal(0, self._unit)
+        first = mark.put(self._dataset.take(1), *mark.of(self._dataset))
+        given = {
+            "x": first,
+            "callbacks": [self._plugin],
+            "verbose": 0,
+            "validation_data": None,
+            "validation_split": 0.0,
+        }
+        try:
+            self._original(self._model, **{**self._arguments, **given}, initial_epoch=0, epochs=1)
+        except Exception as error:  # noqa: BLE001  (the training itself may do better, or fails with the same)
+            self._model.train_function = None
+            _logger.warning("a step to prepare failed, so the other ranks wait while the first is traced: %s", error)
+        finally:
+            self._training.restore()
 
     def _train(self) -> None:
         training = self._training
@@ -285,6 +311,8 @@ class _Callbacks(keras.callbacks.CallbackList):
                 super().on_train_begin(logs)
             finally:
                 session.catches_up = False
+            if self._training.joins:
+                self._training._keep()  # with a random state of its own, also if a rank is lost before the next commit
         if self.begun or self._training.resumed or self._training.has_newcomers:
             self._plugin.resume(self._training.has_newcomers)
         if not self.begun:

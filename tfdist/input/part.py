@@ -59,7 +59,7 @@ class ElasticPart:
         steps = max(0, self.elements - start) // (runtime.size() * unit)
         self._start.assign(start)
         self._stop.assign(start + steps * runtime.size() * unit)
-        self._rank.assign(runtime.rank())
+        self._rank.assign(runtime.rank() % runtime.size())  # a process that has yet to join others is alone
         self._size.assign(runtime.size())
         return steps
 

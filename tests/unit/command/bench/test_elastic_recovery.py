@@ -84,3 +84,9 @@ def test_table(recovery: Any) -> None:
         ["a", "20", "0.105", "0.190", "0.200"],
         ["b", "1", "1.500", "1.500", "1.500"],
     ]
+
+
+def test_a_newcomer_costs_what_exceeds_a_step(recovery: Any, tmp_path: Path) -> None:
+    _record(tmp_path, "20 1.0 4\n21 1.5 4\n22 2.0 4\n22 2.25 4\n23 4.25 5\n23 4.5 5\n", fault_0_0="1.0 20")
+    fault = recovery.Fault("joins", 20, (0,), "joins", 5)
+    assert recovery.standstills(tmp_path, [fault]) == {"joins": 1.5}
