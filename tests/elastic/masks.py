@@ -38,9 +38,9 @@ def train(victims):
     model.compile("sgd", "mse")
     data = tfdist.shard(training.make_data()).batch(training.BATCH)
     callbacks = [tfdist.callbacks.DataParallel(elastic=True)]
-    callbacks += [training.Killer(step, "step") for rank, step in victims if rank == tfdist.rank()]
+    callbacks += [training.Killer(int(step), how) for rank, step, how in victims if int(rank) == tfdist.rank()]
     model.fit(data, epochs=1, callbacks=callbacks, verbose=0)
 
 
 if __name__ == "__main__":
-    train([tuple(map(int, victim.split(":"))) for victim in sys.argv[1].split(",")])
+    train([victim.split(":") for victim in sys.argv[1].split(",")])

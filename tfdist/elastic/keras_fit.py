@@ -94,14 +94,10 @@ class _Fit:
         if self._part is None:
             return  # a data service would deal its elements out in vain
         self._part.deal(0, self._unit)
-        first = mark.put(self._dataset.take(1), *mark.of(self._dataset))
-        given = {
-            "x": first,
-            "callbacks": [self._plugin],
-            "verbose": 0,
-            "validation_data": None,
-            "validation_split": 0.0,
-        }
+        steps = self._model.steps_per_execution
+        first = mark.put(self._dataset.take(steps), *mark.of(self._dataset))
+        given = {"x": first, "steps_per_epoch": steps, "callbacks": [self._plugin], "verbose": 0}
+        given |= {"validation_data": None, "validation_split": 0.0}
         try:
             self._original(self._model, **{**self._arguments, **given}, initial_epoch=0, epochs=1)
         except Exception as error:  # noqa: BLE001  (the training itself may do better, or fails with the same)

@@ -11,7 +11,7 @@ import pytest
 
 from tfdist.protocol import member
 from tfdist.protocol.epoch import Epoch
-from tfdist.protocol.member import Gone, Pipe
+from tfdist.protocol.member import Gone, Meet, Pipe, Retire
 
 EPOCH = Epoch("ab", 1, 0, b"k", (("10.0.0.1", 5),), (0,), ("a",), (0,))
 
@@ -112,6 +112,18 @@ def test_reports_of_the_launcher_in_order(news: int) -> None:
     os.write(news, member.gone(0)[1:] + member.gone(11))
     os.close(news)
     assert [reports.wait(), reports.wait(), reports.wait()] == [Gone(0), Gone(11), None]
+
+
+def test_ranks_are_asked_to_meet_and_to_leave(news: int) -> None:
+    told = member.open_news()
+    os.write(news, member.meet(12) + member.retire())
+    assert told.wait(30) == Meet(12)
+    assert told.wait(30) == Retire()
+
+
+def test_newcomer_is_told_by_a_variable() -> None:
+    assert member.is_newcomer({member.NEWCOMER_VARIABLE: "1"})
+    assert not member.is_newcomer({})
 
 
 def test_without_a_supervisor_there_is_no_news() -> None:

@@ -57,6 +57,22 @@ def test_lists_follow_each_other(noted: list[int], pipe: Pipe) -> None:
     later.join()
 
 
+def test_a_meeting_is_over_with_the_next_list(noted: list[int], pipe: Pipe, wait_until: Callable[..., None]) -> None:
+    reader, tell, _ = pipe
+    roster = Roster(News(reader))
+    tell(FIRST.line())
+    roster.await_epoch(0, 30, all_must_come=True)
+    assert not roster.meets
+    tell(member.meet(1))
+    wait_until(lambda: roster.meets, what="the request")
+    tell(SECOND.line())
+    roster.await_epoch(1, 30, all_must_come=False)
+    assert not roster.meets
+    assert not roster.retires
+    tell(member.retire())
+    wait_until(lambda: roster.retires, what="the request to leave")
+
+
 def test_processes_that_end_are_ranks_of_the_engine(
     noted: list[int], pipe: Pipe, wait_until: Callable[..., None]
 ) -> None:

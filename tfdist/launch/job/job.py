@@ -310,7 +310,7 @@ class Job:
     @property
     def complete(self) -> bool:
         """Whether every rank has left a record."""
-        recorded = [rank for rank, outcome in self.outcomes.items() if outcome.recorded]
+        recorded = [rank for rank, outcome in self._outcomes_of_members.items() if outcome.recorded]
         return len(recorded) == len(self.members)
 
     @property
