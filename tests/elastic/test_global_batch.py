@@ -9,12 +9,14 @@ import pytest
 from elastic_job import run, segments_of
 
 SCRIPT = Path(global_batch.__file__)
-# Ranks, victims, model, options of the launcher.
+REPLACED = ("--blacklist-cooldown-range", "1", "1")
+# Ranks, victims, model, ranks at the end, options of the launcher. A newcomer is the last of the ranks at the end.
 CASES = {
-    "one in the middle of an epoch": (4, "1:20:step", "momentum"),
-    "two, the first one of them": (4, "0:7:step,2:36:step", "adam"),
-    "with batch normalization": (3, "2:21:step", "normalization"),
-    "all are started again": (2, "1:20:step", "momentum", "--min-np", "2"),
+    "one in the middle of an epoch": (4, "1:20:step", "momentum", [0, 2, 3]),
+    "two, the first one of them": (4, "0:7:step,2:36:step", "adam", [1, 3]),
+    "with batch normalization": (3, "2:21:step", "normalization", [0, 1]),
+    "all are started again": (2, "1:20:step", "momentum", [0, 1], "--min-np", "2"),
+    "one is replaced": (3, "1:5:step,2:20:wait", "adam", [0, 2, 3], *REPLACED),
 }
 OF_MAKE_TEST = "one in the middle of an epoch"
 
@@ -24,12 +26,10 @@ OF_MAKE_TEST = "one in the middle of an epoch"
     "case", [pytest.param(name, marks=[pytest.mark.slice("elastic")] * (name != OF_MAKE_TEST)) for name in CASES]
 )
 def test_curve_and_weights_are_those_of_one_process(tmp_path, case):
-    size, victims, model, *options = CASES[case]
+    size, victims, model, left, *options = CASES[case]
     words = ("-np", str(size), "--elastic", *options, sys.executable, str(SCRIPT), victims, model)
     done = run(tmp_path, "-m", "tfdist.launch", *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    lost = {int(victim.split(":")[0]) for victim in victims.split(",")} if not options else set()
-    left = [rank for rank in range(size) if rank not in lost]
     segments = segments_of(done.stdout, left[0])
     assert [segment[1] for segment in segments][-1] == len(left)
     assert len(segments) > global_batch.EPOCHS, "no rank was lost in the middle of an epoch"
@@ -38,9 +38,9 @@ def test_curve_and_weights_are_those_of_one_process(tmp_path, case):
     for rank in left:
         for one, other in zip(first, _arrays(tmp_path, f"rank-{rank}"), strict=True):
             np.testing.assert_array_equal(one, other)
-        with np.load(tmp_path / f"history-{rank}.npz") as curves:
-            for name, expected in history.items():
-                np.testing.assert_allclose(curves[name], expected, rtol=2e-5, err_msg=name)
+        curves = dict(np.load(tmp_path / f"history-{rank}.npz"))
+        for name, expected in history.items():
+            np.testing.assert_allclose(curves[name], expected, rtol=2e-5, err_msg=name)
     for one, other in zip(first, variables, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 

@@ -39,7 +39,9 @@ class GlobalPart:
         below, maps = pipeline.below_maps(whole)
         batches = below.batch(global_batch, drop_remainder=True)
         self.elements, self.global_batch, self.changes = int(batches.cardinality()), global_batch, changes
-        self._start, self._rank, self._size = (tf.Variable(0, dtype=tf.int64) for _ in range(3))
+        with tf.device("CPU:0"):  # where tf.data reads them
+            numbers = [tf.Variable(0, dtype=tf.int64) for _ in range(4)]
+        self._start, self._first, self._end, self._local_batch = numbers
         self.deal()
         # The state of an iterator is saved and restored; the variables are not part of it, and shall not be.
         options = tf.data.Options()
@@ -52,7 +54,7 @@ class GlobalPart:
             samples = mine.unbatch()
             for each in maps:
                 samples = samples.map(each.function, num_parallel_calls=each.parallel_calls)
-            mine = self._in_batches(samples) if changes else samples.batch(self._local_batch())
+            mine = self._in_batches(samples) if changes else samples.batch(self._local_batch.read_value())
         self.dataset = mine.with_options(whole.options())
         # Where the number of ranks may change, `fit` sets the number of steps that are left.
         if self.elements == tf.data.INFINITE_CARDINALITY or (self.elements >= 0 and not changes):
@@ -80,8 +82,10 @@ class GlobalPart:
                 "have no sample in a step. Start fewer ranks, or choose a larger global_batch."
             )
         self._start.assign(start)
-        self._rank.assign(runtime.rank())
-        self._size.assign(runtime.size())
+        first, end = (rank * self.global_batch // runtime.size() for rank in (runtime.rank(), runtime.rank() + 1))
+        self._first.assign(first)
+        self._end.assign(end)
+        self._local_batch.assign(end - first)
         return max(0, self.elements - start)
 
     def round_size(self, unit: int) -> int:
@@ -98,23 +102,17 @@ class GlobalPart:
         return number >= self._start
 
     def _share_of(self, number: tf.Tensor, batch: Any) -> Any:
-        first, end = (self._first_of(self._rank + place) for place in (0, 1))
+        first, end = self._first.read_value(), self._end.read_value()
         return tf.nest.map_structure(lambda value: _rows(value, first, end), batch)
-
-    def _first_of(self, rank: Any) -> tf.Tensor:
-        return rank * self.global_batch // self._size
-
-    def _local_batch(self) -> tf.Tensor:
-        return self._first_of(self._rank + 1) - self._first_of(self._rank)
 
     def _in_batches(self, samples: tf.data.Dataset) -> tf.data.Dataset:
         """As `.batch`, of the size that is right when the iterator runs."""
         return samples.enumerate().group_by_window(
-            key_func=_as_written(lambda number, sample: number // self._local_batch()),
+            key_func=_as_written(lambda number, sample: number // self._local_batch),
             reduce_func=_as_written(
-                lambda key, window: window.map(_as_written(lambda number, sample: sample)).batch(self._local_batch())
+                lambda key, window: window.map(_as_written(lambda number, sample: sample)).batch(self._local_batch)
             ),
-            window_size_func=_as_written(lambda key: self._local_batch()),
+            window_size_func=_as_written(lambda key: self._local_batch.read_value()),
         )
 
 
