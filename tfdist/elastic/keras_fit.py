@@ -93,6 +93,7 @@ class _Fit:
         """Takes a step before this process joins others, which would wait while it is traced, and undoes it."""
         if self._part is None:
             return  # a data service would deal its elements out in vain
+        history = self._model.history  # that of the training; Keras makes another one
         self._part.deal(0, self._unit)
         steps = self._model.steps_per_execution
         first = mark.put(self._dataset.take(steps), *mark.of(self._dataset))
@@ -104,6 +105,7 @@ class _Fit:
             self._model.train_function = None
             _logger.warning("a step to prepare failed, so the other ranks wait while the first is traced: %s", error)
         finally:
+            self._model.history = history
             self._training.restore()
 
     def _train(self) -> None:
