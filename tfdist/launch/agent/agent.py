@@ -25,7 +25,7 @@ from tfdist.launch.wire.link import AGENT
 from tfdist.launch.wire.record import Message, RefusedFrameError
 from tfdist.protocol.handshake import RefusedError
 from tfdist.system.network import endpoint
-from tfdist.system.network.tcp import keep_alive
+from tfdist.system.network.tcp import is_unanswered, keep_alive
 from tfdist.system.process import adopt_orphans, end_descendants, heeded, reap, signal_pipe
 
 USAGE_ERROR = 2
@@ -38,6 +38,7 @@ _RETRY_S = 0.05
 _LONGEST_RETRY_S = 1.0
 _SEND_TIMEOUT_S = 5.0
 _SILENCE_LIMIT_S = 30.0
+_LOOK_S = 5.0
 # The supervisors see the launcher's connections close, and clean up.
 _THEMSELVES_S = 3.0
 _PATIENCE_S = 1.0
@@ -154,7 +155,10 @@ class _Service:
                         self._on_signals(os.read(wake, 64))
                     elif not self._listen():
                         selector.unregister(key.fileobj)
-                if self._deadline is not None and self._status is None and time.monotonic() >= self._deadline:
+                late = self._deadline is not None and time.monotonic() >= self._deadline
+                # Supervisors notice a launcher that is cut off; without them, the kernel knows what it owes.
+                cut_off = self._is_waiting and is_unanswered(self._conversation.link.connection, _SILENCE_LIMIT_S)
+                if self._status is None and (late or cut_off):
                     self._give_up()
         self._conversation.link.close()
         if not end_descendants(os.getpid(), _PATIENCE_S):
@@ -168,7 +172,14 @@ class _Service:
         self._status = 128 + self._signum if self._signum else 1
 
     def _left_s(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        if self._deadline is None:
+            return _LOOK_S if self._is_waiting else None
+        return max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the job may need this host again, for which nothing runs here now."""
+        return self._stays and self._is_there and not self._crews and not self._signum
 
     def _listen(self) -> bool:
         """Handles what the launcher says; whether it is still there."""
@@ -246,8 +257,7 @@ class _Service:
                         continue
                     self._tell("crew_ended", status=self._status_of_crews)
                     left_s = (_PATIENCE_S if self._signum else _OVER_S) if self._is_there else 0.0
-                    waits = self._stays and self._is_there and not self._signum
-                    self._deadline = None if waits else time.monotonic() + left_s
+                    self._deadline = None if self._is_waiting else time.monotonic() + left_s
 
     def _tell(self, kind: str, **fields: object) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone, which reading shows
