@@ -45,7 +45,7 @@ FATES = {
     "dead": (
         "os.kill(os.getpid(), signal.SIGKILL)",
         "InternalError",
-        ["'gradients'", "lost its connection to rank 1"],
+        ["'gradients'", "rank 0 (host", "lost rank 1 (host", "whose process has ended"],
     ),
 }
 LIMIT_SECONDS = 8
