@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,21 @@ class Slurm:
     def jobs(self) -> str:
         words = ["squeue", "--noheader"]
         return subprocess.run(words, env={**os.environ, **self.variables}, capture_output=True, text=True).stdout
+
+
+def run(launch: Any, slurm: Slurm, *words: str) -> Any:
+    """Runs a command of Slurm; its end is that of the job."""
+    started = subprocess.Popen(
+        words,
+        cwd=launch.folder,
+        env={**launch.environment(), **slurm.variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    launch.started.append(started)
+    return launch.end(started)
 
 
 @contextlib.contextmanager

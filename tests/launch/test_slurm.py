@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from machine import PROGRAM
-from slurm_cluster import Slurm, started_in
+from slurm_cluster import Slurm, run, started_in
 
 pytestmark = [pytest.mark.starter("mpi"), pytest.mark.slice("slurm")]
 TFDISTRUN = (sys.executable, "-m", "tfdist.launch")
@@ -41,21 +40,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory, wait_until: Callable[..., No
         yield made
 
 
-def _run(launch: Any, slurm: Slurm, *words: str) -> Any:
-    """Runs a command of Slurm; its end is that of the job."""
-    started = subprocess.Popen(
-        words,
-        cwd=launch.folder,
-        env={**launch.environment(), **slurm.variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    launch.started.append(started)
-    return launch.end(started)
-
-
 def _check_choice(said: str, slurm: Slurm) -> None:
     found = CHOICE.search(said)
     assert found is not None, said
@@ -72,7 +56,7 @@ def _check_weights(folder: Path) -> None:
 
 def test_training_in_an_allocation(launch: Any, slurm: Slurm) -> None:
     launch.script(TRAIN, "train.py")
-    done = _run(launch, slurm, "salloc", "-n2", *TFDISTRUN, "--verbose", sys.executable, "train.py")
+    done = run(launch, slurm, "salloc", "-n2", *TFDISTRUN, "--verbose", sys.executable, "train.py")
     assert done.code == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] rank {rank} of 2 on {slurm.name}" for rank in range(2)]
     _check_choice(done.stderr, slurm)
@@ -84,7 +68,7 @@ def test_training_in_a_batch_job(launch: Any, slurm: Slurm) -> None:
     (launch.folder / "job.sh").write_text(
         f"#!/bin/sh\nexec {shlex.join(TFDISTRUN)} --verbose {sys.executable} train.py\n"
     )
-    done = _run(launch, slurm, "sbatch", "--wait", "-n2", "--output=said", "job.sh")
+    done = run(launch, slurm, "sbatch", "--wait", "-n2", "--output=said", "job.sh")
     said = (launch.folder / "said").read_text()
     assert done.code == 0, done.stderr + said
     assert {f"[{rank}] rank {rank} of 2 on {slurm.name}" for rank in range(2)} <= set(said.splitlines())
@@ -98,7 +82,7 @@ def test_training_without_mpi(launch: Any, slurm: Slurm, where: str) -> None:
     launch.script(TRAIN + "assert tfdist.gloo_enabled()\n", "train.py")
     (launch.folder / "launch.py").write_text(PROGRAM)
     program = TFDISTRUN if where == "here" else (sys.executable, "launch.py")
-    done = _run(launch, slurm, "salloc", "-n2", *program, "--no-mpi", sys.executable, "train.py")
+    done = run(launch, slurm, "salloc", "-n2", *program, "--no-mpi", sys.executable, "train.py")
     assert done.code == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] rank {rank} of 2 on {slurm.name}" for rank in range(2)]
     _check_weights(launch.folder)
@@ -109,7 +93,7 @@ def test_failure_without_mpi(launch: Any, slurm: Slurm, wait_until: Callable[...
     launch.script("sys.exit(7) if rank == 1 else time.sleep(1000)")
     (launch.folder / "launch.py").write_text(PROGRAM)
     program = TFDISTRUN if where == "here" else (sys.executable, "launch.py")
-    done = _run(launch, slurm, "salloc", "-n2", *program, "--no-mpi", sys.executable, "rank.py")
+    done = run(launch, slurm, "salloc", "-n2", *program, "--no-mpi", sys.executable, "rank.py")
     assert done.code == 7, done.stderr
     assert f"rank 1 on {slurm.name} failed first: exit code 7" in done.stderr
     wait_until(lambda: slurm.jobs() == "", seconds=60, what="the end of the allocation")
@@ -117,13 +101,13 @@ def test_failure_without_mpi(launch: Any, slurm: Slurm, wait_until: Callable[...
 
 def test_failure_ends_the_job_with_its_status(launch: Any, slurm: Slurm, wait_until: Callable[..., None]) -> None:
     launch.script("sys.exit(7) if rank == 1 else time.sleep(1000)")
-    done = _run(launch, slurm, "salloc", "-n2", *TFDISTRUN, sys.executable, "rank.py")
+    done = run(launch, slurm, "salloc", "-n2", *TFDISTRUN, sys.executable, "rank.py")
     assert done.code == 7, done.stderr
     assert f"rank 1 on {slurm.name} failed first: exit code 7" in done.stderr
     wait_until(lambda: slurm.jobs() == "", seconds=60, what="the end of the allocation")
 
 
 def test_more_ranks_than_were_given(launch: Any, slurm: Slurm) -> None:
-    done = _run(launch, slurm, "salloc", "-n1", *TFDISTRUN, "-np", "2", "true")
+    done = run(launch, slurm, "salloc", "-n1", *TFDISTRUN, "-np", "2", "true")
     assert done.code == 2
     assert f"-np 2 exceeds the 1 slots of {slurm.name}:1, from Slurm's" in done.stderr

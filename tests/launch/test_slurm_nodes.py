@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from machine import PROGRAM
-from slurm_cluster import Slurm, started_in
+from slurm_cluster import Slurm, run, started_in
 
 pytestmark = [pytest.mark.starter("direct"), pytest.mark.slice("slurm")]
 NODES = ["node1", "node2"]
@@ -58,17 +57,7 @@ def train(launch: Any, slurm: Slurm, fault: str) -> Any:
     launch.script(TRAIN, "train.py")
     (launch.folder / "launch.py").write_text(PROGRAM)
     job = (sys.executable, "launch.py", "--elastic", "--verbose", sys.executable, "train.py", fault)
-    started = subprocess.Popen(
-        ("salloc", "-N2", "--ntasks-per-node=2", *job),
-        cwd=launch.folder,
-        env={**launch.environment(), **slurm.variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    launch.started.append(started)
-    return launch.end(started)
+    return run(launch, slurm, "salloc", "-N2", "--ntasks-per-node=2", *job)
 
 
 def found(pattern: str, text: str) -> dict[str, str]:

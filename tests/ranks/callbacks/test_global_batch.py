@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from interruption import Interrupted, StopAt
 
 import tfdist
 from tfdist.callbacks import BackupAndRestore, DataParallel, LearningRateWarmupCallback
@@ -213,23 +214,6 @@ def test_ranks_that_fit_other_data(world):
     mine = data if tfdist.rank() == 0 else shuffled().batch(8).take(5)
     with pytest.raises(MismatchError, match=r"the global batch of tfdist.shard is 64 on rank 0; none on rank"):
         new_model().fit(mine, verbose=0, callbacks=[DataParallel()])
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a job."""
-
-
-class StopAt(keras.callbacks.Callback):
-    def __init__(self, epoch, batch):
-        super().__init__()
-        self.at = (epoch, batch)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if (self.epoch, batch) == self.at:
-            raise Interrupted
 
 
 def counted(places, mapped):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from interruption import Interrupted, StopAt
 
 import tfdist
 from tfdist.callbacks import BackupAndRestore, BroadcastGlobalVariablesCallback, DataParallel, MetricAverageCallback
@@ -16,27 +17,8 @@ from tfdist.testing.parity import assert_identical_on_ranks
 FEATURES, BATCH, STEPS, EPOCHS = 4, 4, 6, 3
 
 
-class Interrupted(Exception):
-    """Stands for whatever ends a job."""
-
-
 # Each test trains three times; tests whose answer depends on the number of ranks say more sizes.
 pytestmark = pytest.mark.ranks(2)
-
-
-class StopAt(keras.callbacks.Callback):
-    """Interrupts after one batch."""
-
-    def __init__(self, epoch, batch):
-        super().__init__()
-        self.at = (epoch, batch)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if (self.epoch, batch) == self.at:
-            raise Interrupted
 
 
 class Steps(keras.callbacks.Callback):

@@ -71,6 +71,7 @@ def test_what_is_taken_is_of_the_job(parts: Parts) -> None:
     assert addresses == {"a": "10.0.0.1", "c": "10.0.1.0"}
     assert force is not None
     assert list(force.recruits) == ["c"]
+    assert not force.owns_port  # whoever ends these agents leaves the job's port open
     assert Host("c", 2) not in parts.hosts  # nobody has said that it serves the job
     parts.there.add("c")
     assert Host("c", 2) in parts.hosts
