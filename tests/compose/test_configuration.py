@@ -90,8 +90,8 @@ def test_mpi_is_train_with_ssh_and_its_keys(understood):
     assert with_mpi["services"] == train["services"]
 
 
-def test_elastic_extends_mpi_with_command_and_restart(understood):
-    services, others = (understood(file)["services"] for file in ("elastic.yaml", "mpi.yaml"))
+def test_elastic_extends_train_with_command_and_restart(understood):
+    services, others = (understood(file)["services"] for file in ("elastic.yaml", "train.yaml"))
     assert (
         services["launcher"].pop("command")
         == "tfdist-launcher python digits.py --elastic --output /checkpoints".split()

@@ -41,10 +41,13 @@ bool Judge(const Status& status, StatusCode code, const std::string& text) {
 bool RunSilent() {
   const int rank = tfdist_rank();
   const int last = tfdist_size() - 1;
+  // All stay until each has seen its deadline: one that leaves is one that is lost.
   if (rank == last) {
-    // Stays until all others have seen their deadline.
     for (int peer = 0; peer < last; ++peer) {
       MPI_Recv(nullptr, 0, MPI_BYTE, peer, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    for (int peer = 0; peer < last; ++peer) {
+      MPI_Send(nullptr, 0, MPI_BYTE, peer, 2, MPI_COMM_WORLD);
     }
     return true;
   }
@@ -54,6 +57,7 @@ bool RunSilent() {
       Judge(status, StatusCode::kDeadlineExceeded, "for rank " + std::to_string(last)) &&
       Sum(10).message() == status.message();
   MPI_Send(nullptr, 0, MPI_BYTE, last, 1, MPI_COMM_WORLD);
+  MPI_Recv(nullptr, 0, MPI_BYTE, last, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   return ok;
 }
 

@@ -132,6 +132,7 @@ def test_an_iterator_that_is_destroyed_while_it_waits_ends(lonely_dispatcher):
     distributed = data_service.distribute(tf.data.Dataset.range(3), lonely_dispatcher, wait_seconds=3600)
     options = tf.data.Options()
     options.experimental_warm_start = True  # its thread waits from the beginning
+    gc.collect()  # iterators of other tests, whose dispatchers are gone, take their time
     elements = iter(distributed.prefetch(2).with_options(options))
     start = time.monotonic()
     del elements
