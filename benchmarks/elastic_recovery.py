@@ -2,12 +2,12 @@
 
     python benchmarks/elastic_recovery.py [--rounds N] [--only JOB] [--json FILE] [--horovod-python PYTHON]
 
-Each round is a job of `tfdistrun` for each entry of JOBS: a fit of 4 ranks that has one fault after the other, each at
-a step of its own. What is timed, by the machine's clock, is the fault until the first rank has ended the next step. Of
-what is planned (SIGTERM, other hosts) it is the last step of the ranks before until the first of those after; of a
-newcomer it is that less a median step. "All
-anew" is the time in which processes start and import TensorFlow, all on this machine. The model is small: what grows
-with it is a copy of its weights. Hosts are network namespaces; without root their faults are left out.
+Each round is a job of `tfdistrun` for each entry of JOBS: a fit of 4 ranks (of 1 in `second`) that has one fault after
+the other, each at a step of its own. What is timed, by the machine's clock, is the fault until the first rank has ended
+the next step. Of what is planned (SIGTERM, other hosts) it is the last step of the ranks before until the first of
+those after; of a newcomer it is that less a median step. "All anew" is the time in which processes start and import
+TensorFlow, all on this machine. The model is small: what grows with it is a copy of its weights. Hosts are network
+namespaces; without root their faults are left out.
 
 Elastic Horovod leaves out the whole host of a rank that is lost, and then goes on with the processes of the others; so
 beside it a job of two hosts is timed, which are two names of this machine.
@@ -38,7 +38,7 @@ import two_hosts
 from tfdist.command.bench.measure import table
 
 SECONDS = 300
-STALL_S, HOST_S = 10, 5
+STALL_S, HOST_S = 10, 3
 PLAN, STEPS = "plan.json", "steps"
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 MEGABITS = 10_000
@@ -48,7 +48,7 @@ PLANNED, LOSSES = ("hosts", "told", "back", "joins"), ("host", "again")
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a job of 4 ranks.
+    """What happens to a job of 4 ranks, or of as many as `of` of its first fault says.
 
     Attributes:
         name: What it is called in the table.
@@ -121,6 +121,10 @@ def newcomer(_: int) -> list[Fault]:
     return [Fault("a new rank joins, of 5", 20, (0,), "joins", 5)]
 
 
+def second(_: int) -> list[Fault]:
+    return [Fault("a new rank joins, of 2", 20, (0,), "joins", 2, of=1)]
+
+
 def hang(number: int) -> list[Fault]:
     return [Fault(f"a rank hangs ({STALL_S} s limit)", 20, (1 + number % 3,), "stop", 3)]
 
@@ -142,6 +146,7 @@ JOBS = {
     "too-early": (too_early, ("--elastic",)),
     "anew": (anew, ("--min-np", "2", "--host-discovery-script", "cat hosts")),
     "newcomer": (newcomer, ("--elastic", "--host-discovery-script", "cat hosts")),
+    "second": (second, ("--elastic", "--host-discovery-script", "cat hosts")),
     "hang": (hang, ("--elastic", "--stall-check-shutdown-time-seconds", str(STALL_S))),
     "killed-host": (killed_host, HOST_OPTIONS),
     "flapping-host": (
@@ -328,11 +333,13 @@ def measure(job: str, number: int) -> dict[str, float]:
     """Seconds of each fault of one job. Raises RuntimeError if it did not end well."""
     make_faults, options = JOBS[job]
     faults = make_faults(number)
-    words = [sys.executable, "-m", "tfdist.launch", "-np", "4", *options]
+    words = [sys.executable, "-m", "tfdist.launch", "-np", str(faults[0].of), *options]
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / PLAN).write_text(json.dumps([asdict(fault) for fault in faults]))
-        (folder / "hosts").write_text(f"{NEAR}:2\n{FAR}:2\n" if job.endswith("-host") else "localhost:4\n")
+        (folder / "hosts").write_text(
+            f"{NEAR}:2\n{FAR}:2\n" if job.endswith("-host") else f"localhost:{faults[0].of}\n"
+        )
         path = os.environ["PATH"]
         if job.endswith("-host"):
             stack.enter_context(two_hosts.hosts(MEGABITS))

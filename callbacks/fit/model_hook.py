@@ -21,7 +21,7 @@ from tfdist.callbacks.fit import metric_reduction, training_data
 from tfdist.callbacks.fit.data_digest import digest
 from tfdist.callbacks.fit.drift import Drift
 from tfdist.callbacks.fit.epoch_end import EpochEnd
-from tfdist.callbacks.fit.step_function import translate_errors
+from tfdist.callbacks.fit.step_function import release_iterators, translate_errors
 from tfdist.input import shuffle_warning
 from tfdist.native import keras_version
 from tfdist.ops.graph.sequence import Section
@@ -99,6 +99,8 @@ class ModelHook:
 
     def end(self, phase: str) -> None:
         """The `fit` or `evaluate` ends."""
+        if phase == "train":
+            release_iterators(self._model, "train_function")
         if self._phases and self._phases[-1] == phase:
             self._phases.pop()
 
@@ -170,6 +172,7 @@ class ModelHook:
             return self._evaluate(*args, **kwargs)
         finally:
             self._phases[:] = before
+            release_iterators(self._model, "test_function")
 
     def _hooked_read_metrics(self, logs: Any) -> Any:
         """What `fit` and `evaluate` use as the logs of the epoch."""

@@ -1,4 +1,6 @@
-"""The compiled functions of a model, raising tfdist's errors instead of TensorFlow's. Not a callback."""
+"""The compiled functions of a model: they raise tfdist's errors instead of TensorFlow's, and do not wait for the end of
+old iterators. Not a callback.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Any
 
 import keras
 
+from tfdist.input import release
 from tfdist.ops.graph import failure
 
 
@@ -15,12 +18,29 @@ class StepFunction:
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
+        self._iterators: list[Any] = []
 
     def __call__(self, iterator: Any) -> Any:
+        if not any(each is iterator for each in self._iterators):
+            self.release()
+            self._iterators.append(iterator)
         return failure.translating(self.function, iterator)
+
+    def release(self) -> None:
+        """There are no more steps on the iterator of the last one."""
+        if self._iterators:
+            held, self._iterators = self._iterators, []
+            release.in_background(held)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.function, name)
+
+
+def release_iterators(model: keras.Model, name: str) -> None:
+    """A `fit` ("train_function") or `evaluate` ("test_function") of this model has taken its last step."""
+    function = getattr(model, name, None)
+    if isinstance(function, StepFunction):
+        function.release()
 
 
 def translate_errors(model: keras.Model) -> None:

@@ -36,6 +36,9 @@ def double(sample):
 SOURCES = {
     "range": lambda: tf.data.Dataset.range(ROWS),
     "rows": lambda: tf.data.Dataset.from_tensor_slices(np.arange(ROWS)).prefetch(1),
+    "shuffled rows": lambda: (
+        tf.data.Dataset.from_tensor_slices(np.arange(ROWS)).shuffle(9).prefetch(1).shuffle(ROWS, seed=4)
+    ),
     "shuffled": lambda: tf.data.Dataset.range(ROWS).shuffle(ROWS, seed=4),
     "unknown length": lambda: tf.data.Dataset.range(2 * ROWS).filter(lambda sample: sample % 2 == 1),
     "maps": lambda: tf.data.Dataset.range(ROWS).map(double).prefetch(2).map(double, num_parallel_calls=2).prefetch(1),
@@ -71,6 +74,40 @@ def test_order_is_another_one_in_each_epoch(world):
     epochs = [sum(steps_of(dataset), []) for _ in range(2)]
     assert epochs[0] != epochs[1]
     assert all(len(set(epoch)) == 48 for epoch in epochs)
+
+
+def slices():
+    return tf.data.Dataset.from_tensor_slices({"x": np.arange(2 * ROWS).reshape(ROWS, 2), "y": (np.arange(ROWS),)})
+
+
+def reads_all(dataset):
+    """Whether rows of tensors are read before they are chosen."""
+    return any(type(node).__name__ == "_TensorSliceDataset" for node in pipeline.nodes(dataset))
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("reshuffled", [True, False])
+def test_rows_of_tensors_are_read_when_they_are_chosen(world, reshuffled):
+    """And not those of other ranks, or those that a resumed epoch skips."""
+    rows = slices().shuffle(ROWS, seed=4, reshuffle_each_iteration=reshuffled).repeat(2)
+    assert reads_all(rows)
+    dataset = tfdist.shard(rows, global_batch=GLOBAL)
+    assert not reads_all(dataset)
+    for _ in range(2):
+        expected = [int(row["y"][0]) for row in rows]
+        found = [[x.tolist() for x in batch["x"].numpy()] for batch in dataset]
+        assert found == [share_of([[2 * row, 2 * row + 1] for row in step]) for step in in_steps(expected)]
+
+
+@pytest.mark.ranks(1, 2)
+def test_rows_shuffled_under_another_seed_keep_their_order(world):
+    tf.random.set_seed(3)
+    rows = slices().shuffle(ROWS, reshuffle_each_iteration=False)
+    tf.random.set_seed(4)
+    dataset = tfdist.shard(rows, global_batch=GLOBAL)
+    assert reads_all(dataset)
+    expected = [int(row["y"][0]) for row in rows]
+    assert [batch["y"][0].numpy().tolist() for batch in dataset] == [share_of(step) for step in in_steps(expected)]
 
 
 @pytest.mark.ranks(1, 2, 3)

@@ -18,7 +18,8 @@ class GlobalPart:
     """This rank's share of n: in step k it has part r of the samples k * N to (k + 1) * N - 1, as one local batch.
 
     The share is stored in variables, which an iterator reads as it runs: change it only between iterators. Samples are
-    chosen before the last maps of the pipeline, so these run only for the samples that this rank trains on.
+    chosen before the last maps of the pipeline, so these run only for the samples that this rank trains on; rows of
+    `from_tensor_slices` are looked up only then, too.
 
     Args:
         whole: The samples, the same on all ranks; or numbers of rows, with `look_up`.
@@ -37,6 +38,8 @@ class GlobalPart:
         self, whole: tf.data.Dataset, global_batch: int, changes: bool, look_up: Callable[[Any], Any] | None = None
     ) -> None:
         below, maps = pipeline.below_maps(whole)
+        if look_up is None:
+            below, look_up = pipeline.by_number(below) or (below, None)
         batches = below.batch(global_batch, drop_remainder=True)
         self.elements, self.global_batch, self.changes = int(batches.cardinality()), global_batch, changes
         with tf.device("CPU:0"):  # where tf.data reads them

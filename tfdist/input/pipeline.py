@@ -147,6 +147,39 @@ def below_maps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Map]]:
             found = (below, list(maps))
 
 
+def by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[Any], Any]] | None:
+    """For dense `from_tensor_slices`, shuffled or repeated or neither: a pipeline with the numbers of the rows in the
+    same order, and a function that returns the rows with the given numbers. None for others.
+    """
+    node, steps = dataset, list[Any]()
+    while (kind := _kind(node)) in {"ShuffleDataset", "RepeatDataset", *_SAME_ELEMENTS} - {"CacheDataset"}:
+        if kind in ("ShuffleDataset", "RepeatDataset"):
+            steps.insert(0, node)
+        node = _inputs(node)[0]
+    tensors, spec = getattr(node, "_tensors", None), node.element_spec
+    if kind != "TensorSliceDataset" or not tensors:
+        return None
+    if not all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec)):
+        return None
+    numbers = tf.data.Dataset.range(int(node.cardinality()))
+    for step in steps:
+        numbers = _again(step, numbers)
+    if shuffles(numbers) != shuffles(dataset):  # the global seed was another one
+        return None
+    with tf.device("CPU:0"):  # where tf.data reads them
+        columns = [tf.identity(each) for each in tensors]
+    return numbers, lambda places: tf.nest.pack_sequence_as(spec, [tf.gather(each, places) for each in columns])
+
+
+def _again(step: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same `.shuffle` or `.repeat` of another dataset."""
+    if _kind(step) == "RepeatDataset":
+        return dataset.repeat(int(tf.get_static_value(step._count)))
+    (shuffle, *_) = shuffles(step)
+    seed = shuffle.seeds[1] if any(shuffle.seeds) else None
+    return dataset.shuffle(shuffle.buffer_size, seed, reshuffle_each_iteration=step._reshuffle_each_iteration)
+
+
 def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
     """The shuffles of a pipeline, the last applied first. Shuffles in the function of an interleave are not found."""
     found = []

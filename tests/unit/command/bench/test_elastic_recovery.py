@@ -17,7 +17,7 @@ def recovery(script: Any) -> Any:
 def test_jobs(recovery: Any, number: int) -> None:
     """Each fault begins with the ranks that the one before has left, and hits some that live."""
     for make, _ in recovery.JOBS.values():
-        alive, step = {0, 1, 2, 3}, 0
+        alive, step = set(range(make(number)[0].of)), 0
         for fault in make(number):
             assert fault.of == len(alive) and set(fault.ranks) <= alive, fault
             if fault.how not in ("back", "again"):

@@ -1,0 +1,60 @@
+"""Old iterators are destroyed in another thread than the one that takes the steps."""
+
+import threading
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist.callbacks.fit.step_function import StepFunction
+from tfdist.ops.graph import failure
+
+
+class Iterator:
+    """Weak references to an object of this class are possible."""
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """The threads in which iterators were destroyed, of those that a step function was called with."""
+    found, known = [], []
+
+    def note(function, iterator):
+        if all(each() is not iterator for each in known):
+            known.append(weakref.ref(iterator))
+            weakref.finalize(iterator, lambda: found.append(threading.current_thread().name))
+        return function(iterator)
+
+    monkeypatch.setattr(failure, "translating", note)
+    return found
+
+
+def test_the_last_iterator_is_let_go_in_a_thread(ends, wait_until):
+    steps = StepFunction(lambda iterator: None)
+    kept = Iterator()
+    for _ in range(2):
+        steps(kept)
+    assert ends == []
+    steps(Iterator())
+    steps(kept)
+    wait_until(lambda: len(ends) == 1, seconds=10, what="the end of the second iterator")
+    steps.release()
+    del kept
+    wait_until(lambda: len(ends) == 2, seconds=10, what="the end of the first iterator")
+    assert ends[0] == "tfdist-release"
+
+
+def test_between_the_epochs_of_a_fit(ends, wait_until):
+    """The last iterator is that of Keras' `fit`, which still has it when the callbacks end."""
+    tfdist.init()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    dataset = tf.data.Dataset.from_tensor_slices((np.ones((8, 2)), np.ones((8, 1)))).batch(4)
+    callbacks = [tfdist.callbacks.DataParallel()]
+    model.fit(dataset, epochs=3, validation_data=dataset, verbose=0, callbacks=callbacks)
+    model.evaluate(dataset, verbose=0, callbacks=callbacks)
+    wait_until(lambda: len(ends) >= 7, seconds=10, what="the ends of the iterators")
+    assert sorted(ends) == ["MainThread", *["tfdist-release"] * 6]
