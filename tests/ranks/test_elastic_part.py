@@ -14,9 +14,21 @@ def read(dataset):
     return [np.asarray(element).tolist() for element in dataset]
 
 
+SOURCES = {
+    "range": lambda: tf.data.Dataset.range(23),
+    "rows": lambda: tf.data.Dataset.from_tensor_slices({"x": np.arange(23), "y": (np.ones(23),)}).map(
+        lambda row: row["x"]
+    ),
+    "others": lambda: tf.data.Dataset.range(23).cache(),
+}
+
+
 @pytest.mark.ranks(1, 2, 3, 4)
-def test_each_element_of_whole_rounds_is_read_by_one_rank(world):
-    part = ElasticPart(tf.data.Dataset.range(23))
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_element_of_whole_rounds_is_read_by_one_rank(world, source, monkeypatch):
+    monkeypatch.setattr(part_module, "_CHUNK", 4)  # several, and the last one is short
+    monkeypatch.setattr(part_module, "_ROWS", 3)
+    part = ElasticPart(SOURCES[source]())
     assert read(part.dataset) == list(range(tfdist.rank(), 23 // world * world, world))
     assert part.deal(5) == 18 // world
     assert read(part.dataset) == list(range(5 + tfdist.rank(), 5 + 18 // world * world, world))
@@ -29,8 +41,13 @@ def test_each_element_of_whole_rounds_is_read_by_one_rank(world):
 
 
 @pytest.mark.ranks(2, 3)
-def test_what_is_left_of_a_shuffled_epoch_is_read_in_its_order(world):
-    part = ElasticPart(tf.data.Dataset.range(24).map(lambda x: (x, -x)).shuffle(24, seed=2))
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("source", ["range", "rows"])
+def test_what_is_left_of_a_shuffled_epoch_is_read_in_its_order(world, source, late):
+    rows = {"range": tf.data.Dataset.range(24), "rows": tf.data.Dataset.from_tensor_slices(np.arange(24))}[source]
+    part = ElasticPart(
+        rows.shuffle(24, seed=2).map(lambda x: (x, -x)) if late else rows.map(lambda x: (x, -x)).shuffle(24, 2)
+    )
     data = part.dataset.map(lambda x, y: x).batch(2).prefetch(1)
     first = read(data)
     iterator = iter(data)
@@ -46,6 +63,22 @@ def test_what_is_left_of_a_shuffled_epoch_is_read_in_its_order(world):
     epoch = np.stack([np.ravel(rows) for rows, _ in by_rank], 1).ravel()  # element i is of rank i % world
     left = np.stack([np.ravel(rows) for _, rows in by_rank], 1).ravel()
     np.testing.assert_array_equal(left, epoch[world * 4 :])
+
+
+@pytest.mark.ranks(1, 2)
+def test_maps_run_for_own_rows_only(world):
+    calls = []
+
+    def note(row):
+        calls.append(int(row))
+        return row
+
+    rows = tf.data.Dataset.from_tensor_slices(np.arange(24)).shuffle(24, seed=2)
+    part = ElasticPart(rows.map(lambda row: tf.numpy_function(note, [row], tf.int64)))
+    part.deal(8)
+    mine = read(part.dataset)
+    assert calls == mine
+    assert len(mine) == 16 // world
 
 
 @pytest.mark.ranks(2)

@@ -19,7 +19,7 @@ from tfdist import elastic, errors
 from tfdist.elastic.fit_data import part_of
 from tfdist.input import mark, pipeline, release
 from tfdist.input.global_part import GlobalPart
-from tfdist.input.part import ElasticPart, order_of, put_in_order
+from tfdist.input.part import order_of, put_in_order
 from tfdist.ops.graph import replica
 from tfdist.ops.object import broadcast_object
 from tfdist.protocol import member
@@ -91,10 +91,12 @@ class _Fit:
 
     def _rehearse(self) -> None:
         """Takes a step before this process joins others, which would wait while it is traced, and undoes it."""
-        if not isinstance(self._part, ElasticPart):
-            return  # a data service would deal in vain, and a global batch may be too large for one rank
+        if self._part is None:
+            return  # a data service would deal in vain
         history = self._model.history  # that of the training; Keras makes another one
         self._part.deal(0, self._unit)
+        if isinstance(self._part, GlobalPart):
+            self._part.narrow()
         steps = self._model.steps_per_execution
         first = mark.put(self._dataset.take(steps), *mark.of(self._dataset))
         given = {"x": first, "steps_per_epoch": steps, "callbacks": [self._plugin], "verbose": 0}

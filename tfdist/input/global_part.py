@@ -91,6 +91,12 @@ class GlobalPart:
         self._local_batch.assign(end - first)
         return max(0, self.elements - start)
 
+    def narrow(self) -> None:
+        """Until the next `deal` a local batch is the first sample of its global batch, for a step that is undone."""
+        self._first.assign(0)
+        self._end.assign(1)
+        self._local_batch.assign(1)
+
     def round_size(self, unit: int) -> int:
         """Elements of all ranks in a step: one global batch.
 

@@ -14,6 +14,8 @@ from tfdist.world import runtime
 
 _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
 _parts: weakref.WeakSet[Any] = weakref.WeakSet()
+# How many numbers of rows are dealt at once, and rows looked up: a call of a function costs more than it does.
+_CHUNK, _ROWS = 1024, 32
 
 
 def register(part: Any) -> None:
@@ -24,7 +26,8 @@ def register(part: Any) -> None:
 class ElasticPart:
     """This rank's shard of n: every n-th element of a dataset, starting at some element.
 
-    The sharding is stored in variables, which an iterator reads as it runs: change it only between iterators.
+    The sharding is stored in variables, which an iterator reads as it runs: change it only between iterators. Of
+    `from_tensor_slices`, shuffled or not, only the rows of this rank are read, and the last maps run only for them.
 
     Args:
         whole: The dataset, the same on all ranks, with a known number of elements.
@@ -41,8 +44,20 @@ class ElasticPart:
         # The state of an iterator is saved and restored; the variables are not part of it, and shall not be.
         options = tf.data.Options()
         options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-        numbered = whole.enumerate().with_options(options)
-        self.dataset = numbered.filter(_as_written(self._is_mine)).map(_as_written(lambda number, element: element))
+        below, maps = pipeline.below_maps(whole)
+        rows = pipeline.by_number(below)
+        if rows is not None:
+            numbers, look_up = rows
+            chunks = numbers.batch(_CHUNK).enumerate().with_options(options)
+            mine = chunks.map(_as_written(self._mine_of)).unbatch()
+            self.dataset = mine.batch(_ROWS).map(_as_written(look_up)).unbatch()
+            for each in maps:
+                self.dataset = self.dataset.map(each.function, num_parallel_calls=each.parallel_calls)
+            self.dataset = self.dataset.with_options(whole.options())
+        else:
+            numbered = whole.enumerate().with_options(options)
+            is_mine = _as_written(lambda number, element: self._is_mine(number))
+            self.dataset = numbered.filter(is_mine).map(_as_written(lambda number, element: element))
         setattr(self.dataset, pipeline.ELASTIC_MARK, self)
         register(self)
 
@@ -67,9 +82,12 @@ class ElasticPart:
         """Elements of all ranks in a step, if each takes `unit`."""
         return unit * runtime.size()
 
-    def _is_mine(self, number: tf.Tensor, element: Any) -> tf.Tensor:
+    def _is_mine(self, number: tf.Tensor) -> tf.Tensor:
         place = number - self._start
         return (place >= 0) & (number < self._stop) & (place % self._size == self._rank)
+
+    def _mine_of(self, chunk: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        return rows[self._is_mine(chunk * _CHUNK + tf.range(tf.size(rows, tf.int64)))]
 
 
 def deal_all() -> None:

@@ -148,14 +148,16 @@ def below_maps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Map]]:
 
 
 def by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[Any], Any]] | None:
-    """For dense `from_tensor_slices`, shuffled or repeated or neither: a pipeline with the numbers of the rows in the
-    same order, and a function that returns the rows with the given numbers. None for others.
+    """For dense `from_tensor_slices` and `range`, shuffled or repeated or neither: a pipeline with the numbers of the
+    rows in the same order, and a function that returns the rows with the given numbers. None for others.
     """
     node, steps = dataset, list[Any]()
     while (kind := _kind(node)) in {"ShuffleDataset", "RepeatDataset", *_SAME_ELEMENTS} - {"CacheDataset"}:
         if kind in ("ShuffleDataset", "RepeatDataset"):
             steps.insert(0, node)
         node = _inputs(node)[0]
+    if kind == "RangeDataset":
+        return dataset, lambda numbers: numbers
     tensors, spec = getattr(node, "_tensors", None), node.element_spec
     if kind != "TensorSliceDataset" or not tensors:
         return None
@@ -168,7 +170,7 @@ def by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[Any]
         return None
     with tf.device("CPU:0"):  # where tf.data reads them
         columns = [tf.identity(each) for each in tensors]
-    return numbers, lambda places: tf.nest.pack_sequence_as(spec, [tf.gather(each, places) for each in columns])
+    return numbers, lambda rows: tf.nest.pack_sequence_as(spec, [tf.gather(each, rows) for each in columns])
 
 
 def _again(step: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
