@@ -55,6 +55,7 @@ class DataParallel(keras.callbacks.Callback):
     - continues when a rank is lost, with `elastic=True`;
     - searches for the fastest settings of the collectives, with `TFDIST_AUTOTUNE=1`;
     - allows unequal numbers of batches per epoch, for data from `tfdist.shard(..., remainder="join")`;
+    - takes steps over large batches in parts, for data from `tfdist.shard(..., global_batch=N, max_local_batch=M)`;
     - warns if all ranks train on the same data;
     - stops training if the weights of the ranks drift apart.
 
@@ -190,6 +191,7 @@ class DataParallel(keras.callbacks.Callback):
         training_data.need_global_batches(self.model)
         self._scale_as_data_asks()
         self._weigh_where_uneven()
+        self._hook.split_large_batches()
         self._compare_with_job()
         if not self.elastic:
             need_equal_settings()

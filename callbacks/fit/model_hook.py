@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import errors
-from tfdist.callbacks.fit import metric_reduction, training_data
+from tfdist.callbacks.fit import metric_reduction, micro_batch, training_data
 from tfdist.callbacks.fit.data_digest import digest
 from tfdist.callbacks.fit.drift import Drift
 from tfdist.callbacks.fit.epoch_end import EpochEnd
@@ -25,7 +25,7 @@ from tfdist.callbacks.fit.step_function import release_iterators, translate_erro
 from tfdist.input import shuffle_warning
 from tfdist.native import keras_version
 from tfdist.ops.graph.sequence import Section
-from tfdist.training import model_optimizer, model_state
+from tfdist.training import adapted_state, model_optimizer, model_state
 from tfdist.training.gradients import weighted_by
 from tfdist.training.model_build import Building
 from tfdist.training.sync_batch_norm import synchronized, synchronized_statistics
@@ -66,6 +66,9 @@ class ModelHook:
         self.resume_batch = 0
         self.wrapped_optimizers: list[Any] = []
         self.drift = Drift(model)
+        self._splits = False  # read when the step is traced; the limit, when it runs
+        self._max_samples = tf.Variable(micro_batch.UNLIMITED, trainable=False, dtype=tf.int64)
+        self._split_data: list[Any] = []
         self._digest = tf.Variable(0.0, trainable=False, dtype=tf.float32)
         self._train_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._test_samples = tf.Variable(0, trainable=False, dtype=tf.int64)
@@ -103,6 +106,8 @@ class ModelHook:
             release_iterators(self._model, "train_function")
         if self._phases and self._phases[-1] == phase:
             self._phases.pop()
+        if phase == "train":
+            self._end_splitting()
 
     def when_built(self, action: Callable[[], None], alone: bool = False) -> None:
         """Runs an action now, or just before the first step if Keras has yet to make weights; every rank must call it.
@@ -127,6 +132,33 @@ class ModelHook:
         """Whether this batch was trained on before the interruption, so that it is drawn and skipped."""
         return batch < self.resume_batch
 
+    def split_large_batches(self) -> None:
+        """The steps of the running `fit` take large batches in parts if its data asks for it.
+
+        A step that was traced differently is traced again; for another limit, or number of ranks, it is not.
+
+        Raises:
+            ConfigError: If its steps cannot be taken in parts.
+        """
+        own_step = getattr(self._train_step, "__func__", None) is not keras.Model.train_step
+        micro_batch.need_parts(self._model, own_step)
+        limit = training_data.max_local_batch(self._model)
+        if (limit is not None) != self._splits:
+            self._splits = limit is not None
+            adapted_state.drop_traces(self._model)
+        self._end_splitting()  # of an earlier fit, which may have ended by an exception
+        if limit is not None:
+            self._max_samples.assign(limit)
+            self._split_data = training_data.global_parts(self._model)
+            for part in self._split_data:
+                part.split(True)
+
+    def _end_splitting(self) -> None:
+        """A step outside `fit` takes its batch at once."""
+        self._max_samples.assign(micro_batch.UNLIMITED)
+        while self._split_data:
+            self._split_data.pop().split(False)
+
     def samples_seen(self) -> int:
         """Samples this rank has trained on since the `fit` began."""
         return int(self._train_samples.numpy())
@@ -143,7 +175,11 @@ class ModelHook:
         # Around each step or trace, and not from the begin of a fit to its end: an exception leaves nothing behind, and
         # in a later fit a step that was traced and one that runs eagerly do the same, as they do with the optimizer.
         with weighted_by(weight), synchronized(self._model) if self.synchronizes_moments else contextlib.nullcontext():
-            logs = self._train_step(data)
+            if self._splits:
+                parts = micro_batch.MicroBatches(data, samples, self._max_samples.read_value())
+                logs = micro_batch.take_step(self._model, self._train_step, parts)
+            else:
+                logs = self._train_step(data)
         # Where the iterator has come to its end, nothing is counted: what is counted may be known without the data.
         with tf.control_dependencies(tf.nest.flatten(data, expand_composites=True)[:1]):
             self._train_samples.assign_add(samples)

@@ -31,6 +31,17 @@ def global_batch(model: keras.Model, data: Any = None) -> int | None:
     return next(iter(mark.global_batches([*_data(model), data])), None)
 
 
+def max_local_batch(model: keras.Model, name: str = "x") -> int | None:
+    """The least `max_local_batch` of the shards in an argument of the running `fit`; None without one."""
+    parts = mark.global_parts(keras_version.arguments_of_fit(model).get(name))
+    return min((part.max_local_batch for part in parts if part.max_local_batch is not None), default=None)
+
+
+def global_parts(model: keras.Model) -> list[GlobalPart]:
+    """The parts of global batches that the running `fit` trains on."""
+    return mark.global_parts(_data(model))
+
+
 def start_at(model: keras.Model, batch: int) -> bool:
     """Makes the next pass of a running `fit` over its data start at a batch, if the data can do that; 0 undoes it.
 

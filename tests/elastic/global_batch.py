@@ -1,6 +1,7 @@
 """A fit with a global batch: as an elastic job, and in one process.
 
-global_batch.py VICTIMS MODEL   a fit by tfdistrun in a folder of its own; VICTIMS as in training.py, MODEL of MODELS
+global_batch.py VICTIMS MODEL [LIMIT]  a fit by tfdistrun in a folder of its own; VICTIMS as in training.py, MODEL of
+                                       MODELS, LIMIT the most samples that a rank takes at once
 """
 
 import sys
@@ -24,13 +25,29 @@ MODELS = {
 }
 
 
+class Model(keras.Sequential):
+    """Counts how many times its training step is traced, and notes how many samples it takes at once."""
+
+    traces, most = 0, 0
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if training:
+            self.traces += 1
+            tf.numpy_function(self.note, [tf.shape(y_pred)[0]], tf.int32)
+        return super().compute_loss(x, y, y_pred, sample_weight, training=training)
+
+    def note(self, samples):
+        self.most = max(self.most, int(samples))
+        return samples
+
+
 def make_model(kind):
     keras.utils.set_random_seed(1)
     optimizer, middle = MODELS[kind]()
     # Without a bias before batch normalization, whose gradient would be rounding alone.
     dense = keras.layers.Dense(16, use_bias=kind != "normalization")
     layers = [keras.Input((8,)), dense, middle, keras.layers.Activation("tanh"), keras.layers.Dense(1)]
-    model = keras.Sequential(layers)
+    model = Model(layers)
     model.compile(optimizer, "mse", metrics=["mae"])
     return model
 
@@ -55,29 +72,24 @@ def halved(x, y):
     return x / 2, y
 
 
-def train(victims, kind):
+def train(victims, kind, limit=None):
     tfdist.init()
     number = tfdist.rank()
     killers = {int(rank): training.Killer(int(step), how) for rank, step, how in (one.split(":") for one in victims)}
     if number in killers:
         killers[number].die("again")
     model = make_model(kind)
-    traces = []
-
-    def step(data, original=model.train_step):
-        traces.append(tf.executing_eagerly())
-        return original(data)
-
-    model.train_step = step
-    data = tfdist.shard(training.make_data().map(scaled), global_batch=GLOBAL).map(halved).prefetch(2)
+    data = tfdist.shard(training.make_data().map(scaled), global_batch=GLOBAL, max_local_batch=limit)
+    data = data.map(halved).prefetch(2)
     whole = tfdist.shard(training.make_rows(), global_batch=GLOBAL)
     callbacks = [tfdist.callbacks.DataParallel(elastic=True), training.Report()]
     callbacks += [killers[number]] if number in killers else []
     history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0, validation_data=whole).history
-    assert len(traces) <= 3, "traced again"  # two where variables are made, and one that makes the optimizer's
+    assert model.traces <= 3, "traced again"  # two where variables are made, and one that makes the optimizer's
+    assert model.most == limit or limit is None
     np.savez(Path(f"rank-{number}.npz"), *training.variables_of(model))
     np.savez(Path(f"history-{number}.npz"), **history)
 
 
 if __name__ == "__main__":
-    train([victim for victim in sys.argv[1].split(",") if victim], sys.argv[2])
+    train([victim for victim in sys.argv[1].split(",") if victim], sys.argv[2], *map(int, sys.argv[3:]))

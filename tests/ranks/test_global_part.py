@@ -181,6 +181,10 @@ REFUSED = {
     "off": ({"global_batch": 8, "policy": "off"}, "received 'off'"),
     "join": ({"global_batch": 8, "remainder": "join"}, "remainder must be \"drop\", received 'join'"),
     "pad": ({"global_batch": 8, "remainder": "pad"}, "received 'pad'"),
+    "a limit without a global batch": ({"max_local_batch": 4}, r"needs global_batch; received None.*\.batch\(4\)"),
+    "a limit of nothing": ({"global_batch": 8, "max_local_batch": 0}, "max_local_batch must be.*1 or more; received 0"),
+    "a limit that is a fraction": ({"global_batch": 8, "max_local_batch": 2.0}, "a whole number.*received 2.0"),
+    "a limit that is a truth": ({"global_batch": 8, "max_local_batch": True}, "a whole number.*received True"),
     "too few": ({"global_batch": 51}, "found 50 samples, which is no full global batch of 51"),
 }
 
@@ -212,5 +216,7 @@ def test_what_only_several_ranks_can_get_wrong(world):
         tfdist.shard(np.arange(ROWS), global_batch=world - 1)
     with pytest.raises(ConfigError, match=r"different global_batch .*rank 0: 8, rank 1"):
         tfdist.shard(np.arange(ROWS), global_batch=9 if last else 8)
+    with pytest.raises(ConfigError, match=r"different max_local_batch .*rank 0: None, rank 1"):
+        tfdist.shard(np.arange(ROWS), global_batch=8, max_local_batch=4 if tfdist.rank() else None)
     with pytest.raises(ConfigError, match="different number of elements"):
         tfdist.shard(np.arange(ROWS + last), global_batch=GLOBAL)

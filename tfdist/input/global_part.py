@@ -12,6 +12,12 @@ from tfdist.input import part, pipeline
 from tfdist.world import runtime
 
 _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
+_UNSPLIT = (
+    "only fit with tfdist.callbacks.DataParallel splits the batches of tfdist.shard(..., max_local_batch={limit}), so "
+    "nothing else may read those that have more samples. Add the callback to fit, and make the model without a "
+    "tf.distribute strategy; for evaluate, predict and a loop of your own, shard the data again without max_local_batch, "
+    "with a smaller global_batch or batches of your own. This batch has as many samples:"
+)
 
 
 class GlobalPart:
@@ -26,24 +32,33 @@ class GlobalPart:
         global_batch: Samples of all ranks in a step.
         changes: Whether the number of ranks may change between iterators.
         look_up: Returns the rows with the given numbers; None if `whole` has the samples themselves.
+        max_local_batch: How many samples may be handed to a reader that does not split them; None is any number.
 
     Attributes:
         elements: The number of global batches of an epoch, or tf.data's codes for infinite and unknown.
         global_batch: Samples of all ranks in a step.
+        max_local_batch: As the argument.
         changes: Whether the number of ranks may change between iterators.
         dataset: The local batches.
     """
 
     def __init__(
-        self, whole: tf.data.Dataset, global_batch: int, changes: bool, look_up: Callable[[Any], Any] | None = None
+        self,
+        whole: tf.data.Dataset,
+        global_batch: int,
+        changes: bool,
+        look_up: Callable[[Any], Any] | None = None,
+        max_local_batch: int | None = None,
     ) -> None:
         below, maps = pipeline.below_maps(whole)
         if look_up is None:
             below, look_up = pipeline.by_number(below) or (below, None)
         batches = below.batch(global_batch, drop_remainder=True)
         self.elements, self.global_batch, self.changes = int(batches.cardinality()), global_batch, changes
+        self.max_local_batch = max_local_batch
         with tf.device("CPU:0"):  # where tf.data reads them
             numbers = [tf.Variable(0, dtype=tf.int64) for _ in range(4)]
+            self._is_split = tf.Variable(False)
         self._start, self._first, self._end, self._local_batch = numbers
         self.deal()
         # The state of an iterator is saved and restored; the variables are not part of it, and shall not be.
@@ -97,6 +112,10 @@ class GlobalPart:
         self._end.assign(1)
         self._local_batch.assign(1)
 
+    def split(self, is_split: bool) -> None:
+        """Whether who reads this splits its batches from now on, so that they may have more than `max_local_batch`."""
+        self._is_split.assign(is_split)
+
     def round_size(self, unit: int) -> int:
         """Elements of all ranks in a step: one global batch.
 
@@ -112,7 +131,10 @@ class GlobalPart:
 
     def _share_of(self, number: tf.Tensor, batch: Any) -> Any:
         first, end = self._first.read_value(), self._end.read_value()
-        return tf.nest.map_structure(lambda value: _rows(value, first, end), batch)
+        if self.max_local_batch is not None:
+            fits = self._is_split | (end - first <= self.max_local_batch)
+            tf.debugging.Assert(fits, [_UNSPLIT.format(limit=self.max_local_batch), end - first])
+        return tf.nest.map_structure(lambda value: rows_between(value, first, end), batch)
 
     def _in_batches(self, samples: tf.data.Dataset) -> tf.data.Dataset:
         """As `.batch`, of the size that is right when the iterator runs."""
@@ -134,7 +156,9 @@ def batched_again(global_batch: int) -> str:
     )
 
 
-def of_arrays(arrays: Any, rows: int, global_batch: int, changes: bool) -> GlobalPart:
+def of_arrays(
+    arrays: Any, rows: int, global_batch: int, changes: bool, max_local_batch: int | None = None
+) -> GlobalPart:
     """The share of arrays with this number of rows; only rows that are trained on are read."""
     with tf.device("CPU:0"):
         tensors = tf.nest.map_structure(_tensor, _without_lists(arrays))
@@ -142,7 +166,7 @@ def of_arrays(arrays: Any, rows: int, global_batch: int, changes: bool) -> Globa
     def look_up(places: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, places), tensors)
 
-    return GlobalPart(tf.data.Dataset.range(rows), global_batch, changes, look_up)
+    return GlobalPart(tf.data.Dataset.range(rows), global_batch, changes, look_up, max_local_batch)
 
 
 def _tensor(array: Any) -> Any:
@@ -158,7 +182,8 @@ def _without_lists(arrays: Any) -> Any:
     return arrays
 
 
-def _rows(value: Any, first: tf.Tensor, end: tf.Tensor) -> Any:
+def rows_between(value: Any, first: tf.Tensor, end: tf.Tensor) -> Any:
+    """The rows from `first` to `end` - 1 of a tensor, also of a ragged or sparse one; both are int64 scalars."""
     if not isinstance(value, tf.SparseTensor):
         return value[first:end]
     shape = value.dense_shape

@@ -55,9 +55,18 @@ def global_batches(data: Any) -> set[int]:
     Args:
         data: A structure of the data that `fit` takes.
     """
+    return {part.global_batch for part in global_parts(data)}
+
+
+def global_parts(data: Any) -> list[Any]:
+    """The `GlobalPart` of each shard in some data that has one.
+
+    Args:
+        data: A structure of the data that `fit` takes.
+    """
     nodes = (node for dataset in datasets_in(data) for node in pipeline.nodes(dataset))
-    sizes = (getattr(getattr(node, pipeline.ELASTIC_MARK, None), "global_batch", None) for node in nodes)
-    return {size for size in sizes if size is not None}
+    parts = (getattr(node, pipeline.ELASTIC_MARK, None) for node in nodes)
+    return [part for part in parts if hasattr(part, "global_batch")]
 
 
 def datasets_in(data: Any) -> list[tf.data.Dataset]:

@@ -25,7 +25,13 @@ _logger = logging.getLogger("tfdist")
 _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
 
 
-def shard(dataset: Any, policy: str = "auto", remainder: str = "drop", global_batch: int | None = None) -> Any:
+def shard(
+    dataset: Any,
+    policy: str = "auto",
+    remainder: str = "drop",
+    global_batch: int | None = None,
+    max_local_batch: int | None = None,
+) -> Any:
     """Returns this rank's shard of a dataset or of arrays.
 
     Use it once in a script that trains on several ranks, around the data for `fit` or `evaluate`. Rank r of n gets the
@@ -75,6 +81,10 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop", global_ba
             and at least n samples per step. Only map, prefetch, take, skip and repeat may follow. Put an expensive
             `.map` last before `shard`: it runs only for the samples of this rank, and not for those skipped when
             training resumes.
+        max_local_batch: Most samples that go through the model at once, with `global_batch`; None is any number. `fit`
+            with `DataParallel` takes a step over a larger local batch in parts, and makes one update from the mean of
+            their gradients: the same steps in less memory, on few ranks or after ranks were lost. Any other reader of a
+            larger local batch gets an error.
 
     Returns:
         The same kind of data, with this rank's elements; with `global_batch`, a `tf.data.Dataset` of batches of shape
@@ -100,9 +110,11 @@ def shard(dataset: Any, policy: str = "auto", remainder: str = "drop", global_ba
     ```
     """
     is_dataset = _check_arguments(dataset, policy, remainder, global_batch)
+    limit = _check_max_local_batch(max_local_batch, global_batch)
     rank, size = _world()
     if global_batch is not None:
-        return _shard_global_batches(dataset, int(global_batch), {"policy": policy, "remainder": remainder})
+        arguments = {"policy": policy, "remainder": remainder, "max_local_batch": limit}
+        return _shard_global_batches(dataset, int(global_batch), arguments)
     service = pipeline.service_of(dataset) if is_dataset else None
     elastic = is_dataset and service is None and _is_resharded(policy, remainder)
     # Even a single rank can be killed and restarted in the middle of an epoch.
@@ -155,9 +167,27 @@ def _check_arguments(dataset: Any, policy: str, remainder: str, global_batch: An
     return False
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def _check_max_local_batch(max_local_batch: Any, global_batch: Any) -> int | None:
+    """Returns it as a number of Python's, or None."""
+    if max_local_batch is not None and not _is_count(max_local_batch):
+        raise ConfigError(
+            f"tfdist.shard: max_local_batch must be a whole number of samples, 1 or more; received {max_local_batch!r}."
+        )
+    if max_local_batch is not None and global_batch is None:
+        raise ConfigError(
+            f"max_local_batch={max_local_batch} splits each rank's share of a global batch, so it needs global_batch; "
+            f"received None. Without it batches are yours: omit max_local_batch and write .batch({max_local_batch})."
+        )
+    return None if max_local_batch is None else int(max_local_batch)
+
+
 def _check_global_batch(dataset: Any, global_batch: Any, policy: str, remainder: str) -> None:
     """Rejects what does not work with `global_batch`."""
-    if isinstance(global_batch, bool) or not isinstance(global_batch, (int, np.integer)) or global_batch < 1:
+    if not _is_count(global_batch):
         raise ConfigError(
             "tfdist.shard: global_batch must be a whole number of samples of all ranks together, 1 or more; received "
             f"{global_batch!r}."
@@ -201,10 +231,11 @@ def _shard_global_batches(dataset: Any, global_batch: int, arguments: dict[str, 
             "or choose a smaller global_batch."
         )
     session.data_sharded = True
+    limit = arguments["max_local_batch"]
     if is_dataset:
-        made = GlobalPart(dataset, global_batch, config.is_elastic())
+        made = GlobalPart(dataset, global_batch, config.is_elastic(), max_local_batch=limit)
     else:
-        made = global_part.of_arrays(dataset, rows, global_batch, config.is_elastic())
+        made = global_part.of_arrays(dataset, rows, global_batch, config.is_elastic(), limit)
     return mark.put(made.dataset, "drop")
 
 

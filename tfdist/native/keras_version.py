@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import random
@@ -124,6 +125,27 @@ def metrics_reader(model: Any) -> Any:
 def set_metrics_reader(model: Any, reader: Any) -> None:
     """Replaces that method on this instance."""
     model._get_metrics_result_or_logs = reader
+
+
+@contextlib.contextmanager
+def weighing_losses(model: Any, weight: Any) -> Iterator[None]:
+    """Inside, the mean that `fit` reports of each output's loss gives this weight to a batch of unknown size, not 1.
+
+    For a batch of known size Keras uses the number of samples, and for the sum of the losses it always does.
+    """
+    means = list(getattr(getattr(model, "_compile_loss", None), "metrics", ()))
+    for mean in means:
+        original = mean.update_state
+
+        def update_state(value: Any, sample_weight: Any = None, original: Any = original) -> None:
+            original(value, sample_weight=weight if sample_weight is None else sample_weight)
+
+        vars(mean)["update_state"] = update_state
+    try:
+        yield
+    finally:
+        for mean in means:
+            del vars(mean)["update_state"]
 
 
 def set_initial_epoch(model: Any, epoch: int) -> None:

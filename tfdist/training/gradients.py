@@ -186,13 +186,13 @@ class GradientReduction:
         if self.process_set.included():
             shared = self._reduce_shared(shared, [sources[index] for index in places], names, label, factor)
         else:
-            shared = [_scaled(gradient, factor) for gradient in shared]
+            shared = [scaled(gradient, factor) for gradient in shared]
         result = list(gradients)
         for index, gradient in zip(places, shared, strict=True):
             result[index] = gradient
         scale = factor * self._local_share(local) if self.scale_local else factor
         for index in set(range(len(result))) - set(places):
-            result[index] = _scaled(result[index], scale)
+            result[index] = scaled(result[index], scale)
         return result
 
     def _record(self, gradients: Sequence[Any], sources: Sequence[Any], shared: set[int]) -> None:
@@ -381,11 +381,12 @@ def _names(sources: Sequence[Any], generic: bool) -> list[str]:
     return [f"{index}:{'gradient' if generic else name_of(source)}" for index, source in enumerate(sources)]
 
 
-def _scaled(gradient: Any, factor: float | tf.Tensor) -> Any:
+def scaled(gradient: Any, factor: float | tf.Tensor) -> Any:
+    """A gradient multiplied by a factor: tensor, `tf.IndexedSlices` or None."""
     if gradient is None or (isinstance(factor, float) and factor == 1.0):
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_scaled(gradient.values, factor), gradient.indices, gradient.dense_shape)
+        return tf.IndexedSlices(scaled(gradient.values, factor), gradient.indices, gradient.dense_shape)
     return gradient * tf.cast(factor, gradient.dtype)
 
 

@@ -30,6 +30,7 @@ from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training.gradients import GradientReduction, Grouping, name_of
 from tfdist.training.local_variable import LocalVariables, key_of
 from tfdist.training.schedule import ScaledSchedule
+from tfdist.training.update import Holding
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
@@ -512,10 +513,8 @@ def _copy(optimizer: Any, name: str | None) -> keras.optimizers.Optimizer:
             "the optimizer is already built, so a copy would lose its state. Use "
             "tfdist.optimizer.distribute(optimizer), which changes it in place."
         )
-    config = optimizer.get_config()
-    if name is not None:
-        config["name"] = name
-    return type(optimizer).from_config(config)
+    renamed = {} if name is None else {"name": name}
+    return type(optimizer).from_config({**optimizer.get_config(), **renamed})
 
 
 def _distribution_of(optimizer: Any) -> _Distribution | None:
@@ -580,7 +579,7 @@ def _reducing(optimizer: Any) -> Any:
 
 def _subclass(base: type, *mixins: type) -> type:
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    subclass = type(base.__name__, (*mixins, base), {**namespace, "_tfdist_base": base})
+    subclass = type(base.__name__, (*mixins, Holding, base), {**namespace, "_tfdist_base": base})
     keras_version.publish_as(subclass, base)
     return subclass
 

@@ -165,9 +165,13 @@ def synchronized(model: keras.Model) -> Iterator[None]:
 
 def synchronized_statistics(model: keras.Model) -> list[Any]:
     """The moving means and variances that all ranks taking a step update alike, inside `synchronized`."""
+    return [variable for layer in synchronized_layers(model) for variable in layer.non_trainable_variables]
+
+
+def synchronized_layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """The layers that normalise over the batches of all ranks, inside `synchronized`."""
     layers = [layer for layer in keras_version.layers_with_keras_moments(model) if layer.synchronized]
-    layers += [layer for layer in keras_version.layers_of(model) if isinstance(layer, SyncBatchNormalization)]
-    return [variable for layer in layers for variable in layer.non_trainable_variables]
+    return layers + [layer for layer in keras_version.layers_of(model) if isinstance(layer, SyncBatchNormalization)]
 
 
 def _counts(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
