@@ -26,13 +26,15 @@ MODELS = {
 
 
 class Model(keras.Sequential):
-    """Counts how many times its training step is traced, and notes how many samples it takes at once."""
+    """Counts how often its step is traced, and among how many ranks, and how many samples it takes at once."""
 
     traces, most = 0, 0
+    sizes = ()
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if training:
             self.traces += 1
+            self.sizes = (*self.sizes, tfdist.size() if tfdist.is_initialized() else 0)
             tf.numpy_function(self.note, [tf.shape(y_pred)[0]], tf.int32)
         return super().compute_loss(x, y, y_pred, sample_weight, training=training)
 
@@ -74,7 +76,7 @@ def halved(x, y):
 
 def train(victims, kind, limit=None):
     tfdist.init()
-    number = tfdist.rank()
+    number, joins = tfdist.rank(), tfdist.size() == 1
     killers = {int(rank): training.Killer(int(step), how) for rank, step, how in (one.split(":") for one in victims)}
     if number in killers:
         killers[number].die("again")
@@ -86,6 +88,7 @@ def train(victims, kind, limit=None):
     callbacks += [killers[number]] if number in killers else []
     history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0, validation_data=whole).history
     assert model.traces <= 3, "traced again"  # two where variables are made, and one that makes the optimizer's
+    assert not joins or set(model.sizes) == {1}, "the others waited for the trace of a new rank"
     assert model.most == limit or limit is None
     np.savez(Path(f"rank-{number}.npz"), *training.variables_of(model))
     np.savez(Path(f"history-{number}.npz"), **history)

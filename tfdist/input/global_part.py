@@ -15,8 +15,8 @@ _as_written: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert
 _UNSPLIT = (
     "only fit with tfdist.callbacks.DataParallel splits the batches of tfdist.shard(..., max_local_batch={limit}), so "
     "nothing else may read those that have more samples. Add the callback to fit, and make the model without a "
-    "tf.distribute strategy; for evaluate, predict and a loop of your own, shard the data again without max_local_batch, "
-    "with a smaller global_batch or batches of your own. This batch has as many samples:"
+    "tf.distribute strategy; for evaluate, predict and a loop of your own, shard the data again without "
+    "max_local_batch, with a smaller global_batch or batches of your own. This batch has as many samples:"
 )
 
 
