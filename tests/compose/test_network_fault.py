@@ -151,6 +151,7 @@ def test_a_job_that_failed_can_be_started_again(faulty, docker, wait_until):
     start(docker, job, wait_until, "[0] the first step is done")
     faults.kill("worker-2")
     assert ended(docker, job) == 1
+    docker("wait", f"{job.name}-worker-1", timeout=BOUND_S)  # `up` would take it for one that is ready
     job("up", "--no-build", "--detach", check=True)
     done = "[0] the first step is done\n"
     wait_until(lambda: said(docker, job).count(done) == 2, seconds=120, what="a job that trains again")
