@@ -99,6 +99,15 @@ def test_rows_of_tensors_are_read_when_they_are_chosen(world, reshuffled):
         assert found == [share_of([[2 * row, 2 * row + 1] for row in step]) for step in in_steps(expected)]
 
 
+@pytest.mark.ranks(1)
+def test_shards_of_rows_shuffled_without_a_seed_are_disjoint(world):
+    rows = slices().shuffle(ROWS, reshuffle_each_iteration=False)
+    first, rest = (tfdist.shard(rows, global_batch=GLOBAL) for _ in range(2))
+    numbers = [[int(y) for batch in dataset for y in batch["y"][0]] for dataset in (first.take(4), rest.skip(4))]
+    assert sorted(sum(numbers, [])) == sorted(set(sum(numbers, [])))
+    assert [len(each) for each in numbers] == [4 * GLOBAL, 2 * GLOBAL]
+
+
 @pytest.mark.ranks(1, 2)
 def test_rows_shuffled_under_another_seed_keep_their_order(world):
     tf.random.set_seed(3)

@@ -69,9 +69,7 @@ class GlobalPart:
         if look_up is not None:
             mine = mine.map(_as_written(look_up))
         if maps:
-            samples = mine.unbatch()
-            for each in maps:
-                samples = samples.map(each.function, num_parallel_calls=each.parallel_calls)
+            samples = pipeline.mapped(mine.unbatch(), maps)
             mine = self._in_batches(samples) if changes else samples.batch(self._local_batch.read_value())
         self.dataset = mine.with_options(whole.options())
         # Where the number of ranks may change, `fit` sets the number of steps that are left.

@@ -27,7 +27,7 @@ class ElasticPart:
     """This rank's shard of n: every n-th element of a dataset, starting at some element.
 
     The sharding is stored in variables, which an iterator reads as it runs: change it only between iterators. Of
-    `from_tensor_slices`, shuffled or not, only the rows of this rank are read, and the last maps run only for them.
+    `from_tensor_slices` and `range` only the rows of this rank are read, and the last maps run only for them.
 
     Args:
         whole: The dataset, the same on all ranks, with a known number of elements.
@@ -50,10 +50,8 @@ class ElasticPart:
             numbers, look_up = rows
             chunks = numbers.batch(_CHUNK).enumerate().with_options(options)
             mine = chunks.map(_as_written(self._mine_of)).unbatch()
-            self.dataset = mine.batch(_ROWS).map(_as_written(look_up)).unbatch()
-            for each in maps:
-                self.dataset = self.dataset.map(each.function, num_parallel_calls=each.parallel_calls)
-            self.dataset = self.dataset.with_options(whole.options())
+            mine = mine.batch(_ROWS).map(_as_written(look_up)).unbatch()
+            self.dataset = pipeline.mapped(mine, maps).with_options(whole.options())
         else:
             numbered = whole.enumerate().with_options(options)
             is_mine = _as_written(lambda number, element: self._is_mine(number))

@@ -7,7 +7,7 @@ TensorFlow, or the pipeline came from a saved graph, the answer is "unknown" and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,9 +147,16 @@ def below_maps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Map]]:
             found = (below, list(maps))
 
 
+def mapped(dataset: tf.data.Dataset, maps: Sequence[Map]) -> tf.data.Dataset:
+    """A dataset after the maps that `below_maps` has found."""
+    for each in maps:
+        dataset = dataset.map(each.function, num_parallel_calls=each.parallel_calls)
+    return dataset
+
+
 def by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[Any], Any]] | None:
-    """For dense `from_tensor_slices` and `range`, shuffled or repeated or neither: a pipeline with the numbers of the
-    rows in the same order, and a function that returns the rows with the given numbers. None for others.
+    """For dense `from_tensor_slices` and `range`, shuffled with a seed or repeated or neither: a pipeline with the
+    numbers of the rows in the same order, and a function that returns the rows with the given numbers. Else None.
     """
     node, steps = dataset, list[Any]()
     while (kind := _kind(node)) in {"ShuffleDataset", "RepeatDataset", *_SAME_ELEMENTS} - {"CacheDataset"}:
@@ -166,7 +173,9 @@ def by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[Any]
     numbers = tf.data.Dataset.range(int(node.cardinality()))
     for step in steps:
         numbers = _again(step, numbers)
-    if shuffles(numbers) != shuffles(dataset):  # the global seed was another one
+    found = shuffles(dataset)
+    # Without a seed, shards of the same dataset have one order only if they share it; with another global seed, none.
+    if shuffles(numbers) != found or not all(any(each.seeds) for each in found):
         return None
     with tf.device("CPU:0"):  # where tf.data reads them
         columns = [tf.identity(each) for each in tensors]
@@ -178,8 +187,9 @@ def _again(step: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
     if _kind(step) == "RepeatDataset":
         return dataset.repeat(int(tf.get_static_value(step._count)))
     (shuffle, *_) = shuffles(step)
-    seed = shuffle.seeds[1] if any(shuffle.seeds) else None
-    return dataset.shuffle(shuffle.buffer_size, seed, reshuffle_each_iteration=step._reshuffle_each_iteration)
+    return dataset.shuffle(
+        shuffle.buffer_size, shuffle.seeds[1], reshuffle_each_iteration=step._reshuffle_each_iteration
+    )
 
 
 def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
