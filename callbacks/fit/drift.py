@@ -17,7 +17,8 @@ import tfdist
 from tfdist import errors
 from tfdist.callbacks.fit import training_data
 from tfdist.native import keras_version
-from tfdist.training import equality, gradient_record, model_optimizer, optimizer
+from tfdist.training import equality, model_optimizer, optimizer
+from tfdist.training.gradients import record_of
 from tfdist.training.local_variable import key_of, without
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
@@ -134,7 +135,7 @@ class Drift:
         local = (*self._keep, *model_optimizer.local_variables(self._model))
         groups: dict[int, tuple[ProcessSet, list[Any]]] = {0: (global_process_set, [])}
         for variable in without(self._model.trainable_weights, local):
-            record = gradient_record.read(variable)
+            record = record_of(variable)
             process_set = global_process_set if record is None else record.process_set
             if process_set is None or process_set.process_set_id is None:
                 continue
@@ -156,7 +157,7 @@ class Drift:
     def _suspect(self, variable: Any) -> str:
         named = model_optimizer.named_optimizers(self._model)
         path, owner = next(((path, each) for path, each in named.items() if _updates(each, variable)), ("", None))
-        reduced = gradient_record.read(variable) is not None
+        reduced = record_of(variable) is not None
         if owner is not None and not optimizer.is_distributed(owner):
             unless = ", unless a tape has reduced its gradient" if reduced else ""
             return (
@@ -180,7 +181,7 @@ class Drift:
 
 def _is_missed(difference: equality.Difference, variable: Any) -> bool:
     """Whether it comes from an update, however small, of a variable whose gradient is never reduced."""
-    return gradient_record.read(variable) is None and difference.size > _UNREDUCED_TOLERANCE
+    return record_of(variable) is None and difference.size > _UNREDUCED_TOLERANCE
 
 
 def _updates(found: Any, variable: Any) -> bool:

@@ -102,11 +102,10 @@ class ModelHook:
 
     def end(self, phase: str) -> None:
         """The `fit` or `evaluate` ends."""
-        if phase == "train":
-            release_iterators(self._model, "train_function")
         if self._phases and self._phases[-1] == phase:
             self._phases.pop()
         if phase == "train":
+            release_iterators(self._model, "train_function")
             self._end_splitting()
 
     def when_built(self, action: Callable[[], None], alone: bool = False) -> None:

@@ -4,12 +4,12 @@ old iterators. Not a callback.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from tfdist.input import release
 from tfdist.ops.graph import failure
 
 
@@ -27,10 +27,14 @@ class StepFunction:
         return failure.translating(self.function, iterator)
 
     def release(self) -> None:
-        """There are no more steps on the iterator of the last one."""
+        """There are no more steps on the iterator of the last one, which is destroyed in a thread.
+
+        tf.data's threads may be asleep and miss that: then it takes up to half as long as the iterator has lived, at
+        most a minute, during which the other ranks would wait for this one's next step.
+        """
         if self._iterators:
             held, self._iterators = self._iterators, []
-            release.in_background(held)
+            threading.Thread(target=held.clear, name="tfdist-release", daemon=True).start()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.function, name)

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tfdist
 from tfdist.callbacks import MetricAverageCallback, Throughput
 from tfdist.ops.allreduce import reduce_figures
-from tfdist.training import gradient_record
+from tfdist.training.gradients import GradientRecord, record_of
 from tfdist.world.session import session
 
 
@@ -20,7 +20,7 @@ def nothing_reduced():
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
 def test_each_variable_has_its_record(world, wrap):
     shared, local, unused = keras.Variable([1.0, 2.0]), tf.Variable([3.0]), tf.Variable([4.0])
-    assert gradient_record.read(shared) is None
+    assert record_of(shared) is None
 
     @wrap
     def step():
@@ -33,9 +33,9 @@ def test_each_variable_has_its_record(world, wrap):
         return [g for g in tape.gradient(loss, [shared, local, unused, x]) if g is not None]
 
     step()
-    records = [gradient_record.read(variable) for variable in (shared, shared.value, local, unused)]
-    of_all = gradient_record.GradientRecord(tfdist.global_process_set)
-    assert records == [of_all, of_all, gradient_record.GradientRecord(None), None]
+    records = [record_of(variable) for variable in (shared, shared.value, local, unused)]
+    of_all = GradientRecord(tfdist.global_process_set)
+    assert records == [of_all, of_all, GradientRecord(None), None]
     assert session.gradients_reduced
 
 

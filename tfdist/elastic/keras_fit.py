@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfdist import elastic, errors
 from tfdist.elastic.fit_data import part_of
-from tfdist.input import mark, pipeline, release
+from tfdist.input import mark, pipeline
 from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import order_of, put_in_order
 from tfdist.ops.graph import replica
@@ -205,9 +205,7 @@ class _Training(elastic.KerasState):
             for variable, value in self._kept_metrics:
                 variable.assign(value)
         if self._stream is None:
-            last = [self._iterator]
             self._iterator = self._in_order(iterator) if entered else iterator
-            release.in_background(last)
             if self.ordered_epoch != self.epoch:
                 self.order = tf.io.serialize_tensor(order_of(self._iterator)).numpy()
                 self.ordered_epoch = self.epoch

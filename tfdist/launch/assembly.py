@@ -122,8 +122,8 @@ def with_summons(plan: Plan, known: Namespace, say: Callable[[str], None]) -> Pl
     starter = plan.starter
     if not isinstance(starter, Direct) or plan.force is not None or not starter.elsewhere:
         return plan
+    from tfdist.launch.agent.summons import Summons
     from tfdist.launch.run import force
-    from tfdist.launch.run.summons import Summons
 
     of_slurm = known.allocation is not None and known.allocation.manager == _SLURM
     path = plan.environment.get("PATH", os.defpath)

@@ -20,7 +20,6 @@ from tfdist.ops import allreduce
 from tfdist.ops.compression import Compression, Compressor
 from tfdist.ops.graph import call, sequence
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
-from tfdist.training import gradient_record
 from tfdist.training.local_variable import LocalVariables, key_of
 from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -30,6 +29,8 @@ from tfdist.world.session import session
 GRADIENT_OPS = (Average, Sum, Adasum)
 
 _weight: contextvars.ContextVar[tf.Tensor | None] = contextvars.ContextVar("weight", default=None)
+# Where a variable has its `GradientRecord`.
+_RECORD = "_tfdist_gradient"
 
 
 @contextlib.contextmanager
@@ -49,6 +50,34 @@ def weighted_by(weight: tf.Tensor | None) -> Iterator[None]:
 def weight() -> tf.Tensor | None:
     """The weight set by the enclosing `weighted_by`."""
     return _weight.get()
+
+
+@dataclass(frozen=True)
+class GradientRecord:
+    """What happened to the gradient of a variable in the latest step, for a `tf.function` the latest that was traced.
+
+    Attributes:
+        process_set: The ranks whose gradients were reduced; None if each rank keeps its own.
+    """
+
+    process_set: ProcessSet | None
+
+
+def record_of(source: Any) -> GradientRecord | None:
+    """The latest record of a variable; None if no gradient of it was ever reduced or kept local."""
+    record: GradientRecord | None = getattr(_inner(source), _RECORD, None)
+    return record
+
+
+def _note(source: Any, process_set: ProcessSet | None) -> None:
+    """Writes it for a variable; a tensor, which is gone after the step, has no record."""
+    variable = _inner(source)
+    if isinstance(variable, tf.Variable):
+        setattr(variable, _RECORD, GradientRecord(process_set))
+
+
+def _inner(source: Any) -> Any:
+    return source.value if isinstance(source, keras.Variable) else source
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +227,7 @@ class GradientReduction:
     def _record(self, gradients: Sequence[Any], sources: Sequence[Any], shared: set[int]) -> None:
         for index, (gradient, source) in enumerate(zip(gradients, sources, strict=True)):
             if gradient is not None:
-                gradient_record.write(source, self.process_set if index in shared else None)
+                _note(source, self.process_set if index in shared else None)
         if any(gradients[index] is not None for index in shared):
             session.gradients_reduced = True
 

@@ -7,8 +7,8 @@ class Interrupted(Exception):
     """Stands for whatever ends a job."""
 
 
-class StopAt(keras.callbacks.Callback):
-    """Interrupts after one batch."""
+class AtBatch(keras.callbacks.Callback):
+    """Knows when a training has come to one batch."""
 
     def __init__(self, epoch, batch):
         super().__init__()
@@ -17,6 +17,13 @@ class StopAt(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
 
+    def is_there(self, batch):
+        return (self.epoch, batch) == self.at
+
+
+class StopAt(AtBatch):
+    """Interrupts after one batch."""
+
     def on_train_batch_end(self, batch, logs=None):
-        if (self.epoch, batch) == self.at:
+        if self.is_there(batch):
             raise Interrupted

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from interruption import AtBatch
 
 import tfdist
 from tfdist.callbacks import BackupAndRestore, DataParallel, ModelCheckpoint
@@ -46,18 +47,11 @@ def new_model(optimizer, **kwargs):
     return model
 
 
-class Interrupt(keras.callbacks.Callback):
+class Interrupt(AtBatch):
     """Raises at one batch, as a killed process stops there."""
 
-    def __init__(self, epoch, batch):
-        super().__init__()
-        self.at = (epoch, batch)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
     def on_train_batch_begin(self, batch, logs=None):
-        if (self.epoch, batch) == self.at:
+        if self.is_there(batch):
             raise KeyboardInterrupt
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from tfdist import __version__
 from tfdist.errors import ConfigError, PeerLostError
+from tfdist.launch.agent.summons import Summons
 from tfdist.launch.host import host, probe
 from tfdist.launch.host.host import Host
 from tfdist.launch.host.probe import UnreachableError
-from tfdist.launch.run.summons import Summons
 from tfdist.launch.wire.muster import Muster, Recruit, dismiss
 from tfdist.launch.wire.tls import Identity
 from tfdist.system.network import endpoint

@@ -48,7 +48,7 @@ def test_the_last_iterator_is_let_go_in_a_thread(ends, wait_until):
 
 
 def test_between_the_epochs_of_a_fit(ends, wait_until):
-    """The last iterator is that of Keras' `fit`, which still has it when the callbacks end."""
+    """The last iterator is that of Keras' `fit`, which still has it when the callbacks end: who is last destroys it."""
     tfdist.init()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -57,4 +57,5 @@ def test_between_the_epochs_of_a_fit(ends, wait_until):
     model.fit(dataset, epochs=3, validation_data=dataset, verbose=0, callbacks=callbacks)
     model.evaluate(dataset, verbose=0, callbacks=callbacks)
     wait_until(lambda: len(ends) >= 7, seconds=10, what="the ends of the iterators")
-    assert sorted(ends) == ["MainThread", *["tfdist-release"] * 6]
+    assert len(ends) == 7
+    assert ends.count("tfdist-release") >= 6

@@ -1,4 +1,4 @@
-"""Tests of tfdist.launch.run.summons with programs in the place of ssh."""
+"""Tests of tfdist.launch.agent.summons with programs in the place of ssh."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tfdist.errors import PeerLostError
+from tfdist.launch.agent.summons import Summons
 from tfdist.launch.host.host import Host
-from tfdist.launch.run.summons import Summons
 from tfdist.launch.start.starter import Ssh
 
 
