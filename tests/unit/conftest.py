@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -16,6 +16,14 @@ from typing import Any
 import pytest
 
 CHILD_SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def _process_of_all_tests() -> Iterator[None]:
+    """Fails a test that changes for good how this process exits: the tests after it would meet that."""
+    before = sys.exit
+    yield
+    assert sys.exit is before, "this test calls tfdist.init() in the process of all tests: use run_script"
 
 
 @pytest.fixture(scope="session")

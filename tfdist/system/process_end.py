@@ -7,6 +7,7 @@ released while the script still runs if it was caught, and after the script if n
 
 from __future__ import annotations
 
+import functools
 import opcode
 import sys
 import threading
@@ -21,10 +22,13 @@ _alive: set[Any] = set()  # references to exits that may still be caught
 
 
 class _Exit(SystemExit):
-    """A `SystemExit` that supports weak references, and is otherwise indistinguishable from it."""
+    """A `SystemExit` that supports weak references; its name is that of its base in messages and tracebacks."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SystemExit, self.args
+
+
+_Exit.__module__, _Exit.__name__, _Exit.__qualname__ = SystemExit.__module__, "SystemExit", "SystemExit"
 
 
 def watch() -> None:
@@ -44,6 +48,7 @@ def watch() -> None:
             _statuses.append(1)
         return excepthook(kind, error, trace)
 
+    @functools.wraps(exit_)  # the name by which it is pickled, too
     def leave(status: Any = None) -> NoReturn:
         try:
             exit_(status)

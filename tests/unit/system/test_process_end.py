@@ -57,7 +57,9 @@ ENDS = {
     "argparse": ("import argparse\nargparse.ArgumentParser().parse_args(['--n'])", "2", 2),
     "what is caught is an ordinary exit": (
         "error = caught((1, 2))\nassert error.code == (1, 2), error.code\n"
-        "assert pickle.loads(pickle.dumps(caught(3))).code == 3\nassert caught(None).code is None",
+        "assert pickle.loads(pickle.dumps(caught(3))).code == 3\nassert caught(None).code is None\n"
+        "assert repr(type(error)) == repr(SystemExit), type(error)\n"
+        "assert pickle.loads(pickle.dumps(sys.exit)) is sys.exit",
         "0",
         0,
     ),

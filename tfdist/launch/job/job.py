@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from tfdist.launch.job.echo import distance
+from tfdist.launch.job.outcome import CLOSED, LostHost, Outcome
 
 # After the first failure: peers may report their own errors, then SIGTERM, then SIGKILL; under 10 s in total.
 GRACE_S = 3.0
@@ -18,6 +19,8 @@ TERM_S = 2.0
 # The same in that case: a rank that would leave at its next commit can no longer reach one.
 ELASTIC_TERM_S = 0.5
 KILL_S = 1.0
+# A rank on another host was sent a signal that was not ours: its agent, or the end of its agent, explains why.
+EXPLAIN_S = 0.5
 RELEASE_S = 3.0
 RELEASE_AFTER_KILL_S = 1.5
 # The same if they write commits to a disk.
@@ -25,46 +28,8 @@ BACKUP_S = 60.0
 # A signal from the user or a scheduler: a checkpoint may be written. Kubernetes kills after 30 s by default.
 INTERRUPT_S = 10.0
 PREEMPTION_S = 20.0
-# How a supervisor is lost if it or its host was killed.
-CLOSED = "closed its connection without a record"
-
-
-def silence(limit_s: float) -> str:
-    """How it is lost if it does not answer."""
-    return f"has not answered for {limit_s:g} s (TFDIST_HOST_TIMEOUT)"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How one rank ended. `code` and `signum` are both None if its supervisor vanished without a record.
-
-    `lost` then says how, as in "has not answered for 30 s". `told` is set if the rank was sent a signal, `retired` if a
-    signal made it leave at a commit.
-    """
-
-    rank: int
-    host: str
-    code: int | None = None
-    signum: int | None = None
-    told: bool = False
-    tail: tuple[str, ...] = ()
-    lost: str = ""
-    retired: bool = False
-
-    @property
-    def recorded(self) -> bool:
-        return self.code is not None or self.signum is not None
-
-    @property
-    def failed(self) -> bool:
-        return self.code != 0
-
-    @property
-    def status(self) -> int:
-        """The exit status a shell would show."""
-        if self.signum is not None:
-            return 128 + self.signum
-        return 1 if self.code is None else self.code
+# The starter without MPI, whose name is no program.
+DIRECT = "direct"
 
 
 class Obstacle(enum.Enum):
@@ -73,15 +38,6 @@ class Obstacle(enum.Enum):
     JOINING = "it had not joined the others"
     ENDING = "other ranks had already finished"
     TOO_FEW = "too few ranks were left"
-
-
-@dataclass(frozen=True)
-class LostHost:
-    """Another machine whose ranks vanished together. `how` continues a sentence that starts with its name."""
-
-    name: str
-    ranks: tuple[int, ...]
-    how: str
 
 
 class Do(enum.Enum):
@@ -113,6 +69,9 @@ class Phase(enum.IntEnum):
     KILL = 4
     RELEASED = 5
     OVER = 6
+
+
+_BEFORE_SIGNALS = (Phase.RUNNING, Phase.GRACE)
 
 
 class Job:
@@ -171,6 +130,9 @@ class Job:
         self.strayed: set[int] = set()
         # When those that have not come so far are given up.
         self.coming_until: float | None = None
+        # The ranks that ended by a signal of their host's, and until when that may be explained.
+        self._unexplained: dict[int, Outcome] = {}
+        self._explained_until: float | None = None
         self._failed: list[int] = []
         # How hosts were lost whose agent is gone.
         self._gone: dict[str, str] = {}
@@ -187,7 +149,8 @@ class Job:
     @property
     def deadline(self) -> float | None:
         """When to call `tick`."""
-        return min((at for at in (self._deadline, self.coming_until) if at is not None), default=None)
+        times = (self._deadline, self.coming_until, self._explained_until)
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -438,8 +401,16 @@ class Job:
         """A rank's record came, or its connection was lost without one."""
         if outcome.rank in self.outcomes or outcome.rank not in self._connected or self.phase == Phase.OVER:
             return []
+        if self._is_unexplained(outcome):
+            self._unexplained[outcome.rank] = outcome
+            self._explained_until = now + EXPLAIN_S
+            return []
         self.outcomes[outcome.rank] = outcome
         self._started.add(outcome.rank)
+        return self._follow(outcome, now)
+
+    def _follow(self, outcome: Outcome, now: float) -> list[Action]:
+        """What follows the end of a rank."""
         if outcome.rank in self.coming | self.strayed:
             strayed = self.stray({outcome.rank} & self.coming)
             return [*strayed, *(self._release(now) if self._all_reported() else [])]
@@ -512,6 +483,8 @@ class Job:
 
     def tick(self, now: float) -> list[Action]:
         """The deadline passed."""
+        if self._explained_until is not None and now >= self._explained_until:
+            return self._end_unexplained(now)
         if self.coming_until is not None and now >= self.coming_until:
             return self.stray(self.coming - self.arrived)
         if self._deadline is None or now < self._deadline:
@@ -529,6 +502,18 @@ class Job:
             return self._release(now)
         self._enter(Phase.OVER, None)
         return [Action(Do.ABANDON)]
+
+    def _is_unexplained(self, outcome: Outcome) -> bool:
+        """Whether an agent, or its end, may have ended the rank: the agent's own connection then says so presently."""
+        has_agent = self.starter == DIRECT and self.hosts[outcome.rank] in self.elsewhere
+        by_others = self.phase in _BEFORE_SIGNALS and outcome.rank not in self.hanging
+        return outcome.told and has_agent and by_others
+
+    def _end_unexplained(self, now: float) -> list[Action]:
+        """Their host is still there: somebody has sent them a signal, or we have since."""
+        ended, self._unexplained, self._explained_until = self._unexplained, {}, None
+        told = self.phase not in _BEFORE_SIGNALS
+        return [action for outcome in ended.values() for action in self.finish(replace(outcome, told=told), now)]
 
     def _survive(self, rank: int) -> bool:
         """Whether the others continue without a rank that failed, or was lost with its host."""

@@ -8,11 +8,10 @@ from types import MappingProxyType
 
 from tfdist.launch.host.host import Host
 from tfdist.launch.job.echo import TRACEBACK
-from tfdist.launch.job.job import CLOSED, Job, LostHost, Obstacle, Outcome
+from tfdist.launch.job.job import DIRECT, Job, Obstacle
+from tfdist.launch.job.outcome import CLOSED, LostHost, Outcome
 from tfdist.system.terminal.text_table import aligned
 
-# The starter without MPI, whose name is no program.
-DIRECT = "direct"
 _TAIL_LINES = 25
 _SHORT_TAIL_LINES = 10
 _SILENT = "exited with status 0 without tfdist.shutdown(), as os._exit(0) does"

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdist.launch.host import host, probe
-from tfdist.launch.job.job import Action, Do, Job, Outcome, Phase
+from tfdist.launch.job.job import Action, Do, Job, Phase
 from tfdist.launch.job.membership import Change, Survived
+from tfdist.launch.job.outcome import Outcome
 from tfdist.launch.job.summary import joined, kept, name_of, render, strayed, survival
 from tfdist.launch.run.console import READER_S, Console
 from tfdist.launch.run.crews import Crews
@@ -477,9 +478,8 @@ class Launcher:
         return self._job.fail(rank, now) if failed and self._plan.least is None else []
 
     def _on_record(self, rank: int, fields: dict[str, Any], now: float) -> list[Action]:
-        at = self._job.hosts[rank]
+        at, retired = self._job.hosts[rank], rank in self._job.retired
         code, signum, tail = fields["code"], fields["signal"], tuple(fields["tail"])
-        retired = rank in self._job.retired
         return self._job.finish(Outcome(rank, at, code, signum, fields["told"], tail, retired=retired), now)
 
     def _on_starter_line(self, line: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfdist.launch.job.job import silence
+from tfdist.launch.job.outcome import silence
 from tfdist.launch.wire.record import Message, RefusedFrameError
 from tfdist.system.network.tcp import is_unanswered, keep_alive
 

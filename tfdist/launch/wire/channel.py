@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.launch.job.job import CLOSED, silence
+from tfdist.launch.job.outcome import CLOSED, silence
 from tfdist.launch.job.pulse import Pulse
 from tfdist.launch.wire.link import AGENT, Link
 from tfdist.launch.wire.record import TO_LAUNCHER, TO_RANK, FrameBuffer, Message, Opener, RefusedFrameError, Sealer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tfdist.launch.job import echo
-from tfdist.launch.job.job import Job, Outcome
+from tfdist.launch.job.job import Job
+from tfdist.launch.job.outcome import Outcome
 
 OWN = ("epoch 1", echo.TRACEBACK, '  File "train.py", line 3, in <module>', "ValueError: no such column")
 MISMATCH = (echo.TRACEBACK, '  File "train.py", line 9', "tfdist.errors.MismatchError: rank 1 has finished")

@@ -10,7 +10,6 @@ import pytest
 
 from tfdist.launch.job.job import (
     BACKUP_S,
-    CLOSED,
     ELASTIC_GRACE_S,
     GRACE_S,
     INTERRUPT_S,
@@ -21,11 +20,10 @@ from tfdist.launch.job.job import (
     Action,
     Do,
     Job,
-    LostHost,
     Obstacle,
-    Outcome,
     Phase,
 )
+from tfdist.launch.job.outcome import CLOSED, LostHost, Outcome
 
 TERM, KILL = Action(Do.SIGNAL, signal.SIGTERM), Action(Do.SIGNAL, signal.SIGKILL)
 RELEASE, ABANDON = Action(Do.RELEASE), Action(Do.ABANDON)

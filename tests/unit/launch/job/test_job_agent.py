@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from tfdist.launch.job import summary
-from tfdist.launch.job.job import Action, Do, Job, LostHost, Outcome, Phase
+from tfdist.launch.job.job import EXPLAIN_S, GRACE_S, Action, Do, Job, Phase
+from tfdist.launch.job.outcome import LostHost, Outcome
 
 HOSTS = ("a", "a", "b", "b")
 HOW = "lost its agent"
 
 
-def _job(connected: int = 4, started: int = 4) -> Job:
-    job = Job(HOSTS, 30.0, 0.0, ("a", "b"), starter="direct", by_ssh=False)
+def _job(connected: int = 4, started: int = 4, least: int | None = None) -> Job:
+    job = Job(HOSTS, 30.0, 0.0, ("a", "b"), least, starter="direct", by_ssh=False)
     for rank in range(connected):
         assert job.connect(rank, HOSTS[rank])
     for rank in range(started):
         job.start(rank)
+        job.join(rank)
     return job
 
 
@@ -49,17 +53,71 @@ def test_lost_before_any_has_connected() -> None:
     assert (job.phase, job.status) == (Phase.OVER, 1)
 
 
-def test_records_that_come_first_change_nothing() -> None:
+def _signalled(rank: int) -> Outcome:
+    """The record of a rank that its own supervisor has ended."""
+    return Outcome(rank, HOSTS[rank], None, signal.SIGTERM, told=True)
+
+
+@pytest.mark.parametrize("least", [None, 2])
+@pytest.mark.parametrize("first", [(2,), (3, 2)])
+def test_records_that_come_before_the_loss_that_explains_them(least: int | None, first: tuple[int, ...]) -> None:
     """The signal that ends the ranks with their agent may be faster than the end of its connection."""
-    job = _job()
-    job.finish(Outcome(3, "b", 4), 4.0)
-    job.finish(Outcome(2, "b", None, signal.SIGTERM, told=True), 5.0)
-    assert job.lose("b", HOW, 5.0) == []
-    assert job.lost_hosts == (), "both have a record, so the host is not to blame"
-    job = _job()
-    job.finish(Outcome(2, "b", None, signal.SIGTERM, told=True), 5.0)
-    job.lose("b", HOW, 5.0)
+    job = _job(least=least)
+    for rank in first:
+        assert job.finish(_signalled(rank), 5.0) == []
+        assert job.phase == Phase.RUNNING
+    released = [] if least is None else [Action(Do.RELEASE, rank=2), Action(Do.RELEASE, rank=3)]
+    assert job.lose("b", HOW, 5.1) == released
+    assert job.phase == (Phase.GRACE if least is None else Phase.RUNNING)
     assert job.lost_hosts == (LostHost("b", (2, 3), HOW),)
+    assert list(job.survived) == ([] if least is None else [2, 3])
+    assert job.tick(5.0 + EXPLAIN_S) == []
+    assert job.lost_hosts == (LostHost("b", (2, 3), HOW),)
+
+
+@pytest.mark.parametrize("least", [None, 2])
+def test_signal_that_nothing_explains_is_a_failure(least: int | None) -> None:
+    job = _job(least=least)
+    job.finish(_signalled(2), 5.0)
+    assert job.deadline == 5.0 + EXPLAIN_S
+    assert job.tick(4.9 + EXPLAIN_S) == []
+    assert 2 in job.running
+    released = [] if least is None else [Action(Do.RELEASE, rank=2)]
+    assert job.tick(5.0 + EXPLAIN_S) == released
+    assert job.lost_hosts == ()
+    if least is None:
+        assert job.tick(5.0 + EXPLAIN_S + GRACE_S) == [Action(Do.SIGNAL, signal.SIGTERM)]
+        assert summary.render(job).startswith("rank 2 on b failed first: killed by SIGTERM")
+        assert job.status == 128 + signal.SIGTERM
+    else:
+        assert job.survived == {2: 3}
+        assert job.deadline is None
+
+
+def test_signal_of_ours_needs_no_explanation() -> None:
+    job = _job()
+    job.interrupted(signal.SIGTERM, 5.0)
+    job.finish(_signalled(2), 5.1)
+    assert 2 not in job.running
+
+
+def test_interrupt_in_the_meantime() -> None:
+    job = _job()
+    job.finish(_signalled(2), 5.0)
+    job.interrupted(signal.SIGTERM, 5.1)
+    for rank in (0, 1, 3):
+        job.finish(_signalled(rank), 5.2)
+    assert job.phase == Phase.INTERRUPTED
+    assert job.tick(5.0 + EXPLAIN_S) == [Action(Do.RELEASE)]
+    assert job.status == 128 + signal.SIGTERM
+
+
+def test_hosts_whose_ranks_have_all_ended_are_not_to_blame() -> None:
+    job = _job()
+    for rank in (2, 3):
+        job.finish(Outcome(rank, "b", 4), 4.0)
+    assert job.lose("b", HOW, 5.0) == []
+    assert job.lost_hosts == ()
 
 
 def test_agent_that_ends_after_the_job() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from tfdist.launch.job.job import Action, Do, Job, Outcome, Phase
+from tfdist.launch.job.job import Action, Do, Job, Phase
+from tfdist.launch.job.outcome import Outcome
 from tfdist.launch.job.summary import joined, render, strayed, survival
 
 

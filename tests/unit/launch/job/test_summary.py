@@ -8,7 +8,8 @@ import pytest
 
 from tfdist.launch.host.host import Host
 from tfdist.launch.job import summary
-from tfdist.launch.job.job import CLOSED, Job, Outcome
+from tfdist.launch.job.job import Job
+from tfdist.launch.job.outcome import CLOSED, Outcome
 
 
 def _job(*outcomes: Outcome, ranks: int = 3) -> Job:

@@ -17,8 +17,8 @@ from tfdist.launch.host.core import Cores
 from tfdist.launch.host.discovery import DiscoveryError, NoHostError
 from tfdist.launch.host.host import Host
 from tfdist.launch.host.probe import UnreachableError
-from tfdist.launch.job.job import LostHost
 from tfdist.launch.job.membership import Change, Grown, Joinable, Rules
+from tfdist.launch.job.outcome import LostHost
 from tfdist.launch.run import generations
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.plan import Plan

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.job.job import CLOSED
+from tfdist.launch.job.outcome import CLOSED
 from tfdist.launch.wire import record, tls
 from tfdist.launch.wire.channel import STRANGER_LIMIT_BYTES, Channel, Lost, Received
 from tfdist.launch.wire.link import AGENT, RANK
