@@ -4,13 +4,13 @@ old iterators. Not a callback.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from tfdist.ops.graph import failure
+from tfdist.system import release
 
 
 class StepFunction:
@@ -24,17 +24,15 @@ class StepFunction:
         if not any(each is iterator for each in self._iterators):
             self.release()
             self._iterators.append(iterator)
-        return failure.translating(self.function, iterator)
+        try:
+            return failure.translating(self.function, iterator)
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
-        """There are no more steps on the iterator of the last one, which is destroyed in a thread.
-
-        tf.data's threads may be asleep and miss that: then it takes up to half as long as the iterator has lived, at
-        most a minute, during which the other ranks would wait for this one's next step.
-        """
-        if self._iterators:
-            held, self._iterators = self._iterators, []
-            threading.Thread(target=held.clear, name="tfdist-release", daemon=True).start()
+        """There are no more steps on the iterator of the last one, which is destroyed in a thread."""
+        release.destroy_later(self._iterators)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.function, name)

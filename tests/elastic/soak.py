@@ -5,6 +5,8 @@ soak.py  by tfdistrun in a folder of its own
 
 import os
 import resource
+import threading
+import weakref
 from pathlib import Path
 
 import keras
@@ -12,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tfdist.callbacks.fit.step_function import StepFunction
 
 SAMPLES, BATCH = 96, 4
 
@@ -26,13 +29,36 @@ class Counted(keras.Sequential):
         return super().train_step(data)
 
 
+class Iterators:
+    """Counts the iterators whose end the main thread has waited for, which may take long."""
+
+    def __init__(self):
+        self.waits = 0
+        self._known = weakref.WeakSet()
+        call = StepFunction.__call__
+
+        def noting(steps, iterator):
+            if iterator not in self._known:
+                self._known.add(iterator)
+                weakref.finalize(iterator, self._end).atexit = False
+            return call(steps, iterator)
+
+        StepFunction.__call__ = noting
+
+    def _end(self):
+        self.waits += threading.current_thread() is threading.main_thread()
+
+
+iterators = Iterators()
+
+
 class Notes(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         kilobytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
         seed = self.model.layers[1].seed_generator.state.numpy().tolist()
-        notes = (tfdist.rank(), tfdist.size(), kilobytes, len(os.listdir("/proc/self/fd")), self.model.traces, *seed)
+        notes = (tfdist.rank(), tfdist.size(), kilobytes, len(os.listdir("/proc/self/fd")), self.model.traces)
         with open(f"{os.getpid()}.log", "a") as file:
-            file.write(" ".join(map(str, notes)) + "\n")
+            print(*notes, iterators.waits, *seed, file=file)
 
     def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = any(tfdist.allgather_object(Path("enough").exists()))

@@ -34,6 +34,7 @@ class Note:
     kilobytes: int
     descriptors: int
     traces: int
+    waits: int
     seed: tuple[int, ...]
 
 
@@ -47,6 +48,7 @@ def job(tmp_path):
             cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
     yield process
+    print((tmp_path / "output").read_text()[-5000:])  # shown if the test fails
     process.terminate()
     process.wait(60)
 
@@ -55,8 +57,8 @@ def notes_of(path):
     found = []
     for line in path.read_text().splitlines(keepends=True):
         if line.endswith("\n"):
-            rank, size, kilobytes, descriptors, traces, *seed = map(int, line.split())
-            found.append(Note(rank, size, kilobytes, descriptors, traces, tuple(seed)))
+            *counts, first, second = map(int, line.split())
+            found.append(Note(*counts, (first, second)))
     return found
 
 
@@ -87,6 +89,7 @@ def test_losses_and_joins_in_turn(tmp_path, job, wait_until):
     last = all_present()
     assert notes.rank == 0
     assert notes.traces == settled.traces, "the step was traced again"
+    assert notes.waits == 0, "an iterator was destroyed in the main thread"
     assert notes.descriptors == settled.descriptors
     assert notes.kilobytes <= settled.kilobytes + MOST_KILOBYTES
     assert len({own[-1].seed for own in last.values()}) == SIZE

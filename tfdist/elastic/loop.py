@@ -15,6 +15,7 @@ from tfdist.elastic.state import State
 from tfdist.ops.graph import failure
 from tfdist.ops.object import allgather_object
 from tfdist.protocol import member
+from tfdist.system import release
 from tfdist.world import runtime
 from tfdist.world.session import session
 
@@ -90,6 +91,7 @@ def run(
                 return result
             except survival.Meeting as meeting:
                 survival.go_on(meeting)
+                release.forget(meeting)
                 lost = True
             except Exception as error:
                 trouble = failure.trouble_behind(error)
@@ -100,6 +102,8 @@ def run(
                 if not isinstance(trouble, (errors.PeerLostError, errors.StallError)):
                     raise
                 survival.go_on(trouble)
+                release.forget(error)
+                release.forget(trouble)
                 lost = True
 
     return call

@@ -1,5 +1,6 @@
 """Old iterators are destroyed in another thread than the one that takes the steps."""
 
+import gc
 import threading
 import weakref
 
@@ -38,12 +39,28 @@ def test_the_last_iterator_is_let_go_in_a_thread(ends, wait_until):
     steps(kept)
     wait_until(lambda: len(ends) == 1, seconds=10, what="the end of the second iterator")
     steps.release()
+    gc.collect()
+    assert len(ends) == 1
     del kept
     wait_until(lambda: len(ends) == 2, seconds=10, what="the end of the first iterator")
-    assert ends[0] == "tfdist-release"
+    assert ends == ["tfdist-release"] * 2
+
+
+def test_in_a_thread_after_a_step_that_fails(ends, wait_until):
+    def fail(iterator):
+        circle = [iterator]
+        circle.append(circle)
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        StepFunction(fail)(Iterator())
+    gc.collect()
+    wait_until(lambda: len(ends) == 1, seconds=10, what="the end of the iterator")
+    assert ends == ["tfdist-release"]
 
 
 BETWEEN_EPOCHS = """
+import gc
 import threading
 import time
 import weakref
@@ -71,15 +88,33 @@ dataset = tf.data.Dataset.from_tensor_slices((np.ones((8, 2)), np.ones((8, 1))))
 callbacks = [tfdist.callbacks.DataParallel()]
 model.fit(dataset, epochs=3, validation_data=dataset, verbose=0, callbacks=callbacks)
 model.evaluate(dataset, verbose=0, callbacks=callbacks)
-last = time.monotonic() + 10
-while len(ends) < 7:
-    assert time.monotonic() < last, ends
-    time.sleep(0.01)
+
+def wait_for(number):
+    last = time.monotonic() + 10
+    while len(ends) < number:
+        assert time.monotonic() < last, ends
+        time.sleep(0.01)
+
+wait_for(7)
 assert len(ends) == 7
 assert ends.count("tfdist-release") >= 6
+
+class Fails(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch:
+            raise KeyError(batch)
+
+del ends[:]
+for fails in ([Fails()], [Fails()], []):
+    try:
+        model.fit(dataset, verbose=0, callbacks=callbacks + fails)
+    except KeyError:
+        gc.collect()  # of circles of references that Keras has left
+wait_for(2)
+assert ends[:2] == ["tfdist-release"] * 2, ends
 """
 
 
-def test_between_the_epochs_of_a_fit(run_script):
+def test_between_the_epochs_of_a_fit_and_after_one_that_fails(run_script):
     """The last iterator is that of Keras' `fit`, which still has it when the callbacks end: who is last destroys it."""
     run_script(BETWEEN_EPOCHS)

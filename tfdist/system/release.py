@@ -1,0 +1,82 @@
+"""Lets go of objects in a thread, because destroying them may take long.
+
+An iterator of tf.data is one: its threads may be asleep and miss that it ends. Then destroying it takes up to half as
+long as it has lived, at most a minute. The other ranks would wait for that, also if it is garbage collection that comes
+upon it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+_NAME = "tfdist-release"
+_LOOK_S = 0.1
+_LONGEST_S = 600.0
+
+
+def _references(objects: list[Any]) -> list[int]:
+    return [sys.getrefcount(each) for each in objects]
+
+
+# The count of an object that nobody else has.
+_ALONE = _references([object()])[0]
+# Each object once, with the time after which whoever still has it keeps it.
+_held: list[Any] = []
+_until: list[float] = []
+_changing = threading.Lock()
+# A forked process has no thread to release it.
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
+
+
+def destroy_later(objects: list[Any]) -> None:
+    """Takes over these objects, and destroys each once nobody else has it.
+
+    Until then garbage collection, which may find it in a circle of references, does not destroy it elsewhere.
+    """
+    with _changing:
+        new = [each for each in objects if not any(each is other for other in _held)]
+        must_start = bool(new) and not _held
+        _held.extend(new)
+        _until.extend([time.monotonic() + _LONGEST_S] * len(new))
+    objects.clear()
+    del new
+    if must_start:
+        threading.Thread(target=_destroy, name=_NAME, daemon=True).start()
+
+
+def forget(error: BaseException) -> None:
+    """Clears the local variables of functions that this error, and those it comes from, have ended."""
+    threading.Thread(target=_clear, args=([error],), name=_NAME, daemon=True).start()
+
+
+def _destroy() -> None:
+    while _held:
+        destroyed = _take_free()
+        del destroyed  # outside of the lock: this is what may take long
+        time.sleep(_LOOK_S)
+
+
+def _take_free() -> list[Any]:
+    with _changing:
+        now = time.monotonic()
+        is_free = [count <= _ALONE or until <= now for count, until in zip(_references(_held), _until, strict=True)]
+        free = list(itertools.compress(_held, is_free))
+        stays = [not each for each in is_free]
+        _held[:], _until[:] = itertools.compress(_held, stays), itertools.compress(_until, stays)
+        return free
+
+
+def _clear(errors: list[BaseException]) -> None:
+    seen: set[int] = set()
+    while errors:
+        error = errors.pop()
+        if id(error) not in seen:
+            seen.add(id(error))
+            errors += [each for each in (error.__cause__, error.__context__) if each is not None]
+            traceback.clear_frames(error.__traceback__)
