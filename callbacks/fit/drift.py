@@ -84,13 +84,13 @@ class Drift:
         if self._first_batch is None:
             self._first_batch = batch
         elif self._in_epoch and not self._stepped and batch >= self._first_batch + self._steps_of_update():
-            self._look("after the first step of fit")
+            self._look("after the first step of fit", "after the first step of fit")
             self._stepped = True
 
     def epoch_ends(self, epoch: int) -> None:
         """Called after the last step of an epoch (numbered from 0), once all ranks have met."""
         if epoch != self._epoch:
-            self._look(f"after epoch {epoch + 1} of fit")
+            self._look(f"after epoch {epoch + 1} of fit", "after an epoch of fit")
             self._stepped, self._epoch = True, epoch
 
     def _steps_of_update(self) -> int:
@@ -99,12 +99,13 @@ class Drift:
         steps = [each.gradient_accumulation_steps or 1 for each in found]
         return max(steps, default=1)
 
-    def _look(self, when: str) -> None:
+    def _look(self, when: str, label: str) -> None:
+        """Compares all groups. The collectives' names have no numbers: TensorFlow keeps something for each name."""
         if self._mode == "off" or tfdist.size() == 1:
             return
-        texts = [text for text in (self._compare(when, *group) for group in self._groups()) if text]
+        texts = [text for text in (self._compare(when, label, *group) for group in self._groups()) if text]
         if len(tfdist.get_process_set_ids_and_ranks()) > 1:  # ranks outside of a set must not train on
-            told = tfdist.allgather_object(texts, name=f"{when}: process sets")
+            told = tfdist.allgather_object(texts, name=f"{label}: process sets")
             texts = list(dict.fromkeys(text for of_rank in told for text in of_rank))
         if texts and self._mode == "error":
             raise errors.MismatchError("\n".join(texts))
@@ -112,16 +113,16 @@ class Drift:
             _logger.warning("%s", "\n".join(texts))
         self._warned = self._warned or bool(texts)
 
-    def _compare(self, when: str, process_set: ProcessSet, variables: Sequence[Any]) -> str:
+    def _compare(self, when: str, label: str, process_set: ProcessSet, variables: Sequence[Any]) -> str:
         """What has drifted apart in a process set, the same on its ranks; empty if nothing has."""
         parts = [equality.part_of(variable) for variable in variables]
-        differences = equality.compare(parts, when, process_set)
+        differences = equality.compare(parts, label, process_set)
         if not differences:
             return ""
-        ranks_of = equality.ranks_by_hardware(when, process_set)
+        ranks_of = equality.ranks_by_hardware(label, process_set)
         missed = [each.place for each in differences if _is_missed(each, variables[each.place])]
         # What the first rank finds: the others may have traced other steps.
-        missed = tfdist.broadcast_object(missed, process_set.ranks[0], f"{when}: not reduced", process_set)
+        missed = tfdist.broadcast_object(missed, process_set.ranks[0], f"{label}: not reduced", process_set)
         drifted = [each for each in differences if each.drifted or (len(ranks_of) == 1 and each.place in missed)]
         if drifted:
             return equality.describe(drifted, parts, when, process_set, self._advice(drifted, variables))

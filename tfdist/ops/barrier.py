@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from tfdist.ops.graph import call
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
@@ -27,4 +29,8 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
     tfdist.barrier(name="data is prepared")
     ```
     """
-    call.run("tfdist_barrier", process_set=call.number_of(process_set), label=name or "barrier")
+    number, label = call.number_of(process_set), name or "barrier"
+    if tf.executing_eagerly() and not number:
+        call.meet(label)
+    else:
+        call.run("tfdist_barrier", process_set=number, label=label)

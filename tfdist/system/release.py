@@ -47,7 +47,7 @@ def destroy_later(objects: list[Any]) -> None:
     objects.clear()
     del new
     if must_start:
-        threading.Thread(target=_destroy, name=_NAME, daemon=True).start()
+        threading.Thread(target=_watch, name=_NAME, daemon=True).start()
 
 
 def forget(error: BaseException) -> None:
@@ -55,18 +55,20 @@ def forget(error: BaseException) -> None:
     threading.Thread(target=_clear, args=([error],), name=_NAME, daemon=True).start()
 
 
-def _destroy() -> None:
+def _watch() -> None:
     while _held:
-        destroyed = _take_free()
-        del destroyed  # outside of the lock: this is what may take long
+        for own in _take_free():
+            # Each in a thread of its own: the longer one waits for others, the longer its own end would take.
+            threading.Thread(target=own.clear, name=_NAME, daemon=True).start()
+            del own
         time.sleep(_LOOK_S)
 
 
-def _take_free() -> list[Any]:
+def _take_free() -> list[list[Any]]:
     with _changing:
         now = time.monotonic()
         is_free = [count <= _ALONE or until <= now for count, until in zip(_references(_held), _until, strict=True)]
-        free = list(itertools.compress(_held, is_free))
+        free = [[each] for each in itertools.compress(_held, is_free)]
         stays = [not each for each in is_free]
         _held[:], _until[:] = itertools.compress(_held, stays), itertools.compress(_until, stays)
         return free

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,11 @@ from tfdist.world.session import session
 # What collectives carry.
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
+# How many names of collectives called eagerly are no mistake.
+MOST_NAMES = 1000
+
+_logger = logging.getLogger("tfdist")
+_names: set[str] = set()
 _forked: list[bool] = []  # not empty in a process that was forked from one that has imported this
 os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
@@ -32,12 +38,40 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
     replica.need_one()
     session.collectives += 1
     if tf.executing_eagerly():
+        _note_name(str(kwargs.get("label", "")))
         with caller.named(kwargs.get("process_set", 0)):
             return run_anytime(op, *args, order=order.here(), **kwargs)
     if _forked:
         # The threads that would run the graph are not there: it would hang instead of saying so.
         library.call("tfdist_check_place")
     return run_anytime(op, *args, order=order.here(), **kwargs)
+
+
+def meet(name: str) -> None:
+    """Waits for all ranks, from outside of graphs. Each time may have another name, since no op of TensorFlow runs.
+
+    Raises:
+        TfdistError: As `run`.
+    """
+    replica.need_one()
+    session.collectives += 1
+    with caller.named(0):
+        try:
+            library.call("tfdist_barrier", name.encode())
+        except errors.TfdistError as error:
+            raise failure.explained_error(error) from None
+
+
+def _note_name(name: str) -> None:
+    """TensorFlow keeps a kernel for each name with which an op has run eagerly."""
+    if len(_names) < MOST_NAMES and name not in _names:
+        _names.add(name)
+        if len(_names) == MOST_NAMES:
+            _logger.warning(
+                "collectives were called eagerly under %d names, of which each keeps some 40 kB for the life of the "
+                "process; the newest are like %r. Use the same name in every step.",
+                *(MOST_NAMES, name),
+            )
 
 
 def run_anytime(op: str, *args: Any, **kwargs: Any) -> Any:

@@ -68,6 +68,13 @@ def translated(error: tf.errors.OpError) -> Exception:
     return error
 
 
+def explained_error(error: errors.TfdistError) -> errors.TfdistError:
+    """The same for an error of a collective that no op of TensorFlow has run."""
+    message = str(error)
+    kind = errors.NotInitializedError if "tfdist.init()" in message else type(error)
+    return kind(explained(message))
+
+
 def translated_from_graph(error: Exception) -> Exception:
     """The same for an error from a `tf.function`; an error that is not tfdist's is returned unchanged."""
     if not isinstance(error, tf.errors.OpError) or isinstance(error, errors.TfdistError):
