@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from tfdist.callbacks.store.failure_series import FailureSeries
 from tfdist.callbacks.store.snapshot import Position
 from tfdist.callbacks.store.writer import Writer
 from tfdist.native import keras_version
-from tfdist.system.atomic_file import need_folder
-from tfdist.system.local_path import local_path
+from tfdist.system.local_path import address_of, local_path
 from tfdist.training import model_optimizer, model_state, random_state
 
 _logger = logging.getLogger("tfdist")
@@ -52,15 +50,16 @@ class BackupAndRestore(keras.callbacks.Callback):
     from scratch.
 
     Args:
-        backup_dir: Folder for the files, accessible to rank 0. Use a separate folder for each training.
+        backup_dir: Folder for the files, accessible to rank 0, or an address in an object store, such as
+            `s3://bucket/run`. Use a separate folder for each training.
         save_freq: "epoch", or the number of batches between two files.
         double_checkpoint: Whether to keep the previous file besides the newest.
-        delete_checkpoint: Whether to remove the folder when `fit` ends.
+        delete_checkpoint: Whether to remove the folder, or the backups in a store, when `fit` ends.
 
     Raises:
         ConfigError: If an argument is invalid.
-        TfdistError: On every rank, before the first step, if rank 0 cannot read what is in the folder, or cannot create
-            or write it for any reason but a full disk; names the folder and the cause.
+        TfdistError: On every rank, before the first step, if rank 0 cannot read what is there, or cannot create or
+            write the folder or the store for any reason but a full disk; names the place and the cause.
 
     Example:
 
@@ -81,7 +80,8 @@ class BackupAndRestore(keras.callbacks.Callback):
             raise errors.ConfigError(f'save_freq must be "epoch" or a number of batches; received {save_freq!r}.')
         if not str(backup_dir):
             raise errors.ConfigError("backup_dir must be a folder; received an empty path.")
-        self._folder = local_path(backup_dir, "backup_dir")
+        self._place = str(address_of(backup_dir) or local_path(backup_dir, "backup_dir"))
+        self._shelf = snapshot.open_shelf(backup_dir, "backup_dir")
         self._save_freq = save_freq
         self._keep = 2 if double_checkpoint else 1
         self._delete = delete_checkpoint
@@ -157,7 +157,13 @@ class BackupAndRestore(keras.callbacks.Callback):
         # So that all ranks find the files after `fit`.
         tfdist.barrier(name="training has ended")
         if self._delete and tfdist.rank() == 0:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._clear()
+
+    def _clear(self) -> None:
+        try:
+            self._shelf.clear()
+        except OSError as error:
+            _logger.warning("training has ended, but its backups could not be removed: %s", error)
 
     def _save(self, position: Position) -> None:
         by_rank = tfdist.allgather_object(self._local_state(position), name="state of every rank")
@@ -171,16 +177,16 @@ class BackupAndRestore(keras.callbacks.Callback):
             _logger.warning(
                 "a backup before that of %s is skipped, because writing one to %s takes longer than the time between "
                 "backups (save_freq=%s). The newest is always written.",
-                *(position, self._folder, self._save_freq),
+                *(position, self._place, self._save_freq),
             )
 
     def _write(self, position: Position, arrays: dict[str, Any]) -> None:
         """Runs in the writer's thread."""
         try:
-            snapshot.write(self._folder, position, arrays, self._keep)
+            snapshot.write(self._shelf, position, arrays, self._keep)
         except Exception as error:  # noqa: BLE001  (training continues, whatever the error)
             size = sum(np.asarray(array).nbytes for array in arrays.values())
-            self._failures.failed(f"backup of {position}", error, self._folder, size)
+            self._failures.failed(f"backup of {position}", error, self._place, size)
         else:
             self._failures.succeeded(f"backup of {position}")
 
@@ -191,19 +197,18 @@ class BackupAndRestore(keras.callbacks.Callback):
             doing = "write a backup to"
             try:
                 writer.wait_for_all()  # an interrupted fit may have writes pending
-                need_folder(self._folder)
-                snapshot.SNAPSHOT.remove_unfinished(self._folder)
+                self._shelf.check()
                 doing = "resume from"
                 message = self._read()
             except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
-                message = (None, [], f"rank 0 could not {doing} {self._folder}: {error}")
+                message = (None, [], f"rank 0 could not {doing} {self._place}: {error}")
         position, by_rank, failure = tfdist.broadcast_object(message, 0, name="position to resume at")
         if position is None:
             return None, failure
         return (position, by_rank[tfdist.rank()] if by_rank else {}), None
 
     def _read(self) -> tuple[Position | None, list[dict[str, Any]], str | None]:
-        found = snapshot.newest_valid(self._folder)
+        found = snapshot.newest_valid(self._shelf)
         if found is None:
             return None, [], None
         position, arrays, skipped = found
@@ -228,7 +233,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             )
         self._arrays = arrays
         self._failures.newest = f"backup of {position}"
-        _logger.warning("resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._folder)
+        _logger.warning("resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._place)
         if ranks != tfdist.size():
             return position, [], None
         return position, [model_state.below(arrays, f"local/{rank}/") for rank in range(ranks)], None
@@ -257,7 +262,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         try:
             model_state.restore(self.model, arrays)
         except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
-            return f"rank 0 could not resume from {self._folder}: {error}"
+            return f"rank 0 could not resume from {self._place}: {error}"
         return None
 
     def _local_state(self, position: Position) -> dict[str, Any]:

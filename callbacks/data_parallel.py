@@ -69,8 +69,8 @@ class DataParallel(keras.callbacks.Callback):
         scale_learning_rate: Whether to multiply the rate by the number of ranks, unless the data has a `global_batch`.
             Files store the rate of one process: a rate set later, by you or a callback, also counts as scaled and is
             divided when saved.
-        checkpoint: Path of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to run with this
-            one; None writes no checkpoint.
+        checkpoint: Path or address of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to
+            run with this one; None writes no checkpoint.
         average_metrics: Whether to aggregate logs over all ranks.
         elastic: Whether training continues when a rank is lost, in a job started with `tfdistrun --elastic`: the others
             return to the newest commit, mid-epoch, and share the rest of the epoch. No sample is repeated or skipped,
@@ -150,7 +150,7 @@ class DataParallel(keras.callbacks.Callback):
         self._quiet_ranks = quiet_ranks
         self._warmups: list[OptimizerWarmup] = []
         by_path = isinstance(checkpoint, (str, Path))
-        self._checkpoint: Any = ModelCheckpoint(str(checkpoint)) if by_path else checkpoint
+        self._checkpoint: Any = ModelCheckpoint(checkpoint) if by_path else checkpoint
         self._compared = self._steps_taken = False
         self.data_of_fit: Any = None
 

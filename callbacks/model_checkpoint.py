@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import tensorflow as tf
 import tfdist
 from tfdist import errors
 from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
+from tfdist.callbacks.store.checkpoint_place import InStore, OnDisk
 from tfdist.callbacks.store.failure_series import FailureSeries, disk_error
-from tfdist.system.atomic_file import need_folder, need_room, write_atomically
-from tfdist.system.local_path import local_path
+from tfdist.system.atomic_file import need_room
+from tfdist.system.local_path import address_of, local_path
 from tfdist.training import model_state
 
 _DESCRIPTION_BYTES = 1 << 20
-_BY_KERAS = "let Keras write to the store: RankZero(lambda: keras.callbacks.ModelCheckpoint(...))"
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
@@ -28,6 +27,9 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     You need it instead of Keras' own on several ranks, where every rank would write the same file at the same time.
     Rank 0 decides whether to save, and the others wait until the file is complete. The file loads with plain
     `keras.models.load_model`, even without tfdist installed, and holds the learning rate of one process.
+
+    The path may be an address, such as `s3://bucket/run/model-{epoch:02d}.keras`: then training waits for a file in the
+    temporary folder only, which a thread puts into the store; `fit` waits for that at its end.
 
     A file that cannot be written, for example on a full disk, does not stop training: rank 0 logs an error with the
     cause, tries again at the next checkpoint, and reports the newest complete one at the end. The best model is then
@@ -38,9 +40,9 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         **kwargs: As Keras' `ModelCheckpoint`.
 
     Raises:
-        ConfigError: If the path is an address, such as `gs://bucket/model.keras`.
-        TfdistError: On every rank, if the folder cannot be created or written before the first step, or if Keras cannot
-            save this model; names the file and the cause.
+        ConfigError: If the path is an address that nothing that is installed can open.
+        TfdistError: On every rank, if the folder or the store cannot be written before the first step, or if Keras
+            cannot save this model; names the file and the cause.
 
     Example:
 
@@ -54,8 +56,13 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.filepath = str(local_path(self.filepath, "filepath", _BY_KERAS))
+        address = address_of(kwargs["filepath"] if "filepath" in kwargs else args[0])
+        self.filepath = address or str(local_path(self.filepath, "filepath"))
+        self._place = OnDisk(self.filepath) if address is None else InStore(address)
         self._failures = FailureSeries("checkpoints")
+        # Of what is written, which in a store may be later; and whether anything could not be written since.
+        self._best_written: float | None = None
+        self._has_failed = False
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
@@ -68,11 +75,15 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         failure = tfdist.broadcast_object(self._check_folder(), 0, name="folder of the checkpoints")
         if failure:
             raise errors.TfdistError(failure)
+        self._best_written, self._has_failed = self.best, False
         self._failures.begin()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_end(logs)
+        self._place.wait()
         self._failures.end()
+        if isinstance(self._place, InStore):  # so that all ranks find the files after `fit`
+            tfdist.barrier(name="checkpoints are written")
 
     def _should_save_on_batch(self, batch: int) -> bool:
         return not self._hook.skips(batch) and bool(super()._should_save_on_batch(batch))
@@ -89,32 +100,43 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         """Rank 0 creates the folder, as far as its name is known before the first epoch; returns what went wrong."""
         if tfdist.rank() != 0:
             return None
-        path = Path(self.filepath)
         try:
-            if path.is_dir():
-                raise IsADirectoryError("it is a folder; expected a path for a file")
-            need_folder(Path(*itertools.takewhile(lambda part: "{" not in part, path.parent.parts)))
+            self._place.check()
         except OSError as error:
             return self._could_not(self.filepath, error)
         return None
 
     def _save_on_rank_zero(self, epoch: int, batch: int | None, logs: dict[str, Any]) -> str | None:
         """Saves if it is due; returns an error that stops training, to be shared with the other ranks."""
+        if self._has_failed:
+            self.best, self._has_failed = self._best_written, False
         path, best = self.filepath, self.best
         try:
             if self.save_best_only and self.monitor_op is None:
                 self._set_monitor_op()  # Keras does it at the end of an epoch, which is too late for `save_freq=1`
             path = self._get_file_path(epoch, batch, logs)
             if self._should_save_model(epoch, batch, logs, path):
+                best_of_it = self.best
                 with self._hook.local():
-                    write_atomically(path, self._write)
-                self._failures.succeeded(f"checkpoint {path}")
+                    self._place.write(path, self._write, lambda failure: self._written(path, best_of_it, failure))
         except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
             if disk_error(error) is None:
                 return self._could_not(path, error)
-            self.best = best  # of what is written
-            self._failures.failed(f"checkpoint {path}", error, Path(path).parent, self._size_bytes())
+            self.best = best
+            self._failed(path, error)
         return None
+
+    def _written(self, path: str, best: float | None, failure: BaseException | None) -> None:
+        """Called on rank 0, perhaps in a thread."""
+        if failure is None:
+            self._best_written = best
+            self._failures.succeeded(f"checkpoint {path}")
+        else:
+            self._has_failed = True
+            self._failed(path, failure)
+
+    def _failed(self, path: str, error: BaseException) -> None:
+        self._failures.failed(f"checkpoint {path}", error, path.rpartition("/")[0] or ".", self._size_bytes())
 
     def _could_not(self, path: str, error: Exception) -> str:
         return f"rank 0 could not write the checkpoint {path}: {type(error).__name__}: {error}"

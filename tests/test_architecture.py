@@ -26,6 +26,7 @@ ROOMS = {
     "system.rank": "",
     "config": "",
     "protocol": "",
+    "storage": "",
     "native": "",
     "autotune": "native",
     "observe": "native",
@@ -44,11 +45,11 @@ ROOMS = {
     "data_service.process": "data_service.inspection data_service.server",
     "data_service": "data_service.inspection data_service.source data_service.store data_service.trainer "
     "data_service.server data_service.process",
-    "callbacks.store": "",
+    "callbacks.store": "storage",
     "callbacks.fit": "native world ops ops.graph training input tfdist",
     "callbacks.rate": "native world training callbacks.fit tfdist",
     "callbacks": "native world ops ops.graph training elastic autotune data_service.trainer callbacks.fit "
-    "callbacks.rate callbacks.store tfdist",
+    "callbacks.rate callbacks.store storage tfdist",
     "facade": "world observe ops training",
     "keras": "world ops training elastic callbacks facade",
     "tensorflow.data": "world ops data_service.inspection data_service.server data_service",

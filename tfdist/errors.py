@@ -40,6 +40,10 @@ class PeerLostError(TfdistError, RuntimeError):
     """Another process of the job died or cannot be reached. `except tf.errors.UnavailableError` catches it too."""
 
 
+class StoreError(TfdistError, OSError):
+    """An object store cannot be reached, read or written; the message says what to do."""
+
+
 class RankError(TfdistError, RuntimeError):
     """A function called by `tfdist.run` or `tfdist.testing.run_ranks` failed on a rank, or was terminated.
 

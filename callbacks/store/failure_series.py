@@ -8,9 +8,14 @@ import logging
 import os
 import resource
 import shutil
+import tempfile
 from pathlib import Path
 
+from tfdist.errors import StoreError
+from tfdist.system.local_path import address_of
+
 _logger = logging.getLogger("tfdist")
+_GOES_ON = "Training continues, and the next one will be tried as usual."
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -35,13 +40,13 @@ class FailureSeries:
         atexit.unregister(self.end)
         atexit.register(self.end)
 
-    def failed(self, name: str, error: BaseException, folder: Path, size_bytes: int) -> None:
+    def failed(self, name: str, error: BaseException, place: str | Path, size_bytes: int) -> None:
         """Logs the first failure of a series, with its cause and the remedy.
 
         Args:
             name: The name of the file, such as "backup of epoch 3, batch 7".
             error: Why it could not be written.
-            folder: The folder it belongs in.
+            place: The folder it belongs in, or an address.
             size_bytes: Its approximate size.
         """
         self._failures += 1
@@ -50,8 +55,13 @@ class FailureSeries:
             return
         self._first = name
         _logger.error(
-            "could not write the %s to %s: %s. %s Training continues, and the next one will be tried as usual. %s",
-            *(name, folder, self._last, advice(error, folder, size_bytes), self._newest()),
+            "could not write the %s to %s: %s. %s",
+            *(
+                name,
+                place,
+                self._last,
+                " ".join(filter(None, (advice(error, place, size_bytes), _GOES_ON, self._newest()))),
+            ),
         )
 
     def succeeded(self, name: str) -> None:
@@ -87,9 +97,13 @@ def disk_error(error: BaseException) -> OSError | None:
     return None
 
 
-def advice(error: BaseException, folder: Path, size_bytes: int) -> str:
-    """How to fix a disk error, and how much space is missing."""
+def advice(error: BaseException, place: str | Path, size_bytes: int) -> str:
+    """How to fix a disk error, and how much space is missing; empty if the error says it."""
     cause = disk_error(error)
+    if isinstance(cause, StoreError):
+        return ""
+    # What goes to a store is a file first.
+    folder = Path(place) if address_of(place) is None else Path(tempfile.gettempdir())
     number = None if cause is None else cause.errno
     if number == errno.ENOSPC:
         return f"{_room(folder, size_bytes)} Free up space there, or use another folder at the next start."

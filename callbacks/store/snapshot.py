@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
+from tfdist.storage import shelf
+from tfdist.storage.shelf import Shelf
 from tfdist.system.whole_file import DamagedFileError, FileKind
 
 _TYPE = " of type "
@@ -40,8 +42,13 @@ class Position(NamedTuple):
         return f"epoch {self.epoch}, batch {self.batch}"
 
 
-def write(folder: Path, position: Position, arrays: Mapping[str, Any], keep: int) -> Path:
-    """Writes a snapshot and removes all but the `keep` newest.
+def open_shelf(place: str | os.PathLike[str], what: str) -> Shelf:
+    """Opens the snapshots in a folder, or at an address. Raises ConfigError if nothing knows its scheme."""
+    return shelf.open_shelf(place, SNAPSHOT, what)
+
+
+def write(where: Shelf, position: Position, arrays: Mapping[str, Any], keep: int) -> str:
+    """Writes a snapshot and removes all but the `keep` newest; returns its path or address.
 
     Raises:
         OSError: If it cannot be written; existing snapshots are unchanged then.
@@ -49,10 +56,7 @@ def write(folder: Path, position: Position, arrays: Mapping[str, Any], keep: int
     buffer = io.BytesIO()
     encoded: dict[str, Any] = dict(_encoded(name, np.asarray(array)) for name, array in arrays.items())
     np.savez(buffer, **encoded)
-    path = SNAPSHOT.write(folder, position, [buffer.getbuffer()])
-    for old in SNAPSHOT.newest_first(folder)[keep:]:
-        old.path.unlink(missing_ok=True)
-    return path
+    return where.write(position, [buffer.getbuffer()], keep)
 
 
 def decode(data: bytes) -> dict[str, Any]:
@@ -61,7 +65,10 @@ def decode(data: bytes) -> dict[str, Any]:
     Raises:
         DamagedFileError: If they are truncated or corrupt; says how.
     """
-    payload = SNAPSHOT.contents(data)
+    return _arrays(SNAPSHOT.contents(data))
+
+
+def _arrays(payload: memoryview) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
             return dict(_decoded(name, archive[name]) for name in archive.files)
@@ -69,14 +76,14 @@ def decode(data: bytes) -> dict[str, Any]:
         raise DamagedFileError(f"its contents cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def newest_valid(folder: Path) -> tuple[Position, dict[str, Any], list[str]] | None:
+def newest_valid(where: Shelf) -> tuple[Position, dict[str, Any], list[str]] | None:
     """The newest intact snapshot, and a line for each newer one that is damaged; None if there are no snapshots."""
     skipped: list[str] = []
-    for file in SNAPSHOT.newest_first(folder):
+    for volume in where.newest_first():
         try:
-            return Position(*file.numbers), decode(file.path.read_bytes()), skipped
+            return Position(*volume.numbers), _arrays(volume.read()), skipped
         except (DamagedFileError, OSError) as error:
-            skipped.append(f"{file.path} is skipped: {error}")
+            skipped.append(f"{volume.name} is skipped: {error}")
     if skipped:
         raise DamagedFileError("; ".join(skipped))
     return None

@@ -81,6 +81,11 @@ class Writer:
         )
         return False
 
+    def wait_for_room(self) -> bool:
+        """Waits until another write would replace none, at most half of that time; returns whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._next is None, config.read().stall_shutdown_seconds / 2)
+
     def _is_idle(self, seconds: float) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, seconds)
@@ -97,6 +102,7 @@ class Writer:
     def _take(self) -> Callable[[], None] | None:
         with self._changed:
             write, self._next = self._next, None
+            self._changed.notify_all()
             if write is None:
                 self._stop()
             return write

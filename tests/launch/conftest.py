@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from machine import PROGRAM, Machines, made_in
+from s3 import s3, s3_server  # noqa: F401
 
 MARK = "LAUNCH_TEST_MARK"
 STARTERS = ("mpi", "direct")

@@ -403,8 +403,8 @@ def test_a_backup_of_other_ranks_is_refused(world, shared_tmp_path, monkeypatch)
     model.fit(*data_of(tfdist.rank()), batch_size=BATCH, verbose=0, epochs=1, callbacks=plugin(backup))
     read = tfdist.callbacks.backup_and_restore.snapshot.newest_valid
 
-    def of_five_ranks(folder):
-        position, found, skipped = read(folder)
+    def of_five_ranks(shelf):
+        position, found, skipped = read(shelf)
         return position, found | {"ranks": np.array(5)}, skipped
 
     monkeypatch.setattr(tfdist.callbacks.backup_and_restore.snapshot, "newest_valid", of_five_ranks)

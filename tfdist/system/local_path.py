@@ -18,15 +18,28 @@ _STORES = ("gs", "gcs", "s3", "s3a", "s3n", "hdfs", "webhdfs", "viewfs", "abfs",
 _FLAT_ADDRESS = re.compile(rf"({'|'.join(_STORES)}):/")
 
 
+def address_of(path: str | os.PathLike[str]) -> str | None:
+    """The address of a place in a store, such as `s3://bucket/run`; None if a path is on this machine.
+
+    `pathlib.Path("s3://bucket/run")` has one slash less, and is the same address.
+    """
+    text = os.fsdecode(path)
+    if _HERE.match(text):
+        return None
+    if _ADDRESS.match(text):
+        return text
+    flat = None if isinstance(path, str) else _FLAT_ADDRESS.match(text)
+    return None if flat is None else f"{flat[1]}://{text[flat.end() :]}"
+
+
 def problem_of(path: str | os.PathLike[str]) -> str | None:
     """Why a path is not on this machine; None if it is."""
-    text = os.fsdecode(path)
-    match = _ADDRESS.match(text) or (None if isinstance(path, str) else _FLAT_ADDRESS.match(text))
-    if match is None or _HERE.match(text):
+    address = address_of(path)
+    if address is None:
         return None
     return (
         f"must be a path on a disk of this machine or on a mounted file system (NFS, Lustre, a bucket through FUSE); "
-        f"{match[1]}:// is neither. Write to such a path, and copy the files to the store"
+        f"{address.partition('://')[0]}:// is neither. Write to such a path, and copy the files to the store"
     )
 
 

@@ -241,8 +241,9 @@ def written(folder, at, save_freq):
 def edit(folder, **changes):
     """Rank 0 changes values of the newest file."""
     if tfdist.rank() == 0:
-        position, arrays, _ = snapshot.newest_valid(folder)
-        snapshot.write(folder, position, {**arrays, **changes}, keep=1)
+        shelf = snapshot.open_shelf(folder, "folder")
+        position, arrays, _ = snapshot.newest_valid(shelf)
+        snapshot.write(shelf, position, {**arrays, **changes}, keep=1)
     tfdist.barrier(name="file is edited")
 
 

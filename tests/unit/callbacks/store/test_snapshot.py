@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +11,23 @@ from hypothesis import strategies as st
 
 from tfdist.callbacks.store import snapshot
 from tfdist.callbacks.store.snapshot import SNAPSHOT, Position
+from tfdist.storage import shelf
 from tfdist.system import atomic_file, whole_file
 from tfdist.system.whole_file import DamagedFileError
 
 ARRAYS = {"weight/0": np.arange(6, dtype="float32").reshape(2, 3), "own/0": np.array([1, 2], "int64"), "n": np.array(3)}
 
 
+def write(folder, position, arrays, keep):
+    return Path(snapshot.write(snapshot.open_shelf(folder, "folder"), position, arrays, keep))
+
+
+def newest_valid(folder):
+    return snapshot.newest_valid(snapshot.open_shelf(folder, "folder"))
+
+
 def test_what_is_written_is_read(tmp_path):
-    path = snapshot.write(tmp_path, Position(2, 7), ARRAYS, keep=2)
+    path = write(tmp_path, Position(2, 7), ARRAYS, keep=2)
     read = snapshot.decode(path.read_bytes())
     assert set(read) == set(ARRAYS)
     for name, array in ARRAYS.items():
@@ -29,7 +39,7 @@ def test_what_is_written_is_read(tmp_path):
 def test_the_newest_are_kept(tmp_path):
     """By place in training, not by name: epoch 10 comes after epoch 9, batch 100 after batch 99."""
     for position in (Position(9, 0), Position(9, 99), Position(9, 100), Position(10, 0)):
-        snapshot.write(tmp_path, position, ARRAYS, keep=2)
+        write(tmp_path, position, ARRAYS, keep=2)
     assert [file.numbers for file in SNAPSHOT.newest_first(tmp_path)] == [Position(10, 0), Position(9, 100)]
 
 
@@ -37,20 +47,20 @@ def test_other_files_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "other.snapshot").write_text("mine")
     for epoch in range(3):
-        snapshot.write(tmp_path, Position(epoch, 0), ARRAYS, keep=1)
+        write(tmp_path, Position(epoch, 0), ARRAYS, keep=1)
     assert {"notes.txt", "other.snapshot"} < {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.fixture
 def damaged(tmp_path):
     """Asserts that a damaged newest file is skipped, that it is said which and why, and that the one before is used."""
-    snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2)
-    newer = snapshot.write(tmp_path, Position(1, 0), ARRAYS, keep=2)
+    write(tmp_path, Position(0, 0), ARRAYS, keep=2)
+    newer = write(tmp_path, Position(1, 0), ARRAYS, keep=2)
     data = newer.read_bytes()
 
     def check(change, reason=""):
         newer.write_bytes(change(bytearray(data)))
-        position, arrays, (line,) = snapshot.newest_valid(tmp_path)
+        position, arrays, (line,) = newest_valid(tmp_path)
         assert position == Position(0, 0)
         assert set(arrays) == set(ARRAYS)
         assert line.startswith(f"{newer} is skipped: it")
@@ -87,10 +97,10 @@ def test_a_write_that_is_killed_anywhere(killed_everywhere, tmp_path):
 
     def prepare(folder):
         for epoch in range(2):
-            snapshot.write(folder, Position(epoch, 0), ARRAYS, keep=2)
+            write(folder, Position(epoch, 0), ARRAYS, keep=2)
 
     def check(folder):
-        position, arrays, skipped = snapshot.newest_valid(folder)
+        position, arrays, skipped = newest_valid(folder)
         assert position in (Position(1, 0), Position(2, 0))
         assert set(arrays) == set(ARRAYS) and skipped == []
         SNAPSHOT.remove_unfinished(folder)
@@ -98,12 +108,12 @@ def test_a_write_that_is_killed_anywhere(killed_everywhere, tmp_path):
         seen.add((position.epoch, len(list(folder.iterdir()))))
 
     seen = set()
-    size = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2).stat().st_size
+    size = write(tmp_path, Position(0, 0), ARRAYS, keep=2).stat().st_size
     kills = killed_everywhere(
         prepare,
-        lambda folder: snapshot.write(folder, Position(2, 0), ARRAYS, keep=2),
+        lambda folder: write(folder, Position(2, 0), ARRAYS, keep=2),
         check,
-        (snapshot, whole_file, atomic_file),
+        (snapshot, shelf, whole_file, atomic_file),
         range(0, size, 53),
     )
     assert kills > 25
@@ -111,31 +121,31 @@ def test_a_write_that_is_killed_anywhere(killed_everywhere, tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    assert snapshot.newest_valid(tmp_path) is None
-    assert snapshot.newest_valid(tmp_path / "missing") is None
+    assert newest_valid(tmp_path) is None
+    assert newest_valid(tmp_path / "missing") is None
 
 
 def test_nothing_whole(tmp_path):
-    path = snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=1)
+    path = write(tmp_path, Position(0, 0), ARRAYS, keep=1)
     path.write_bytes(b"junk")
     with pytest.raises(DamagedFileError, match="does not begin like a snapshot"):
-        snapshot.newest_valid(tmp_path)
+        newest_valid(tmp_path)
 
 
 def test_a_pickle_is_refused(tmp_path):
     """An archive of objects could run code when it is read."""
-    path = snapshot.write(tmp_path, Position(0, 0), {"object": np.array([{"a": 1}], dtype=object)}, keep=1)
+    path = write(tmp_path, Position(0, 0), {"object": np.array([{"a": 1}], dtype=object)}, keep=1)
     with pytest.raises(DamagedFileError, match="cannot be decoded"):
         snapshot.decode(path.read_bytes())
 
 
 def test_contents_that_cannot_be_decoded_are_skipped(tmp_path):
     """The checksum fits, as after a write by another version: the older file is used."""
-    snapshot.write(tmp_path, Position(0, 0), ARRAYS, keep=2)
-    newer = snapshot.write(tmp_path, Position(1, 0), ARRAYS, keep=2)
+    write(tmp_path, Position(0, 0), ARRAYS, keep=2)
+    newer = write(tmp_path, Position(1, 0), ARRAYS, keep=2)
     junk = b"no archive"
     newer.write_bytes(signed(junk))
-    position, _, skipped = snapshot.newest_valid(tmp_path)
+    position, _, skipped = newest_valid(tmp_path)
     assert position == Position(0, 0)
     assert "cannot be decoded" in skipped[0]
 

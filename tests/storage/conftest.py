@@ -1,0 +1,3 @@
+"""The fixtures of the S3 server."""
+
+from s3 import s3, s3_server  # noqa: F401

@@ -1,0 +1,163 @@
+"""A folder of objects: what each operation does, and what is said when it cannot."""
+
+import socket
+import sys
+import threading
+import time
+import uuid
+
+import pytest
+import tensorflow as tf
+
+from tfdist.errors import ConfigError, StoreError
+from tfdist.storage import store as store_module
+from tfdist.storage.store import Store, remedy
+
+assert tf  # it knows ram://
+
+
+@pytest.fixture(params=["s3", "memory", "ram"])
+def store(request):
+    """By fsspec, on a server and in this process; by TensorFlow."""
+    if request.param == "s3":
+        return Store(request.getfixturevalue("s3").folder())
+    return Store(f"{request.param}://{uuid.uuid4().hex}/run")
+
+
+def test_what_is_put_can_be_had(store, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"weights" * 1000)
+    assert store.sizes() == {}
+    store.put(source, "a.snapshot")
+    source.write_bytes(b"small")
+    store.put(source, "b")
+    assert store.sizes() == {"a.snapshot": 7000, "b": 5}
+    store.get("a.snapshot", target)
+    assert target.read_bytes() == b"weights" * 1000
+    if store.address.startswith("ram://"):  # TensorFlow appends there, which must not go unseen
+        with pytest.raises(StoreError, match="has 7005 bytes of 5"):
+            store.put(source, "a.snapshot")
+    else:
+        store.put(source, "a.snapshot")
+        assert store.read("a.snapshot") == b"small"
+    for _ in range(2):
+        store.remove("a.snapshot")
+    assert store.sizes() == {"b": 5}
+    with pytest.raises(StoreError, match=r"could not read a\.snapshot from .*NotFound"):
+        store.read("a.snapshot")
+
+
+def test_a_check_leaves_nothing(store):
+    store.check()
+    assert store.sizes() == {}
+
+
+def test_only_objects_of_the_folder_itself(s3):
+    store = Store(s3.folder())
+    for name in ("one", "below/two"):
+        s3.put(f"{store}/{name}", b"x")
+    s3.put(f"{store}-other/three", b"x")
+    assert store.sizes() == {"one": 1}
+
+
+def _said_within(seconds, address):
+    begin = time.monotonic()
+    with pytest.raises(StoreError) as caught:
+        Store(address).check()
+    assert time.monotonic() - begin < seconds
+    return str(caught.value)
+
+
+def test_bucket_that_is_not_there(s3):
+    said = _said_within(10, "s3://no-such-bucket/run")
+    assert "could not write to s3://no-such-bucket/run: FileNotFoundError: " in said
+    assert said.endswith("Check the name, and create s3://no-such-bucket first: tfdist creates no bucket")
+
+
+@pytest.mark.parametrize("variable", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
+def test_wrong_key(s3, monkeypatch, variable):
+    monkeypatch.setenv(variable, "wrong")
+    said = _said_within(10, s3.folder())
+    assert "PermissionError: " in said
+    assert "Check the credentials of this process (s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in said
+    assert len(s3.requests) == 1, "another try would not help"
+
+
+def test_no_key(s3, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    said = _said_within(10, s3.folder())
+    assert "NoCredentialsError: " in said
+    assert "Check the credentials" in said
+
+
+def test_nobody_listens_at_the_endpoint(s3, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    said = _said_within(10, s3.folder())
+    assert said.endswith("Check the network and the endpoint of the store (s3://: AWS_ENDPOINT_URL)")
+
+
+def test_endpoint_that_does_not_answer(s3, monkeypatch):
+    monkeypatch.setattr(store_module, "CHECK_S", 0.5)
+    free = threading.Event()
+    s3.disturb = lambda *_: free.wait(30) and None
+    try:
+        said = _said_within(5, s3.folder())
+    finally:
+        free.set()
+    assert "NoAnswerError: no answer within 0.5 s" in said
+    assert "Check the network" in said
+
+
+def test_unknown_scheme():
+    with pytest.raises(
+        ConfigError, match=r"nothing that is installed knows nonsense://\. fsspec says: .* Expected the"
+    ):
+        Store("nonsense://bucket/run")
+
+
+def test_fsspec_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match=r"fsspec is not installed: pip install 'tfdist\[storage\]'"):
+        Store("s3://bucket/run")
+    assert Store("ram://folder").sizes() == {}, "TensorFlow knows it"
+
+
+@pytest.mark.parametrize("what", ["drop", "error", "lose"])
+def test_requests_that_fail_are_tried_again(s3, what, tmp_path):
+    store = Store(s3.folder())
+    (tmp_path / "file").write_bytes(b"contents")
+    for action in (
+        lambda: store.put(tmp_path / "file", "name"),
+        lambda: store.read("name"),
+        store.sizes,
+        lambda: store.remove("name"),
+    ):
+        s3.calm()
+        s3.disturb = lambda number, *_: what if number == 1 else None
+        action()
+        assert len(s3.requests) >= 2
+    assert store.sizes() == {}
+
+
+def test_a_thread_is_not_kept_for_what_has_answered(s3):
+    store = Store(s3.folder())
+    store.check()
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "tfdist-store"]
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        (OSError("403 Forbidden"), "credentials"),
+        (OSError("getaddrinfo: cannot resolve host"), "network"),
+        (OSError("IncompleteBody"), "the store's own status"),
+    ],
+)
+def test_remedies(error, part):
+    assert part in remedy(error, "s3://bucket/run/x")
+    assert "s3://bucket/run" not in remedy(error, "s3://bucket/run/x")

@@ -1,0 +1,130 @@
+"""The few operations on a place with an address, by fsspec, or by `tf.io.gfile` where only TensorFlow knows the scheme.
+
+Everything here may fail with any exception of the libraries, and may block; `store` bounds and translates that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+from tfdist.errors import ConfigError
+
+
+class FileSystem(Protocol):
+    """A folder at an address. Names are of objects directly in it."""
+
+    def put(self, source: Path, name: str) -> None:
+        """Makes a file an object, or replaces one."""
+
+    def get(self, name: str, target: Path) -> None:
+        """Makes an object a file."""
+
+    def read(self, name: str) -> bytes:
+        """The contents of an object."""
+
+    def sizes(self) -> dict[str, int]:
+        """The objects, with their sizes in bytes; empty if there is no such folder."""
+
+    def remove(self, name: str) -> None:
+        """Removes an object."""
+
+
+def open_folder(address: str) -> FileSystem:
+    """Opens a folder; contacts nobody yet.
+
+    Args:
+        address: As in `s3://bucket/folder`.
+
+    Raises:
+        ConfigError: If nothing that is installed knows the scheme.
+    """
+    scheme = address.partition("://")[0].lower()
+    try:
+        fsspec: Any = importlib.import_module("fsspec")
+    except ImportError:
+        problem = "fsspec is not installed: pip install 'tfdist[storage]'"
+    else:
+        try:
+            fsspec.get_filesystem_class(scheme)
+            return _ByFsspec(fsspec, address)
+        except (ImportError, ValueError) as error:  # a package that it needs, or an unknown scheme
+            problem = f"fsspec says: {error}"
+    if scheme in _schemes_of_tensorflow():
+        return _ByTensorFlow(address)
+    raise ConfigError(
+        f"{address} cannot be opened, since nothing that is installed knows {scheme}://. {problem.rstrip('.')}. "
+        "Expected the address of a store such as s3://bucket/folder or gs://bucket/folder, or a path"
+    )
+
+
+def _schemes_of_tensorflow() -> list[str]:
+    # Whoever is not in a rank, such as the launcher, does not import it for this.
+    tensorflow = sys.modules.get("tensorflow")
+    return [] if tensorflow is None else list(tensorflow.io.gfile.get_registered_schemes())
+
+
+class _ByFsspec:
+    def __init__(self, fsspec: Any, address: str) -> None:
+        # Listings change while we run, by our own writes and by others.
+        self._system, root = fsspec.core.url_to_fs(address, use_listings_cache=False)
+        self._root = str(root).rstrip("/")
+
+    def put(self, source: Path, name: str) -> None:
+        self._system.put_file(str(source), self._path(name))
+
+    def get(self, name: str, target: Path) -> None:
+        self._system.get_file(self._path(name), str(target))
+
+    def read(self, name: str) -> bytes:
+        return bytes(self._system.cat_file(self._path(name)))
+
+    def sizes(self) -> dict[str, int]:
+        self._system.invalidate_cache()
+        try:
+            found = self._system.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return {}
+        files = [each for each in found if each["type"] == "file"]
+        paths = {str(each["name"]): int(each["size"] or 0) for each in files}
+        return {path.rpartition("/")[2]: size for path, size in paths.items() if path.rstrip("/") != self._root}
+
+    def remove(self, name: str) -> None:
+        self._system.rm_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+class _ByTensorFlow:
+    def __init__(self, address: str) -> None:
+        self._gfile = sys.modules["tensorflow"].io.gfile
+        self._root = address.rstrip("/")
+
+    def put(self, source: Path, name: str) -> None:
+        self._gfile.makedirs(self._root)
+        self._gfile.copy(str(source), self._path(name), overwrite=True)
+        size, wanted = self._gfile.stat(self._path(name)).length, source.stat().st_size
+        if size != wanted:
+            raise OSError(f"{name} has {size} bytes of {wanted}")
+
+    def get(self, name: str, target: Path) -> None:
+        self._gfile.copy(self._path(name), str(target), overwrite=True)
+
+    def read(self, name: str) -> bytes:
+        with self._gfile.GFile(self._path(name), "rb") as file:
+            return bytes(file.read())
+
+    def sizes(self) -> dict[str, int]:
+        if not self._gfile.isdir(self._root):
+            return {}
+        names = [name for name in self._gfile.listdir(self._root) if not name.endswith("/")]
+        return {name: self._gfile.stat(self._path(name)).length for name in names}
+
+    def remove(self, name: str) -> None:
+        self._gfile.remove(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"

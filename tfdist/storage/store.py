@@ -1,0 +1,166 @@
+"""One folder of objects: each operation has a deadline and is tried again; an error says what to do."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tfdist.errors import StoreError
+from tfdist.storage.file_system import open_folder
+from tfdist.system.backoff import pause_s
+
+# Until a store has shown that it can be used.
+CHECK_S = 8.0
+# What any operation may take, and how slow a store may be with large objects.
+OPERATION_S = 60.0
+_SLOWEST_BYTES_PER_S = 1 << 20
+_TRIES = 4
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 2.0
+_PROBE = ".tfdist-probe-"
+# Trying again would not help.
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError, TypeError, ValueError)
+# Errors of the stores' libraries are of many classes; these are parts of their names and texts.
+_OF_CREDENTIALS = ("credential", "signature", "forbidden", "unauthorized", "accessdenied", "accesskey", "token", "403")
+_OF_NETWORK = ("connect", "timeout", "timed out", "no answer", "dns", "resolve")
+
+Result = TypeVar("Result")
+
+
+class NoAnswerError(TimeoutError):
+    """Our deadline has passed."""
+
+
+class Store:
+    """A folder of objects at an address. Thread-safe.
+
+    Args:
+        address: As in `s3://bucket/folder`.
+
+    Raises:
+        ConfigError: If nothing that is installed knows the scheme.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._files = open_folder(self.address)
+
+    def __str__(self) -> str:
+        return self.address
+
+    def check(self) -> None:
+        """Writes, reads and removes a small object. Raises StoreError, within 10 seconds."""
+        contents = secrets.token_bytes(32)
+        name = _PROBE + secrets.token_hex(8)
+        until = time.monotonic() + CHECK_S
+        with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
+            path = Path(folder) / name
+            path.write_bytes(contents)
+            self._try("write to", lambda: self._files.put(path, name), until)
+        found = self._try("read from", lambda: self._files.read(name), until)
+        self._try("remove from", lambda: self._files.remove(name), until)
+        if found != contents:
+            raise StoreError(
+                f"{self.address} returned {len(found)} other bytes than the {len(contents)} that were written there. "
+                "Use another store."
+            )
+
+    def put(self, source: Path, name: str) -> None:
+        """Makes a file an object. Raises StoreError; the object is then as it was, or new, never a part.
+
+        That holds for stores that show an object once it is complete, as S3, GCS and Azure do.
+        """
+        self._try(f"write {name} to", lambda: self._files.put(source, name), _deadline(source.stat().st_size))
+
+    def get(self, name: str, target: Path, size_bytes: int = 0) -> None:
+        """Makes an object a file. Raises StoreError."""
+        self._try(f"read {name} from", lambda: self._files.get(name, target), _deadline(size_bytes))
+
+    def read(self, name: str) -> bytes:
+        """The contents of a small object. Raises StoreError."""
+        return self._try(f"read {name} from", lambda: self._files.read(name), _deadline(0))
+
+    def sizes(self) -> dict[str, int]:
+        """The objects, with their sizes in bytes; empty if there is no such folder. Raises StoreError."""
+        return self._try("list", self._files.sizes, _deadline(0))
+
+    def remove(self, name: str) -> None:
+        """Removes an object if it is there. Raises StoreError."""
+
+        def remove() -> None:
+            try:
+                self._files.remove(name)
+            except FileNotFoundError:  # an earlier try has removed it, but its answer was lost
+                return
+
+        self._try(f"remove {name} from", remove, _deadline(0))
+
+    def _try(self, doing: str, action: Callable[[], Result], until: float) -> Result:
+        failures, before = 0, None
+        while True:
+            try:
+                return _within(until - time.monotonic(), action)
+            except Exception as newest:  # noqa: BLE001  (the stores' libraries have many classes)
+                # Our own deadline says less than what went wrong before it.
+                error = before if before is not None and isinstance(newest, NoAnswerError) else newest
+                before = error
+                failures += 1
+                pause = pause_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, failures)
+                final = isinstance(error, _FINAL) or "redentials" in type(error).__name__
+                if final or failures == _TRIES or time.monotonic() + pause >= until:
+                    tries = "" if failures == 1 else f" ({failures} tries)"
+                    raise StoreError(
+                        f"could not {doing} {self.address}{tries}: {type(error).__name__}: {_text(error)}. "
+                        f"{remedy(error, self.address)}"
+                    ) from error
+                threading.Event().wait(pause)
+
+
+def _deadline(size_bytes: int) -> float:
+    return time.monotonic() + OPERATION_S + size_bytes / _SLOWEST_BYTES_PER_S
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or "no message"
+
+
+def remedy(error: BaseException, address: str) -> str:
+    """What to do about an error of a store's library."""
+    text = f"{type(error).__name__} {error}".lower()
+    bucket = "/".join(address.split("/")[:3])
+    if isinstance(error, PermissionError) or any(part in text for part in _OF_CREDENTIALS):
+        return (
+            "Check the credentials of this process (s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; "
+            f"gs://: GOOGLE_APPLICATION_CREDENTIALS), and that they may list, read, write and delete in {bucket}"
+        )
+    if isinstance(error, FileNotFoundError):
+        return f"Check the name, and create {bucket} first: tfdist creates no bucket"
+    if isinstance(error, (TimeoutError, ConnectionError)) or any(part in text for part in _OF_NETWORK):
+        return "Check the network and the endpoint of the store (s3://: AWS_ENDPOINT_URL)"
+    return "Check the address, and the store's own status"
+
+
+def _within(seconds: float, action: Callable[[], Result]) -> Result:
+    """Calls `action` in a thread of its own, which is left behind if it takes longer: libraries may block for long."""
+    found: list[Result] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            found.append(action())
+        except BaseException as error:  # noqa: BLE001  (raised again below)
+            errors.append(error)
+
+    thread = threading.Thread(target=call, name="tfdist-store", daemon=True)
+    thread.start()
+    thread.join(max(0.0, seconds))
+    if errors:
+        raise errors[0]
+    if not found:
+        raise NoAnswerError(f"no answer within {max(0.0, seconds):.1g} s")
+    return found[0]
