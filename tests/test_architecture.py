@@ -37,7 +37,7 @@ ROOMS = {
     "input": "native world ops",
     "elastic": "native world ops ops.graph training input protocol",
     "data_service.inspection": "",
-    "data_service.source": "native",
+    "data_service.source": "native storage",
     "data_service.store": "",
     "data_service.trainer": "native data_service.inspection",
     "data_service.server.journal": "data_service.inspection",

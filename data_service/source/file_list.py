@@ -8,31 +8,37 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.errors import ConfigError
-from tfdist.system.local_path import local_path
+from tfdist.storage import reading
+from tfdist.system.local_path import address_of, local_path
 
 
-def find(source: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], suffix: str) -> list[str]:
-    """The absolute paths of the files, in the order given; those of a pattern are sorted.
+def find(
+    source: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], suffix: str, stores: bool = False
+) -> list[str]:
+    """The absolute paths or addresses of the files, in the order given; those of a pattern are sorted.
 
     Args:
         source: Name of the function, for messages.
         files: A path, a pattern such as "data/*.parquet", a folder, or a list of them.
         suffix: Suffix of the files to read from a folder, such as ".parquet".
+        stores: Whether they may be in an object store.
 
     Raises:
         ConfigError: If there are none, or one is given twice.
+        StoreError: If a store cannot be read.
     """
     named = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     found: list[str] = []
     for given in named:
-        name = str(local_path(given, f"{source}: each file", "mount the store on the workers"))
-        matches = _matches(name, suffix)
+        address = address_of(given) if stores else None
+        name = address or str(local_path(given, f"{source}: each file", "mount the store on the workers"))
+        matches = _matches(name, suffix) if address is None else reading.find(address, suffix)
         if not matches:
             raise ConfigError(
                 f"{source}: found no files for {name!r} (working directory: {os.getcwd()}). Expected a file, a "
                 f"pattern such as 'data/*{suffix}', or a folder with files that end in {suffix}."
             )
-        found += map(os.path.abspath, matches)
+        found += map(os.path.abspath, matches) if address is None else matches
     twice = sorted({path for path in found if found.count(path) > 1}) if len(set(found)) < len(found) else []
     if not found or twice:
         raise ConfigError(

@@ -40,7 +40,8 @@ def from_parquet(
     `fill`, are errors.
 
     Args:
-        files: A path, a pattern such as "data/*.parquet", a folder, or a list of them.
+        files: A path, a pattern such as "data/*.parquet", a folder, or a list of them; also as addresses in an object
+            store, such as "s3://bucket/data/*.parquet", which workers then open as well.
         columns: Names of the columns to read; None reads all.
         batch_size: Rows per batch. Batches may span row groups and files.
         shuffle: 0 keeps the order of the files. N > 0 puts the row groups into a random order and shuffles the rows of
@@ -58,6 +59,7 @@ def from_parquet(
 
     Raises:
         ConfigError: If the files cannot be read as requested; names the file and the column.
+        StoreError: If a store cannot be read.
         BuildError: If pyarrow is missing.
 
     Example:
@@ -71,7 +73,7 @@ def from_parquet(
     for name, value, least in (("batch_size", batch_size, 1), ("shuffle", shuffle, 0)):
         if not isinstance(value, (int, np.integer)) or value < least:
             raise ConfigError(f"from_parquet: {name} must be an integer, {least} or more; received {value!r}.")
-    plan = parquet_file.plan(file_list.find("from_parquet", files, ".parquet"), columns, dict(fill or {}))
+    plan = parquet_file.plan(file_list.find("from_parquet", files, ".parquet", stores=True), columns, dict(fill or {}))
     row_reader.open_reader()
     groups = len(plan.file_of)
     dataset = tf.data.Dataset.range(groups)

@@ -15,6 +15,8 @@ import numpy as np
 
 from tfdist.data_service.source.row_reader import Column, column_of
 from tfdist.errors import BuildError, ConfigError
+from tfdist.storage.reading import StoreFile
+from tfdist.system.local_path import address_of
 
 # Values of time are whole numbers of their own unit, as they are in the file.
 _AS_INT32 = ("date32[day]", "time32[s]", "time32[ms]")
@@ -24,6 +26,9 @@ _NUMBERS = {
     "float": "float32",
     "double": "float64",
 }
+# Of objects in stores, by address and size.
+_footers: dict[tuple[str, int], Any] = {}
+_MOST_FOOTERS = 1024
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Plan:
 
     Attributes:
         columns: Columns in the order of the dataset.
-        files: Absolute paths.
+        files: Absolute paths, or addresses.
         file_of: For each row group, in the order of files, the index of its file.
         group_of: For each row group, its index in its file.
         rows_of: For each row group, its number of rows.
@@ -75,7 +80,7 @@ def plan(files: Sequence[str], columns: Sequence[str] | None, fill: Mapping[str,
     """Reads the footers of the files and checks that all have the same columns.
 
     Args:
-        files: Absolute paths.
+        files: Absolute paths, or addresses.
         columns: Which columns; None reads all.
         fill: Replacement for nulls, by column.
 
@@ -154,6 +159,8 @@ def _arrow() -> ModuleType:
 
 def _open(path: str) -> Any:
     arrow = _arrow()
+    if address_of(path) is not None:
+        return _open_in_store(arrow, path)
     if not Path(path).is_file():
         raise FileNotFoundError(
             f"{path} is not a file on {socket.gethostname()}. Workers of a data service read the files themselves, "
@@ -163,6 +170,20 @@ def _open(path: str) -> Any:
         return arrow.parquet.ParquetFile(path)
     except arrow.ArrowInvalid as error:
         raise ConfigError(f"{path} is not a readable Parquet file: {error}") from error
+
+
+def _open_in_store(arrow: ModuleType, address: str) -> Any:
+    """Reads the footer once in a process, and then only the columns that are asked for, with few requests."""
+    file = StoreFile(address)
+    try:
+        known = _footers.get((address, file.size))
+        opened = arrow.parquet.ParquetFile(file, metadata=known, pre_buffer=True)
+    except arrow.ArrowInvalid as error:
+        raise ConfigError(f"{address} is not a readable Parquet file: {error}") from error
+    if len(_footers) >= _MOST_FOOTERS:
+        _footers.clear()
+    _footers[address, file.size] = opened.metadata
+    return opened
 
 
 def _footer(path: str) -> _Footer:

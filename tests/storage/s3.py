@@ -43,6 +43,7 @@ class S3:
     def __init__(self) -> None:
         self.disturb: Callable[[int, str, str], str | None] = lambda *_: None
         self.requests: list[tuple[str, str]] = []
+        self.sent_bytes = 0
         self._lock = threading.Lock()
 
     def __enter__(self) -> S3:
@@ -107,9 +108,9 @@ class S3:
         return f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
     def calm(self) -> None:
-        """Counts requests from the beginning, and disturbs none."""
+        """Counts requests and bytes from the beginning, and disturbs none."""
         self.disturb = lambda *_: None
-        self.requests = []
+        self.requests, self.sent_bytes = [], 0
 
     def note(self, method: str, path: str) -> str | None:
         with self._lock:
@@ -185,6 +186,7 @@ def _handler(s3: S3) -> type[BaseHTTPRequestHandler]:
             size = next((value for name, value in headers if name.lower() == "content-length"), str(len(data)))
             self.send_header("Content-Length", size if self.command == "HEAD" else str(len(data)))
             self.end_headers()
+            s3.sent_bytes += len(data)
             self.wfile.write(data)
 
         def handle_expect_100(self) -> bool:

@@ -120,6 +120,12 @@ def test_unknown_scheme():
         Store("nonsense://bucket/run")
 
 
+def test_a_password_in_an_address_is_refused_and_not_repeated():
+    with pytest.raises(ConfigError, match="has a password, which would be in logs") as caught:
+        Store("sftp://me:secret@host/run")
+    assert "secret" not in str(caught.value)
+
+
 def test_fsspec_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"fsspec is not installed: pip install 'tfdist\[storage\]'"):

@@ -22,8 +22,14 @@ class FileSystem(Protocol):
     def get(self, name: str, target: Path) -> None:
         """Makes an object a file."""
 
-    def read(self, name: str) -> bytes:
-        """The contents of an object."""
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """The contents of an object, or the bytes from `begin` up to `end`."""
+
+    def size(self, name: str) -> int | None:
+        """The size of an object in bytes; None if there is none of this name."""
+
+    def glob(self, pattern: str) -> list[str]:
+        """The addresses of the objects that match a pattern below the folder, such as `*/data-*.parquet`."""
 
     def sizes(self) -> dict[str, int]:
         """The objects, with their sizes in bytes; empty if there is no such folder."""
@@ -39,9 +45,15 @@ def open_folder(address: str) -> FileSystem:
         address: As in `s3://bucket/folder`.
 
     Raises:
-        ConfigError: If nothing that is installed knows the scheme.
+        ConfigError: If nothing that is installed knows the scheme, or the address has a password: it is in messages.
     """
-    scheme = address.partition("://")[0].lower()
+    scheme, _, rest = address.partition("://")
+    scheme, user = scheme.lower(), rest.partition("/")[0].rpartition("@")[0]
+    if ":" in user:
+        raise ConfigError(
+            f"the address of {scheme}:// has a password, which would be in logs. Leave it out, and put it where fsspec "
+            "finds it: its configuration, or the variables of the store's own library"
+        )
     try:
         fsspec: Any = importlib.import_module("fsspec")
     except ImportError:
@@ -70,7 +82,7 @@ class _ByFsspec:
     def __init__(self, fsspec: Any, address: str) -> None:
         # Listings change while we run, by our own writes and by others.
         self._system, root = fsspec.core.url_to_fs(address, use_listings_cache=False)
-        self._root = str(root).rstrip("/")
+        self._address, self._root = address.rstrip("/"), str(root).rstrip("/")
 
     def put(self, source: Path, name: str) -> None:
         self._system.put_file(str(source), self._path(name))
@@ -78,8 +90,22 @@ class _ByFsspec:
     def get(self, name: str, target: Path) -> None:
         self._system.get_file(self._path(name), str(target))
 
-    def read(self, name: str) -> bytes:
-        return bytes(self._system.cat_file(self._path(name)))
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        return bytes(self._system.cat_file(self._path(name), start=begin, end=end))
+
+    def size(self, name: str) -> int | None:
+        self._system.invalidate_cache()
+        try:
+            about = self._system.info(self._path(name))
+        except FileNotFoundError:
+            return None
+        return int(about["size"]) if about["type"] == "file" else None
+
+    def glob(self, pattern: str) -> list[str]:
+        self._system.invalidate_cache()
+        found = self._system.glob(self._path(pattern), detail=True)
+        paths = [str(path) for path, about in found.items() if about["type"] == "file"]
+        return [self._address + path.removeprefix(self._root) for path in paths]
 
     def sizes(self) -> dict[str, int]:
         self._system.invalidate_cache()
@@ -113,9 +139,18 @@ class _ByTensorFlow:
     def get(self, name: str, target: Path) -> None:
         self._gfile.copy(self._path(name), str(target), overwrite=True)
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         with self._gfile.GFile(self._path(name), "rb") as file:
-            return bytes(file.read())
+            file.seek(begin)
+            return bytes(file.read(-1 if end is None else end - begin))
+
+    def size(self, name: str) -> int | None:
+        path = self._path(name)
+        is_file = self._gfile.exists(path) and not self._gfile.isdir(path)
+        return int(self._gfile.stat(path).length) if is_file else None
+
+    def glob(self, pattern: str) -> list[str]:
+        return [path for path in self._gfile.glob(self._path(pattern)) if not self._gfile.isdir(path)]
 
     def sizes(self) -> dict[str, int]:
         if not self._gfile.isdir(self._root):

@@ -100,6 +100,18 @@ class Store:
 
         self._try(f"remove {name} from", remove, _deadline(0))
 
+    def size(self, name: str) -> int | None:
+        """The size of an object in bytes; None if there is none of this name. Raises StoreError."""
+        return self._try(f"look at {name} in", lambda: self._files.size(name), _deadline(0))
+
+    def read_range(self, name: str, begin: int, end: int) -> bytes:
+        """The bytes of an object from `begin` up to `end`. Raises StoreError."""
+        return self._try(f"read {name} from", lambda: self._files.read(name, begin, end), _deadline(end - begin))
+
+    def glob(self, pattern: str) -> list[str]:
+        """The addresses of the objects that match a pattern below the folder, sorted. Raises StoreError."""
+        return sorted(self._try(f"list {pattern} in", lambda: self._files.glob(pattern), _deadline(0)))
+
     def _try(self, doing: str, action: Callable[[], Result], until: float) -> Result:
         failures, before = 0, None
         while True:
