@@ -10,12 +10,14 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from tfdist import config
 
 # Seconds after which a wait is logged.
 PATIENCE_S = 2.0
+_LOOK_S = 0.1
 
 _logger = logging.getLogger("tfdist")
 _busy: set[Writer] = set()
@@ -81,10 +83,17 @@ class Writer:
         )
         return False
 
-    def wait_for_room(self) -> bool:
-        """Waits until another write would replace none, at most half of that time; returns whether that is so."""
+    def wait_for_room(self, is_vain: Callable[[], bool]) -> bool:
+        """Waits until another write would replace none, at most half of that time, or until `is_vain` says so.
+
+        Returns:
+            Whether it would replace none.
+        """
+        until = time.monotonic() + config.read().stall_shutdown_seconds / 2
         with self._changed:
-            return self._changed.wait_for(lambda: self._next is None, config.read().stall_shutdown_seconds / 2)
+            while self._next is not None and time.monotonic() < until and not is_vain():
+                self._changed.wait(_LOOK_S)
+            return self._next is None
 
     def _is_idle(self, seconds: float) -> bool:
         with self._changed:

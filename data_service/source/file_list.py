@@ -35,8 +35,8 @@ def find(
         matches = _matches(name, suffix) if address is None else reading.find(address, suffix)
         if not matches:
             raise ConfigError(
-                f"{source}: found no files for {name!r} (working directory: {os.getcwd()}). Expected a file, a "
-                f"pattern such as 'data/*{suffix}', or a folder with files that end in {suffix}."
+                f"{source}: found no files for {name!r} ({_looked_in(address)}). Expected a file, a pattern such as "
+                f"'data/*{suffix}', or a folder with files that end in {suffix}."
             )
         found += map(os.path.abspath, matches) if address is None else matches
     twice = sorted({path for path in found if found.count(path) > 1}) if len(set(found)) < len(found) else []
@@ -45,6 +45,12 @@ def find(
             f"{source}: expected one or more files, each given once; received {named}; given twice: {twice[:3]}."
         )
     return found
+
+
+def _looked_in(address: str | None) -> str:
+    if address is None:
+        return f"working directory: {os.getcwd()}"
+    return f"check that {'/'.join(address.split('/')[:3])} is there, and the name"
 
 
 def _matches(name: str, suffix: str) -> list[str]:

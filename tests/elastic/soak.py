@@ -1,4 +1,4 @@
-"""A fit that goes on until there is a file `enough`; each process notes in PID.log, at each epoch, what it is and has.
+"""A fit that goes on until there is a file `enough`; each process notes in PID-START.log, at each epoch, what it has.
 
 soak.py  by tfdistrun in a folder of its own
 """
@@ -6,6 +6,7 @@ soak.py  by tfdistrun in a folder of its own
 import os
 import resource
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import tfdist
 from tfdist.callbacks.fit.step_function import StepFunction
 
 SAMPLES, BATCH = 96, 4
+# The numbers of processes come again.
+NAME = f"{os.getpid()}-{time.time_ns()}"
 
 
 class Counted(keras.Sequential):
@@ -57,7 +60,7 @@ class Notes(keras.callbacks.Callback):
         kilobytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
         seed = self.model.layers[1].seed_generator.state.numpy().tolist()
         notes = (tfdist.rank(), tfdist.size(), kilobytes, len(os.listdir("/proc/self/fd")), self.model.traces)
-        with open(f"{os.getpid()}.log", "a") as file:
+        with open(f"{NAME}.log", "a") as file:
             print(*notes, iterators.waits, *seed, file=file)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -74,7 +77,7 @@ def train():
     data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True)))
     callbacks = [tfdist.callbacks.DataParallel(elastic=True), Notes()]
     model.fit(tfdist.shard(data).batch(BATCH), epochs=10**9, callbacks=callbacks, verbose=0)
-    np.savez(f"{os.getpid()}.npz", *model.get_weights())
+    np.savez(f"{NAME}.npz", *model.get_weights())
 
 
 if __name__ == "__main__":

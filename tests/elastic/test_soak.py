@@ -67,23 +67,23 @@ def test_losses_and_joins_in_turn(tmp_path, job, wait_until):
     gone = set()
 
     def present():
-        """Each process that has trained with all others for an epoch, after which weights are compared; its notes."""
+        """The processes that have all trained together for an epoch, after which weights are compared; their notes."""
         assert job.poll() is None, (tmp_path / "output").read_text()[-3000:]
-        notes = {int(path.stem): notes_of(path) for path in tmp_path.glob("*.log") if int(path.stem) not in gone}
-        whole = {pid: own for pid, own in notes.items() if len(own) > 1 and own[-1].size == own[-2].size == SIZE}
+        notes = {path.stem: notes_of(path) for path in tmp_path.glob("*.log") if path.stem not in gone}
+        whole = {name: own for name, own in notes.items() if len(own) > 1 and own[-1].size == own[-2].size == SIZE}
         return whole if {own[-1].rank for own in whole.values()} == set(range(SIZE)) and len(whole) == SIZE else None
 
     def all_present():
         wait_until(present, seconds=SECONDS_A_ROUND, what=f"{SIZE} ranks after {len(gone)} losses")
         return present() or all_present()
 
-    first = next(pid for pid, notes in all_present().items() if notes[-1].rank == 0)
+    first = next(name for name, notes in all_present().items() if notes[-1].rank == 0)
     settled = None
     for turn in range(ROUNDS):
         # The one that came last, or the one that has been there longest.
-        victim = next(pid for pid, notes in all_present().items() if notes[-1].rank == 1 + turn % 2)
+        victim = next(name for name, notes in all_present().items() if notes[-1].rank == 1 + turn % 2)
         gone.add(victim)
-        os.kill(victim, signal.SIGKILL)
+        os.kill(int(victim.partition("-")[0]), signal.SIGKILL)
         notes = all_present()[first][-1]
         if turn + 1 == FIRST_ROUNDS:
             settled = notes
@@ -96,7 +96,7 @@ def test_losses_and_joins_in_turn(tmp_path, job, wait_until):
     assert len({own[-1].seed for own in last.values()}) == SIZE
     (tmp_path / "enough").touch()
     assert job.wait(SECONDS_A_ROUND) == 0, (tmp_path / "output").read_text()[-3000:]
-    weights = [np.load(tmp_path / f"{pid}.npz") for pid in last]
+    weights = [np.load(tmp_path / f"{name}.npz") for name in last]
     for other in weights[1:]:
         for name in weights[0].files:
             np.testing.assert_array_equal(weights[0][name], other[name])

@@ -120,6 +120,33 @@ def test_unknown_scheme():
         Store("nonsense://bucket/run")
 
 
+@pytest.mark.parametrize("address", ["s3:///run", "gs://"])
+def test_no_bucket(address):
+    with pytest.raises(ConfigError, match=r"names no bucket\. Expected \w\w://bucket/folder"):
+        Store(address)
+
+
+def test_a_store_that_has_failed_is_given_less_time(s3, monkeypatch, tmp_path):
+    """So that training is not held up by each of many checkpoints while it is away."""
+    monkeypatch.setattr(store_module, "CHECK_S", 0.5)
+    monkeypatch.setattr(store_module, "OPERATION_S", 3.0)
+    store, free = Store(s3.folder()), threading.Event()
+    (tmp_path / "file").write_bytes(b"x")
+    store.check()
+    s3.disturb = lambda *_: free.wait(30) and None
+    try:
+        for seconds in (3, 0.5, 0.5):
+            with pytest.raises(StoreError, match=f"no answer within {seconds} s"):
+                store.put(tmp_path / "file", "name")
+            assert store.is_struggling
+    finally:
+        free.set()
+        s3.calm()
+    monkeypatch.setattr(store_module, "CHECK_S", 30.0)
+    store.put(tmp_path / "file", "name")
+    assert not store.is_struggling
+
+
 def test_a_password_in_an_address_is_refused_and_not_repeated():
     with pytest.raises(ConfigError, match="has a password, which would be in logs") as caught:
         Store("sftp://me:secret@host/run")

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 from tfdist.errors import ConfigError
 
+# Whose addresses begin with the name of a bucket.
+_OF_BUCKETS = ("s3", "s3a", "gs", "gcs")
+
 
 class FileSystem(Protocol):
     """A folder at an address. Names are of objects directly in it."""
@@ -45,7 +48,8 @@ def open_folder(address: str) -> FileSystem:
         address: As in `s3://bucket/folder`.
 
     Raises:
-        ConfigError: If nothing that is installed knows the scheme, or the address has a password: it is in messages.
+        ConfigError: If nothing that is installed knows the scheme, or the address names no bucket or has a password,
+            which messages would repeat.
     """
     scheme, _, rest = address.partition("://")
     scheme, user = scheme.lower(), rest.partition("/")[0].rpartition("@")[0]
@@ -54,6 +58,8 @@ def open_folder(address: str) -> FileSystem:
             f"the address of {scheme}:// has a password, which would be in logs. Leave it out, and put it where fsspec "
             "finds it: its configuration, or the variables of the store's own library"
         )
+    if scheme in _OF_BUCKETS and not rest.partition("/")[0]:
+        raise ConfigError(f"{address} names no bucket. Expected {scheme}://bucket/folder")
     try:
         fsspec: Any = importlib.import_module("fsspec")
     except ImportError:
@@ -91,7 +97,9 @@ class _ByFsspec:
         self._system.get_file(self._path(name), str(target))
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        return bytes(self._system.cat_file(self._path(name), start=begin, end=end))
+        # An empty object has no range.
+        part = {} if end is None and not begin else {"start": begin, "end": end}
+        return bytes(self._system.cat_file(self._path(name), **part))
 
     def size(self, name: str) -> int | None:
         self._system.invalidate_cache()
@@ -134,7 +142,7 @@ class _ByTensorFlow:
         self._gfile.copy(str(source), self._path(name), overwrite=True)
         size, wanted = self._gfile.stat(self._path(name)).length, source.stat().st_size
         if size != wanted:
-            raise OSError(f"{name} has {size} bytes of {wanted}")
+            raise FileExistsError(f"{name} has {size} bytes of {wanted}: it was there, and cannot be replaced")
 
     def get(self, name: str, target: Path) -> None:
         self._gfile.copy(self._path(name), str(target), overwrite=True)
@@ -159,7 +167,8 @@ class _ByTensorFlow:
         return {name: self._gfile.stat(self._path(name)).length for name in names}
 
     def remove(self, name: str) -> None:
-        self._gfile.remove(self._path(name))
+        if self._gfile.exists(self._path(name)):
+            self._gfile.remove(self._path(name))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import tempfile
 import threading
@@ -14,19 +15,32 @@ from tfdist.errors import StoreError
 from tfdist.storage.file_system import open_folder
 from tfdist.system.backoff import pause_s
 
-# Until a store has shown that it can be used.
-CHECK_S = 8.0
-# What any operation may take, and how slow a store may be with large objects.
+# What an operation may take if the one before it has succeeded, and otherwise; how slow large objects may be.
 OPERATION_S = 60.0
+CHECK_S = 8.0
 _SLOWEST_BYTES_PER_S = 1 << 20
 _TRIES = 4
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 2.0
 _PROBE = ".tfdist-probe-"
 # Trying again would not help.
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError, TypeError, ValueError)
+_FINAL = (
+    *(FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError),
+    *(ImportError, TypeError, ValueError),
+)
+_FINAL_NAMES = r"Credentials|^NotFoundError|^PermissionDenied|^Unauthenticated"
 # Errors of the stores' libraries are of many classes; these are parts of their names and texts.
-_OF_CREDENTIALS = ("credential", "signature", "forbidden", "unauthorized", "accessdenied", "accesskey", "token", "403")
+_OF_CREDENTIALS = (
+    "credential",
+    "signature",
+    "forbidden",
+    "unauthorized",
+    "accessdenied",
+    "accesskey",
+    "token",
+    "403",
+    "permissiondenied",
+)
 _OF_NETWORK = ("connect", "timeout", "timed out", "no answer", "dns", "resolve")
 
 Result = TypeVar("Result")
@@ -48,7 +62,9 @@ class Store:
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        self._files = open_folder(self.address)
+        self._files = open_folder(address)
+        # Whether the last operation succeeded; and whether a try of the one that runs has failed, or the last one has.
+        self._is_proven = self.is_struggling = False
 
     def __str__(self) -> str:
         return self.address
@@ -75,19 +91,19 @@ class Store:
 
         That holds for stores that show an object once it is complete, as S3, GCS and Azure do.
         """
-        self._try(f"write {name} to", lambda: self._files.put(source, name), _deadline(source.stat().st_size))
+        self._try(f"write {name} to", lambda: self._files.put(source, name), self._deadline(source.stat().st_size))
 
     def get(self, name: str, target: Path, size_bytes: int = 0) -> None:
         """Makes an object a file. Raises StoreError."""
-        self._try(f"read {name} from", lambda: self._files.get(name, target), _deadline(size_bytes))
+        self._try(f"read {name} from", lambda: self._files.get(name, target), self._deadline(size_bytes))
 
     def read(self, name: str) -> bytes:
         """The contents of a small object. Raises StoreError."""
-        return self._try(f"read {name} from", lambda: self._files.read(name), _deadline(0))
+        return self._try(f"read {name} from", lambda: self._files.read(name), self._deadline(0))
 
     def sizes(self) -> dict[str, int]:
         """The objects, with their sizes in bytes; empty if there is no such folder. Raises StoreError."""
-        return self._try("list", self._files.sizes, _deadline(0))
+        return self._try("list", self._files.sizes, self._deadline(0))
 
     def remove(self, name: str) -> None:
         """Removes an object if it is there. Raises StoreError."""
@@ -98,43 +114,45 @@ class Store:
             except FileNotFoundError:  # an earlier try has removed it, but its answer was lost
                 return
 
-        self._try(f"remove {name} from", remove, _deadline(0))
+        self._try(f"remove {name} from", remove, self._deadline(0))
 
     def size(self, name: str) -> int | None:
         """The size of an object in bytes; None if there is none of this name. Raises StoreError."""
-        return self._try(f"look at {name} in", lambda: self._files.size(name), _deadline(0))
+        return self._try(f"look at {name} in", lambda: self._files.size(name), self._deadline(0))
 
     def read_range(self, name: str, begin: int, end: int) -> bytes:
         """The bytes of an object from `begin` up to `end`. Raises StoreError."""
-        return self._try(f"read {name} from", lambda: self._files.read(name, begin, end), _deadline(end - begin))
+        return self._try(f"read {name} from", lambda: self._files.read(name, begin, end), self._deadline(end - begin))
 
     def glob(self, pattern: str) -> list[str]:
         """The addresses of the objects that match a pattern below the folder, sorted. Raises StoreError."""
-        return sorted(self._try(f"list {pattern} in", lambda: self._files.glob(pattern), _deadline(0)))
+        return sorted(self._try(f"list {pattern} in", lambda: self._files.glob(pattern), self._deadline(0)))
+
+    def _deadline(self, size_bytes: int) -> float:
+        longest = OPERATION_S if self._is_proven else CHECK_S
+        return time.monotonic() + longest + size_bytes / _SLOWEST_BYTES_PER_S
 
     def _try(self, doing: str, action: Callable[[], Result], until: float) -> Result:
         failures, before = 0, None
         while True:
             try:
-                return _within(until - time.monotonic(), action)
+                result = _within(until - time.monotonic(), action)
+                self._is_proven, self.is_struggling = True, False
+                return result
             except Exception as newest:  # noqa: BLE001  (the stores' libraries have many classes)
                 # Our own deadline says less than what went wrong before it.
                 error = before if before is not None and isinstance(newest, NoAnswerError) else newest
-                before = error
-                failures += 1
+                before, failures, self.is_struggling = error, failures + 1, True
                 pause = pause_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, failures)
-                final = isinstance(error, _FINAL) or "redentials" in type(error).__name__
+                final = isinstance(error, _FINAL) or re.search(_FINAL_NAMES, type(error).__name__)
                 if final or failures == _TRIES or time.monotonic() + pause >= until:
+                    self._is_proven = False
                     tries = "" if failures == 1 else f" ({failures} tries)"
                     raise StoreError(
                         f"could not {doing} {self.address}{tries}: {type(error).__name__}: {_text(error)}. "
                         f"{remedy(error, self.address)}"
                     ) from error
                 threading.Event().wait(pause)
-
-
-def _deadline(size_bytes: int) -> float:
-    return time.monotonic() + OPERATION_S + size_bytes / _SLOWEST_BYTES_PER_S
 
 
 def _text(error: Exception) -> str:
@@ -150,7 +168,7 @@ def remedy(error: BaseException, address: str) -> str:
             "Check the credentials of this process (s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; "
             f"gs://: GOOGLE_APPLICATION_CREDENTIALS), and that they may list, read, write and delete in {bucket}"
         )
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or "notfounderror" in text:
         return f"Check the name, and create {bucket} first: tfdist creates no bucket"
     if isinstance(error, (TimeoutError, ConnectionError)) or any(part in text for part in _OF_NETWORK):
         return "Check the network and the endpoint of the store (s3://: AWS_ENDPOINT_URL)"

@@ -21,15 +21,13 @@ _FLAT_ADDRESS = re.compile(rf"({'|'.join(_STORES)}):/")
 def address_of(path: str | os.PathLike[str]) -> str | None:
     """The address of a place in a store, such as `s3://bucket/run`; None if a path is on this machine.
 
-    `pathlib.Path("s3://bucket/run")` has one slash less, and is the same address.
+    `pathlib.Path("s3://bucket/run")` has one slash less, and is the same address; so is a text like it.
     """
     text = os.fsdecode(path)
     if _HERE.match(text):
         return None
-    if _ADDRESS.match(text):
-        return text
-    flat = None if isinstance(path, str) else _FLAT_ADDRESS.match(text)
-    return None if flat is None else f"{flat[1]}://{text[flat.end() :]}"
+    match = _ADDRESS.match(text) or _FLAT_ADDRESS.match(text)
+    return None if match is None else f"{match[1].lower()}://{text[match.end() :]}"
 
 
 def problem_of(path: str | os.PathLike[str]) -> str | None:

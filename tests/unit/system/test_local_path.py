@@ -13,21 +13,38 @@ from tfdist.launch import command
 from tfdist.launch.run import console
 from tfdist.observe import stack_dump
 from tfdist.system.atomic_file import write_atomically
-from tfdist.system.local_path import local_path
+from tfdist.system.local_path import address_of, local_path
 
 ADDRESSES = ("gs://bucket/run", "s3://bucket/run", "hdfs://name:9000/run", "HTTPS://host/run", "file://host/run")
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_an_address_is_refused(address):
-    scheme = address.partition("://")[0]
+    scheme = address.partition("://")[0].lower()
     with pytest.raises(ConfigError, match=rf"backup_dir must be a path on a disk .*; {scheme}:// is neither.*received"):
         local_path(address, "backup_dir")
 
 
-def test_what_pathlib_has_left_of_one_is_refused():
+@pytest.mark.parametrize("given", [Path("gs://bucket/run"), "gs:/bucket/run"])
+def test_one_slash_less_is_refused(given):
     with pytest.raises(ConfigError, match="gs:// is neither"):
-        local_path(Path("gs://bucket/run"), "backup_dir")
+        local_path(given, "backup_dir")
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("s3://bucket/run", "s3://bucket/run"),
+        ("S3://Bucket/Run", "s3://Bucket/Run"),
+        ("s3:/bucket/run", "s3://bucket/run"),
+        (Path("hdfs://name:9000/run"), "hdfs://name:9000/run"),
+        ("file:///run", None),
+        ("own:/run", None),
+        ("run", None),
+    ],
+)
+def test_address(given, address):
+    assert address_of(given) == address
 
 
 def test_what_else_can_be_done_is_named():

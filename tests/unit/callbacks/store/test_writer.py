@@ -73,6 +73,20 @@ def test_what_has_not_begun_is_dropped(disk, wait_until):
     assert disk.ended == ["a", "c"]
 
 
+def test_room_for_another(disk, wait_until):
+    writer, vain = Writer("files"), []
+    writer.put(disk.write("a"))
+    wait_until(lambda: disk.begun)
+    assert writer.wait_for_room(lambda: False)
+    writer.put(disk.write("b"))
+    assert not writer.wait_for_room(lambda: vain.append(None) or len(vain) > 2)
+    assert len(vain) == 3
+    threading.Timer(0.2, disk.lets_go.set).start()
+    assert writer.wait_for_room(lambda: False)
+    assert writer.wait()
+    assert disk.ended == ["a", "b"]
+
+
 def test_what_was_written_is_let_go(disk):
     """A copy of a model's state is not kept until the next one comes."""
 
