@@ -50,7 +50,7 @@ SLICES = (
     Slice("ranks", 12, rf"{_TRAINING}|tfdist/elastic/|tests/ranks/"),
     Slice("elastic", 6, rf"{_TRAINING}|{_LAUNCH}|tfdist/elastic/|tests/elastic/"),
     Slice("hosts", 5, _LAUNCH),
-    Slice("launch", 9, rf"{_LAUNCH}|tfdist/(autotune|command|observe)/|tests/chaos/"),
+    Slice("launch", 9, rf"{_LAUNCH}|tfdist/(autotune|command|observe|storage)/|tests/(chaos|storage)/"),
     Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
     Slice("docs", 6, r"docs/|examples/|README\.md|tests/examples/|tfdist/(command/doctor|keras|tensorflow)/"),
     Slice("gpu-kernels", 4, r"tfdist/csrc/(cuda|tf)/|tests/(gpu|xla)/"),
