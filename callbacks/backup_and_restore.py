@@ -20,7 +20,6 @@ from tfdist.callbacks.store.failure_series import FailureSeries
 from tfdist.callbacks.store.snapshot import Position
 from tfdist.callbacks.store.writer import Writer
 from tfdist.native import keras_version
-from tfdist.system.local_path import address_of, local_path
 from tfdist.training import model_optimizer, model_state, random_state
 
 _logger = logging.getLogger("tfdist")
@@ -80,8 +79,8 @@ class BackupAndRestore(keras.callbacks.Callback):
             raise errors.ConfigError(f'save_freq must be "epoch" or a number of batches; received {save_freq!r}.')
         if not str(backup_dir):
             raise errors.ConfigError("backup_dir must be a folder; received an empty path.")
-        self._place = str(address_of(backup_dir) or local_path(backup_dir, "backup_dir"))
         self._shelf = snapshot.open_shelf(backup_dir, "backup_dir")
+        self._place = str(self._shelf)
         self._save_freq = save_freq
         self._keep = 2 if double_checkpoint else 1
         self._delete = delete_checkpoint

@@ -69,8 +69,8 @@ class InStore:
     """
 
     def __init__(self, pattern: str) -> None:
-        self._folder = "/".join(_known(pattern.split("/")[:-1]))
-        self._store = Store(self._folder)
+        self._store = Store("/".join(_known(pattern.split("/")[:-1])) + "/")
+        self._folder = self._store.address
         self._writer = Writer(f"checkpoints to {self._folder}")
 
     def check(self) -> None:

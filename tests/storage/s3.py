@@ -54,8 +54,7 @@ class S3:
         )  # fmt: skip
         assert self._server.stdout is not None
         self.port = int(self._server.stdout.readline())
-        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._proxy.daemon_threads = True
+        self._proxy = _Proxy(self)
         threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
         self.endpoint = f"http://127.0.0.1:{self._proxy.server_port}"
         self._make_user()
@@ -127,72 +126,78 @@ class S3:
         self.key, self.secret = made["AccessKeyId"], made["SecretAccessKey"]
 
 
-def _handler(s3: S3) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
 
-        def log_message(self, *_: object) -> None:
-            """Prints nothing."""
+    def __init__(self, s3: S3) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.s3 = s3
 
-        def handle_one_request(self) -> None:
-            try:
-                super().handle_one_request()
-            except ConnectionError:  # a client that was killed
-                self.close_connection = True
 
-        def _pass_on(self) -> None:
-            body = self._body()
-            what = s3.note(self.command, self.path)
-            if what == "drop":
-                self.close_connection = True
-                return
-            if what in _REFUSALS:
-                self._answer(_REFUSALS[what], [], b"")
-                return
-            connection = http.client.HTTPConnection("127.0.0.1", s3.port, timeout=60)
-            headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_CONNECTION}
-            connection.request(self.command, self.path, body, headers)
-            answer = connection.getresponse()
-            data = answer.read()
-            connection.close()
-            if what == "lose":
-                self.close_connection = True
-                return
-            self._answer(answer.status, answer.getheaders(), data)
+class _Handler(BaseHTTPRequestHandler):
+    server: _Proxy
+    protocol_version = "HTTP/1.1"
 
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("do_"):  # whatever the method
-                return self._pass_on
-            raise AttributeError(name)
+    def log_message(self, *_: object) -> None:
+        """Prints nothing."""
 
-        def _body(self) -> bytes:
-            if self.headers.get("Expect", "").lower() == "100-continue":
-                self.send_response_only(100)
-                self.end_headers()
-            if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            parts = []
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                parts.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-            return b"".join(parts)
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:  # a client that was killed
+            self.close_connection = True
 
-        def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
-            self.send_response_only(status)
-            for name, value in headers:
-                if name.lower() not in {*_OF_CONNECTION, "content-length"}:
-                    self.send_header(name, value)
-            size = next((value for name, value in headers if name.lower() == "content-length"), str(len(data)))
-            self.send_header("Content-Length", size if self.command == "HEAD" else str(len(data)))
+    def _pass_on(self) -> None:
+        body = self._body()
+        what = self.server.s3.note(self.command, self.path)
+        if what == "drop":
+            self.close_connection = True
+            return
+        if what in _REFUSALS:
+            self._answer(_REFUSALS[what], [], b"")
+            return
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.s3.port, timeout=60)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_CONNECTION}
+        connection.request(self.command, self.path, body, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        if what == "lose":
+            self.close_connection = True
+            return
+        self._answer(answer.status, answer.getheaders(), data)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):  # whatever the method
+            return self._pass_on
+        raise AttributeError(name)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Expect", "").lower() == "100-continue":
+            self.send_response_only(100)
             self.end_headers()
-            s3.sent_bytes += len(data)
-            self.wfile.write(data)
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
 
-        def handle_expect_100(self) -> bool:
-            return True  # `_body` does it
+    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in {*_OF_CONNECTION, "content-length"}:
+                self.send_header(name, value)
+        size = next((value for name, value in headers if name.lower() == "content-length"), str(len(data)))
+        self.send_header("Content-Length", size if self.command == "HEAD" else str(len(data)))
+        self.end_headers()
+        self.server.s3.sent_bytes += len(data)
+        self.wfile.write(data)
 
-    return Handler
+    def handle_expect_100(self) -> bool:
+        return True  # `_body` does it
 
 
 @pytest.fixture(scope="session")

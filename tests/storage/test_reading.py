@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from s3 import BUCKET
 
 from tfdist import data_service
 from tfdist.data_service import from_parquet
@@ -42,11 +43,16 @@ def test_found_by_name_folder_and_pattern(folder):
     assert reading.find(folder + "/", ".parquet") == names
     assert reading.find(f"{folder}/[01].parquet", ".x") == names[:2]
     assert reading.find(f"{folder}/*.txt", ".x") == [f"{folder}/notes.txt"]
-    assert reading.find(
-        f"{folder.rpartition('/')[0]}/*/1.parquet".replace("*", folder.rpartition("/")[2][:-1] + "*"), ""
-    )
+    parent, _, last = folder.rpartition("/")
+    assert reading.find(f"{parent}/{last[:-1]}*/1.parquet", "") == [names[1]]
     assert reading.find(f"{folder}/none.parquet", ".parquet") == []
     assert reading.find(f"{folder}/none-*.parquet", ".parquet") == []
+
+
+def test_a_bucket_is_a_folder(s3):
+    s3.put(f"s3://{BUCKET}/of-the-bucket.parquet", b"x")
+    for address in (f"s3://{BUCKET}", f"s3://{BUCKET}/"):
+        assert reading.find(address, ".parquet") == [f"s3://{BUCKET}/of-the-bucket.parquet"]
 
 
 @pytest.mark.parametrize("name", ["1.parquet", "2.parquet"])

@@ -9,6 +9,7 @@ import uuid
 import pytest
 import tensorflow as tf
 
+from tfdist.callbacks.store.checkpoint_place import InStore
 from tfdist.errors import ConfigError, StoreError
 from tfdist.storage import store as store_module
 from tfdist.storage.store import Store, remedy
@@ -25,15 +26,15 @@ def store(request):
 
 
 def test_what_is_put_can_be_had(store, tmp_path):
-    source, target = tmp_path / "source", tmp_path / "target"
+    source = tmp_path / "source"
     source.write_bytes(b"weights" * 1000)
     assert store.sizes() == {}
     store.put(source, "a.snapshot")
     source.write_bytes(b"small")
     store.put(source, "b")
     assert store.sizes() == {"a.snapshot": 7000, "b": 5}
-    store.get("a.snapshot", target)
-    assert target.read_bytes() == b"weights" * 1000
+    assert store.read("a.snapshot") == b"weights" * 1000
+    assert store.read("a.snapshot", 3, 10) == b"ghtswei"
     if store.address.startswith("ram://"):  # TensorFlow appends there, which must not go unseen
         with pytest.raises(StoreError, match="has 7005 bytes of 5"):
             store.put(source, "a.snapshot")
@@ -120,10 +121,10 @@ def test_unknown_scheme():
         Store("nonsense://bucket/run")
 
 
-@pytest.mark.parametrize("address", ["s3:///run", "gs://"])
-def test_no_bucket(address):
+@pytest.mark.parametrize("make", [lambda: Store("s3:///run"), lambda: Store("gs://"), lambda: InStore("s3://x.keras")])
+def test_no_bucket(make):
     with pytest.raises(ConfigError, match=r"names no bucket\. Expected \w\w://bucket/folder"):
-        Store(address)
+        make()
 
 
 def test_a_store_that_has_failed_is_given_less_time(s3, monkeypatch, tmp_path):

@@ -102,8 +102,7 @@ def run(
                 if not isinstance(trouble, (errors.PeerLostError, errors.StallError)):
                     raise
                 survival.go_on(trouble)
-                release.forget(error)
-                release.forget(trouble)
+                release.forget(error, trouble)
                 lost = True
 
     return call

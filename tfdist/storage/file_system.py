@@ -22,9 +22,6 @@ class FileSystem(Protocol):
     def put(self, source: Path, name: str) -> None:
         """Makes a file an object, or replaces one."""
 
-    def get(self, name: str, target: Path) -> None:
-        """Makes an object a file."""
-
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """The contents of an object, or the bytes from `begin` up to `end`."""
 
@@ -93,9 +90,6 @@ class _ByFsspec:
     def put(self, source: Path, name: str) -> None:
         self._system.put_file(str(source), self._path(name))
 
-    def get(self, name: str, target: Path) -> None:
-        self._system.get_file(self._path(name), str(target))
-
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         # An empty object has no range.
         part = {} if end is None and not begin else {"start": begin, "end": end}
@@ -143,9 +137,6 @@ class _ByTensorFlow:
         size, wanted = self._gfile.stat(self._path(name)).length, source.stat().st_size
         if size != wanted:
             raise FileExistsError(f"{name} has {size} bytes of {wanted}: it was there, and cannot be replaced")
-
-    def get(self, name: str, target: Path) -> None:
-        self._gfile.copy(self._path(name), str(target), overwrite=True)
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         with self._gfile.GFile(self._path(name), "rb") as file:

@@ -26,7 +26,8 @@ def find(address: str, suffix: str) -> list[str]:
         parts = address.split("/")
         known = next(index for index, part in enumerate(parts) if glob.has_magic(part))
         return Store("/".join(parts[:known])).glob("/".join(parts[known:]))
-    if name and Store(folder).size(name) is not None:
+    is_below_bucket = address.count("/") > len("//")
+    if name and is_below_bucket and Store(folder).size(name) is not None:
         return [address]
     names = sorted(each for each in Store(address).sizes() if each.endswith(suffix))
     return [f"{address.rstrip('/')}/{each}" for each in names]
@@ -75,7 +76,7 @@ class StoreFile(io.RawIOBase):
         end = self.size if size < 0 else min(self.size, self._place + size)
         if end <= self._place:
             return b""
-        data = self._store.read_range(self._name, self._place, end)
+        data = self._store.read(self._name, self._place, end)
         if len(data) != end - self._place:
             raise StoreError(f"{self._store}/{self._name} has been replaced: it had {self.size} bytes")
         self._place = end

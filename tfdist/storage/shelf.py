@@ -39,7 +39,7 @@ class Volume:
 
 
 class Shelf(Protocol):
-    """Files of one kind, each with two numbers."""
+    """Files of one kind, each with two numbers. As text it is its path or address."""
 
     def check(self) -> None:
         """Raises OSError if files cannot be written there, unless the disk is full; removes what is unfinished."""
@@ -79,6 +79,9 @@ class OnDisk:
     def __init__(self, folder: Path, kind: FileKind) -> None:
         self._folder, self._kind = folder, kind
 
+    def __str__(self) -> str:
+        return str(self._folder)
+
     def check(self) -> None:
         need_folder(self._folder)
         self._kind.remove_unfinished(self._folder)
@@ -104,6 +107,9 @@ class InStore:
 
     def __init__(self, store: Store, kind: FileKind) -> None:
         self._store, self._kind = store, kind
+
+    def __str__(self) -> str:
+        return str(self._store)
 
     def check(self) -> None:
         self._store.check()
@@ -153,7 +159,7 @@ class InStore:
     def _key(self, name: str) -> tuple[tuple[int, int], str]:
         match = re.fullmatch(self._pattern, name)
         assert match is not None
-        return (int(match["first"]), int(match["second"])), match["token"]
+        return (int(match[1]), int(match[2])), match[3]
 
     def _read(self, name: str) -> memoryview:
         text = self._store.read(name + _MANIFEST)
@@ -162,10 +168,7 @@ class InStore:
             size, checksum = int(about["bytes"]), str(about["sha256"])
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedFileError(f"its manifest cannot be read: {type(error).__name__}: {error}") from error
-        with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
-            path = Path(folder) / "object"
-            self._store.get(name, path, size)
-            data = path.read_bytes()
+        data = self._store.read(name, 0, size + 1)
         if len(data) != size:
             raise DamagedFileError(f"it has {len(data)} bytes of {size}")
         if hashlib.sha256(data).hexdigest() != checksum:
@@ -174,6 +177,4 @@ class InStore:
 
     @property
     def _pattern(self) -> str:
-        first, second = (rf"(?P<{name}>\\d+)" for name in ("first", "second"))
-        numbered = re.sub(r"%\d*d", first, re.escape(self._kind.template), count=1)
-        return re.sub(r"%\d*d", second, numbered, count=1) + r"\.(?P<token>[0-9a-f]{24})"
+        return self._kind.pattern + r"\.([0-9a-f]{24})"

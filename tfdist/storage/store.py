@@ -63,11 +63,16 @@ class Store:
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
         self._files = open_folder(address)
-        # Whether the last operation succeeded; and whether a try of the one that runs has failed, or the last one has.
-        self._is_proven = self.is_struggling = False
+        # Of the last try; None before the first.
+        self._has_failed: bool | None = None
 
     def __str__(self) -> str:
         return self.address
+
+    @property
+    def is_struggling(self) -> bool:
+        """Whether the last try of an operation has failed."""
+        return self._has_failed is True
 
     def check(self) -> None:
         """Writes, reads and removes a small object. Raises StoreError, within 10 seconds."""
@@ -93,13 +98,10 @@ class Store:
         """
         self._try(f"write {name} to", lambda: self._files.put(source, name), self._deadline(source.stat().st_size))
 
-    def get(self, name: str, target: Path, size_bytes: int = 0) -> None:
-        """Makes an object a file. Raises StoreError."""
-        self._try(f"read {name} from", lambda: self._files.get(name, target), self._deadline(size_bytes))
-
-    def read(self, name: str) -> bytes:
-        """The contents of a small object. Raises StoreError."""
-        return self._try(f"read {name} from", lambda: self._files.read(name), self._deadline(0))
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """The contents of an object, small unless `end` is given: then the bytes up to there. Raises StoreError."""
+        until = self._deadline(0 if end is None else end - begin)
+        return self._try(f"read {name} from", lambda: self._files.read(name, begin, end), until)
 
     def sizes(self) -> dict[str, int]:
         """The objects, with their sizes in bytes; empty if there is no such folder. Raises StoreError."""
@@ -120,16 +122,12 @@ class Store:
         """The size of an object in bytes; None if there is none of this name. Raises StoreError."""
         return self._try(f"look at {name} in", lambda: self._files.size(name), self._deadline(0))
 
-    def read_range(self, name: str, begin: int, end: int) -> bytes:
-        """The bytes of an object from `begin` up to `end`. Raises StoreError."""
-        return self._try(f"read {name} from", lambda: self._files.read(name, begin, end), self._deadline(end - begin))
-
     def glob(self, pattern: str) -> list[str]:
         """The addresses of the objects that match a pattern below the folder, sorted. Raises StoreError."""
         return sorted(self._try(f"list {pattern} in", lambda: self._files.glob(pattern), self._deadline(0)))
 
     def _deadline(self, size_bytes: int) -> float:
-        longest = OPERATION_S if self._is_proven else CHECK_S
+        longest = OPERATION_S if self._has_failed is False else CHECK_S
         return time.monotonic() + longest + size_bytes / _SLOWEST_BYTES_PER_S
 
     def _try(self, doing: str, action: Callable[[], Result], until: float) -> Result:
@@ -137,22 +135,21 @@ class Store:
         while True:
             try:
                 result = _within(until - time.monotonic(), action)
-                self._is_proven, self.is_struggling = True, False
+                self._has_failed = False
                 return result
             except Exception as newest:  # noqa: BLE001  (the stores' libraries have many classes)
                 # Our own deadline says less than what went wrong before it.
                 error = before if before is not None and isinstance(newest, NoAnswerError) else newest
-                before, failures, self.is_struggling = error, failures + 1, True
+                before, failures, self._has_failed = error, failures + 1, True
                 pause = pause_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, failures)
                 final = isinstance(error, _FINAL) or re.search(_FINAL_NAMES, type(error).__name__)
                 if final or failures == _TRIES or time.monotonic() + pause >= until:
-                    self._is_proven = False
                     tries = "" if failures == 1 else f" ({failures} tries)"
                     raise StoreError(
                         f"could not {doing} {self.address}{tries}: {type(error).__name__}: {_text(error)}. "
                         f"{remedy(error, self.address)}"
                     ) from error
-                threading.Event().wait(pause)
+                time.sleep(pause)
 
 
 def _text(error: Exception) -> str:

@@ -29,6 +29,7 @@ _ALONE = _references([object()])[0]
 # Each object once, with the time after which whoever still has it keeps it.
 _held: list[Any] = []
 _until: list[float] = []
+_watchers: list[threading.Thread] = []  # one, while anything is held
 _changing = threading.Lock()
 # A forked process has no thread to release it.
 os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
@@ -41,22 +42,21 @@ def destroy_later(objects: list[Any]) -> None:
     """
     with _changing:
         new = [each for each in objects if not any(each is other for other in _held)]
-        must_start = bool(new) and not _held
         _held.extend(new)
         _until.extend([time.monotonic() + _LONGEST_S] * len(new))
-    objects.clear()
-    del new
-    if must_start:
-        threading.Thread(target=_watch, name=_NAME, daemon=True).start()
+        objects.clear()
+        if new and not _watchers:
+            _watchers.append(threading.Thread(target=_watch, name=_NAME, daemon=True))
+            _watchers[0].start()
 
 
-def forget(error: BaseException) -> None:
-    """Clears the local variables of functions that this error, and those it comes from, have ended."""
-    threading.Thread(target=_clear, args=([error],), name=_NAME, daemon=True).start()
+def forget(*errors: BaseException) -> None:
+    """Clears the local variables of functions that these errors, and those they come from, have ended."""
+    threading.Thread(target=_clear, args=(list(errors),), name=_NAME, daemon=True).start()
 
 
 def _watch() -> None:
-    while _held:
+    while _watchers:
         for own in _take_free():
             # Each in a thread of its own: the longer one waits for others, the longer its own end would take.
             threading.Thread(target=own.clear, name=_NAME, daemon=True).start()
@@ -71,6 +71,8 @@ def _take_free() -> list[list[Any]]:
         free = [[each] for each in itertools.compress(_held, is_free)]
         stays = [not each for each in is_free]
         _held[:], _until[:] = itertools.compress(_held, stays), itertools.compress(_until, stays)
+        if not _held:
+            _watchers.clear()
         return free
 
 

@@ -76,16 +76,17 @@ class FileKind:
     def newest_first(self, folder: Path) -> list[NumberedFile]:
         """The files in a folder, intact or not; empty if there is no folder."""
         paths = folder.iterdir() if folder.is_dir() else ()
-        found = [(re.fullmatch(self._pattern, path.name), path) for path in paths]
+        found = [(re.fullmatch(self.pattern, path.name), path) for path in paths]
         named = [NumberedFile((int(match[1]), int(match[2])), path) for match, path in found if match]
         return sorted(named, reverse=True)
 
     def remove_unfinished(self, folder: Path) -> None:
         """Removes files that killed processes left partly written. No other process may be writing there."""
         for path in folder.iterdir() if folder.is_dir() else ():
-            if re.fullmatch(rf"\..+\.\d+\.{self._pattern}", path.name):  # as `write_atomically` names it
+            if re.fullmatch(rf"\..+\.\d+\.{self.pattern}", path.name):  # as `write_atomically` names it
                 path.unlink(missing_ok=True)
 
     @property
-    def _pattern(self) -> str:
+    def pattern(self) -> str:
+        """A regular expression of the names, with a group for each number."""
         return re.sub(r"%\d*d", r"(\\d+)", re.escape(self.template))
