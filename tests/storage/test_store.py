@@ -1,5 +1,6 @@
 """A folder of objects: what each operation does, and what is said when it cannot."""
 
+import re
 import socket
 import sys
 import threading
@@ -176,6 +177,32 @@ def test_requests_that_fail_are_tried_again(s3, what, tmp_path):
         action()
         assert len(s3.requests) >= 2
     assert store.sizes() == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "failures", "calls"),
+    [(OSError, 3, 4), (OSError, 9, 4), (PermissionError, 9, 1), (ValueError, 9, 1)],
+)
+def test_tries_where_the_library_makes_none(tmp_path, error, failures, calls):
+    store, called = Store(f"memory://{uuid.uuid4().hex}"), []
+    put = store._files.put
+
+    def fail_at_first(*args):
+        called.append(args)
+        if len(called) <= failures:
+            raise error("once more")
+        put(*args)
+
+    store._files.put = fail_at_first
+    (tmp_path / "file").write_bytes(b"contents")
+    if failures < calls:
+        store.put(tmp_path / "file", "name")
+        assert store.sizes() == {"name": 8}
+    else:
+        tries = f" ({calls} tries)" if calls > 1 else ""
+        with pytest.raises(StoreError, match=re.escape(f"{tries}: {error.__name__}: once more")):
+            store.put(tmp_path / "file", "name")
+    assert len(called) == calls
 
 
 def test_a_thread_is_not_kept_for_what_has_answered(s3):

@@ -73,7 +73,8 @@ def test_what_has_not_begun_is_dropped(disk, wait_until):
     assert disk.ended == ["a", "c"]
 
 
-def test_room_for_another(disk, wait_until):
+def test_room_for_another(disk, wait_until, monkeypatch):
+    monkeypatch.setenv("TFDIST_STALL_CHECK_SHUTDOWN_TIME", "20")
     writer, vain = Writer("files"), []
     writer.put(disk.write("a"))
     wait_until(lambda: disk.begun)
