@@ -395,8 +395,16 @@ def _between(rules: Rules, state: Membership, now: float) -> tuple[Membership, A
         hosts = used(present, int(min(slots, rules.most)))
         first = state.waiting_since is None
         resets = state.resets if first else state.resets + 1
-        state = replace(state, running=hosts, resets=resets, missing={}, joinable=None, waiting_since=None)
-        return state, Launch(hosts)
+        begun = Membership(
+            offered=state.offered,
+            running=hosts,
+            resets=resets,
+            rests=state.rests,
+            crashes=state.crashes,
+            fruitless=state.fruitless,
+            proven=state.proven,
+        )
+        return begun, Launch(hosts)
     since = now if state.waiting_since is None else state.waiting_since
     state = replace(state, waiting_since=since)
     room = f"{slots} rank{'' if slots == 1 else 's'}"

@@ -313,6 +313,12 @@ def test_failure_while_leaving() -> None:
     assert decide(replace(RULES, least=3), state, FAILED, 1.0)[1] == Launch((A, C))
 
 
+def test_all_hosts_lost_while_leaving() -> None:
+    """The next generation knows nothing of what the one before was asked to do."""
+    state, action = _after(RULES, Offered((A, B, C)), *(Survived(name, lost=True) for name in "ab"), begin=CLOSED)
+    assert (action, state.running, state.leaving) == (Launch((C,)), (C,), False)
+
+
 _hosts = st.lists(st.sampled_from([A, B, C]), unique=True).map(tuple)
 _ends = st.builds(
     Ended,
