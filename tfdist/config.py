@@ -307,6 +307,13 @@ class Config:
         False,
         "1: data service servers may listen for other machines, because only trusted machines can reach them",
     )
+    store_cache: int = _setting(
+        "TFDIST_STORE_CACHE",
+        None,
+        _bytes,
+        8 << 30,
+        "bytes on the local disk, in TMPDIR, for copies of objects that a process reads from a store",
+    )
     communication_thread: bool = _setting(
         "TFDIST_COMMUNICATION_THREAD",
         None,

@@ -23,13 +23,13 @@ from tfdist.data_service.process.autoscale import ADD, DRAIN, KEEP, ScalePolicy
 from tfdist.data_service.process.log import Log
 from tfdist.data_service.process.restart import RestartPolicy
 from tfdist.data_service.process.scaler import Scaler, staying
-from tfdist.data_service.process.scratch import scratch
 from tfdist.data_service.process.spare import SparePorts
 from tfdist.data_service.process.supervisor import ENDED, FAILED, READY, Member, Supervisor
 from tfdist.data_service.server import port
 from tfdist.data_service.server.config import DRAIN_TIMEOUT_S
 from tfdist.errors import ConfigError
 from tfdist.system.process import adopt_orphans, call_this_process, end_descendants, heeded, signal_pipe
+from tfdist.system.scratch import scratch
 
 _HOST = "127.0.0.1"
 _STEP_S = 0.5
@@ -283,7 +283,7 @@ def main() -> int:
             sys.stdout.write(json.dumps(fields) + "\n")
             sys.stdout.flush()
 
-    with contextlib.closing(Log()) as log, scratch() as work_dir:
+    with contextlib.closing(Log()) as log, scratch("data-service") as work_dir:
         manager = Manager(order, work_dir, answer, log.show)
         manager.watch(signal_pipe(heeded((signal.SIGTERM, signal.SIGHUP))), manager.stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)

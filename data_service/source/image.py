@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
-from tfdist.data_service.source import order
+from tfdist.data_service.source import order, store_file
 from tfdist.errors import ConfigError
-from tfdist.system.local_path import local_path
+from tfdist.storage import reading
+from tfdist.system.local_path import address_of, local_path
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 # How files of these kinds begin.
@@ -31,11 +32,12 @@ def from_images(
     """Returns a dataset of the images in the subfolders of a folder, labelled by subfolder.
 
     Images are decoded and resized in the graph, on all free threads; with `distribute` that happens on the workers,
-    which need the folder at the same path. The unit of sharding is a file.
+    which need the folder at the same path. The unit of sharding is a file. Images in an object store are copied to the
+    disk of the process that reads them, and kept for later passes while there is room (`TFDIST_STORE_CACHE`).
 
     Args:
-        folder: Contains one subfolder per class, with .jpg, .jpeg, .png, .gif or .bmp files in it or below. Only the
-            first frame of a GIF is used.
+        folder: A path, or an address in an object store such as "s3://bucket/flowers". Has a subfolder for each class,
+            with .jpg, .jpeg, .png, .gif or .bmp files in it or below. Only the first frame of a GIF is used.
         image_size: Height and width that all images are resized to (bilinear, ignoring the aspect ratio).
         batch_size: Images per batch.
         shuffle: 0 keeps the order of classes and names. N > 0 puts the files into a random order, the same for all
@@ -51,6 +53,7 @@ def from_images(
 
     Raises:
         ConfigError: If the folder does not contain such files.
+        StoreError: If a store cannot be read.
 
     Example:
 
@@ -65,17 +68,24 @@ def from_images(
             "from_images: image_size must be (height, width), batch_size 1 or more, shuffle 0 or more and channels one "
             f"of {_CHANNELS}; received {tuple(image_size)}, {batch_size}, {shuffle} and {channels}."
         )
-    names, paths, labels = _files(local_path(folder, "from_images: folder"))
+    address = address_of(folder)
+    if address is None:
+        names, paths, labels = _files(local_path(folder, "from_images: folder"))
+    else:
+        names, paths, labels = _objects(address)
     if shuffle:
         places = order.draw(len(paths), seed)[0]
         paths, labels = [paths[place] for place in places], [labels[place] for place in places]
     files = tf.data.Dataset.from_tensor_slices((paths, tf.constant(labels, tf.int32)))
     if shuffle:
         files = files.shuffle(shuffle, seed=seed)
+    if address is not None:
+        files = _fetched(files)
     height, width = image_size
 
-    def decode(path: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        content = tf.io.read_file(path)
+    def decode(path: tf.Tensor, label: tf.Tensor, content: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        if content is None:
+            content = tf.io.read_file(path)
         known = [tf.strings.substr(content, 0, len(beginning)) == beginning for beginning in _BEGINNINGS]
         problem = tf.strings.join([path, " is not a JPEG, PNG, GIF or BMP image."])
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_any(known), [problem])]):
@@ -90,21 +100,47 @@ def from_images(
     return dataset
 
 
+def _fetched(files: tf.data.Dataset) -> tf.data.Dataset:
+    """The files with their contents."""
+    contents_of = store_file.contents_of()
+    return files.map(
+        lambda path, label: (path, label, contents_of(path)),
+        num_parallel_calls=store_file.FETCHES,
+        deterministic=True,
+    )
+
+
+def _objects(address: str) -> tuple[list[str], list[str], list[int]]:
+    """As `_files`, in an object store."""
+    root = address.rstrip("/")
+    by_class: dict[str, list[str]] = {}
+    for each in reading.tree(root):
+        name, _, rest = each.removeprefix(f"{root}/").partition("/")
+        if rest and not name.startswith("."):
+            by_class.setdefault(name, []).append(each)
+    return _classes(root, {name: _images(each) for name, each in sorted(by_class.items())})
+
+
 def _files(folder: Path) -> tuple[list[str], list[str], list[int]]:
     """Names of the classes, paths of all files, and the class of each."""
     if not folder.is_dir():
         raise ConfigError(f"from_images: {folder} is not a folder (working directory: {os.getcwd()}).")
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        found = sorted(str(path.absolute()) for path in (folder / name).rglob("*") if path.suffix.lower() in _SUFFIXES)
-        if not found:
-            raise ConfigError(f"from_images: {folder / name} contains no file that ends in {', '.join(_SUFFIXES)}.")
-        paths += found
-        labels += [label] * len(found)
-    if not names:
+    found = {name: _images(str(path.absolute()) for path in (folder / name).rglob("*")) for name in names}
+    return _classes(str(folder), found)
+
+
+def _images(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if os.path.splitext(name)[1].lower() in _SUFFIXES)
+
+
+def _classes(folder: str, found: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str], list[int]]:
+    for name, files in found.items():
+        if not files:
+            raise ConfigError(f"from_images: {folder}/{name} contains no file that ends in {', '.join(_SUFFIXES)}.")
+    if not found:
         raise ConfigError(
             f"from_images: {folder} has no subfolders. It must contain one subfolder per class, with the images in it."
         )
-    return names, paths, labels
+    labels = [label for label, files in enumerate(found.values()) for _ in files]
+    return list(found), [path for files in found.values() for path in files], labels

@@ -102,7 +102,7 @@ def _reader(plan: parquet_file.Plan, permutation: np.ndarray[Any, Any], seed: st
             tf.concat([places[tf.newaxis], tf.gather(tf.constant(numbers), places, axis=1)], 0)
         )
         per_group = tf.transpose(tf.concat([texts, paths[tf.newaxis]], axis=0))
-        request = tf.concat([tf.constant([specification, seed]), tf.reshape(per_group, [-1])], axis=0)
+        request = tf.concat([tf.constant([row_reader.ROWS, specification, seed]), tf.reshape(per_group, [-1])], axis=0)
         values = read_rows(request=request, dtypes=dtypes, shapes=shapes)
         return {column.name: value for column, value in zip(plan.columns, values, strict=True)}
 

@@ -1,7 +1,7 @@
 """Reads rows with Python libraries for `tf.data` pipelines, wherever they run: the Python side of the op
 TfdistReadRows.
 
-Not a source of data: `parquet_source` builds the pipeline, `parquet_file` reads.
+Not a source of data: `parquet`, `tfrecord` and `image` build pipelines, `parquet_file` and `store_file` read.
 
 A pipeline with a `py_function` cannot move to a worker of a data service, because the function stays in its process.
 The op TfdistReadRows can: it calls the reader of whatever process it runs in, and every tfdist process has the same
@@ -22,11 +22,14 @@ from tfdist.errors import StallError
 from tfdist.native import library
 from tfdist.system import exit_hook
 
-# pyarrow decodes the columns of one read in threads of its own; a second read overlaps with what follows the first.
-_THREADS = 2
+# Reads of rows ask for two of these; objects of a store are fetched side by side, because each waits for an answer.
+_THREADS = 16
 # A read that is under way may take this long when the process, or a server in it, ends.
 _CLOSE_SECONDS = 60.0
 _MESSAGE_BYTES = 4096
+
+# How a request for rows of Parquet begins; others are for `store_file`.
+ROWS = b"rows"
 
 _INVALID_ARGUMENT, _NOT_FOUND, _INTERNAL = 3, 5, 13
 _Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), ctypes.c_int64)
@@ -129,9 +132,13 @@ def _serve(read: int, request: Any, size: int) -> None:
 
 def _read(parts: Sequence[bytes]) -> list[Column]:
     # pyarrow is only needed, and only then imported, where rows are read.
-    from tfdist.data_service.source import parquet_file
+    if parts[0] == ROWS:
+        from tfdist.data_service.source import parquet_file
 
-    return parquet_file.read(parts)
+        return parquet_file.read(parts[1:])
+    from tfdist.data_service.source import store_file
+
+    return store_file.read(parts)
 
 
 def _give(loaded: ctypes.CDLL, read: int, columns: Sequence[Column]) -> None:

@@ -5,6 +5,7 @@ Everything here may fail with any exception of the libraries, and may block; `st
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from pathlib import Path
@@ -30,6 +31,9 @@ class FileSystem(Protocol):
 
     def glob(self, pattern: str) -> list[str]:
         """The addresses of the objects that match a pattern below the folder, such as `*/data-*.parquet`."""
+
+    def tree(self) -> list[str]:
+        """The addresses of all objects in the folder and below; empty if there is no such folder."""
 
     def sizes(self) -> dict[str, int]:
         """The objects, with their sizes in bytes; empty if there is no such folder."""
@@ -91,9 +95,15 @@ class _ByFsspec:
         self._system.put_file(str(source), self._path(name))
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        # An empty object has no range.
-        part = {} if end is None and not begin else {"start": begin, "end": end}
-        return bytes(self._system.cat_file(self._path(name), **part))
+        if end is None and not begin:
+            return bytes(self._system.cat_file(self._path(name)))
+        try:
+            return bytes(self._system.cat_file(self._path(name), start=begin, end=end))
+        except OSError as error:
+            # Stores refuse a range that begins at the end, and so any range of an empty object.
+            if error.errno == errno.EINVAL and begin >= (self.size(name) or 0):
+                return b""
+            raise
 
     def size(self, name: str) -> int | None:
         self._system.invalidate_cache()
@@ -106,8 +116,11 @@ class _ByFsspec:
     def glob(self, pattern: str) -> list[str]:
         self._system.invalidate_cache()
         found = self._system.glob(self._path(pattern), detail=True)
-        paths = [str(path) for path, about in found.items() if about["type"] == "file"]
-        return [self._address + path.removeprefix(self._root) for path in paths]
+        return self._addresses(found)
+
+    def tree(self) -> list[str]:
+        self._system.invalidate_cache()
+        return self._addresses(self._system.find(self._root, detail=True))
 
     def sizes(self) -> dict[str, int]:
         self._system.invalidate_cache()
@@ -121,6 +134,10 @@ class _ByFsspec:
 
     def remove(self, name: str) -> None:
         self._system.rm_file(self._path(name))
+
+    def _addresses(self, found: dict[str, dict[str, Any]]) -> list[str]:
+        paths = [str(path) for path, about in found.items() if about["type"] == "file"]
+        return [self._address + path.removeprefix(self._root) for path in paths]
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -150,6 +167,10 @@ class _ByTensorFlow:
 
     def glob(self, pattern: str) -> list[str]:
         return [path for path in self._gfile.glob(self._path(pattern)) if not self._gfile.isdir(path)]
+
+    def tree(self) -> list[str]:
+        found = self._gfile.walk(self._root) if self._gfile.isdir(self._root) else ()
+        return [f"{folder.rstrip('/')}/{name}" for folder, _, names in found for name in names]
 
     def sizes(self) -> dict[str, int]:
         if not self._gfile.isdir(self._root):

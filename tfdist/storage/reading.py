@@ -33,6 +33,16 @@ def find(address: str, suffix: str) -> list[str]:
     return [f"{address.rstrip('/')}/{each}" for each in names]
 
 
+def tree(address: str) -> list[str]:
+    """The addresses of all objects below the address of a folder, sorted.
+
+    Raises:
+        ConfigError: If nothing that is installed knows the scheme.
+        StoreError: If the store cannot be listed.
+    """
+    return Store(address).tree()
+
+
 def split(address: str) -> tuple[str, str]:
     """The address of the folder, and the name of the object in it."""
     folder, _, name = address.rpartition("/")

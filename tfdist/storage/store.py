@@ -126,6 +126,10 @@ class Store:
         """The addresses of the objects that match a pattern below the folder, sorted. Raises StoreError."""
         return sorted(self._try(f"list {pattern} in", lambda: self._files.glob(pattern), self._deadline(0)))
 
+    def tree(self) -> list[str]:
+        """The addresses of all objects in the folder and below, sorted. Raises StoreError."""
+        return sorted(self._try("list", self._files.tree, self._deadline(0)))
+
     def _deadline(self, size_bytes: int) -> float:
         longest = OPERATION_S if self._has_failed is False else CHECK_S
         return time.monotonic() + longest + size_bytes / _SLOWEST_BYTES_PER_S

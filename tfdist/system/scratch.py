@@ -1,4 +1,4 @@
-"""The temporary folder of an embedded cluster's journal; leftovers of killed owners are removed by a later cluster."""
+"""Temporary folders that are gone with their owner; what killed owners have left is removed by a later one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_PREFIX = "tfdist-data-service."
+_PREFIX = "tfdist-"
 # A folder this young may belong to one that has not locked it yet.
 _YOUNG_S = 60.0
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[str]:
-    """A new folder, locked until it is removed at the end."""
-    clear()
-    folder = tempfile.mkdtemp(prefix=_PREFIX)
+def scratch(purpose: str) -> Iterator[str]:
+    """A new folder, locked until it is removed at the end.
+
+    Args:
+        purpose: A part of its name, the same for all such folders.
+    """
+    clear(purpose)
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}.")
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -30,9 +34,9 @@ def scratch() -> Iterator[str]:
         os.close(lock)
 
 
-def clear() -> None:
+def clear(purpose: str) -> None:
     """Removes such folders of this user whose owner is dead: the kernel has released their locks."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{purpose}.*"):
         with contextlib.suppress(OSError):  # locked, another user's, or removed meanwhile
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

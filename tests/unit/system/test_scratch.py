@@ -1,4 +1,4 @@
-"""The folder of an embedded cluster's journal: gone with its owner, at the latest when the next one starts."""
+"""A temporary folder: gone with its owner, at the latest when the next one starts."""
 
 import os
 import signal
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.data_service.process.scratch import clear, scratch
+from tfdist.system.scratch import clear, scratch
 
 OWNER = """
 import signal
-from tfdist.data_service.process.scratch import scratch
-with scratch() as folder:
+from tfdist.system.scratch import scratch
+with scratch("data-service") as folder:
     print(folder, flush=True)
     signal.pause()
 """
@@ -28,7 +28,7 @@ def temporary(monkeypatch, tmp_path):
 
 
 def test_it_is_there_and_then_not():
-    with scratch() as folder:
+    with scratch("data-service") as folder:
         (Path(folder) / "journal").write_text("x")
     assert not Path(folder).exists()
 
@@ -46,7 +46,7 @@ def test_only_what_a_killed_owner_left_is_cleared(tmp_path):
     young.mkdir()
     owners[0].send_signal(signal.SIGKILL)
     owners[0].communicate(timeout=10)
-    clear()
+    clear("data-service")
     assert [folder.exists() for folder in (*folders, foreign, young)] == [False, True, True, True]
     owners[1].kill()
     owners[1].communicate(timeout=10)
@@ -57,5 +57,5 @@ def test_a_link_is_not_followed(tmp_path):
     target.mkdir()
     os.utime(target, (LONG_AGO, LONG_AGO))
     (tmp_path / "tfdist-data-service.link").symlink_to(target)
-    clear()
+    clear("data-service")
     assert target.exists()
