@@ -3,8 +3,9 @@
 soak.py  by tfdistrun in a folder of its own
 """
 
+import ctypes
+import gc
 import os
-import resource
 import threading
 import time
 import weakref
@@ -55,11 +56,29 @@ class Iterators:
 iterators = Iterators()
 
 
+class MallocInfo(ctypes.Structure):
+    """What `mallinfo2` of glibc returns."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")] + [
+        (name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    ]
+
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = MallocInfo
+
+
+def kilobytes_in_use():
+    """What has been allocated and not freed, also by Python with PYTHONMALLOC=malloc. The heap itself keeps more."""
+    info = mallinfo2()
+    return (info.uordblks + info.hblkhd) // 1024
+
+
 class Notes(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
-        kilobytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
+        gc.collect()
         seed = self.model.layers[1].seed_generator.state.numpy().tolist()
-        notes = (tfdist.rank(), tfdist.size(), kilobytes, len(os.listdir("/proc/self/fd")), self.model.traces)
+        notes = (tfdist.rank(), tfdist.size(), kilobytes_in_use(), len(os.listdir("/proc/self/fd")), self.model.traces)
         with open(f"{NAME}.log", "a") as file:
             print(*notes, iterators.waits, *seed, file=file)
 
