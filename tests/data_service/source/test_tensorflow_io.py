@@ -28,7 +28,7 @@ def test_another_version_is_refused(monkeypatch, tensorflow_io, tensorflow, told
 
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(tf, "__version__", tensorflow)
-    with pytest.raises(BuildError, match=rf"needs tensorflow-io 0\.37.*{told}.*pip install tensorflow-cpu==2\.16"):
+    with pytest.raises(BuildError, match=rf"needs tensorflow-io 0\.37.*{told}.*pip install 'tfdist\[cpu,io\]'"):
         from_io("avro", "a.avro")
 
 
