@@ -13,7 +13,7 @@ from tfdist.native import adapter, library
 def run(dtypes, request=("request",)):
     row_reader.open_reader()
     shapes = [tf.TensorShape(None)] * len(dtypes)
-    return adapter.ops().tfdist_read_rows(request=list(request), dtypes=dtypes, shapes=shapes)
+    return adapter.ops().tfdist_read_rows(request=[row_reader.ROWS, *request], dtypes=dtypes, shapes=shapes)
 
 
 def strings(texts):
