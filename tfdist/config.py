@@ -113,9 +113,14 @@ def _file(text: str) -> str:
     return os.path.abspath(os.path.expanduser(local_path.local_path(text, "file")))
 
 
+def _file_or_address(text: str) -> str:
+    """The address of a file in an object store as it is; else as `_file`."""
+    return local_path.address_of(text) or _file(text)
+
+
 def _timeline(text: str) -> str:
     """In Horovod, DYNAMIC means that nothing is recorded until `start_timeline` is called."""
-    return "" if text.upper() == "DYNAMIC" else _file(text)
+    return "" if text.upper() == "DYNAMIC" else _file_or_address(text)
 
 
 def _stall_warning_seconds(source: Mapping[str, str]) -> float:
@@ -307,6 +312,13 @@ class Config:
         False,
         "1: data service servers may listen for other machines, because only trusted machines can reach them",
     )
+    upload_seconds: float = _setting(
+        "TFDIST_UPLOAD_SECONDS",
+        None,
+        _positive_seconds,
+        60.0,
+        "how often timelines, logs and output whose place is in an object store are put there, and at the end",
+    )
     store_cache: int = _setting(
         "TFDIST_STORE_CACHE",
         None,
@@ -331,7 +343,7 @@ class Config:
     autotune_log: str | None = _setting(
         "TFDIST_AUTOTUNE_LOG",
         "HOROVOD_AUTOTUNE_LOG",
-        _file,
+        _file_or_address,
         None,
         "CSV file where autotuning on rank 0 writes one row per sample",
     )

@@ -1,6 +1,10 @@
 """Training that writes to an object store: what its ranks say when that is not possible, and that they go on."""
 
+import contextlib
+import json
+import os
 import re
+import signal
 import sys
 
 import pytest
@@ -108,3 +112,102 @@ def test_best_of_what_is_written(launch, s3):
     )
     assert list(s3.objects(place)) == ["best.keras"]
     assert len(before) == 2, "the third and the fourth epoch are worse than the second"
+
+
+LOGGED = """
+import numpy as np, tfdist
+tfdist.init()
+print("rank", rank, "begins", flush=True)
+tfdist.allreduce(np.ones(4, "float32"), name="only")
+tfdist.barrier()
+"""
+
+
+def test_timelines_and_output_are_there_at_the_end(launch, s3):
+    place, script = s3.folder(), launch.script(LOGGED)
+    words = ("-np", "2", "--output-filename", f"{place}/logs", "--timeline-filename", f"{place}/traces/run.json")
+    done = launch.run(*words, sys.executable, script)
+    assert done.code == 0, done.stderr
+    found = s3.objects(place)
+    assert sorted(found) == [
+        *(f"logs/rank.{rank}/{stream}" for rank in (0, 1) for stream in ("stderr", "stdout")),
+        "traces/run.0.json",
+        "traces/run.1.json",
+    ]
+    for rank in (0, 1):
+        assert found[f"logs/rank.{rank}/stdout"] == b"rank %d begins\n" % rank
+        names = [event.get("name") for event in json.loads(found[f"traces/run.{rank}.json"])]
+        assert "allreduce only" in names
+    assert not [path for path in launch.files("**/*") if ":" in path.name]
+
+
+def test_a_last_upload_that_fails_is_told(launch, s3):
+    s3.disturb = lambda number, method, path: "forbid" if "run.0.json" in path else None
+    place = s3.folder()
+    done = launch.run("-np", "1", "--timeline-filename", f"{place}/run.json", sys.executable, launch.script(LOGGED))
+    assert done.code == 0, done.stderr
+    assert f"the last upload to {place} has failed: " in done.stderr
+    assert "Check the credentials of this process" in done.stderr
+    assert s3.objects(place) == {}
+
+
+def test_a_timeline_that_is_stopped_is_there_at_once(launch, s3):
+    place = s3.folder()
+    stopped = LOGGED.replace("tfdist.allreduce", "tfdist.start_timeline(sys.argv[1])\ntfdist.allreduce")
+    script = launch.script(stopped + "tfdist.stop_timeline()\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    done = launch.run("-np", "1", sys.executable, script, f"{place}/run.json")
+    assert done.code == 137, done.stderr
+    assert "allreduce only" in s3.objects(place)["run.0.json"].decode()
+
+
+def test_a_job_that_is_killed_leaves_what_was_uploaded_last(launch, s3, wait_until):
+    place = s3.folder()
+    script = launch.script(LOGGED + "time.sleep(600)\n")
+    words = ("-np", "2", "--upload-seconds", "0.2", "--output-filename", f"{place}/logs")
+    launcher = launch.start(*words, "--timeline-filename", f"{place}/run.json", sys.executable, script)
+
+    def is_there():
+        try:
+            found = s3.objects(place)
+        except s3.client().exceptions.NoSuchKey:  # what a process tries the store with comes and goes
+            return False
+        return all(
+            b"begins" in found.get(f"logs/rank.{rank}/stdout", b"") and b"only" in found.get(f"run.{rank}.json", b"")
+            for rank in (0, 1)
+        )
+
+    wait_until(is_there, seconds=120, what="the first uploads")
+    for process in launch.processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    launcher.kill()
+    launch.end(launcher)
+    assert is_there()
+
+
+@pytest.mark.parametrize("option", ["--output-filename", "--timeline-filename"])
+def test_a_key_that_is_refused_is_told_before_anything_runs(launch, s3, option):
+    script, wrong = launch.script(LOGGED), {"AWS_SECRET_ACCESS_KEY": "wrong"}
+    done = launch.run("-np", "2", option, f"{s3.folder()}/run.json", sys.executable, script, variables=wrong)
+    assert done.code != 0 and "begins" not in done.stdout
+    assert "Check the credentials of this process" in done.stderr
+
+
+def test_the_log_of_autotuning(launch, s3):
+    place, tuned = s3.folder(), launch.script(TUNED)
+    words = ("-np", "2", "--autotune", "--autotune-log-file", f"{place}/tuning.csv")
+    done = launch.run(*words, sys.executable, tuned)
+    assert done.code == 0, done.stderr
+    head, *rows = s3.objects(place)["tuning.csv"].decode().splitlines()
+    assert head.startswith("sample,phase,") and len(rows) > 1
+
+
+TUNED = """
+import keras, numpy as np, tensorflow as tf, tfdist
+tfdist.init()
+x = np.ones((8, 4), "float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+data = tfdist.shard(tf.data.Dataset.from_tensor_slices((x, x[:, :1])).repeat()).batch(2)
+model.fit(data, steps_per_epoch=600, verbose=0, callbacks=[tfdist.callbacks.DataParallel()])
+"""

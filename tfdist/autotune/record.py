@@ -10,10 +10,11 @@ from pathlib import Path
 
 from tfdist import config
 from tfdist.autotune.search import Rival, Verdict
-from tfdist.errors import ConfigError
+from tfdist.errors import ConfigError, StoreError
 from tfdist.native.knobs import KIB, SHARED_CHUNKS, Setting
+from tfdist.storage import mirror, reading
 from tfdist.system.atomic_file import write_atomically
-from tfdist.system.local_path import local_path
+from tfdist.system.local_path import address_of, local_path
 from tfdist.system.terminal.text_table import aligned
 
 _FIELDS = tuple(field.name for field in fields(Setting))
@@ -32,14 +33,18 @@ class Log:
     """A CSV file with one row per sample, written immediately.
 
     Args:
-        path: The file; an existing one is replaced.
+        path: The file, or an address in an object store; an existing one is replaced.
 
     Raises:
         ConfigError: If it cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = local_path(path, "the log of autotuning")
+        address = address_of(path)
+        if address is None:
+            self._path = local_path(path, "the log of autotuning")
+        else:
+            self._path = _copy_of(address)
         self._rows = 0
         self._write(COLUMNS, "w")
 
@@ -58,6 +63,15 @@ class Log:
             raise ConfigError(
                 f"{name}={self._path} cannot be written: {error}. Choose a file in an existing folder."
             ) from None
+
+
+def _copy_of(address: str) -> Path:
+    """The local file that is put into the store at this address."""
+    folder, name = reading.split(address)
+    try:
+        return mirror.of(folder).folder / name
+    except StoreError as error:
+        raise ConfigError(f"{config.variable('autotune_log')}={address} cannot be written: {error}") from None
 
 
 @dataclass(frozen=True)

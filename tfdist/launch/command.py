@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdist import config
-from tfdist.errors import ConfigError, PeerLostError
+from tfdist.errors import ConfigError, PeerLostError, StoreError
 from tfdist.launch import assembly
 from tfdist.launch.host import core, host, interface, network
 from tfdist.launch.host.cluster.allocation import Allocation
@@ -33,12 +33,13 @@ from tfdist.launch.start.starter import Ssh, Starter
 from tfdist.launch.wire.call import Call
 from tfdist.protocol import commit_file, member
 from tfdist.system import home, program
-from tfdist.system.local_path import local_path
+from tfdist.system.local_path import address_of, local_path
 from tfdist.system.rank import ancestry, job_place
 from tfdist.system.terminal import descriptor
 
 if TYPE_CHECKING:
     from tfdist.launch.run.force import Force
+    from tfdist.storage.mirror import Mirror
 
 FAILURE = 1
 USAGE_ERROR = 2
@@ -113,13 +114,28 @@ def _prepare(known: Namespace, command: Sequence[str], spell: Callable[[str], st
     console = Console(
         timestamps=known.prefix_output_with_timestamp,
         chatter=known.verbose,
-        folder=known.output_filename,
+        folder=_output(known, lambda text: console.say(f"tfdistrun: {text}")),
         ranks=known.num_proc,
         spell=spell,
     )
     for remark in remarks:
         console.say(f"tfdistrun: {remark}")
     return plan, console
+
+
+def _output(known: Namespace, say: Callable[[str], None]) -> str | Mirror | None:
+    """Where the ranks' output goes besides to the terminal."""
+    address = None if known.output_filename is None else address_of(known.output_filename)
+    if address is None:
+        return known.output_filename
+    # Few jobs write to a store, and others start faster without this.
+    from tfdist.storage.mirror import Mirror
+
+    seconds = config.read({**os.environ, **_variables(known, dict(os.environ))}).upload_seconds
+    try:
+        return Mirror(address, seconds, say)
+    except StoreError as error:
+        raise ConfigError(f"--output-filename {address}: {error}") from None
 
 
 def _make_generations(known: Namespace, plan: Plan, least: int, console: Console) -> Generations:

@@ -509,6 +509,8 @@ def _end() -> None:
         else:
             well = _end_in_order()
     member.report(member.PARTED)
+    if mirror := sys.modules.get("tfdist.storage.mirror"):  # whoever writes to a store has imported it
+        mirror.close_all()
     if not well or (status and session.mpi4py_ends_mpi):
         # Whoever leaves early has not ended well, and only this changes the status. And mpi4py, where it started MPI,
         # would now wait in MPI_Finalize for ranks that may never come.

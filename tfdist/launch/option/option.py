@@ -255,7 +255,15 @@ def _add_data(group: Any) -> None:
 
 def _add_output(group: Any) -> None:
     group.add_argument(
-        "--output-filename", metavar="DIR", help="also write each rank's output to DIR/rank.N/stdout and stderr"
+        "--output-filename",
+        metavar="DIR",
+        help="also write each rank's output to DIR/rank.N/stdout and stderr; DIR may be an address such as "
+        "s3://bucket/logs",
+    )
+    group.add_argument(
+        "--upload-seconds",
+        metavar="S",
+        help="TFDIST_UPLOAD_SECONDS: how often output, timelines and CSV logs are put into an object store, default 60",
     )
     group.add_argument("--prefix-output-with-timestamp", action="store_true", help="start each line with the time")
 
@@ -513,6 +521,7 @@ def variables(known: argparse.Namespace) -> dict[str, str]:
         "TFDIST_HOST_TIMEOUT": known.host_timeout,
         "TFDIST_HIERARCHICAL_ALLREDUCE": "mpi" if known.hierarchical_allreduce else None,
         "TFDIST_TIMELINE": known.timeline_filename,
+        "TFDIST_UPLOAD_SECONDS": known.upload_seconds,
         "TFDIST_TIMELINE_MARK_CYCLES": "1" if known.timeline_mark_cycles else None,
         "TFDIST_LOG_LEVEL": None if level is None else _LOG_LEVELS[level],
     }

@@ -8,12 +8,16 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from tfdist.errors import ConfigError
 from tfdist.system.local_path import local_path
 from tfdist.system.terminal.chatter import is_chatter
 from tfdist.system.terminal.line import LINE, PARTIAL, Piece, PrefixWriter
 from tfdist.system.terminal.outlet import Outlet
+
+if TYPE_CHECKING:
+    from tfdist.storage.mirror import Mirror
 
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 # How long to wait for a reader that reads nothing once the job ends.
@@ -41,7 +45,7 @@ class Console:
         *,
         timestamps: bool = False,
         chatter: bool = False,
-        folder: str | None = None,
+        folder: str | Mirror | None = None,
         ranks: int = 1,
         descriptors: dict[str, int] | None = None,
         clock: Callable[[], str] = _stamp,
@@ -55,8 +59,10 @@ class Console:
         self._writers = _writers(descriptors)
         self._on_done: Callable[[int, int], None] = lambda rank, size: None
         self._outlets = self._make_outlets(descriptors)
-        self._folder, self._width = folder, len(str(ranks - 1))
-        self._files = {} if folder is None else _files(folder, range(ranks), self._width)
+        self._width = len(str(ranks - 1))
+        self._mirror = None if folder is None or isinstance(folder, str) else folder
+        self._folder = folder if folder is None or isinstance(folder, str) else str(folder.folder)
+        self._files = {} if self._folder is None else _files(self._folder, range(ranks), self._width)
 
     def write(self, rank: int, stream: str, piece: Piece) -> None:
         """Writes a rank's piece with its prefix, and to its file without; then calls the callback of `watch`."""
@@ -102,6 +108,8 @@ class Console:
             for descriptor in self._files.values():
                 os.close(descriptor)
             self._folder, self._files = None, {}
+        if self._mirror is not None:
+            self._mirror.close()
         self.hurry()
         out, err = self._outlets["stdout"], self._outlets["stderr"]
         out.finish()

@@ -1,0 +1,87 @@
+"""Files that grow: what changes reaches the store now and then and at the end, whole, and failures are told once."""
+
+import tempfile
+
+import pytest
+
+from tfdist.errors import ConfigError, StoreError
+from tfdist.storage.mirror import Mirror
+
+NEVER_S = 1e6
+
+
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+@pytest.fixture
+def place(s3):
+    place = s3.folder()
+    s3.calm()
+    return place
+
+
+def write(mirror, name, text):
+    path = mirror.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def puts(s3):
+    return sorted(path.rpartition("/")[2] for method, path in s3.requests if method == "PUT")
+
+
+def test_what_has_changed_is_uploaded(s3, place):
+    mirror = Mirror(place, NEVER_S)
+    write(mirror, "run.0.json", "[1,")
+    write(mirror, "rank.0/stdout", "a\n")
+    mirror.upload()
+    assert s3.objects(place) == {"run.0.json": b"[1,", "rank.0/stdout": b"a\n"}
+    s3.calm()
+    mirror.upload()
+    write(mirror, "run.0.json", "2]")
+    mirror.upload()
+    assert puts(s3) == ["run.0.json"]
+    assert s3.objects(place)["run.0.json"] == b"[1,2]"
+
+
+def test_now_and_then_and_at_the_end(s3, place, wait_until, temporary):
+    mirror = Mirror(place, 0.1)
+    write(mirror, "log.csv", "1\n")
+    wait_until(lambda: s3.objects(place).get("log.csv") == b"1\n", seconds=20, what="the first upload")
+    write(mirror, "log.csv", "2\n")
+    wait_until(lambda: s3.objects(place).get("log.csv") == b"1\n2\n", seconds=20, what="the second upload")
+    write(mirror, "log.csv", "3\n")
+    mirror.close()
+    assert s3.objects(place) == {"log.csv": b"1\n2\n3\n"}
+    assert not list(temporary.iterdir())
+
+
+def test_a_failure_is_told_once_in_a_row(s3, place):
+    told = []
+    mirror = Mirror(place, NEVER_S, told.append)
+    write(mirror, "log.csv", "1\n")
+    for _ in range(2):
+        s3.disturb = lambda number, method, path: "forbid"
+        mirror.upload()
+        mirror.upload()
+        s3.calm()
+        mirror.upload()
+        assert s3.objects(place)["log.csv"]
+        write(mirror, "log.csv", "2\n")
+    assert len(told) == 2
+    assert told[0].startswith("log.csv is not in the store as it is on the disk: could not write log.csv to s3://")
+    assert "Check the credentials" in told[0] and "tried again every 1e+06 s (TFDIST_UPLOAD_SECONDS)" in told[0]
+
+
+def test_a_store_that_cannot_be_written_is_told_at_once(s3, monkeypatch, temporary):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(StoreError, match="Check the credentials"):
+        Mirror(s3.folder(), NEVER_S)
+    with pytest.raises(ConfigError, match="nothing that is installed knows abc://"):
+        Mirror("abc://x/y", NEVER_S)
+    assert not list(temporary.iterdir())
