@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from elastic_job import check_weights, segments_of, train
+from s3 import s3, s3_server  # noqa: F401
 
 
 @pytest.mark.slice("elastic")
@@ -36,3 +37,21 @@ def test_job_with_a_killed_launcher_leaves_its_newest_commit(tmp_path, wait_unti
     (kept,) = (tmp_path / "backup").iterdir()
     assert int(kept.stem.partition("-")[2]) >= 6
     assert kept.stat().st_size > 1000
+
+
+@pytest.mark.slice("elastic")
+@pytest.mark.parametrize("ends", ["job", "launcher"])
+def test_a_backup_in_a_store(tmp_path, wait_until, s3, ends):  # noqa: F811
+    place = s3.folder()
+    options = ("--elastic", "--backup-dir", place)
+    first = train(tmp_path, 3, *options, victims=f"1:5:{ends}")
+    wait_until(lambda: not Path((tmp_path / "commits").read_text()).exists(), what="the end of the ranks")
+    (kept,) = (name.removesuffix(".json") for name in s3.objects(place) if name.endswith(".json"))
+    second = train(tmp_path, 2, *options, victims="")
+    assert f"continuing from {place}/{kept}" in second.stdout + second.stderr
+    number = int(kept.partition(".")[0].partition("-")[2])
+    assert segments_of(second.stdout, 0)[0][1:] == [2, number]
+    second.stdout = first.stdout + second.stdout
+    assert check_weights(tmp_path, second, [0])[0] == [0, 3, 0]
+    assert s3.objects(place) == {}
+    assert not [path for path in tmp_path.iterdir() if ":" in path.name]

@@ -185,10 +185,10 @@ def test_a_job_that_is_killed_leaves_what_was_uploaded_last(launch, s3, wait_unt
     assert is_there()
 
 
-@pytest.mark.parametrize("option", ["--output-filename", "--timeline-filename"])
+@pytest.mark.parametrize("option", ["--output-filename", "--timeline-filename", "--elastic --backup-dir"])
 def test_a_key_that_is_refused_is_told_before_anything_runs(launch, s3, option):
     script, wrong = launch.script(LOGGED), {"AWS_SECRET_ACCESS_KEY": "wrong"}
-    done = launch.run("-np", "2", option, f"{s3.folder()}/run.json", sys.executable, script, variables=wrong)
+    done = launch.run("-np", "2", *option.split(), f"{s3.folder()}/run.json", sys.executable, script, variables=wrong)
     assert done.code != 0 and "begins" not in done.stdout
     assert "Check the credentials of this process" in done.stderr
 

@@ -18,7 +18,10 @@ from typing import Any
 
 from tfdist import errors
 from tfdist.protocol import commit_file
+from tfdist.protocol.backup import open_backup
 from tfdist.protocol.commit_file import COMMIT
+from tfdist.storage.shelf import OnDisk
+from tfdist.system.local_path import address_of
 from tfdist.system.whole_file import DamagedFileError, NumberedFile
 
 _logger = logging.getLogger("tfdist")
@@ -32,19 +35,20 @@ class CommitStore:
 
     Args:
         folder: The folder for the files, in memory.
-        backup: The folder on a disk where an earlier job may have left some.
+        backup: The folder on a disk, or the address in a store, where an earlier job may have left some.
 
     Raises:
         ConfigError: If other users can write to either folder, or read the one in memory.
     """
 
-    def __init__(self, folder: Path, backup: Path | None = None) -> None:
+    def __init__(self, folder: Path, backup: str | None = None) -> None:
         _refuse_others(folder, 0o077, "read by others", "Start the job again, and do not create this folder by hand.")
-        if backup is not None and backup.exists():
+        if backup is not None and address_of(backup) is None and Path(backup).exists():
             advice = "Reading a commit can run code: use a folder of your own, or chmod go-w this one."
-            _refuse_others(backup, 0o022, "written by others", advice)
-        self._folder, self._backup = folder, backup
-        self._damaged: dict[Path, str] = {}
+            _refuse_others(Path(backup), 0o022, "written by others", advice)
+        self._folder = folder
+        self._backup = None if backup is None else open_backup(backup)
+        self._damaged: dict[str, str] = {}
 
     def put(self, training: int, number: int, content: Any) -> None:
         """Writes a commit completely or not at all, and keeps the last two of each training.
@@ -73,30 +77,39 @@ class CommitStore:
             old.path.replace(spare)
 
     def newest(self, training: int) -> tuple[int, Any] | None:
-        """Number and content of the newest intact commit, or None. Logs and skips damaged ones."""
-        places = [self._folder] if self._backup is None else [self._folder, self._backup]
-        for commit in (each for place in places for each in self._newest_first(place, training)):
-            try:
-                content = _decode(COMMIT.contents(commit.path.read_bytes()))
-            except (DamagedFileError, OSError) as error:
-                _logger.warning("commit %s is skipped: %s", commit.path, error)
-                self._damaged[commit.path] = str(error)
-                continue
-            if commit.path.parent == self._backup:
-                _logger.warning("continuing from %s", commit.path)
-            return commit.numbers[1], content
+        """Number and content of the newest intact commit, or None. Logs and skips damaged ones.
+
+        Raises:
+            StoreError: If the backup is in a store that cannot be read.
+        """
+        memory = OnDisk(self._folder, COMMIT)
+        for place in (memory,) if self._backup is None else (memory, self._backup):
+            for commit in place.newest_first():
+                if commit.numbers[0] != training:
+                    continue
+                try:
+                    content = _decode(commit.read())
+                except errors.StoreError:
+                    raise
+                except (DamagedFileError, OSError) as error:
+                    _logger.warning("commit %s is skipped: %s", commit.name, error)
+                    self._damaged[commit.name] = str(error)
+                    continue
+                if place is not memory:
+                    _logger.warning("continuing from %s", commit.name)
+                return commit.numbers[1], content
         return None
 
     def remove_damaged(self) -> list[str]:
         """Removes the commits in memory that `newest` skipped: they would count as newer than the next ones.
 
         Returns:
-            The damaged files, on the disk too, each with what is wrong with it.
+            The damaged files, in the backup too, each with what is wrong with it.
         """
-        for path in self._damaged:
-            if path.parent == self._folder:
-                path.unlink(missing_ok=True)
-        told = [f"{path}: {reason}" for path, reason in self._damaged.items()]
+        for name in self._damaged:
+            if Path(name).parent == self._folder:
+                Path(name).unlink(missing_ok=True)
+        told = [f"{name}: {reason}" for name, reason in self._damaged.items()]
         self._damaged.clear()
         return told
 

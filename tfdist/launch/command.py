@@ -31,7 +31,7 @@ from tfdist.launch.start import choice, hydra, mpirun
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.starter import Ssh, Starter
 from tfdist.launch.wire.call import Call
-from tfdist.protocol import commit_file, member
+from tfdist.protocol import backup, commit_file, member
 from tfdist.system import home, program
 from tfdist.system.local_path import address_of, local_path
 from tfdist.system.rank import ancestry, job_place
@@ -345,7 +345,14 @@ def _check_autotune(known: Namespace, settings: config.Config, least: int | None
 
 
 def _backup(given: str, here: bool) -> str:
-    """The path of the folder, which is created if ranks run on this machine."""
+    """The path of the folder, which is created if ranks run on this machine, or its address."""
+    address = address_of(given)
+    if address is not None:
+        try:
+            backup.open_backup(address).check()
+        except StoreError as error:
+            raise ConfigError(f"--backup-dir {address}: {error}") from None
+        return address
     folder = local_path(given, "--backup-dir").absolute()
     try:
         reason = _why_no_backup(folder, here) if given else "not a folder"

@@ -1,4 +1,4 @@
-"""Commit files: their folders, and saving the newest one to a disk."""
+"""Commit files, and their folders in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfdist.system.whole_file import DamagedFileError, FileKind
+from tfdist.system.whole_file import FileKind
 
 _FOLDER = re.compile(r"tfdist-[0-9a-f]{16}")
 _FORGOTTEN_S = 86400.0
@@ -74,53 +74,3 @@ def is_private(folder: Path, forbidden: int) -> bool:
     """Whether it belongs to this user and others lack these rights: a commit is a pickle, which can run code."""
     found = folder.stat()
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden
-
-
-def keep_newest(folder: Path, backup: Path) -> list[str]:
-    """Copies the newest complete commit of each training from memory to a disk.
-
-    Args:
-        folder: Where the commits are.
-        backup: The target folder, created if needed. An existing commit of a training is replaced by a newer one, and
-            kept if it is newer itself.
-
-    Returns:
-        The names of the commits that are now in `backup`.
-
-    Raises:
-        OSError: If one cannot be written. Existing files are unchanged then.
-    """
-    kept: dict[int, str] = {}
-    for commit in COMMIT.newest_first(folder):
-        training, _ = commit.numbers
-        if training in kept:
-            continue
-        try:
-            data = COMMIT.contents(commit.path.read_bytes())
-        except (DamagedFileError, OSError):
-            continue  # the previous one may be complete
-        backup.mkdir(mode=0o700, parents=True, exist_ok=True)
-        there = [each for each in COMMIT.newest_first(backup) if each.numbers[0] == training]
-        kept[training] = commit.path.name
-        if any(each.numbers >= commit.numbers and _is_whole(each.path) for each in there):
-            continue
-        COMMIT.write(backup, commit.numbers, [data])
-        for old in there:
-            if old.numbers < commit.numbers:
-                old.path.unlink(missing_ok=True)
-    return list(kept.values())
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        COMMIT.contents(path.read_bytes())
-    except (DamagedFileError, OSError):
-        return False
-    return True
-
-
-def drop(backup: Path) -> None:
-    """Removes all commits and partly written files: the training has ended."""
-    for commit in COMMIT.newest_first(backup):
-        commit.path.unlink(missing_ok=True)
-    COMMIT.remove_unfinished(backup)

@@ -169,10 +169,12 @@ def commits(environment: Mapping[str, str] | None = None) -> Path | None:
     return Path(folder) if folder else None
 
 
-def backup(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The folder on a disk for the newest commit of a job that ended before its training; None if there is none."""
-    folder = _own(environment).get(BACKUP_VARIABLE)
-    return Path(folder) if folder else None
+def backup(environment: Mapping[str, str] | None = None) -> str | None:
+    """The folder on a disk, or the address in a store, for the newest commit of a job that ended before its training.
+
+    None if there is none.
+    """
+    return _own(environment).get(BACKUP_VARIABLE) or None
 
 
 def report(event: bytes, environment: Mapping[str, str] | None = None) -> bool:

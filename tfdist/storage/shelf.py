@@ -54,6 +54,12 @@ class Shelf(Protocol):
     def newest_first(self) -> list[Volume]:
         """The files, which may be damaged. Raises OSError."""
 
+    def remove(self, volume: Volume) -> None:
+        """Removes a file. Raises OSError."""
+
+    def tidy(self) -> None:
+        """Removes what is unfinished. Raises OSError."""
+
     def clear(self) -> None:
         """Removes all files, and a folder of a disk with all that is in it. Raises OSError."""
 
@@ -84,7 +90,7 @@ class OnDisk:
 
     def check(self) -> None:
         need_folder(self._folder)
-        self._kind.remove_unfinished(self._folder)
+        self.tidy()
 
     def write(self, numbers: tuple[int, int], parts: Sequence[memoryview], keep: int) -> str:
         path = self._kind.write(self._folder, numbers, parts)
@@ -97,6 +103,12 @@ class OnDisk:
             return Volume(numbers, str(path), lambda: self._kind.contents(path.read_bytes()))
 
         return [volume(each.numbers, each.path) for each in self._kind.newest_first(self._folder)]
+
+    def remove(self, volume: Volume) -> None:
+        (self._folder / volume.name).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        self._kind.remove_unfinished(self._folder)
 
     def clear(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -113,10 +125,7 @@ class InStore:
 
     def check(self) -> None:
         self._store.check()
-        names = self._store.sizes()
-        for name in names:
-            if re.fullmatch(self._pattern, name) and name + _MANIFEST not in names:
-                self._store.remove(name)
+        self.tidy()
 
     def write(self, numbers: tuple[int, int], parts: Sequence[memoryview], keep: int) -> str:
         # Two jobs may write the same numbers: one was killed, and the next came to the same place.
@@ -134,8 +143,7 @@ class InStore:
             self._store.put(path, name)
             self._store.put(manifest, name + _MANIFEST)
         for old in self._newest_first()[keep:]:
-            self._store.remove(old + _MANIFEST)
-            self._store.remove(old)
+            self._remove(old)
         return f"{self._store}/{name}"
 
     def newest_first(self) -> list[Volume]:
@@ -144,6 +152,15 @@ class InStore:
 
         return [volume(name) for name in self._newest_first()]
 
+    def remove(self, volume: Volume) -> None:
+        self._remove(volume.name.rpartition("/")[2])
+
+    def tidy(self) -> None:
+        names = self._store.sizes()
+        for name in names:
+            if re.fullmatch(self._pattern, name) and name + _MANIFEST not in names:
+                self._store.remove(name)
+
     def clear(self) -> None:
         names = self._store.sizes()
         # The manifests first, so that none is left of an object that is gone.
@@ -151,6 +168,10 @@ class InStore:
             for name in names:
                 if re.fullmatch(self._pattern + suffix, name):
                     self._store.remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._store.remove(name + _MANIFEST)
+        self._store.remove(name)
 
     def _newest_first(self) -> list[str]:
         found = (re.fullmatch(rf"({self._pattern}){re.escape(_MANIFEST)}", name) for name in self._store.sizes())

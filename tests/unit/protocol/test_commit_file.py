@@ -52,42 +52,6 @@ def test_damaged(data: bytes, message: str) -> None:
         COMMIT.contents(data)
 
 
-def test_the_newest_whole_one_of_each_training_is_kept(tmp_path: Path) -> None:
-    memory, disk = tmp_path / "memory", tmp_path / "a" / "disk"
-    _put(memory, 0, 1, b"old")
-    _put(memory, 0, 2, b"new")
-    _put(memory, 1, 7, b"whole")
-    damaged = _put(memory, 1, 8, b"damaged")
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    assert sorted(commit_file.keep_newest(memory, disk)) == ["0-2.commit", "1-7.commit"]
-    assert _names(disk) == ["0-2.commit", "1-7.commit"]
-    assert (disk / "0-2.commit").read_bytes() == (memory / "0-2.commit").read_bytes()
-    assert disk.stat().st_mode & 0o777 == 0o700
-    assert (disk / "0-2.commit").stat().st_mode & 0o777 == 0o600
-
-    _put(memory, 0, 3, b"newer")
-    commit_file.keep_newest(memory, disk)
-    assert _names(disk) == ["0-3.commit", "1-7.commit"], "the one before goes when the new one is there"
-    (memory / "0-3.commit").unlink()
-    assert "0-2.commit" in commit_file.keep_newest(memory, disk)
-    assert _names(disk) == ["0-3.commit", "1-7.commit"], "one that is newer stays"
-    (disk / "0-3.commit").write_bytes(b"damaged")
-    commit_file.keep_newest(memory, disk)
-    assert _names(disk) == ["0-2.commit", "0-3.commit", "1-7.commit"], "but if it is damaged it does not count"
-    (disk / ".host-1.7.0-9.commit").touch()
-    (disk / ".mine.commit").touch()
-    commit_file.drop(disk)
-    assert _names(disk) == [".mine.commit"]
-    commit_file.drop(tmp_path / "never made")
-
-
-def test_one_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
-    memory = tmp_path / "memory"
-    _put(memory, 0, 1, b"whole")
-    (memory / "0-2.commit").mkdir()
-    assert commit_file.keep_newest(memory, tmp_path / "disk") == ["0-1.commit"]
-
-
 @pytest.mark.parametrize("mode", [0o777, 0o750])
 def test_folder_that_somebody_else_has_made(tmp_path: Path, mode: int) -> None:
     (tmp_path / "tfdist-x").mkdir()
@@ -98,24 +62,6 @@ def test_folder_that_somebody_else_has_made(tmp_path: Path, mode: int) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "own")
     with pytest.raises(OSError, match="link"):
         commit_file.make_folder(tmp_path, "link")
-
-
-def test_nothing_to_keep_makes_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "memory").mkdir()
-    assert commit_file.keep_newest(tmp_path / "memory", tmp_path / "disk") == []
-    assert not (tmp_path / "disk").exists()
-
-
-def test_what_was_kept_before_stays_when_it_cannot_be_written(tmp_path: Path) -> None:
-    memory, disk = tmp_path / "memory", tmp_path / "disk"
-    _put(memory, 0, 1, b"one")
-    commit_file.keep_newest(memory, disk)
-    _put(memory, 0, 2, b"two")
-    (disk / "0-2.commit").mkdir()
-    with pytest.raises(IsADirectoryError):
-        commit_file.keep_newest(memory, disk)
-    assert _names(disk) == ["0-1.commit", "0-2.commit"]
-    assert bytes(COMMIT.contents((disk / "0-1.commit").read_bytes())) == b"one"
 
 
 def test_folders_that_nobody_holds_are_removed_after_a_day(tmp_path: Path) -> None:

@@ -215,7 +215,8 @@ def _add_elastic(group: Any) -> None:
         "--backup-dir",
         metavar="DIR",
         help="if an elastic job is interrupted or fails, save its newest commit there; the same command then continues "
-        "from it. Use one folder per training, on a shared or persistent disk (default: nothing is saved)",
+        "from it. Use one folder per training, on a shared or persistent disk, or an address such as s3://bucket/run "
+        "(default: nothing is saved)",
     )
 
 

@@ -42,7 +42,7 @@ from tfdist.launch.run.newcomers import Growth
 from tfdist.launch.run.plan import Plan, Prospect
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.job_folder import MEMORY
-from tfdist.protocol import commit_file
+from tfdist.protocol import backup
 from tfdist.system.process import caught
 
 # For hosts that only need to remove their commits.
@@ -187,15 +187,15 @@ class Generations:
 
     def _tidy_here(self) -> None:
         """Removes all commits from this machine's memory, after saving one that may be needed later."""
-        commits, backup = Path(MEMORY, self._plan.commits), self._plan.backup
-        if backup and self._status != 0 and commits.is_dir():
+        commits, place = Path(MEMORY, self._plan.commits), self._plan.backup
+        if place and self._status != 0 and commits.is_dir():
             names, trouble = [], ""
             try:
-                names = commit_file.keep_newest(commits, Path(backup))
+                names = backup.keep(commits, place)
             except OSError as error:
                 trouble = str(error)
             if names or trouble:
-                self._say(kept(names, backup, trouble))
+                self._say(kept(names, place, trouble))
         shutil.rmtree(commits, ignore_errors=True)
 
     def _tidy(self) -> None:

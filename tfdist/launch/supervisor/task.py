@@ -42,7 +42,7 @@ from tfdist.launch.wire.record import (
     Sealer,
 )
 from tfdist.launch.wire.ticket import Ticket
-from tfdist.protocol import commit_file, member
+from tfdist.protocol import backup, commit_file, member
 from tfdist.protocol.handshake import derived
 from tfdist.system import program
 from tfdist.system.network.tcp import is_unanswered, keep_alive
@@ -481,19 +481,19 @@ class Supervisor:
 
     def _settle(self, commits: Path, abandoned: bool) -> None:
         """Saves or removes the commits on this host."""
-        backup = member.backup(self._environment)
-        if backup is not None and self._backup == "drop":
-            with self._told_of(f"rank {self._rank} could not remove the commits in {backup}"):
-                commit_file.drop(backup)
-        elif backup is not None and self._backup == "keep":
-            self._keep(commits, backup)
-        elif backup is not None and abandoned:
+        place = member.backup(self._environment)
+        if place is not None and self._backup == "drop":
+            with self._told_of(f"rank {self._rank} could not remove the commits in {place}"):
+                backup.drop(place, self._environment)
+        elif place is not None and self._backup == "keep":
+            self._keep(commits, place)
+        elif place is not None and abandoned:
             try:
                 (commits / "taken").mkdir()
             except OSError:
                 return  # another supervisor on this host does it
             with contextlib.suppress(OSError):  # nobody is left to report to
-                commit_file.keep_newest(commits, backup)
+                backup.keep(commits, place, self._environment)
         if self._forget or abandoned:
             shutil.rmtree(commits, ignore_errors=True)
 
@@ -505,9 +505,9 @@ class Supervisor:
         except OSError as error:
             print(f"{what}: {error}", file=sys.stderr)
 
-    def _keep(self, commits: Path, backup: Path) -> None:
+    def _keep(self, commits: Path, place: str) -> None:
         try:
-            names, error = commit_file.keep_newest(commits, backup), ""
+            names, error = backup.keep(commits, place, self._environment), ""
         except OSError as trouble:
             names, error = [], str(trouble)
         with contextlib.suppress(OSError):  # the launcher is gone: there is nobody to report to
