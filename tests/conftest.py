@@ -42,6 +42,10 @@ ORDER = (
 WORLD = re.compile(r"[\[-]((?:mpi|sockets)-np\d+)[-\]]")
 
 
+# Under nohup all that is started here would ignore it, as it should, and could not be told to end by it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     told = "run the tests marked slice(NAME), which no other run has; all runs every test whatever its mark"
     parser.addoption("--slice", metavar="NAME", help=told)

@@ -141,7 +141,7 @@ def test_the_documented_command_shows_it_too(faulty, wait_until, tmp_path, fault
         assert "interrupted by SIGTERM" in told
     else:
         assert status == 1
-        assert is_told(job, 2, how, told)
+        assert is_told(job, 2, how, told), told
     states = job("ps", "--all", "--format", "{{.State}}", check=True).stdout.split()
     assert states == ["exited"] * 3
 

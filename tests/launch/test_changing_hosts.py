@@ -158,8 +158,9 @@ def test_a_host_that_flaps_is_left_out_for_longer_each_time(machines: Machines, 
 def test_commits_of_a_rank_that_ends_before_the_others(machines: Machines, launch: Any, wait_until: Any) -> None:
     """Its supervisor is let go at once, and does not know whether they will be needed."""
     ends = (
-        "    if rank == 1 and step == 3:\n        open('parent', 'w').write(str(os.getppid()))\n"
-        "        os.kill(os.getpid(), 9)\n"
+        "    if rank == 1 and step == 3:\n        with open('parent.new', 'w') as file:\n"
+        "            file.write(str(os.getppid()))\n"
+        "        os.rename('parent.new', 'parent')\n        os.kill(os.getpid(), 9)\n"
     )
     launch.script(LEAN + ends)
     job = machines.start(launch, "--elastic", "--blacklist-cooldown-range", "600", "600")
