@@ -62,7 +62,9 @@ def is_told(job, worker, how, told):
     rows = {" ".join(line.split()) for line in summary.splitlines()}
     # Whose connection to the lost one ends has an error of its own.
     ends = (
-        f"{2 - worker} {other} {end}" for end in ("exit code 1", f"terminated by tfdistrun after host {name} was lost")
+        f"{2 - worker} {other} {end}"
+        # Compose ends the containers of all when one ends.
+        for end in ("exit code 1", f"terminated by tfdistrun after host {name} was lost", "killed by SIGTERM")
     )
     well = f"{worker - 1} {name} lost with its host" in rows and not rows.isdisjoint(ends)
     return summary != told and well and f"\nnext: check that host {name} is up" in summary

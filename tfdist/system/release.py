@@ -18,6 +18,9 @@ from typing import Any
 _NAME = "tfdist-release"
 _LOOK_S = 0.1
 _LONGEST_S = 600.0
+# A process that ends waits so long for what nobody has any more. An iterator that is not destroyed leaves a reader to a
+# data service, whose workers would wait for it.
+_LAST_S = 5.0
 
 
 def _references(objects: list[Any]) -> list[int]:
@@ -46,7 +49,7 @@ def destroy_later(objects: list[Any]) -> None:
         _until.extend([time.monotonic() + _LONGEST_S] * len(new))
         objects.clear()
         if new and not _watchers:
-            _watchers.append(threading.Thread(target=_watch, name=_NAME, daemon=True))
+            _watchers.append(threading.Thread(target=_watch, name=_NAME))
             _watchers[0].start()
 
 
@@ -56,12 +59,22 @@ def forget(*errors: BaseException) -> None:
 
 
 def _watch() -> None:
-    while _watchers:
+    """Until all is destroyed, or for `_LAST_S` after the main thread: the interpreter waits for this thread."""
+    busy: list[threading.Thread] = []
+    while True:
+        ends = not threading.main_thread().is_alive()
         for own in _take_free():
             # Each in a thread of its own: the longer one waits for others, the longer its own end would take.
-            threading.Thread(target=own.clear, name=_NAME, daemon=True).start()
+            busy.append(threading.Thread(target=own.clear, name=_NAME, daemon=True))
+            busy[-1].start()
             del own
+        busy = [each for each in busy if each.is_alive()]
+        if ends or not (_held or busy):
+            break
         time.sleep(_LOOK_S)
+    until = time.monotonic() + _LAST_S
+    for each in busy:
+        each.join(max(0.0, until - time.monotonic()))
 
 
 def _take_free() -> list[list[Any]]:

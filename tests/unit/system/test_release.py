@@ -1,8 +1,10 @@
 """Objects that are destroyed in a thread, whoever lets go of them last."""
 
 import gc
+import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -98,3 +100,46 @@ def test_variables_of_functions_that_an_error_has_ended(made, wait_until):
     # The one in no circle; garbage collection may come upon the other anywhere.
     wait_for_ends(made, wait_until, 1)
     assert mine is not None, "a function that goes on keeps its variables"
+
+
+LAST = """
+import sys, time
+from tfdist.system import release
+
+class Slow:
+    def __del__(self):
+        print("begins", flush=True)
+        time.sleep(float(sys.argv[1]))
+        print("ends", flush=True)
+
+class Kept:
+    pass
+
+def let_go():
+    release.destroy_later([Slow()])
+
+let_go()
+kept = Kept() if sys.argv[2] == "kept" else None
+release.destroy_later([] if kept is None else [kept])
+time.sleep(float(sys.argv[3]))
+print("last line", flush=True)
+"""
+
+
+@pytest.mark.parametrize("later", ["0", "0.3"], ids=["at once", "while it is destroyed"])
+@pytest.mark.parametrize("kept", ["", "kept"])
+def test_a_script_that_ends(later, kept):
+    """What nobody has is destroyed before the process ends, and what somebody has does not hold it up."""
+    begin = time.monotonic()
+    command = [sys.executable, "-c", LAST, "0.5", kept, later]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.splitlines().count("ends") == 1, done.stdout
+    assert time.monotonic() - begin < 20
+
+
+def test_a_script_that_ends_does_not_wait_for_long():
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", LAST, "600", "", "0.3"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["begins", "last line"] and done.returncode == 0
+    assert time.monotonic() - begin < 30
