@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -146,7 +147,8 @@ def test_a_last_upload_that_fails_is_told(launch, s3):
     place = s3.folder()
     done = launch.run("-np", "1", "--timeline-filename", f"{place}/run.json", sys.executable, launch.script(LOGGED))
     assert done.code == 0, done.stderr
-    assert f"the last upload to {place} has failed: " in done.stderr
+    (kept,) = re.findall(rf"the last upload to {place} has failed, the files are in (.*?): could not", done.stderr)
+    assert "allreduce only" in (Path(kept) / "run.0.json").read_text()
     assert "Check the credentials of this process" in done.stderr
     assert s3.objects(place) == {}
 
@@ -189,8 +191,9 @@ def test_a_job_that_is_killed_leaves_what_was_uploaded_last(launch, s3, wait_unt
 def test_a_key_that_is_refused_is_told_before_anything_runs(launch, s3, option):
     script, wrong = launch.script(LOGGED), {"AWS_SECRET_ACCESS_KEY": "wrong"}
     done = launch.run("-np", "2", *option.split(), f"{s3.folder()}/run.json", sys.executable, script, variables=wrong)
-    assert done.code != 0 and "begins" not in done.stdout
-    assert "Check the credentials of this process" in done.stderr
+    assert done.code == 2 and "begins" not in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert "Check the credentials of this process" in line
 
 
 def test_the_log_of_autotuning(launch, s3):

@@ -1,5 +1,6 @@
 """Files that grow: what changes reaches the store now and then and at the end, whole, and failures are told once."""
 
+import os
 import tempfile
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_failure_is_told_once_in_a_row(s3, place):
         assert s3.objects(place)["log.csv"]
         write(mirror, "log.csv", "2\n")
     assert len(told) == 2
-    assert told[0].startswith("log.csv is not in the store as it is on the disk: could not write log.csv to s3://")
+    assert told[0].startswith("log.csv is not uploaded: could not write log.csv to s3://")
     assert "Check the credentials" in told[0] and "tried again every 1e+06 s (TFDIST_UPLOAD_SECONDS)" in told[0]
 
 
@@ -85,3 +86,20 @@ def test_a_store_that_cannot_be_written_is_told_at_once(s3, monkeypatch, tempora
     with pytest.raises(ConfigError, match="nothing that is installed knows abc://"):
         Mirror("abc://x/y", NEVER_S)
     assert not list(temporary.iterdir())
+
+
+def test_what_cannot_be_uploaded_at_the_end_is_kept(s3, place, temporary):
+    told = []
+    mirror = Mirror(place, NEVER_S, told.append)
+    write(mirror, "log.csv", "1\n")
+    s3.disturb = lambda number, method, path: "forbid"
+    mirror.close()
+    (kept,) = temporary.iterdir()
+    assert (kept / "log.csv").read_text() == "1\n"
+    assert told[-1].startswith(
+        f"the last upload to {place} has failed, the files are in {kept}: could not write log.csv"
+    )
+    os.utime(kept, (0, 0))
+    s3.calm()
+    Mirror(place, NEVER_S).close()
+    assert list(temporary.iterdir()) == [kept], "no later process removes it"

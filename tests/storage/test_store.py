@@ -130,11 +130,11 @@ def test_no_bucket(make):
 
 def test_a_store_that_has_failed_is_given_less_time(s3, monkeypatch, tmp_path):
     """So that training is not held up by each of many checkpoints while it is away."""
-    monkeypatch.setattr(store_module, "CHECK_S", 0.5)
-    monkeypatch.setattr(store_module, "OPERATION_S", 3.0)
     store, free = Store(s3.folder()), threading.Event()
     (tmp_path / "file").write_bytes(b"x")
     store.check()
+    monkeypatch.setattr(store_module, "CHECK_S", 0.5)
+    monkeypatch.setattr(store_module, "OPERATION_S", 3.0)
     s3.disturb = lambda *_: free.wait(30) and None
     try:
         for seconds in (3, 0.5, 0.5):

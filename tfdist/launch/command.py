@@ -186,6 +186,7 @@ def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, s
     settings = config.read(environment)
     _check_autotune(known, settings, option.least(known))
     _check_timeline(known, settings)
+    _check_stores(settings)
     force = assembly.gathered(known, _say)
     try:
         return _plan(known, command, environment, settings, force)
@@ -327,6 +328,19 @@ def _variables(known: Namespace, environment: dict[str, str]) -> dict[str, str]:
     if environment.get(autotune, "").lower() == "lossy":
         values.pop(autotune, None)
     return values
+
+
+def _check_stores(settings: config.Config) -> None:
+    """Tries those that ranks will write to: each of them would say so at length."""
+    for field in ("timeline", "autotune_log"):
+        address = address_of(getattr(settings, field) or "")
+        if address is not None:
+            from tfdist.storage import reading, store
+
+            try:
+                store.Store(reading.split(address)[0]).check()
+            except StoreError as error:
+                raise ConfigError(f"{config.variable(field)}={address}: {error}") from None
 
 
 def _check_timeline(known: Namespace, settings: config.Config) -> None:

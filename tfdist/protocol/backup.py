@@ -136,4 +136,7 @@ def _main(action: str, address: str, commits: str = "") -> None:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    try:
+        _main(*sys.argv[1:])
+    except OSError as problem:
+        sys.exit(str(problem))

@@ -24,7 +24,7 @@ _EXIT_S = 120.0
 class Mirror:
     """A folder of the disk whose files a thread puts into a store, each whole, if they have changed. Thread-safe.
 
-    A failure is told once in a row, and tried again at the next time.
+    A failure is told once in a row, and tried again at the next time. What could not be uploaded at the end is kept.
 
     Args:
         address: Of the folder in the store, such as `s3://bucket/run/logs`.
@@ -42,7 +42,7 @@ class Mirror:
         self._scratch = contextlib.ExitStack()
         self.folder = Path(self._scratch.enter_context(scratch(_PURPOSE)))
         self._known: dict[str, tuple[int, int]] = {}
-        self._has_failed = False
+        self._problem = ""  # of the last upload
         self._busy, self._over = threading.Lock(), threading.Event()
         threading.Thread(target=self._run, name="tfdist-upload", daemon=True).start()
 
@@ -62,20 +62,21 @@ class Mirror:
                 try:
                     self._upload(path)
                 except StoreError as error:
-                    if not self._has_failed:
+                    # An interpreter that ends does the rest by `close_at_exit`.
+                    if not self._problem and threading.main_thread().is_alive():
                         self._say(
-                            f"{path.name} is not in the store as it is on the disk: {error}. It is tried again every "
-                            f"{self._seconds:g} s (TFDIST_UPLOAD_SECONDS), and at the end"
+                            f"{path.relative_to(self.folder)} is not uploaded: {error}. Training goes on, and it is "
+                            f"tried again every {self._seconds:g} s (TFDIST_UPLOAD_SECONDS), and at the end"
                         )
-                    self._has_failed = True
+                    self._problem = str(error)
                     return
-            self._has_failed = False
+            self._problem = ""
 
     def close(self) -> None:
         """Uploads what is left, and removes the folder."""
         self._over.set()
         self.upload()
-        self._scratch.close()
+        self._end(self._problem)
 
     def close_at_exit(self) -> None:
         """Does so in another process: the libraries of stores start threads, which an interpreter that ends cannot."""
@@ -88,8 +89,13 @@ class Mirror:
             problem = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = str(error)
+        self._end(problem)
+
+    def _end(self, problem: str) -> None:
         if problem:
-            self._say(f"the last upload to {self.address} has failed: {problem}")
+            # By its name, a later process would take it for what a killed one has left.
+            kept = self.folder.rename(self.folder.with_name(self.folder.name.replace(_PURPOSE, "not-uploaded", 1)))
+            self._say(f"the last upload to {self.address} has failed, the files are in {kept}: {problem}")
         self._scratch.close()
 
     def _upload(self, path: Path) -> None:
@@ -133,4 +139,7 @@ def _upload_folder(folder: str, address: str) -> None:
 
 
 if __name__ == "__main__":
-    _upload_folder(*sys.argv[1:])
+    try:
+        _upload_folder(*sys.argv[1:])
+    except StoreError as problem:
+        sys.exit(str(problem))

@@ -170,7 +170,9 @@ def remedy(error: BaseException, address: str) -> str:
             f"gs://: GOOGLE_APPLICATION_CREDENTIALS), and that they may list, read, write and delete in {bucket}"
         )
     if isinstance(error, FileNotFoundError) or "notfounderror" in text:
-        return f"Check the name, and create {bucket} first: tfdist creates no bucket"
+        if re.search(r"bucket\b.*\bnot|nosuchbucket", text):
+            return f"Check the name, and create {bucket} first: tfdist creates no bucket"
+        return "Check the name: there is no such object, or it was removed meanwhile"
     if isinstance(error, (TimeoutError, ConnectionError)) or any(part in text for part in _OF_NETWORK):
         return "Check the network and the endpoint of the store (s3://: AWS_ENDPOINT_URL)"
     return "Check the address, and the store's own status"
