@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from tfdist import config
-from tfdist.autotune.record import Log
 from tfdist.data_service.server.config import DispatcherConfig, WorkerConfig
-from tfdist.data_service.source import file_list, image
+from tfdist.data_service.source import file_list
 from tfdist.errors import ConfigError
-from tfdist.launch import command
 from tfdist.launch.run import console
 from tfdist.observe import stack_dump
 from tfdist.system.atomic_file import write_atomically
@@ -81,25 +79,19 @@ def _snapshot(name):
 
 PLACES = {
     "atomic file": lambda path: write_atomically(path, lambda file: file.write_text("x")),
-    "--backup-dir": lambda path: command._backup(path, True),
     "--output-filename": lambda path: console._files(path, range(1), 1),
     "stack dump": stack_dump.install,
-    "log of autotuning": Log,
     "dispatcher": lambda path: DispatcherConfig(work_dir=path),
     "worker": lambda path: WorkerConfig(dispatcher="localhost:5050", work_dir=path),
-    "from_parquet, from_tfrecord": lambda path: file_list.find("from_parquet", [path], ".parquet"),
-    "from_images": lambda path: image.from_images(path, (2, 2), batch_size=1),
+    "from_io": lambda path: file_list.find("from_io", [path], ".orc"),
     "save": _snapshot("save"),
     "load": _snapshot("load"),
     "cache": _snapshot("cache"),
     **{
         variable: lambda path, variable=variable: config.read({variable: path})
         for variable in (
-            "TFDIST_TIMELINE",
             "TFDIST_STACK_DUMP_DIR",
-            "TFDIST_AUTOTUNE_LOG",
             "TFDIST_AUTOTUNE_RESULT",
-            "HOROVOD_TIMELINE",
         )
     },
 }
