@@ -54,7 +54,7 @@ def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> N
         return
     try:
         file, failure = _file_in_store(address, number), None
-    except errors.StoreError as error:  # the others learn it from the collective: this file cannot be made
+    except errors.TfdistError as error:  # the others learn it from the collective: this file cannot be made
         file, failure = Path(os.devnull, "timeline"), error
     try:
         library.call("tfdist_timeline_start", os.fsencode(file), int(mark_cycles))
