@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 
 import pytest
 
@@ -103,3 +104,24 @@ def test_what_cannot_be_uploaded_at_the_end_is_kept(s3, place, temporary):
     s3.calm()
     Mirror(place, NEVER_S).close()
     assert list(temporary.iterdir()) == [kept], "no later process removes it"
+
+
+def test_an_older_state_does_not_arrive_after_the_last_one(s3, place):
+    """An upload is under way when the interpreter ends: it would replace what the other process has put there."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hold(number, method, path):
+        if method == "PUT" and "log.csv" in path and not begun.is_set():
+            begun.set()
+            over.wait(4)  # longer than the other process takes if it does not wait for this
+
+    mirror = Mirror(place, NEVER_S)
+    write(mirror, "log.csv", "1\n")
+    s3.disturb = hold
+    thread = threading.Thread(target=mirror.upload)
+    thread.start()
+    assert begun.wait(20)
+    write(mirror, "log.csv", "2\n")
+    mirror.close_at_exit()
+    thread.join()
+    assert s3.objects(place) == {"log.csv": b"1\n2\n"}

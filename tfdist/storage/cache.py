@@ -22,6 +22,8 @@ _PIECE_BYTES = 16 << 20
 # Names that were given to readers and not returned: more than the pipelines of a process open or read ahead at a time.
 _MOST_GIVEN = 256
 
+_LOCKS = 256
+
 Result = TypeVar("Result")
 
 
@@ -39,10 +41,12 @@ class Cache:
         self._scratch = contextlib.ExitStack()
         self._folder: Path | None = None
         self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._bytes = 0  # their sum
         self._given: deque[Path] = deque()
         self._count = 0
         self._lock = threading.Lock()
-        self._downloads: dict[str, threading.Lock] = {}
+        # An object is fetched once at a time; others with the same lock wait, too.
+        self._downloads = [threading.Lock() for _ in range(_LOCKS)]
 
     def read(self, address: str) -> bytes:
         """The contents of an object. Raises StoreError."""
@@ -74,9 +78,8 @@ class Cache:
         """Calls `action` with the copy, which is not removed meanwhile."""
         with self._lock:
             folder = self._folder = self._folder or self._open()
-            one_at_a_time = self._downloads.setdefault(address, threading.Lock())
         path = folder / hashlib.sha256(address.encode()).hexdigest()
-        with one_at_a_time:
+        with self._downloads[hash(address) % _LOCKS]:
             with self._lock:
                 if address in self._sizes:
                     self._sizes.move_to_end(address)
@@ -84,6 +87,7 @@ class Cache:
             size = _download(address, path)
             with self._lock:
                 self._sizes[address] = size
+                self._bytes += size
                 result = action(path)
                 self._make_room(folder)
                 return result
@@ -94,8 +98,9 @@ class Cache:
         return folder
 
     def _make_room(self, folder: Path) -> None:
-        while sum(self._sizes.values()) > self._most_bytes:
-            address, _ = self._sizes.popitem(last=False)
+        while self._bytes > self._most_bytes:
+            address, size = self._sizes.popitem(last=False)
+            self._bytes -= size
             (folder / hashlib.sha256(address.encode()).hexdigest()).unlink()
 
 

@@ -81,6 +81,7 @@ class Mirror:
     def close_at_exit(self) -> None:
         """Does so in another process: the libraries of stores start threads, which an interpreter that ends cannot."""
         self._over.set()
+        self._busy.acquire(timeout=_EXIT_S)  # else an older state could arrive after the last one; nobody uploads again
         command = [sys.executable, "-m", __name__, str(self.folder), self.address]
         try:
             done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,23 +11,16 @@ from tfdist.protocol import backup
 from tfdist.protocol.commit_file import COMMIT
 
 
-def _put(folder: Path, training: int, number: int, text: bytes) -> Path:
-    folder.mkdir(exist_ok=True)
-    path = folder / (COMMIT.template % (training, number))
-    path.write_bytes(COMMIT.header([memoryview(text)]) + text)
-    return path
-
-
 def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_newest_whole_one_of_each_training_is_kept(tmp_path: Path) -> None:
+def test_the_newest_whole_one_of_each_training_is_kept(tmp_path: Path, put: Any) -> None:
     memory, disk = tmp_path / "memory", tmp_path / "a" / "disk"
-    _put(memory, 0, 1, b"old")
-    _put(memory, 0, 2, b"new")
-    _put(memory, 1, 7, b"whole")
-    damaged = _put(memory, 1, 8, b"damaged")
+    put(memory, 0, 1, b"old")
+    put(memory, 0, 2, b"new")
+    put(memory, 1, 7, b"whole")
+    damaged = put(memory, 1, 8, b"damaged")
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert sorted(backup.keep(memory, str(disk))) == ["0-2.commit", "1-7.commit"]
     assert _names(disk) == ["0-2.commit", "1-7.commit"]
@@ -34,7 +28,7 @@ def test_the_newest_whole_one_of_each_training_is_kept(tmp_path: Path) -> None:
     assert disk.stat().st_mode & 0o777 == 0o700
     assert (disk / "0-2.commit").stat().st_mode & 0o777 == 0o600
 
-    _put(memory, 0, 3, b"newer")
+    put(memory, 0, 3, b"newer")
     backup.keep(memory, str(disk))
     assert _names(disk) == ["0-3.commit", "1-7.commit"], "the one before goes when the new one is there"
     (memory / "0-3.commit").unlink()
@@ -50,9 +44,9 @@ def test_the_newest_whole_one_of_each_training_is_kept(tmp_path: Path) -> None:
     backup.drop(str(tmp_path / "never made"))
 
 
-def test_one_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_one_that_cannot_be_read_is_passed_over(tmp_path: Path, put: Any) -> None:
     memory = tmp_path / "memory"
-    _put(memory, 0, 1, b"whole")
+    put(memory, 0, 1, b"whole")
     (memory / "0-2.commit").mkdir()
     assert backup.keep(memory, str(tmp_path / "disk")) == ["0-1.commit"]
 
@@ -63,11 +57,11 @@ def test_nothing_to_keep_makes_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "disk").exists()
 
 
-def test_what_was_kept_before_stays_when_it_cannot_be_written(tmp_path: Path) -> None:
+def test_what_was_kept_before_stays_when_it_cannot_be_written(tmp_path: Path, put: Any) -> None:
     memory, disk = tmp_path / "memory", tmp_path / "disk"
-    _put(memory, 0, 1, b"one")
+    put(memory, 0, 1, b"one")
     backup.keep(memory, str(disk))
-    _put(memory, 0, 2, b"two")
+    put(memory, 0, 2, b"two")
     (disk / "0-2.commit").mkdir()
     with pytest.raises(IsADirectoryError):
         backup.keep(memory, str(disk))

@@ -17,20 +17,13 @@ from tfdist.system.whole_file import DamagedFileError
 _PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
-def _put(folder: Path, training: int, number: int, text: bytes) -> Path:
-    folder.mkdir(exist_ok=True)
-    path = folder / (COMMIT.template % (training, number))
-    path.write_bytes(COMMIT.header([memoryview(text)]) + text)
-    return path
-
-
 def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_newest_first(tmp_path: Path) -> None:
+def test_newest_first(tmp_path: Path, put: Any) -> None:
     for training, number in ((0, 9), (1, 3), (0, 10), (12, 1)):
-        _put(tmp_path, training, number, b"x")
+        put(tmp_path, training, number, b"x")
     (tmp_path / "0.spare").touch()
     (tmp_path / "x0-1.commit").touch()
     found = COMMIT.newest_first(tmp_path)
