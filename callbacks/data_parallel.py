@@ -187,6 +187,7 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compared = self._steps_taken = False
+        session.fit_without_step = True
         fit_agreement.agree(self)
         training_data.need_global_batches(self.model)
         self._scale_as_data_asks()
@@ -253,6 +254,7 @@ class DataParallel(keras.callbacks.Callback):
         # Not where a rank may have no second batch.
         self._compare_data_once(after=self._steps_taken and not self._hook.joins)
         self._steps_taken = self._steps_taken or not self._hook.skips(batch)
+        session.fit_without_step = not self._steps_taken
         if not self._hook.skips(batch):
             self._hook.drift.batch_begins(batch)
         for part in self._parts():

@@ -38,7 +38,7 @@ ROOMS = {
     "elastic": "native world ops ops.graph training input protocol storage",
     "data_service.inspection": "",
     "data_service.source": "native storage",
-    "data_service.store": "",
+    "data_service.store": "data_service.source storage",
     "data_service.trainer": "native data_service.inspection",
     "data_service.server.journal": "data_service.inspection",
     "data_service.server": "native data_service.inspection data_service.source data_service.server.journal",

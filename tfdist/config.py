@@ -61,7 +61,7 @@ def _count(text: str) -> int:
 def _positive_seconds(text: str) -> float:
     value = _seconds(text)
     if value == 0:
-        raise ValueError("must be more than 0: waiting without a deadline is not supported")
+        raise ValueError("must be more than 0")
     return value
 
 

@@ -11,6 +11,9 @@ from tfdist.errors import ConfigError
 from tfdist.storage import reading
 from tfdist.system.local_path import address_of, local_path
 
+# Names of a folder that a message has.
+_SHOWN = 3
+
 
 def find(
     source: str, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], suffix: str, stores: bool = False
@@ -35,8 +38,8 @@ def find(
         matches = _matches(name, suffix) if address is None else reading.find(address, suffix)
         if not matches:
             raise ConfigError(
-                f"{source}: found no files for {name!r} ({_looked_in(address)}). Expected a file, a pattern such as "
-                f"'data/*{suffix}', or a folder with files that end in {suffix}."
+                f"{source}: found no files for {name!r}: {_why(name, address, suffix)}. Expected a file, a pattern "
+                f"such as 'data/*{suffix}', or a folder with files that end in {suffix}."
             )
         found += map(os.path.abspath, matches) if address is None else matches
     twice = sorted({path for path in found if found.count(path) > 1}) if len(set(found)) < len(found) else []
@@ -47,10 +50,21 @@ def find(
     return found
 
 
-def _looked_in(address: str | None) -> str:
-    if address is None:
-        return f"working directory: {os.getcwd()}"
-    return f"check that {'/'.join(address.split('/')[:3])} is there, and the name"
+def _why(name: str, address: str | None, suffix: str) -> str:
+    """Why there is no match."""
+    where = "" if address or os.path.isabs(name) else f" (working directory: {os.getcwd()})"
+    if glob.has_magic(name):
+        return f"nothing matches this pattern{where}"
+    others = reading.names(name) if address else sorted(os.listdir(name)) if os.path.isdir(name) else []
+    if others:
+        some = ", ".join(os.path.basename(each) for each in others[:_SHOWN])
+        more = ", ..." if len(others) > _SHOWN else ""
+        return f"of the {len(others)} names in this folder none is a file that ends in {suffix} ({some}{more})"
+    if address is None and os.path.isdir(name):
+        return f"this folder is empty{where}"
+    return (
+        f"there is no such file or folder{where}" if address is None else "there is no such object, and none below it"
+    )
 
 
 def _matches(name: str, suffix: str) -> list[str]:

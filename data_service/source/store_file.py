@@ -36,15 +36,19 @@ def reading_files(
 ) -> Callable[[tf.Tensor], tf.data.Dataset]:
     """Returns a function for pipelines, from the address or path of a file to what `read` makes of it.
 
+    The function takes a string scalar, or a vector of an address and the SHA-256 checksum that the object must have, in
+    hexadecimal digits; an empty one asks for none.
+
     Args:
-        read: Makes a dataset of string scalars from the path of a local file.
+        read: Makes a dataset from the path of a local file.
     """
     file_of, done = _asking(_FILE), _asking(_DONE)
 
     def read_copy(place: tf.Tensor) -> tf.data.Dataset:
         path = file_of(place)
         end = tf.data.Dataset.from_tensors(path).map(done).filter(lambda _: False)
-        return read(path).concatenate(end)
+        # It never has an element, but the type of those of `read`.
+        return read(path).concatenate(end.flat_map(lambda _: read(path)))
 
     return read_copy
 
@@ -59,7 +63,7 @@ def read(parts: Sequence[bytes]) -> list[Column]:
     """Answers a request of a pipeline.
 
     Args:
-        parts: What is wanted, and the address or path.
+        parts: What is wanted, the address or path, and maybe the checksum of the object.
 
     Raises:
         StoreError: If an object cannot be read, or there is no room for its copy.
@@ -69,7 +73,8 @@ def read(parts: Sequence[bytes]) -> list[Column]:
     if wanted == _CONTENTS:
         return [_text(_cache().read(place) if address_of(place) else Path(place).read_bytes())]
     if wanted == _FILE:
-        return [_text(str(_cache().path(place)).encode() if address_of(place) else parts[1])]
+        checksum = b"".join(parts[2:]).decode()
+        return [_text(str(_cache().path(place, checksum)).encode() if address_of(place) else parts[1])]
     _cache().give_back(Path(place))
     return [_text(b"")]
 
@@ -85,7 +90,8 @@ def _asking(wanted: bytes) -> Callable[[tf.Tensor], tf.Tensor]:
 
     @tf.autograph.experimental.do_not_convert
     def ask(place: tf.Tensor) -> tf.Tensor:
-        return read_rows(request=tf.stack([wanted, place]), dtypes=[tf.string], shapes=[tf.TensorShape([1])])[0][0]
+        request = tf.concat([[wanted], tf.reshape(place, [-1])], axis=0)
+        return read_rows(request=request, dtypes=[tf.string], shapes=[tf.TensorShape([1])])[0][0]
 
     return ask
 

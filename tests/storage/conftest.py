@@ -1,3 +1,4 @@
-"""The fixtures of the S3 server."""
+"""The fixtures of the servers."""
 
+from gcs import gcs, gcs_server  # noqa: F401
 from s3 import s3, s3_server  # noqa: F401

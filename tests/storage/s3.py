@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import http.client
-import os
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from child import serving
 
 BUCKET = "training-data"
 # Actions before the server begins to check keys: those that make the one user.
@@ -47,13 +46,8 @@ class S3:
         self._lock = threading.Lock()
 
     def __enter__(self) -> S3:
-        environment = os.environ | {"INITIAL_NO_AUTH_ACTION_COUNT": str(_MAKES_USER)}
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", _SERVER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        assert self._server.stdout is not None
-        self.port = int(self._server.stdout.readline())
+        self._server = ExitStack()
+        self.port = self._server.enter_context(serving(_SERVER, {"INITIAL_NO_AUTH_ACTION_COUNT": str(_MAKES_USER)}))
         self._proxy = _Proxy(self)
         threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
         self.endpoint = f"http://127.0.0.1:{self._proxy.server_port}"
@@ -64,11 +58,7 @@ class S3:
     def __exit__(self, *_: object) -> None:
         self._proxy.shutdown()
         self._proxy.server_close()
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.kill()
-        self._server.wait()
-        self._server.stdin.close()
-        self._server.stdout.close()
+        self._server.close()
 
     @property
     def environment(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from s3 import BUCKET
 
 from tfdist import data_service
-from tfdist.data_service import from_parquet
+from tfdist.data_service import from_images, from_parquet
 from tfdist.errors import ConfigError, StoreError
 from tfdist.storage import reading
 from tfdist.storage.reading import StoreFile
@@ -23,12 +23,12 @@ assert tf  # it knows ram://
 ROWS, GROUPS, COLUMNS = 4000, 4, 10
 
 
-@pytest.fixture(params=["s3", "memory", "ram"])
+@pytest.fixture(params=["s3", "gs", "memory", "ram"])
 def folder(request, tmp_path):
     """With the objects 0.parquet to 2.parquet, of other sizes, and one of another kind."""
     place = f"{request.param}://{uuid.uuid4().hex}/data"
-    if request.param == "s3":
-        place = request.getfixturevalue("s3").folder()
+    if request.param in ("s3", "gs"):
+        place = request.getfixturevalue({"s3": "s3", "gs": "gcs"}[request.param]).folder()
     store = Store(place)
     for name, size in (("0.parquet", 1000), ("1.parquet", 2000), ("2.parquet", 0), ("notes.txt", 5)):
         (tmp_path / name).write_bytes(np.random.default_rng(size).bytes(size))
@@ -149,8 +149,28 @@ def test_only_the_bytes_of_the_columns_are_read(s3, tmp_path):
 def test_nothing_there(s3):
     place = s3.folder()
     for given in (place, f"{place}/x.parquet", f"{place}/*.parquet"):
-        with pytest.raises(ConfigError, match=r"found no files for 's3://.* \(check that s3://training-data is"):
+        with pytest.raises(ConfigError, match=r"found no files for 's3://.*: (there is no such object|nothing match)"):
             from_parquet(given, batch_size=1)
+
+
+def test_a_folder_with_others(s3):
+    place = s3.folder()
+    for name in "abcd":
+        s3.put(f"{place}/{name}.txt", b"x")
+    with pytest.raises(
+        ConfigError, match=r"of the 4 names in this folder none .*\.parquet \(a.txt, b.txt, c.txt, ...\)"
+    ):
+        from_parquet(place, batch_size=1)
+
+
+@pytest.mark.parametrize("given", ["", "/folder", "/folder/x.parquet", "/*.parquet"])
+def test_no_such_bucket(s3, given):
+    for read in (
+        lambda place: from_parquet(place, batch_size=1),
+        lambda place: from_images(place, (4, 6), batch_size=1),
+    ):
+        with pytest.raises(StoreError, match=r"s3://nobody-has (is not there|first)"):
+            read(f"s3://nobody-has{given}")
 
 
 def test_not_parquet(s3):

@@ -18,11 +18,11 @@ from tfdist.storage.store import Store, remedy
 assert tf  # it knows ram://
 
 
-@pytest.fixture(params=["s3", "memory", "ram"])
+@pytest.fixture(params=["s3", "gs", "memory", "ram"])
 def store(request):
-    """By fsspec, on a server and in this process; by TensorFlow."""
-    if request.param == "s3":
-        return Store(request.getfixturevalue("s3").folder())
+    """By fsspec, on servers and in this process; by TensorFlow."""
+    if request.param in ("s3", "gs"):
+        return Store(request.getfixturevalue({"s3": "s3", "gs": "gcs"}[request.param]).folder())
     return Store(f"{request.param}://{uuid.uuid4().hex}/run")
 
 
@@ -74,6 +74,12 @@ def test_bucket_that_is_not_there(s3):
     said = _said_within(10, "s3://no-such-bucket/run")
     assert "could not write to s3://no-such-bucket/run: FileNotFoundError: " in said
     assert said.endswith("Check the name, and create s3://no-such-bucket first: tfdist creates no bucket")
+
+
+def test_bucket_of_google_that_is_not_there(gcs):
+    assert _said_within(10, "gs://no-such-bucket/run").endswith(
+        "and create gs://no-such-bucket first: tfdist creates no bucket"
+    )
 
 
 @pytest.mark.parametrize("variable", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])

@@ -53,8 +53,16 @@ class Cache:
         with self._use(address, lambda path: path.open("rb")) as file:
             return file.read()
 
-    def path(self, address: str) -> Path:
-        """A file with the contents of an object, for one reader, who says when it is read. Raises StoreError."""
+    def path(self, address: str, checksum: str = "") -> Path:
+        """A file with the contents of an object, for one reader, who says when it is read.
+
+        Args:
+            address: As in `s3://bucket/data/part-1.tfrecord`.
+            checksum: SHA-256 that the object must have; "" asks for none.
+
+        Raises:
+            StoreError: If it cannot be read, or has another checksum.
+        """
 
         def give(path: Path) -> Path:
             self._count += 1
@@ -66,7 +74,7 @@ class Cache:
                 self._given.popleft().unlink()
             return own
 
-        return self._use(address, give)
+        return self._use(address, give, checksum)
 
     def give_back(self, path: Path) -> None:
         """Removes a file that `path` has given."""
@@ -74,7 +82,7 @@ class Cache:
             self._given.remove(path)
             path.unlink()
 
-    def _use(self, address: str, action: Callable[[Path], Result]) -> Result:
+    def _use(self, address: str, action: Callable[[Path], Result], checksum: str = "") -> Result:
         """Calls `action` with the copy, which is not removed meanwhile."""
         with self._lock:
             folder = self._folder = self._folder or self._open()
@@ -84,7 +92,7 @@ class Cache:
                 if address in self._sizes:
                     self._sizes.move_to_end(address)
                     return action(path)
-            size = _download(address, path)
+            size = _download(address, path, checksum)
             with self._lock:
                 self._sizes[address] = size
                 self._bytes += size
@@ -104,13 +112,21 @@ class Cache:
             (folder / hashlib.sha256(address.encode()).hexdigest()).unlink()
 
 
-def _download(address: str, path: Path) -> int:
+def _download(address: str, path: Path, checksum: str) -> int:
     """Copies an object to a path, whole or not at all; returns its size."""
     unfinished = path.with_suffix(".part")
+    digest = hashlib.sha256()
     try:
         with unfinished.open("wb") as copy:
             for piece in _pieces(address):
                 copy.write(piece)
+                if checksum:
+                    digest.update(piece)
+        if checksum and digest.hexdigest() != checksum:
+            raise StoreError(
+                f"{address} is damaged: its checksum is {digest.hexdigest()}, but {checksum} was written. Write it "
+                "again"
+            )
         unfinished.rename(path)
     except StoreError:
         raise

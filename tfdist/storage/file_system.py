@@ -32,8 +32,11 @@ class FileSystem(Protocol):
     def glob(self, pattern: str) -> list[str]:
         """The addresses of the objects that match a pattern below the folder, such as `*/data-*.parquet`."""
 
-    def tree(self) -> list[str]:
-        """The addresses of all objects in the folder and below; empty if there is no such folder."""
+    def tree(self) -> dict[str, int]:
+        """The addresses of all objects in the folder and below, with their sizes; empty if there is no such folder."""
+
+    def has_bucket(self) -> bool:
+        """Whether the bucket is there, as far as this process may know; True where there are no buckets."""
 
     def sizes(self) -> dict[str, int]:
         """The objects, with their sizes in bytes; empty if there is no such folder."""
@@ -90,6 +93,7 @@ class _ByFsspec:
         # Listings change while we run, by our own writes and by others.
         self._system, root = fsspec.core.url_to_fs(address, use_listings_cache=False)
         self._address, self._root = address.rstrip("/"), str(root).rstrip("/")
+        self._bucket = self._root.partition("/")[0] if address.partition("://")[0].lower() in _OF_BUCKETS else None
 
     def put(self, source: Path, name: str) -> None:
         self._system.put_file(str(source), self._path(name))
@@ -116,11 +120,15 @@ class _ByFsspec:
     def glob(self, pattern: str) -> list[str]:
         self._system.invalidate_cache()
         found = self._system.glob(self._path(pattern), detail=True)
-        return self._addresses(found)
+        return list(self._addresses(found))
 
-    def tree(self) -> list[str]:
+    def tree(self) -> dict[str, int]:
         self._system.invalidate_cache()
         return self._addresses(self._system.find(self._root, detail=True))
+
+    def has_bucket(self) -> bool:
+        self._system.invalidate_cache()
+        return self._bucket is None or bool(self._system.exists(self._bucket))
 
     def sizes(self) -> dict[str, int]:
         self._system.invalidate_cache()
@@ -135,9 +143,9 @@ class _ByFsspec:
     def remove(self, name: str) -> None:
         self._system.rm_file(self._path(name))
 
-    def _addresses(self, found: dict[str, dict[str, Any]]) -> list[str]:
-        paths = [str(path) for path, about in found.items() if about["type"] == "file"]
-        return [self._address + path.removeprefix(self._root) for path in paths]
+    def _addresses(self, found: dict[str, dict[str, Any]]) -> dict[str, int]:
+        files = {str(path): int(about["size"] or 0) for path, about in found.items() if about["type"] == "file"}
+        return {self._address + path.removeprefix(self._root): size for path, size in files.items()}
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -168,9 +176,13 @@ class _ByTensorFlow:
     def glob(self, pattern: str) -> list[str]:
         return [path for path in self._gfile.glob(self._path(pattern)) if not self._gfile.isdir(path)]
 
-    def tree(self) -> list[str]:
+    def tree(self) -> dict[str, int]:
         found = self._gfile.walk(self._root) if self._gfile.isdir(self._root) else ()
-        return [f"{folder.rstrip('/')}/{name}" for folder, _, names in found for name in names]
+        paths = [f"{folder.rstrip('/')}/{name}" for folder, _, names in found for name in names]
+        return {path: int(self._gfile.stat(path).length) for path in paths}
+
+    def has_bucket(self) -> bool:
+        return True
 
     def sizes(self) -> dict[str, int]:
         if not self._gfile.isdir(self._root):

@@ -19,28 +19,45 @@ def find(address: str, suffix: str) -> list[str]:
 
     Raises:
         ConfigError: If nothing that is installed knows the scheme.
-        StoreError: If the store cannot be listed.
+        StoreError: If the store cannot be listed, or has no such bucket.
     """
     folder, name = split(address)
     if glob.has_magic(address):
         parts = address.split("/")
         known = next(index for index, part in enumerate(parts) if glob.has_magic(part))
-        return Store("/".join(parts[:known])).glob("/".join(parts[known:]))
+        store = Store("/".join(parts[:known]))
+        return store.glob("/".join(parts[known:])) or _nothing(store)
     is_below_bucket = address.count("/") > len("//")
     if name and is_below_bucket and Store(folder).size(name) is not None:
         return [address]
-    names = sorted(each for each in Store(address).sizes() if each.endswith(suffix))
-    return [f"{address.rstrip('/')}/{each}" for each in names]
+    return [each for each in names(address) if each.endswith(suffix)]
 
 
-def tree(address: str) -> list[str]:
-    """The addresses of all objects below the address of a folder, sorted.
+def names(address: str) -> list[str]:
+    """The addresses of the objects directly in a folder, sorted.
 
     Raises:
         ConfigError: If nothing that is installed knows the scheme.
-        StoreError: If the store cannot be listed.
+        StoreError: If the store cannot be listed, or has no such bucket.
     """
-    return Store(address).tree()
+    store = Store(address)
+    return [f"{store}/{name}" for name in sorted(store.sizes())] or _nothing(store)
+
+
+def tree(address: str) -> dict[str, int]:
+    """The addresses of all objects below the address of a folder, sorted, with their sizes.
+
+    Raises:
+        ConfigError: If nothing that is installed knows the scheme.
+        StoreError: If the store cannot be listed, or has no such bucket.
+    """
+    store = Store(address)
+    return store.tree() or dict.fromkeys(_nothing(store), 0)
+
+
+def _nothing(store: Store) -> list[str]:
+    store.check_bucket()
+    return []
 
 
 def split(address: str) -> tuple[str, str]:

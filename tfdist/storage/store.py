@@ -126,9 +126,17 @@ class Store:
         """The addresses of the objects that match a pattern below the folder, sorted. Raises StoreError."""
         return sorted(self._try(f"list {pattern} in", lambda: self._files.glob(pattern), self._deadline(0)))
 
-    def tree(self) -> list[str]:
-        """The addresses of all objects in the folder and below, sorted. Raises StoreError."""
-        return sorted(self._try("list", self._files.tree, self._deadline(0)))
+    def tree(self) -> dict[str, int]:
+        """The addresses of all objects in the folder and below, sorted, with their sizes. Raises StoreError."""
+        return dict(sorted(self._try("list", self._files.tree, self._deadline(0)).items()))
+
+    def check_bucket(self) -> None:
+        """Raises StoreError if the bucket is not there. For who has found nothing: it may take a right to ask that."""
+        if not self._try("look at the bucket of", self._files.has_bucket, self._deadline(0)):
+            raise StoreError(
+                f"found nothing at {self.address}, and {_bucket(self.address)} is not there, or this process may not "
+                "look at it. Check the name, the credentials and the endpoint; tfdist creates no bucket"
+            )
 
     def _deadline(self, size_bytes: int) -> float:
         longest = OPERATION_S if self._has_failed is False else CHECK_S
@@ -151,7 +159,7 @@ class Store:
                     tries = "" if failures == 1 else f" ({failures} tries)"
                     raise StoreError(
                         f"could not {doing} {self.address}{tries}: {type(error).__name__}: {_text(error)}. "
-                        f"{remedy(error, self.address)}"
+                        f"{remedy(error, self.address, doing)}"
                     ) from error
                 time.sleep(pause)
 
@@ -160,17 +168,22 @@ def _text(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".") or "no message"
 
 
-def remedy(error: BaseException, address: str) -> str:
-    """What to do about an error of a store's library."""
+def _bucket(address: str) -> str:
+    return "/".join(address.split("/")[:3])
+
+
+def remedy(error: BaseException, address: str, doing: str = "") -> str:
+    """What to do about an error of a store's library, which came from `doing` something, such as "write x to"."""
     text = f"{type(error).__name__} {error}".lower()
-    bucket = "/".join(address.split("/")[:3])
+    bucket = _bucket(address)
     if isinstance(error, PermissionError) or any(part in text for part in _OF_CREDENTIALS):
         return (
             "Check the credentials of this process (s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; "
             f"gs://: GOOGLE_APPLICATION_CREDENTIALS), and that they may list, read, write and delete in {bucket}"
         )
     if isinstance(error, FileNotFoundError) or "notfounderror" in text:
-        if re.search(r"bucket\b.*\bnot|nosuchbucket", text):
+        # Who writes an object needs no other one.
+        if doing.startswith("write") or re.search(r"bucket\b.*\bnot|nosuchbucket", text):
             return f"Check the name, and create {bucket} first: tfdist creates no bucket"
         return "Check the name: there is no such object, or it was removed meanwhile"
     if isinstance(error, (TimeoutError, ConnectionError)) or any(part in text for part in _OF_NETWORK):

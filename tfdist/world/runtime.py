@@ -427,7 +427,7 @@ def _advise() -> None:
     """Warns of mistakes that nothing else shows: sharded data on ranks that then train independently, workers without
     work.
     """
-    if rank() == 0 and session.data_sharded and not session.gradients_reduced:
+    if rank() == 0 and session.data_sharded and not session.gradients_reduced and not session.fit_without_step:
         _logger.warning(
             "the data was sharded, but no gradient was ever reduced: each rank trained on its own, on its shard "
             "only. Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"

@@ -35,6 +35,7 @@ class Session:
         resumed_at: The progress of earlier processes in the training that this one continues.
         data_sharded: Whether `tfdist.shard` has sharded data.
         gradients_reduced: Whether gradients, or possible gradients, were reduced.
+        fit_without_step: Whether the last `fit` with DataParallel has ended, or is, before its first step.
         settings_tuned: Whether autotuning ran, or could have.
         fit_is_elastic: Whether `keras.Model.fit` is wrapped for an elastic job.
         warned_of_seeds: Whether rank 0 has warned about equal random states.
@@ -60,6 +61,7 @@ class Session:
     resumed_at: int = 0
     data_sharded: bool = False
     gradients_reduced: bool = False
+    fit_without_step: bool = False
     settings_tuned: bool = False
     fit_is_elastic: bool = False
     warned_of_seeds: bool = False

@@ -11,6 +11,9 @@ def folder(tmp_path, monkeypatch):
     for name in ("b.txt", "a.txt", "c.bin"):
         (tmp_path / name).write_text(name)
     (tmp_path / "d.txt").mkdir()
+    (tmp_path / "e").mkdir()
+    for number in range(1, 5):
+        (tmp_path / "e" / f"{number}.bin").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -34,8 +37,13 @@ def test_files_are_found(folder, files, names):
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ("e.txt", r"source: found no files for 'e\.txt'"),
-        (["a.txt", "*.png"], r"no files for '\*\.png'"),
+        ("e.txt", r"source: found no files for 'e\.txt': there is no such file or folder \(working directory: "),
+        (["a.txt", "*.png"], r"no files for '\*\.png': nothing matches this pattern"),
+        ("d.txt", r"no files for 'd\.txt': this folder is empty"),
+        (
+            "e",
+            r"'e': of the 4 names in this folder none is a file that ends in \.txt \(1\.bin, 2\.bin, 3\.bin, \.\.\.\)",
+        ),
         ([], "each given once"),
         (["a.txt", "*.txt"], r"given twice: \['.*a\.txt'\]"),
         ("s3://bucket/a.txt", "s3:// is neither"),

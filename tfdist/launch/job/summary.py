@@ -211,8 +211,8 @@ def _culprit(job: Job) -> str:
     return f"rank {job.cause.rank} failed"
 
 
-def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The next step, in one line."""
+def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({}), output: str = "") -> str:
+    """The next step, in one line. Arguments: as of `render`."""
     cause = job.cause
     if job.lost_hosts:
         return _advice_on_lost_hosts(job)
@@ -231,7 +231,7 @@ def advice(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
             f"{ranks_text(sorted(job.silent))} {_SILENT}, before the other ranks had finished: Python's exit hooks did "
             "not run. Let the script return or call sys.exit, or call tfdist.shutdown() on every rank"
         )
-    return _advice_on_rank(cause)
+    return _advice_on_rank(cause, output)
 
 
 def _advice_on_start(job: Job) -> str:
@@ -258,7 +258,7 @@ def _possessive(name: str) -> str:
     return f"{name}'" if name.endswith("s") else f"{name}'s"
 
 
-def _advice_on_rank(cause: Outcome) -> str:
+def _advice_on_rank(cause: Outcome, output: str) -> str:
     where = f"rank {cause.rank} on {cause.host}"
     if not cause.recorded:
         return f"the supervisor of {where} was killed or its host was lost: check dmesg there"
@@ -273,7 +273,8 @@ def _advice_on_rank(cause: Outcome) -> str:
         )
     if not cause.tail:
         return f"{where} printed nothing: look for what exits with code {cause.code}, such as sys.exit({cause.code})"
-    return f"{where}: fix the error above; --output-filename DIR keeps each rank's full output"
+    full = f"{output} has" if output else "--output-filename DIR keeps"
+    return f"{where}: fix the error above; {full} each rank's full output"
 
 
 def _advice_on_lost_hosts(job: Job) -> str:
@@ -318,12 +319,13 @@ def kept(names: Sequence[str], folder: str, error: str) -> str:
     return f"saved {', '.join(names)} in {folder}; run the same command again to continue from there"
 
 
-def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> str:
+def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({}), output: str = "") -> str:
     """The text for the end of a job; empty if every rank succeeded.
 
     Args:
         job: The job.
         unreachable: Hosts that ssh cannot reach, with its error messages.
+        output: The folder or address with the ranks' whole output; empty if it was not asked for.
     """
     survived = _survived_texts(job)
     if job.status == 0:
@@ -340,5 +342,5 @@ def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({})) -> s
     if job.interrupt is None and job.cause is not None and not job.cause.told:
         parts += [_shown(outcome) for outcome in _explained(job, job.cause) if outcome.tail]
     if job.interrupt is None or job.lost_hosts:
-        parts.append(f"next: {advice(job, unreachable)}")
+        parts.append(f"next: {advice(job, unreachable, output)}")
     return "\n".join(parts)

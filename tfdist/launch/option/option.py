@@ -263,6 +263,7 @@ def _add_output(group: Any) -> None:
     )
     group.add_argument(
         "--upload-seconds",
+        type=command_line.amount("seconds"),
         metavar="S",
         help="TFDIST_UPLOAD_SECONDS: how often output, timelines and CSV logs are put into an object store, default 60",
     )
@@ -522,7 +523,7 @@ def variables(known: argparse.Namespace) -> dict[str, str]:
         "TFDIST_HOST_TIMEOUT": known.host_timeout,
         "TFDIST_HIERARCHICAL_ALLREDUCE": "mpi" if known.hierarchical_allreduce else None,
         "TFDIST_TIMELINE": known.timeline_filename,
-        "TFDIST_UPLOAD_SECONDS": known.upload_seconds,
+        "TFDIST_UPLOAD_SECONDS": None if known.upload_seconds is None else str(known.upload_seconds),
         "TFDIST_TIMELINE_MARK_CYCLES": "1" if known.timeline_mark_cycles else None,
         "TFDIST_LOG_LEVEL": None if level is None else _LOG_LEVELS[level],
     }

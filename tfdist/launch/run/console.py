@@ -61,6 +61,8 @@ class Console:
         self._outlets = self._make_outlets(descriptors)
         self._width = len(str(ranks - 1))
         self._mirror = None if folder is None or isinstance(folder, str) else folder
+        # The folder or address where the ranks' output also goes; empty if nowhere.
+        self.place = "" if folder is None else folder if isinstance(folder, str) else folder.address
         self._folder = folder if folder is None or isinstance(folder, str) else str(folder.folder)
         self._files = {} if self._folder is None else _files(self._folder, range(ranks), self._width)
 
@@ -116,7 +118,8 @@ class Console:
         if out.dropped_bytes and out is not err:
             self.say(
                 f"tfdistrun: the reader of stdout read nothing for {READER_S:g} s after the end of the job: "
-                f"{out.dropped_bytes} bytes are lost; --output-filename DIR keeps all output"
+                f"{out.dropped_bytes} bytes are lost; "
+                + (f"{self.place} has all output" if self.place else "--output-filename DIR keeps all output")
             )
         if out is not err:
             err.finish()

@@ -194,7 +194,7 @@ class Launcher:
     @property
     def explanation(self) -> str:
         """After `run`: why the job failed, or on which ranks it succeeded; empty if on all."""
-        return self._not_started or render(self._job, self._unreachable)
+        return self._not_started or render(self._job, self._unreachable, self._console.place)
 
     @property
     def heard(self) -> list[str]:

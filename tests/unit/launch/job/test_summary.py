@@ -135,6 +135,11 @@ def test_advice(outcome: Outcome, hint: str) -> None:
     assert hint in summary.advice(_job(outcome, ranks=1))
 
 
+def test_advice_names_where_the_output_is() -> None:
+    said = summary.advice(_job(Outcome(0, "h0", 1, tail=("x",)), ranks=1), output="s3://bucket/logs")
+    assert said.endswith("fix the error above; s3://bucket/logs has each rank's full output")
+
+
 def test_start_timeout_names_ranks_and_hosts() -> None:
     job = _job(ranks=3)
     job.connect(0, "h0")
