@@ -199,6 +199,14 @@ wheels: | $(VENV)/bin/python ## write dist/*.whl, for every TensorFlow, MPI and 
 test-wheel: setup wheels ## build that wheel, and use it without a compiler under each Python and TensorFlow
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/wheel
 
+# Needs Java. tests/spark is for this environment alone, so `make test` does not collect it.
+.PHONY: test-spark
+test-spark: setup $(VENV)/spark ## run jobs on the executors of a Spark application
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/spark
+
+$(VENV)/spark: pyproject.toml | $(VENV)/installed
+	$(call install_extra,spark)
+
 # tests/tfio is for this environment alone, so `make test` does not collect it.
 .PHONY: test-tfio
 test-tfio: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the readers of tensorflow-io there

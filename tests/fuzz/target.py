@@ -145,7 +145,7 @@ TARGETS = {
     ],
     strangers: [b"tfdist-1" + bytes([0, 0, 0, 1, 0, 0, 0, 0]) + bytes(64), b"tfdist-1" * 9],
     agents: [
-        _body("offer", host="a", slots=2, version=__version__, python="3.11"),
+        _body("offer", host="a", slots=2, version=__version__, python="3.11", machine="m"),
         _body("crew", job="j", key="00", first=0, count=1, size=2, variables=["A=b=c", "D"], folder="/"),
         _body("over", status=1, reason="no"),
     ],

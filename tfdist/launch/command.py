@@ -38,6 +38,8 @@ from tfdist.system.rank import ancestry, job_place
 from tfdist.system.terminal import descriptor
 
 if TYPE_CHECKING:
+    import socket
+
     from tfdist.launch.run.force import Force
     from tfdist.storage.mirror import Mirror
 
@@ -92,12 +94,15 @@ def _allocation(wanted: str | None) -> Allocation | None:
 
 
 def prepare(
-    argv: Sequence[str], call: Call | None = None, spell: Callable[[str], str] = str
+    argv: Sequence[str],
+    call: Call | None = None,
+    spell: Callable[[str], str] = str,
+    door: socket.socket | None = None,
 ) -> tuple[Launcher, Console]:
     """Does everything up to the first process: returns a launcher that is ready to run, and its console.
 
     If no option names hosts, the job runs on this machine, even inside a cluster job. `spell` translates the launcher's
-    messages into the caller's terms.
+    messages into the caller's terms. Agents come to `door`, which listens already.
 
     Raises:
         ConfigError: If an option cannot be used.
@@ -105,6 +110,7 @@ def prepare(
     """
     home.fill()
     known, command = option.parse(argv)
+    known.listener = door
     plan, console = _prepare(known, command, spell)
     return Launcher(assembly.with_summons(plan, known, _say), console, call), console
 

@@ -53,13 +53,14 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Post:
-    """Where an agent serves, and what it offers."""
+    """Where an agent serves, and what it offers; with a `machine` if others may come from the same one."""
 
     launcher: endpoint.Address
     key: bytes = field(repr=False)
     host: str
     slots: int
     wait_s: float = WAIT_S
+    machine: str = ""
 
 
 def serve(post: Post, say: Callable[[str], None]) -> int:
@@ -118,7 +119,13 @@ def _dial(post: Post) -> Conversation:
         conversation = introduction.prove(link, post.key, _ATTEMPT_S)
         python = ".".join(platform.python_version_tuple()[:2])
         conversation.send(
-            _SEND_TIMEOUT_S, "offer", host=post.host, slots=post.slots, version=__version__, python=python
+            _SEND_TIMEOUT_S,
+            "offer",
+            host=post.host,
+            slots=post.slots,
+            version=__version__,
+            python=python,
+            machine=post.machine,
         )
     except BaseException:
         link.close()

@@ -1,4 +1,4 @@
-"""The agent that ssh or srun starts: reads the key of the job from its standard input, so that no `ps` shows it."""
+"""The agent that ssh, srun or Spark starts: reads the job's key from its standard input, so that no `ps` shows it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if not __package__:
 from tfdist.errors import ConfigError, PeerLostError
 from tfdist.launch.agent.agent import Post, serve
 from tfdist.system.network.endpoint import parse
+from tfdist.system.process import machine
 
 # The launcher is there already.
 _WAIT_S = 20.0
@@ -20,12 +21,16 @@ _MOST_BYTES = 1024
 
 
 def main(words: Sequence[str]) -> int:
-    """`words` are the launcher's address, the number of slots, and the name of this host."""
-    launcher, slots, host = words
+    """`words` are the launcher's address, the number of slots, and the name of this host.
+
+    One more, of any content, says that several of them may serve on one machine, as its tasks.
+    """
+    launcher, slots, host, *shares = words
     key = sys.stdin.buffer.readline(_MOST_BYTES).strip()
     try:
         address = parse(launcher)
-        return serve(Post(address, key, host, int(slots), _WAIT_S), lambda text: print(text, file=sys.stderr))
+        post = Post(address, key, host, int(slots), _WAIT_S, machine() if shares else "")
+        return serve(post, lambda text: print(text, file=sys.stderr))
     except (ConfigError, PeerLostError) as error:
         print(error, file=sys.stderr)
         return 1

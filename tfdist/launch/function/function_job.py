@@ -128,13 +128,48 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     _refuse(given)
     given["num_proc"] = ranks = _ranks(num_proc, np)
     given["network_interfaces"] = _interfaces(network_interface, network_interfaces)
-    python = os.fspath(executable) if executable is not None else sys.executable
-    words = [*option_words(given), "--", python, os.path.abspath(worker.__file__)]
+    return call_on_ranks(func, args, kwargs or {}, ranks, option_words(given), program_of(executable))
+
+
+def program_of(executable: str | os.PathLike[str] | None = None) -> list[str]:
+    """The program of a rank, for an interpreter; default: this one."""
+    return [os.fspath(executable or sys.executable), os.path.abspath(worker.__file__)]
+
+
+def call_on_ranks(  # noqa: PLR0913 -- a job
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    ranks: int,
+    words: Sequence[str],
+    program: Sequence[str],
+    setting: session.Setting | None = None,
+    caller: str = "tfdist.run",
+) -> list[Any]:
+    """Runs a job of this many ranks, each of which calls the function.
+
+    Args:
+        func: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        ranks: The number of ranks.
+        words: Options of tfdistrun.
+        program: What each rank is, as `program_of` says.
+        setting: Where the job runs; default: as tfdistrun would.
+        caller: What the user has called, for messages.
+
+    Returns:
+        The results by rank.
+
+    Raises:
+        Exception: As `run`.
+    """
+    whole = [*words, "--", *program]
     with session.files(1 + ranks) as (function, *results):
-        write_all(function, parcel.pack_call(func, args, kwargs or {}))
-        status, report = session.launch(words, verdict.ARGUMENTS, function, results)
+        write_all(function, parcel.pack_call(func, args, kwargs))
+        status, report = session.launch(whole, verdict.ARGUMENTS, function, results, setting or session.Setting())
         answers = [parcel.unpack_answer(session.read_all(result)) for result in results]
-    return verdict.results(verdict.Job(parcel.name_of(func), status, report, answers))
+    return verdict.results(verdict.Job(parcel.name_of(func), status, report, answers, caller))
 
 
 def option_words(given: Mapping[str, Any]) -> list[str]:
@@ -177,15 +212,20 @@ def _interfaces(network_interface: str | None, network_interfaces: str | None) -
     return network_interface
 
 
+def check_call(function: str, func: Any, args: Any, kwargs: Any) -> None:
+    """Raises ConfigError if `func` cannot be called so. `function` is what the user has called, and its argument."""
+    caller = function.partition(":")[0]
+    if not callable(func):
+        raise ConfigError(f"{function} must be a function; received {func!r}.")
+    if not isinstance(args, (tuple, list)):
+        raise ConfigError(f"{caller}: args must be a tuple of arguments, as in args=(1,); received {args!r}.")
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+        raise ConfigError(f"{caller}: kwargs must map names to arguments; received {kwargs!r}.")
+
+
 def _refuse(given: Mapping[str, Any]) -> None:
     """Raises ConfigError for arguments that cannot be used."""
-    func, args, kwargs = given["func"], given["args"], given["kwargs"]
-    if not callable(func):
-        raise ConfigError(f"tfdist.run: func must be a function; received {func!r}.")
-    if not isinstance(args, (tuple, list)):
-        raise ConfigError(f"tfdist.run: args must be a tuple of arguments, as in args=(1,); received {args!r}.")
-    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
-        raise ConfigError(f"tfdist.run: kwargs must map names to arguments; received {kwargs!r}.")
+    check_call("tfdist.run: func", given["func"], given["args"], given["kwargs"])
     for name in _ELASTIC:
         if given[name] is not None:
             raise ConfigError(

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from typing import Any
 
@@ -29,15 +30,16 @@ def carry_out(order: dict[str, Any]) -> int:
     """Runs the job of an order.
 
     Args:
-        order: "words" for tfdistrun; the descriptors "function", "results" (by rank) and "report"; and "arguments",
-            the caller's name for each tfdistrun option.
+        order: "words" for tfdistrun; the descriptors "function", "results" (by rank), "report" and "doors" (one, if
+            agents come there); and "arguments", the caller's name for each tfdistrun option.
 
     Returns:
         The job's exit status.
     """
     try:
         call = Call(order["function"], order["results"])
-        launcher, console = prepare(order["words"], call, lambda text: in_arguments(text, order["arguments"]))
+        door = next((socket.socket(fileno=descriptor) for descriptor in order["doors"]), None)
+        launcher, console = prepare(order["words"], call, lambda text: in_arguments(text, order["arguments"]), door)
     except (ConfigError, PeerLostError) as error:
         write_all(order["report"], json.dumps({"error": str(error)}).encode())
         return USAGE_ERROR
@@ -49,7 +51,7 @@ def carry_out(order: dict[str, Any]) -> int:
 
 def main() -> int:
     order = json.load(sys.stdin)
-    for descriptor in (order["function"], order["report"], *order["results"]):
+    for descriptor in (order["function"], order["report"], *order["results"], *order["doors"]):
         os.set_inheritable(descriptor, False)
     # The signal is bound to the caller's thread, which waits for us.
     die_with_parent(signal.SIGTERM, order["parent"])

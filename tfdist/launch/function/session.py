@@ -8,10 +8,12 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +29,26 @@ END_PATIENCE_S = 30.0
 _OUTPUT_PATIENCE_S = 10.0
 _READ_BYTES = 1 << 15
 _OTHER_FILES = 64
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a job runs, besides its words.
+
+    Attributes:
+        door: Where agents come; None if there are none.
+        variables: What the launcher has in its environment besides that of this process.
+        out: Takes the ranks' output; None for this process's own.
+        err: Takes their error output.
+        is_wanted: Asked again and again; once it says no, the job is ended.
+    """
+
+    door: socket.socket | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    out: TextIO | None = None
+    err: TextIO | None = None
+    is_wanted: Callable[[], bool] | None = None
 
 
 @contextlib.contextmanager
@@ -53,7 +75,11 @@ def read_all(descriptor: int) -> bytes:
 
 
 def launch(
-    words: Sequence[str], arguments: Mapping[str, str], function: int, results: Sequence[int]
+    words: Sequence[str],
+    arguments: Mapping[str, str],
+    function: int,
+    results: Sequence[int],
+    setting: Setting = Setting(),
 ) -> tuple[int, dict[str, Any] | None]:
     """Runs a job and waits for it.
 
@@ -62,31 +88,52 @@ def launch(
         arguments: The caller's name for each tfdistrun option, for messages.
         function: Descriptor of the file with the function.
         results: Descriptor, by rank, of the file for its result.
+        setting: Where it runs.
 
     Returns:
         The launcher's exit status, and its report; None if it was killed before it could report.
     """
     with files(2) as (order, report):
-        descriptors = {"function": function, "results": list(results), "report": report}
+        doors = [] if setting.door is None else [setting.door.fileno()]
+        descriptors = {"function": function, "results": list(results), "report": report, "doors": doors}
         text = {"words": list(words), "arguments": dict(arguments), "parent": os.getpid()}
         write_all(order, json.dumps(text | descriptors).encode())
         os.lseek(order, 0, os.SEEK_SET)
-        status = _run(order, (function, report, *results))
+        status = _run(order, (function, report, *results, *doors), setting)
         reported = read_all(report)
     return status, json.loads(reported) if reported else None
 
 
-def _run(order: int, given: Sequence[int]) -> int:
-    with output(sys.stdout) as out, output(sys.stderr) as err:
+def _run(order: int, given: Sequence[int], setting: Setting) -> int:
+    streams = setting.out or sys.stdout, setting.err or sys.stderr
+    with output(streams[0]) as out, output(streams[1]) as err:
         # In a session of its own, so that Ctrl-C reaches the ranks through us, once.
-        process = subprocess.Popen(PROGRAM, stdin=order, stdout=out, stderr=err, pass_fds=given, start_new_session=True)
+        process = subprocess.Popen(
+            PROGRAM,
+            stdin=order,
+            stdout=out,
+            stderr=err,
+            pass_fds=given,
+            start_new_session=True,
+            env={**os.environ, **setting.variables},
+        )
         try:
-            return process.wait()
+            return _wait(process, setting.is_wanted)
         except KeyboardInterrupt:
             end_child(process, END_PATIENCE_S, signal.SIGINT)
             raise
         finally:
             end_child(process, END_PATIENCE_S)
+
+
+def _wait(process: subprocess.Popen[bytes], is_wanted: Callable[[], bool] | None) -> int:
+    if is_wanted is None:
+        return process.wait()
+    while is_wanted():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_S)
+    end_child(process, END_PATIENCE_S)
+    return process.wait()
 
 
 @contextlib.contextmanager

@@ -43,12 +43,14 @@ class Job:
         status: The launcher's exit status; negative for a signal that killed it.
         report: What it reported; None if it could not.
         answers: Each rank's answer; None if it is missing or incomplete.
+        caller: What the user has called.
     """
 
     name: str
     status: int
     report: Mapping[str, Any] | None
     answers: Sequence[Returned | Failed | None]
+    caller: str = "tfdist.run"
 
 
 def results(job: Job) -> list[Any]:
@@ -59,7 +61,7 @@ def results(job: Job) -> list[Any]:
             "unknown. They are being terminated; check the kernel log (dmesg) for what killed the launcher."
         )
     if "error" in job.report:
-        raise ConfigError(f"tfdist.run: {in_arguments(job.report['error'], ARGUMENTS)}")
+        raise ConfigError(f"{job.caller}: {in_arguments(job.report['error'], ARGUMENTS)}")
     first = job.report["first"]
     if first is None and job.status == 0:
         return [_result(job, rank) for rank in range(len(job.answers))]

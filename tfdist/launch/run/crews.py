@@ -36,6 +36,7 @@ class Crews:
         self._stays = plan.reserve is not None
         self._starter, self._force = plan.starter, plan.force
         self._agents = None if plan.force is None else Agents(plan.force.recruits, events)
+        self._machines = {} if plan.force is None else plan.force.machines
         direct = plan.starter if isinstance(plan.starter, Direct) else None
         self._elsewhere = {} if direct is None or plan.force is None else direct.elsewhere
         self.here = direct is None or direct.here[1] > 0
@@ -67,6 +68,11 @@ class Crews:
         """Agents of other hosts have come after the start."""
         assert self._agents is not None
         self._agents.admit(force.recruits)
+        self._machines |= force.machines
+
+    def machine_of(self, name: str) -> str:
+        """What tells the machine of a host: its name, unless its agent has said more."""
+        return self._machines.get(name, name)
 
     def serves(self, name: str) -> bool:
         """Whether the agent of a host is there. Thread-safe."""

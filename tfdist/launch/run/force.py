@@ -47,6 +47,11 @@ class Force:
         """Where they came from, by host."""
         return {name: recruit.address for name, recruit in self.recruits.items()}
 
+    @property
+    def machines(self) -> dict[str, str]:
+        """What tells the machine of each host: its own name, unless its agent has said more."""
+        return {name: recruit.machine or name for name, recruit in self.recruits.items()}
+
     def dismiss(self, status: int, reason: str) -> None:
         """Ends all of them, because there will be no job."""
         for recruit in self.recruits.values():

@@ -402,7 +402,7 @@ class Launcher:
 
         Those that wait to join them come after them.
         """
-        job, placement = self._job, self._newcomers.places.hosts
+        job, placement = self._job, [*map(self._crews.machine_of, self._newcomers.places.hosts)]
         ranks = list(job.running if self._epoch else job.members)
         if job.phase != Phase.RUNNING or not ranks or not self._listening.keys() >= set(ranks):
             return

@@ -34,7 +34,10 @@ _OTHER_KEY = "it left during the handshake, as an agent does whose key file is a
 
 @dataclass
 class Recruit:
-    """An agent that has the key. `host` is how it calls its host, `address` where it came from."""
+    """An agent that has the key. `host` is how it calls its host, `address` where it came from.
+
+    Those with the same `machine` share it; empty if it does not say.
+    """
 
     conversation: Conversation = field(repr=False)
     address: str
@@ -42,6 +45,7 @@ class Recruit:
     slots: int
     version: str
     python: str
+    machine: str = ""
 
 
 class _Arrival:

@@ -69,7 +69,8 @@ SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "result": {"data": _TEXT},
     "failing": {},
     # An agent offers its host for so many ranks; `version` is tfdist's.
-    "offer": {"host": _TEXT, "slots": _NUMBER, "version": _TEXT, "python": _TEXT},
+    # Agents with the same `machine` share it, so that their ranks count as those of one host; empty if they do not say.
+    "offer": {"host": _TEXT, "slots": _NUMBER, "version": _TEXT, "python": _TEXT, "machine": _TEXT},
     # It starts the supervisors of ranks, `count` of `size` from `first` on. `variables` are NAME=VALUE. Of newcomers,
     # `places` has their numbers within the host. They dial `port` and expect `fingerprint`; 0 and "" mean its own.
     # The agent of an elastic job stays when they have ended, and gives them time to leave at a commit.

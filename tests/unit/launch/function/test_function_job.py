@@ -25,7 +25,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     words: list[list[str]] = []
 
     def launch(
-        given: list[str], arguments: dict[str, str], function: int, results: list[int]
+        given: list[str], arguments: dict[str, str], function: int, results: list[int], setting: session.Setting
     ) -> tuple[int, dict[str, str]]:
         words.append(given)
         return 2, {"error": "not started"}

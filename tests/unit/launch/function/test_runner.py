@@ -20,7 +20,7 @@ from tfdist.launch.wire.call import anonymous_file
 def order() -> Any:
     made = [anonymous_file() for _ in range(4)]
     words = {"words": ["-np", "2", "no-such-program"], "arguments": {"-np": "num_proc"}}
-    yield words | {"function": made[0], "report": made[1], "results": made[2:]}
+    yield words | {"function": made[0], "report": made[1], "results": made[2:], "doors": []}
     for descriptor in made:
         os.close(descriptor)
 

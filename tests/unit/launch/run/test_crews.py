@@ -18,6 +18,7 @@ CORES = Cores(2, bindable=True)
 
 class _Force:
     recruits: Any = {}  # noqa: RUF012
+    machines: Any = {"a": "m1", "b": "m1"}  # noqa: RUF012
 
 
 def _crews(*hosts: str, served: tuple[str, ...] = ()) -> Crews:
@@ -45,3 +46,8 @@ def test_no_rank_here() -> None:
     made = _crews("a", "b", served=("a", "b"))
     assert not made.here
     assert [made.end(name) for name in ("b", "a")] == [True, False]
+
+
+def test_hosts_of_one_machine() -> None:
+    made = _crews("a", "here", "b", served=("a", "b"))
+    assert [made.machine_of(name) for name in ("a", "here", "b")] == ["m1", "here", "m1"]

@@ -32,6 +32,9 @@ def test_names_are_sorted_and_differ() -> None:
     assert made.hosts[0] == Host("a", 2)
     assert made.addresses["a-2"] == "10.0.0.2"
     assert made.said() == []
+    assert made.machines == {name: name for name in found}
+    found["b-2"].machine = "m"
+    assert made.machines["b-2"] == "m"
 
 
 def test_hosts_are_in_the_order_of_their_numbers() -> None:

@@ -41,7 +41,7 @@ class Job:
 
     def dial(self, key: bytes = KEY) -> introduction.Conversation:
         conversation = introduction.prove(tls.dial(self.address, AGENT, 5), key, 5)
-        conversation.send(5, "offer", host="late", slots=2, version="1", python="3.11")
+        conversation.send(5, "offer", host="late", slots=2, version="1", python="3.11", machine="")
         return conversation
 
 

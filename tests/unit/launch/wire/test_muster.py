@@ -21,7 +21,7 @@ from tfdist.protocol import mesh
 from tfdist.protocol.handshake import RefusedError
 
 KEY = bytes(range(32))
-OFFER = {"host": "a", "slots": 2, "version": "1", "python": "3.11"}
+OFFER = {"host": "a", "slots": 2, "version": "1", "python": "3.11", "machine": ""}
 
 
 class Post:

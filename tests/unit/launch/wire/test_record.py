@@ -83,7 +83,7 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (TO_RANK, "part", {"data": "eA=="}),
     (TO_LAUNCHER, "result", {"data": "eA=="}),
     (TO_LAUNCHER, "failing", {}),
-    (FROM_AGENT, "offer", {"host": "a", "slots": 2, "version": "1", "python": "3.11"}),
+    (FROM_AGENT, "offer", {"host": "a", "slots": 2, "version": "1", "python": "3.11", "machine": ""}),
     (FROM_AGENT, "remark", {"text": "there is no folder"}),
     (FROM_AGENT, "withdrawn", {"signal": 15}),
     (FROM_AGENT, "crew_ended", {"status": 0}),

@@ -1,0 +1,44 @@
+"""An application on two executors with a slot each, as processes of their own."""
+
+import os
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def context():
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session.sparkContext
+    java = session.sparkContext._gateway.proc
+    session.stop()
+    java.stdin.close()  # it ends with that, not before
+    java.wait(30)
+
+
+@pytest.fixture
+def processes():
+    """Called with a part of a command line: the ids of the processes that have it."""
+
+    def find(part):
+        found = []
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    words = file.read().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:  # it has ended
+                continue
+            if part in words:
+                found.append(int(name))
+        return found
+
+    return find

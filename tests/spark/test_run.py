@@ -1,0 +1,193 @@
+"""A job on Spark's executors: results, errors, lost executors, and what is refused before anything is submitted."""
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import tfdist.spark
+from tfdist.errors import ConfigError, RankError
+
+AGENT, WORKER, EXECUTOR = "agent/summoned.py", "function/worker.py", "CoarseGrainedExecutorBackend --driver-url"
+
+
+# Executors cannot import this module, so it is sent with what is in it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(context, processes, wait_until):
+    yield
+    wait_until(lambda: not processes(AGENT) + processes(WORKER), seconds=5, what="the end of all ranks and agents")
+
+
+def place():
+    import os
+
+    import tfdist
+
+    tfdist.init()
+    own = np.full(3, tfdist.rank() + 1.0, "float32")
+    print("rank", tfdist.rank(), "prints")
+    return {
+        "rank": tfdist.rank(),
+        "local": (tfdist.local_rank(), tfdist.local_size()),
+        "sum": tfdist.allreduce(own, op=tfdist.Sum).numpy().tolist(),
+        "parent": os.getppid(),
+        "MINE": os.environ.get("MINE"),
+    }
+
+
+def test_results_by_rank(context):
+    out = io.StringIO()
+    found = tfdist.spark.run(place, num_proc=2, env={"MINE": "x y"}, stdout=out)
+    assert [each["rank"] for each in found] == [0, 1]
+    assert [each["local"] for each in found] == [(0, 2), (1, 2)], "the executors are on one machine"
+    assert all(each["sum"] == [3.0] * 3 and each["MINE"] == "x y" for each in found)
+    assert sorted(line for line in out.getvalue().splitlines() if "prints" in line) == [
+        "[0] rank 0 prints",
+        "[1] rank 1 prints",
+    ]
+
+
+def test_as_many_as_the_application_has(context):
+    assert len(tfdist.spark.run(lambda: None)) == context.defaultParallelism == 2
+
+
+def test_one_rank(context):
+    assert tfdist.spark.run(place, num_proc=1)[0]["sum"] == [1.0] * 3
+
+
+def train(ranks):
+    """Three epochs of a model; with `ranks` 1 on the concatenated batches."""
+    import keras
+    import numpy as np
+
+    import tfdist
+
+    tfdist.init()
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(3).normal(size=(32, 5)).astype("float32")
+    y = x @ np.arange(5, dtype="float32")[:, None]
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), loss="mse")
+    mine = tfdist.shard((x, y))
+    callback = tfdist.callbacks.DataParallel(scale_learning_rate=False)
+    model.fit(*mine, batch_size=8 // ranks, epochs=3, shuffle=False, verbose=0, callbacks=[callback])
+    return [weight.tolist() for weight in model.get_weights()]
+
+
+def test_a_fit_equals_that_of_one_process(context):
+    one, other = tfdist.spark.run(train, (2,), num_proc=2)
+    assert one == other
+    (alone,) = tfdist.spark.run(train, (1,), num_proc=1)
+    for weight, expected in zip(one, alone, strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_an_exception_of_a_rank(context):
+    def fail(text):
+        import tfdist
+
+        tfdist.init()
+        if tfdist.rank() == 1:
+            raise ZeroDivisionError(text)
+        tfdist.barrier()
+
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        tfdist.spark.run(fail, ("mine",), num_proc=2, stderr=io.StringIO())
+    cause = caught.value.__cause__
+    assert isinstance(cause, RankError) and cause.rank == 1
+    assert "in fail" in str(cause) and "rank 1 of 2 on " in str(cause)
+
+
+def wait(folder):
+    """Says that this rank is there, and waits for its end."""
+    import tfdist
+
+    tfdist.init()
+    Path(folder, str(tfdist.rank())).touch()
+    threading.Event().wait(600)
+
+
+@pytest.fixture
+def when_all_are_there(tmp_path, wait_until):
+    """Called with what to do when both ranks of `wait` are there, in a thread; returns a list, for the time of that."""
+    threads, times = [], []
+
+    def begin(action):
+        def act():
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2, seconds=120, what="both ranks")
+            times.append(time.monotonic())
+            action()
+
+        threads.append(threading.Thread(target=act))
+        threads[0].start()
+        return times
+
+    yield begin
+    threads[0].join(150)
+    assert times
+
+
+def test_an_executor_that_is_killed(context, processes, tmp_path, when_all_are_there):
+    killed = when_all_are_there(lambda: os.kill(processes(EXECUTOR)[0], signal.SIGKILL))
+    with pytest.raises(RankError, match=r"was lost(.|\n)*Spark says: .*ExecutorLostFailure \(executor \d+"):
+        tfdist.spark.run(wait, (str(tmp_path),), num_proc=2, stderr=io.StringIO())
+    assert time.monotonic() - killed[0] < 10
+
+
+def test_a_stage_that_is_cancelled(context, tmp_path, when_all_are_there):
+    cancelled = when_all_are_there(context.cancelAllJobs)
+    with pytest.raises(RankError, match=r"Spark says: .*cancelled"):
+        tfdist.spark.run(wait, (str(tmp_path),), num_proc=2, stderr=io.StringIO())
+    assert time.monotonic() - cancelled[0] < 10
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"num_proc": 3}, r"3 ranks need as many task slots .* have 2\. Ask for num_proc=2 or less"),
+        ({"num_proc": 0}, "num_proc must be a whole number of ranks, 1 or more; received 0"),
+        ({"fn": 3}, "fn must be a function; received 3"),
+        ({"args": 3}, "args must be a tuple"),
+        ({"kwargs": {1: 2}}, "kwargs must map names"),
+        ({"use_mpi": True}, "connect without MPI"),
+        ({"extra_mpi_args": "-x A"}, "connect without MPI"),
+        ({"start_timeout": -1}, "start_timeout must be a number of seconds, more than 0; received -1"),
+        ({"env": {"MINE": 3}}, "env must map names to texts"),
+        ({"nics": "nothing0"}, "nothing0"),
+    ],
+)
+def test_what_is_refused(context, given, text):
+    with pytest.raises(ConfigError, match=text):
+        tfdist.spark.run(**{"fn": lambda: None, "num_proc": 1, **given})
+
+
+def test_dynamic_allocation(context, monkeypatch):
+    conf = context.getConf().set("spark.dynamicAllocation.enabled", "true")
+    monkeypatch.setattr(context, "getConf", lambda: conf)
+    with pytest.raises(ConfigError, match=r"--conf spark\.dynamicAllocation\.enabled=false"):
+        tfdist.spark.run(lambda: None, num_proc=1)
+
+
+@pytest.mark.parametrize("np", [2, 0, -2])
+def test_runner(context, np, capfd):
+    runner = tfdist.spark.Runner(np=np, driver_log_verbosity="log_callback_only")
+    found = runner.run(lambda number: place() | {"number": number}, number=7)
+    assert found["rank"] == 0 and found["sum"] == [3.0] * 3 and found["number"] == 7
+    assert "prints" not in capfd.readouterr().out
+
+
+def test_runner_refuses():
+    with pytest.raises(ConfigError, match="np must be a whole number; received '2'"):
+        tfdist.spark.Runner(np="2")
+    with pytest.raises(ConfigError, match="driver_log_verbosity must be 'all' or 'log_callback_only'"):
+        tfdist.spark.Runner(np=2, driver_log_verbosity="some")

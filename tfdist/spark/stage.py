@@ -1,0 +1,96 @@
+"""A stage of Spark in which each task is an agent: submitted by a thread, and ended with the job."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from tfdist.spark import task
+from tfdist.spark.task import Ended, Offer
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+# Where the Python part of an error ends.
+_JAVA_TRACE = "\n\tat org.apache"
+# How long the launcher may take to tell the user what happened, after Spark has told us.
+_GRACE_S = 6.0
+# After the job: the agents end by themselves, and their tasks with them.
+_END_S = 10.0
+
+
+class Stage:
+    """Use as a context manager. The tasks are of a barrier stage: all run at the same time, or none.
+
+    Args:
+        context: The application.
+        offer: What each agent needs.
+    """
+
+    def __init__(self, context: SparkContext, offer: Offer) -> None:
+        self._context, self._offer = context, offer
+        self._group = f"tfdist-{secrets.token_hex(8)}"
+        self.ended: list[Ended] = []
+        self.error: Exception | None = None
+        self._failed_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="tfdist-spark", daemon=True)
+
+    def __enter__(self) -> Stage:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None or not self.wait(_END_S):
+            self.wait(_END_S)
+        if self._thread.is_alive():
+            self._context.cancelJobGroup(self._group)
+            self.wait(_END_S)
+
+    def is_wanted(self) -> bool:
+        """Whether the launcher should go on: Spark has not failed, or it only has to say what that did."""
+        return self.error is None or time.monotonic() < self._failed_at + _GRACE_S
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end of the tasks; whether they have ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    @property
+    def problem(self) -> str:
+        """What Spark says about its failure, in a line; empty if it has not failed."""
+        if self.error is None:
+            return ""
+        java = getattr(self.error, "java_exception", None)
+        text = str(java.getMessage() if java is not None else self.error)
+        if "No module named 'tfdist'" in text:
+            python = self._context.pythonExec
+            return (
+                f"the Python of its tasks, {python!r}, has no tfdist. Install tfdist there, or set PYSPARK_PYTHON to "
+                "an interpreter that has it, before the application starts"
+            )
+        return " ".join(text.partition("Driver stacktrace:")[0].partition(_JAVA_TRACE)[0].split())
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._group, "tfdist: ranks of a training", interruptOnCancel=True)
+            tasks = self._context.parallelize(range(self._offer.tasks), self._offer.tasks)
+            self.ended = tasks.barrier().mapPartitions(_served(self._offer)).collect()
+        except Exception as error:  # noqa: BLE001  (told by whoever waits)
+            self._failed_at = time.monotonic()
+            self.error = error
+        finally:
+            with contextlib.suppress(Exception):  # the context was stopped
+                self._context.setLocalProperty("spark.jobGroup.id", None)
+
+
+def _served(offer: Offer) -> Any:
+    def serve(numbers: Any) -> Any:
+        from pyspark import BarrierTaskContext
+
+        for number in numbers:
+            yield from task.serve(offer, number, BarrierTaskContext.get())
+
+    return serve
