@@ -67,14 +67,10 @@ def test_a_path_of_this_machine(given, expected):
     assert local_path(given, "path") == Path(expected)
 
 
-def _snapshot(name):
-    def call(path):
-        from tfdist.data_service.store import cache, snapshot
+def _cache(path):
+    from tfdist.data_service.store import cache
 
-        made = {"save": snapshot.save, "load": lambda _, where: snapshot.load(where), "cache": cache.cache}[name]
-        made(None, path)
-
-    return call
+    cache.cache(None, path)
 
 
 PLACES = {
@@ -84,9 +80,7 @@ PLACES = {
     "dispatcher": lambda path: DispatcherConfig(work_dir=path),
     "worker": lambda path: WorkerConfig(dispatcher="localhost:5050", work_dir=path),
     "from_io": lambda path: file_list.find("from_io", [path], ".orc"),
-    "save": _snapshot("save"),
-    "load": _snapshot("load"),
-    "cache": _snapshot("cache"),
+    "cache": _cache,
     **{
         variable: lambda path, variable=variable: config.read({variable: path})
         for variable in (

@@ -362,12 +362,12 @@ def test_every_course(rules: Rules, course: list[tuple[Event, float]]) -> None:
         assert isinstance(action, (Wait, Finish)) or state.running
         assert state.resets - before.resets in (0, 1)
         assert state.resets <= (math.inf if rules.reset_limit is None else max(rules.reset_limit, 0))
-        _check(rules, before, state, action, now)
+        _check(rules, before, event, state, action, now)
         if isinstance(action, Finish):
             return
 
 
-def _check(rules: Rules, before: Membership, state: Membership, action: Action, now: float) -> None:
+def _check(rules: Rules, before: Membership, event: Event, state: Membership, action: Action, now: float) -> None:
     if isinstance(action, Launch):
         assert rules.least <= action.ranks <= rules.most
         assert _are_present(action.hosts, state, now)
@@ -379,7 +379,12 @@ def _check(rules: Rules, before: Membership, state: Membership, action: Action, 
     elif isinstance(action, Retire):
         assert _slots(state) - sum(state.retiring.values()) >= rules.least
     elif isinstance(action, Leave):
-        assert (state.leaving, before.leaving, state.running) == (True, False, before.running)
+        assert (state.leaving, before.leaving) == (True, False)
+        # The event itself may be the loss of this host, or of a rank there.
+        lost = event.host if isinstance(event, Survived) else None
+        assert [host for host in state.running if host.name != lost] == [
+            host for host in before.running if host.name != lost
+        ]
     elif isinstance(action, Wait):
         longest = math.inf if state.waiting_since is None else state.waiting_since + rules.timeout_s
         assert now < action.until <= longest
