@@ -355,8 +355,9 @@ def test_every_course(rules: Rules, course: list[tuple[Event, float]]) -> None:
         if state.coming:  # none or all of them join before anything else happens
             state, _ = decide(rules, state, Grown(state.coming) if pause > 15 else Grown(failed=("c",)), now)
             assert not state.coming or isinstance(state.coming[0], Host)
-        if isinstance(event, Survived) and event.host not in [host.name for host in state.running]:
-            continue
+        names = {host.name for host in state.running}
+        if isinstance(event, Survived) and (event.host not in names or (event.lost and names == {event.host})):
+            continue  # nobody is left, so the job ends instead
         before = state
         state, action = decide(rules, state, event, now)
         assert isinstance(action, (Wait, Finish)) or state.running
