@@ -59,7 +59,7 @@ def _why(name: str, address: str | None, suffix: str) -> str:
     if others:
         some = ", ".join(os.path.basename(each) for each in others[:_SHOWN])
         more = ", ..." if len(others) > _SHOWN else ""
-        return f"of the {len(others)} names in this folder none is a file that ends in {suffix} ({some}{more})"
+        return f"this folder has no file that ends in {suffix}, but {len(others)} other names ({some}{more})"
     if address is None and os.path.isdir(name):
         return f"this folder is empty{where}"
     return (

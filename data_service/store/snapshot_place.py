@@ -11,10 +11,11 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +32,10 @@ MANIFEST = "tfdist_snapshot.json"
 TYPES = ("dataset_spec.pb", "snapshot.metadata")
 _FORMAT = 1
 _PURPOSE = "snapshot"
+# The folder of a save in a store, and objects with which it was tried.
+_OWN = r"[0-9a-f]{32}|\.tfdist-.*"
+# Names that a message has.
+_SHOWN = 3
 
 
 class Place(Protocol):
@@ -121,7 +126,8 @@ class OnDisk:
         path = self._folder / MANIFEST
         if not path.is_file():
             cut_off = sorted(entry.name for entry in self._folder.parent.glob(f"{self._partial_prefix}*"))
-            raise _no_snapshot(str(self), self._folder.exists(), cut_off)
+            others = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
+            raise _no_snapshot(str(self), others, cut_off)
 
         def size(name: str) -> int | None:
             file = self._folder / name
@@ -154,6 +160,9 @@ class InStore:
     def check(self) -> None:
         self._store.check()
         self._check_absent()
+        others = [name for name in self._names(self._store.tree()) if not re.fullmatch(_OWN, name)]
+        if others:
+            raise ConfigError(f"save: {self} has other objects: {_some(others)}. Save under another name.")
 
     def begin(self) -> contextlib.AbstractContextManager[Path]:
         return _scratch_folder()
@@ -181,10 +190,11 @@ class InStore:
             raise
 
     def read(self) -> dict[str, Any]:
-        if self._store.size(MANIFEST) is None:
-            cut_off = sorted({each.removeprefix(f"{self}/").partition("/")[0] for each in reading.tree(str(self))})
-            raise _no_snapshot(str(self), False, cut_off)
         sizes = reading.tree(str(self))
+        if f"{self}/{MANIFEST}" not in sizes:
+            names = self._names(sizes)
+            cut_off = [name for name in names if re.fullmatch(_OWN, name)]
+            raise _no_snapshot(str(self), [name for name in names if name not in cut_off], cut_off)
         return _checked(str(self), self._store.read(MANIFEST), lambda name: sizes.get(f"{self}/{name}"))
 
     def types(self, manifest: dict[str, Any]) -> Any:
@@ -199,6 +209,10 @@ class InStore:
     def _check_absent(self) -> None:
         if self._store.size(MANIFEST) is not None:
             raise ConfigError(f"save: {self} already has a snapshot. Remove it, or save under another name.")
+
+    def _names(self, tree: Iterable[str]) -> list[str]:
+        """Of the objects and folders directly in this one."""
+        return sorted({each.removeprefix(f"{self}/").partition("/")[0] for each in tree})
 
 
 @contextlib.contextmanager
@@ -219,11 +233,21 @@ def _sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _no_snapshot(place: str, is_other: bool, cut_off: list[str]) -> ConfigError:
-    reason = f"it is being saved, or saving was interrupted ({', '.join(cut_off)})" if cut_off else "nothing is there"
-    if is_other:
-        reason = "the folder is not a complete snapshot of tfdist.data_service.save"
-    return ConfigError(f"load: there is no snapshot at {place}: {reason}. Save it again.")
+def _no_snapshot(place: str, others: list[str], cut_off: list[str]) -> ConfigError:
+    if others:
+        reason = (
+            f"what is there is not a complete snapshot of tfdist.data_service.save ({_some(others)}). Check the name; "
+            "files of another kind are for from_tfrecord, from_parquet or from_images"
+        )
+    elif cut_off:
+        reason = f"it is being saved, or saving was interrupted ({', '.join(cut_off)}). Save it again"
+    else:
+        reason = "nothing is there. Check the name"
+    return ConfigError(f"load: there is no snapshot at {place}: {reason}.")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _checked(place: str, text: bytes, size_of: Callable[[str], int | None]) -> dict[str, Any]:
@@ -240,7 +264,7 @@ def _checked(place: str, text: bytes, size_of: Callable[[str], int | None]) -> d
         if size != shard["bytes"]:
             state = "is missing" if size is None else f"has {size} bytes"
             raise ConfigError(
-                f"load: the snapshot at {place} is damaged: {shard['file']} {state}; expected {shard['bytes']}. "
+                f"load: the snapshot at {place} is damaged: {shard['file']} {state}; expected {shard['bytes']} bytes. "
                 "Save or copy it again."
             )
     return manifest

@@ -164,11 +164,21 @@ def test_a_stage_that_is_cancelled(context, tmp_path, when_all_are_there):
         ({"start_timeout": -1}, "start_timeout must be a number of seconds, more than 0; received -1"),
         ({"env": {"MINE": 3}}, "env must map names to texts"),
         ({"nics": "nothing0"}, "nothing0"),
+        ({"stdout": "out.txt"}, "stdout must be an open text file or stream; received 'out.txt'"),
+        ({"args": (threading.Lock(),)}, "cannot be pickled"),
     ],
 )
 def test_what_is_refused(context, given, text):
     with pytest.raises(ConfigError, match=text):
         tfdist.spark.run(**{"fn": lambda: None, "num_proc": 1, **given})
+    assert not context.statusTracker().getActiveJobsIds()
+
+
+def test_a_python_without_tfdist(context, monkeypatch):
+    monkeypatch.setattr(context, "pythonExec", "/usr/bin/python3")
+    with pytest.raises(RankError, match=r"Spark did not run the tasks of .*: .*") as caught:
+        tfdist.spark.run(lambda: None, num_proc=1, stderr=io.StringIO())
+    assert "launcher" not in str(caught.value)
 
 
 def test_dynamic_allocation(context, monkeypatch):

@@ -158,7 +158,7 @@ def test_a_folder_with_others(s3):
     for name in "abcd":
         s3.put(f"{place}/{name}.txt", b"x")
     with pytest.raises(
-        ConfigError, match=r"of the 4 names in this folder none .*\.parquet \(a.txt, b.txt, c.txt, ...\)"
+        ConfigError, match=r"no file that ends in \.parquet, but 4 other names \(a\.txt, b\.txt, c\.txt, \.\.\.\)"
     ):
         from_parquet(place, batch_size=1)
 

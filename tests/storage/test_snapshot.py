@@ -152,6 +152,16 @@ def test_a_save_that_fails_leaves_nothing(s3):
     assert s3.objects(place) == {}
 
 
+def test_objects_of_another_kind(s3):
+    place = s3.folder()
+    s3.put(f"{place}/a.tfrecord", b"x")
+    with pytest.raises(ConfigError, match=r"is not a complete snapshot of .* \(a\.tfrecord\)\. Check the name"):
+        load(place)
+    with pytest.raises(ConfigError, match=r"has other objects: a\.tfrecord\. Save under another name"):
+        save(samples(), place)
+    assert list(s3.objects(place)) == ["a.tfrecord"]
+
+
 def test_two_at_a_time(s3):
     """The other one is there when this one ends."""
     place = s3.folder()

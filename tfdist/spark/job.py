@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from tfdist.errors import ConfigError, RankError
-from tfdist.launch.function import function_job
+from tfdist.launch.function import function_job, parcel
 from tfdist.launch.function.session import Setting
 from tfdist.launch.host import host
+from tfdist.launch.wire.call import anonymous_file, write_all
 from tfdist.protocol import mesh
 from tfdist.spark import check, task
 from tfdist.spark.stage import Stage
@@ -90,37 +90,52 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     losses = tfdist.spark.run(train, args=(3,), num_proc=4)
     ```
     """
-    _refuse(fn, args, kwargs, use_mpi, extra_mpi_args, start_timeout, env)
+    function_job.check_call(f"{_CALLER}: fn", fn, args, kwargs)
+    _refuse(use_mpi, extra_mpi_args, start_timeout, env, {"stdout": stdout, "stderr": stderr})
     context = check.application(_CALLER)
     ranks = check.ranks(_CALLER, context, num_proc)
+    packed, name = parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn)
     key = secrets.token_hex(32)
-    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder, _door(context) as door:
-        key_file = Path(folder) / "key"
-        key_file.touch(mode=0o600)
-        key_file.write_text(key)
+    with _key_file(key) as key_file, _door(context) as door:
         launcher = endpoint.text((_driver(context), door.getsockname()[1]))
         words = [f"-np={ranks}", f"--agents={ranks}", f"--listen={endpoint.text(door.getsockname()[:2])}"]
-        words += [f"--key-file={key_file}", f"--start-timeout={start_timeout or _START_TIMEOUT_S:g}"]
+        words += [f"--key-file=/proc/self/fd/{key_file}", f"--start-timeout={start_timeout or _START_TIMEOUT_S:g}"]
         words += [f"--network-interfaces={nics if isinstance(nics, str) else ','.join(nics)}"] if nics else []
         words += [f"--export={','.join(env)}"] if env else []
         words += ["--prefix-output-with-timestamp"] if prefix_output_with_timestamp else []
         words += ["--verbose"] if verbose >= _MUCH else []
         with Stage(context, Offer(launcher, key, ranks)) as stage:
-            setting = Setting(door, dict(env or {}), stdout, stderr, stage.is_wanted)
+            setting = Setting(door, key_file, dict(env or {}), stdout, stderr, stage.is_wanted)
             program = task.PROGRAM if executable is None else function_job.program_of(executable)
             try:
-                return function_job.call_on_ranks(fn, args, kwargs or {}, ranks, words, program, setting, _CALLER)
+                return function_job.call_on_ranks(packed, name, ranks, words, program, setting, _CALLER)
             except (RankError, ConfigError) as error:
                 stage.wait(_CAUSE_S if type(error) is RankError else 0.0)
                 if not stage.problem:
                     raise
+                if not stage.is_wanted():  # so the launcher was ended, and has nothing to say
+                    raise RankError(f"{_CALLER}: Spark did not run the tasks of {name}: {stage.problem}") from None
                 raise RankError(f"{error}\nSpark says: {stage.problem}", getattr(error, "rank", None)) from error
 
 
+@contextlib.contextmanager
+def _key_file(key: str) -> Iterator[int]:
+    """A descriptor of a file without a name that only this user may read: nothing is left if the driver is killed."""
+    descriptor = anonymous_file()
+    try:
+        os.fchmod(descriptor, 0o600)
+        write_all(descriptor, key.encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _refuse(
-    fn: Any, args: Any, kwargs: Any, use_mpi: bool | None, extra_mpi_args: str | None, start_timeout: Any, env: Any
+    use_mpi: bool | None, extra_mpi_args: str | None, start_timeout: Any, env: Any, streams: Mapping[str, Any]
 ) -> None:
-    function_job.check_call(f"{_CALLER}: fn", fn, args, kwargs)
+    for name, stream in streams.items():
+        if stream is not None and not callable(getattr(stream, "write", None)):
+            raise ConfigError(f"{_CALLER}: {name} must be an open text file or stream; received {stream!r}.")
     if use_mpi or extra_mpi_args:
         raise ConfigError(f"{_CALLER}: ranks under Spark connect without MPI. Omit use_mpi and extra_mpi_args.")
     texts = isinstance(env, Mapping) and all(isinstance(each, str) for pair in env.items() for each in pair)

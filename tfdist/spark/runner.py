@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdist.errors import ConfigError
-from tfdist.launch.function import function_job
+from tfdist.launch.function import function_job, parcel
 from tfdist.launch.function.session import Setting
 from tfdist.spark import check, job
 
@@ -58,8 +58,10 @@ class Runner:
             if self.num_processor < 0:
                 setting = Setting(out=stream, err=stream)
                 words = [f"-np={-self.num_processor}"]
-                return function_job.call_on_ranks(
-                    main, (), kwargs, -self.num_processor, words, function_job.program_of(), setting, _CALLER
-                )[0]
+                packed, name = parcel.pack_call(main, (), kwargs), parcel.name_of(main)
+                program = function_job.program_of()
+                return function_job.call_on_ranks(packed, name, -self.num_processor, words, program, setting, _CALLER)[
+                    0
+                ]
             ranks = self.num_processor or check.slots(check.application(_CALLER))
             return job.run(main, kwargs=kwargs, num_proc=ranks, stdout=stream, stderr=stream)[0]

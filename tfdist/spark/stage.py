@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 _JAVA_TRACE = "\n\tat org.apache"
 # How long the launcher may take to tell the user what happened, after Spark has told us.
 _GRACE_S = 6.0
-# After the job: the agents end by themselves, and their tasks with them.
+# After the job: the agents end by themselves, and their tasks with them, if there was one.
 _END_S = 10.0
+_FAILED_S = 3.0
 
 
 class Stage:
@@ -43,9 +44,7 @@ class Stage:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None or not self.wait(_END_S):
-            self.wait(_END_S)
-        if self._thread.is_alive():
+        if not self.wait(_END_S if kind is None else _FAILED_S):
             self._context.cancelJobGroup(self._group)
             self.wait(_END_S)
 

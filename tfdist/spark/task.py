@@ -20,6 +20,8 @@ from tfdist.launch.function import worker
 from tfdist.system.process import before_exec
 
 _SAID_BYTES = 4096
+# Of the name of a host, to which that of the task is added: names have at most 64 characters.
+_LONGEST = 48
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Of the executor, for the ranks: the launcher's own replace them on the way.
 _OWN = ("PATH", "PYTHONPATH", "PYTHONHOME")
@@ -65,7 +67,7 @@ def serve(offer: Offer, number: int, context: Any) -> Iterator[Ended]:
     if context.attemptNumber():
         return
     program = [sys.executable, "-I", "-S", str(Path(summoned.__file__).resolve())]
-    words = [*program, offer.launcher, "1", os.uname().nodename, "shared"]
+    words = [*program, offer.launcher, "1", f"{os.uname().nodename[:_LONGEST]}.task-{number}", "shared"]
     with tempfile.TemporaryFile() as errors:
         agent = subprocess.Popen(
             words,

@@ -42,7 +42,7 @@ def test_files_are_found(folder, files, names):
         ("d.txt", r"no files for 'd\.txt': this folder is empty"),
         (
             "e",
-            r"'e': of the 4 names in this folder none is a file that ends in \.txt \(1\.bin, 2\.bin, 3\.bin, \.\.\.\)",
+            r"'e': this folder has no file that ends in \.txt, but 4 other names \(1\.bin, 2\.bin, 3\.bin, \.\.\.\)",
         ),
         ([], "each given once"),
         (["a.txt", "*.txt"], r"given twice: \['.*a\.txt'\]"),

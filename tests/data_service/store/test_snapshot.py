@@ -72,12 +72,13 @@ save(tf.data.Dataset.range(10**6).map(element), sys.argv[1])
 """
 
 
-def test_a_save_that_is_killed_leaves_nothing_that_loads(tmp_path):
+def test_a_save_that_is_killed_leaves_nothing_that_loads(tmp_path, wait_until):
     path = tmp_path / "snapshot"
     with subprocess.Popen(
         [sys.executable, "-c", SAVE, str(path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     ) as saving:
         assert b"element" in saving.stdout.readline()
+        wait_until(lambda: list(tmp_path.glob(".snapshot.partial-*/*/*.shard")), what="the first file")
         saving.send_signal(signal.SIGKILL)
     with pytest.raises(ConfigError, match=r"it is being saved, or saving was interrupted \(\.snapshot\.partial-"):
         load(path)
@@ -85,10 +86,24 @@ def test_a_save_that_is_killed_leaves_nothing_that_loads(tmp_path):
     assert [int(e) for e in load(path)] == [0, 1, 2]
 
 
-def test_a_save_that_fails_leaves_nothing(tmp_path):
-    failing = tf.data.Dataset.range(3).map(lambda i: tf.ensure_shape(tf.zeros([i]), [1]))
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        save(failing, tmp_path / "snapshot")
+@pytest.mark.parametrize("good", [0, 1, 50])
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_save_of_a_dataset_that_fails_ends_and_leaves_nothing(tmp_path, good, shards):
+    """TensorFlow's own would hang if it fails after the first element."""
+    failing = tf.data.Dataset.range(100).map(lambda i: tf.ensure_shape(tf.zeros([(i + 1) // (good + 1)]), [0]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible with expected shape"):
+        save(failing, tmp_path / "snapshot", shards=shards)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_generator_that_raises(tmp_path):
+    def rows():
+        yield 1
+        yield 2
+        raise LookupError("row 3")
+
+    with pytest.raises(tf.errors.OpError, match="row 3"):
+        save(tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([], tf.int64)), tmp_path / "snapshot")
     assert os.listdir(tmp_path) == []
 
 
@@ -138,7 +153,8 @@ def test_what_tensorflow_saved_is_not_taken_for_complete(tmp_path):
         (tf.data.Dataset.range(3).repeat(), {}, "endless"),
         (tf.data.Dataset.range(0), {}, "no elements"),
         (tf.data.Dataset.range(3), {"shards": 0}, "shards must be 1 or more"),
-        (tf.data.Dataset.range(3), {"compression": "ZIP"}, "compression one of"),
+        (tf.data.Dataset.range(3), {"compression": "ZIP"}, "compression must be one of"),
+        ([1, 2], {}, "dataset must be a tf.data.Dataset; received list"),
         (tf.data.Dataset.from_tensors(tf.zeros([1000])).repeat(10**12), {}, r"save will take 4e\+03 TB"),
     ],
 )

@@ -128,7 +128,8 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     _refuse(given)
     given["num_proc"] = ranks = _ranks(num_proc, np)
     given["network_interfaces"] = _interfaces(network_interface, network_interfaces)
-    return call_on_ranks(func, args, kwargs or {}, ranks, option_words(given), program_of(executable))
+    packed = parcel.pack_call(func, args, kwargs or {})
+    return call_on_ranks(packed, parcel.name_of(func), ranks, option_words(given), program_of(executable))
 
 
 def program_of(executable: str | os.PathLike[str] | None = None) -> list[str]:
@@ -136,22 +137,20 @@ def program_of(executable: str | os.PathLike[str] | None = None) -> list[str]:
     return [os.fspath(executable or sys.executable), os.path.abspath(worker.__file__)]
 
 
-def call_on_ranks(  # noqa: PLR0913 -- a job
-    func: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+def call_on_ranks(
+    packed: bytes,
+    name: str,
     ranks: int,
     words: Sequence[str],
     program: Sequence[str],
     setting: session.Setting | None = None,
     caller: str = "tfdist.run",
 ) -> list[Any]:
-    """Runs a job of this many ranks, each of which calls the function.
+    """Runs a job of this many ranks, each of which calls a function.
 
     Args:
-        func: The function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+        packed: The function and its arguments, as by `parcel.pack_call`.
+        name: Its name, for messages.
         ranks: The number of ranks.
         words: Options of tfdistrun.
         program: What each rank is, as `program_of` says.
@@ -166,10 +165,10 @@ def call_on_ranks(  # noqa: PLR0913 -- a job
     """
     whole = [*words, "--", *program]
     with session.files(1 + ranks) as (function, *results):
-        write_all(function, parcel.pack_call(func, args, kwargs))
+        write_all(function, packed)
         status, report = session.launch(whole, verdict.ARGUMENTS, function, results, setting or session.Setting())
         answers = [parcel.unpack_answer(session.read_all(result)) for result in results]
-    return verdict.results(verdict.Job(parcel.name_of(func), status, report, answers, caller))
+    return verdict.results(verdict.Job(name, status, report, answers, caller))
 
 
 def option_words(given: Mapping[str, Any]) -> list[str]:

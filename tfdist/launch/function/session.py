@@ -38,6 +38,7 @@ class Setting:
 
     Attributes:
         door: Where agents come; None if there are none.
+        key: Descriptor of the key file for them, which the words name as `/proc/self/fd/N`; None if there are none.
         variables: What the launcher has in its environment besides that of this process.
         out: Takes the ranks' output; None for this process's own.
         err: Takes their error output.
@@ -45,6 +46,7 @@ class Setting:
     """
 
     door: socket.socket | None = None
+    key: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     out: TextIO | None = None
     err: TextIO | None = None
@@ -99,7 +101,8 @@ def launch(
         text = {"words": list(words), "arguments": dict(arguments), "parent": os.getpid()}
         write_all(order, json.dumps(text | descriptors).encode())
         os.lseek(order, 0, os.SEEK_SET)
-        status = _run(order, (function, report, *results, *doors), setting)
+        keys = [] if setting.key is None else [setting.key]
+        status = _run(order, (function, report, *results, *doors, *keys), setting)
         reported = read_all(report)
     return status, json.loads(reported) if reported else None
 

@@ -381,14 +381,15 @@ def _check(rules: Rules, before: Membership, event: Event, state: Membership, ac
         assert _slots(state) - sum(state.retiring.values()) >= rules.least
     elif isinstance(action, Leave):
         assert (state.leaving, before.leaving) == (True, False)
-        # The event itself may be the loss of this host, or of a rank there.
-        lost = event.host if isinstance(event, Survived) else None
-        assert [host for host in state.running if host.name != lost] == [
-            host for host in before.running if host.name != lost
-        ]
+        assert _others(state, event) == _others(before, event)
     elif isinstance(action, Wait):
         longest = math.inf if state.waiting_since is None else state.waiting_since + rules.timeout_s
         assert now < action.until <= longest
+
+
+def _others(state: Membership, event: Event) -> list[Host]:
+    """The hosts with ranks, without that where the event itself is a loss."""
+    return [host for host in state.running if not isinstance(event, Survived) or host.name != event.host]
 
 
 def _slots(state: Membership) -> int:
