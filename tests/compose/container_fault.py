@@ -46,10 +46,15 @@ class Fault:
         alias = ("--alias", service.partition("-")[0])
         self.docker("network", "connect", *alias, f"{self.job.name}_default", self.container(service))
 
+    def _runs(self, service: str) -> bool:
+        done = self.docker("inspect", "--format", "{{.State.Running}}", self.container(service))
+        return "true" in done.stdout
+
     def ranks(self, service: str) -> dict[int, str]:
         """What runs in a container for a rank: names, by process of this machine. In one that has ended, nothing."""
         done = self.docker("top", self.container(service), "-eo", "pid,comm", check=False)
-        assert done.returncode == 0 or "is not running" in done.stderr, done.stderr
+        if done.returncode != 0:  # it has ended, or ends while the engine looks into it, which then says other things
+            self.wait_until(lambda: not self._runs(service), what=f"the end of {service}, where: {done.stderr}")
         listed = done.stdout.splitlines()[1:]
         named = (line.split() for line in listed)
         return {int(pid): name for pid, name in named if name not in _IDLE}
