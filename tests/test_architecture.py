@@ -65,7 +65,7 @@ ROOMS = {
     "launch.run": f"{_LAUNCH} storage launch.start launch.supervisor launch.agent",
     "launch": f"{_LAUNCH} storage launch.host.cluster launch.start launch.option launch.agent launch.run",
     "launch.function": "launch.wire launch.option launch",
-    "spark": "protocol launch.host launch.agent launch.function",
+    "spark": "protocol launch.host launch.wire launch.agent launch.function",
     "testing": "world tfdist",
     "command.bench.measure": "native tfdist",
     "command.bench.allreduce": "command.bench.measure testing tfdist",
