@@ -72,7 +72,7 @@ def wait_until() -> Callable[..., None]:
 
 @pytest.fixture
 def descriptors_close(wait_until: Callable[..., None]) -> Callable[[], AbstractContextManager[None]]:
-    """A context that waits at its end until no descriptor is open that was not before.
+    """A context that waits at its end until no descriptor is open that was opened in it.
 
     Not until there are as many as before: threads of gRPC, of data services in other tests, open and close theirs.
     """
@@ -88,7 +88,8 @@ def descriptors_close(wait_until: Callable[..., None]) -> Callable[[], AbstractC
     def kept() -> Iterator[None]:
         before = opened()
         yield
-        wait_until(lambda: opened() <= before, seconds=10, what="the end of the descriptors opened since")
+        since = opened() - before
+        wait_until(lambda: not since & opened(), seconds=10, what="the end of the descriptors opened since")
 
     return kept
 
