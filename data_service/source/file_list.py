@@ -50,6 +50,11 @@ def find(
     return found
 
 
+def some(names: Sequence[str]) -> str:
+    """The first names, for a message."""
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
 def _why(name: str, address: str | None, suffix: str) -> str:
     """Why there is no match."""
     where = "" if address or os.path.isabs(name) else f" (working directory: {os.getcwd()})"
@@ -57,9 +62,8 @@ def _why(name: str, address: str | None, suffix: str) -> str:
         return f"nothing matches this pattern{where}"
     others = reading.names(name) if address else sorted(os.listdir(name)) if os.path.isdir(name) else []
     if others:
-        some = ", ".join(os.path.basename(each) for each in others[:_SHOWN])
-        more = ", ..." if len(others) > _SHOWN else ""
-        return f"this folder has no file that ends in {suffix}, but {len(others)} other names ({some}{more})"
+        named = some(list(map(os.path.basename, others)))
+        return f"this folder has no file that ends in {suffix}, but {len(others)} other names ({named})"
     if address is None and os.path.isdir(name):
         return f"this folder is empty{where}"
     return (

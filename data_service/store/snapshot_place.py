@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfdist.data_service.source.file_list import some
 from tfdist.errors import ConfigError
 from tfdist.storage import reading
 from tfdist.storage.store import Store
@@ -34,8 +35,6 @@ _FORMAT = 1
 _PURPOSE = "snapshot"
 # The folder of a save in a store, and objects with which it was tried.
 _OWN = r"[0-9a-f]{32}|\.tfdist-.*"
-# Names that a message has.
-_SHOWN = 3
 
 
 class Place(Protocol):
@@ -162,7 +161,7 @@ class InStore:
         self._check_absent()
         others = [name for name in self._names(self._store.tree()) if not re.fullmatch(_OWN, name)]
         if others:
-            raise ConfigError(f"save: {self} has other objects: {_some(others)}. Save under another name.")
+            raise ConfigError(f"save: {self} has other objects: {some(others)}. Save under another name.")
 
     def begin(self) -> contextlib.AbstractContextManager[Path]:
         return _scratch_folder()
@@ -236,7 +235,7 @@ def _sha256(file: Path) -> str:
 def _no_snapshot(place: str, others: list[str], cut_off: list[str]) -> ConfigError:
     if others:
         reason = (
-            f"what is there is not a complete snapshot of tfdist.data_service.save ({_some(others)}). Check the name; "
+            f"what is there is not a complete snapshot of tfdist.data_service.save ({some(others)}). Check the name; "
             "files of another kind are for from_tfrecord, from_parquet or from_images"
         )
     elif cut_off:
@@ -244,10 +243,6 @@ def _no_snapshot(place: str, others: list[str], cut_off: list[str]) -> ConfigErr
     else:
         reason = "nothing is there. Check the name"
     return ConfigError(f"load: there is no snapshot at {place}: {reason}.")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _checked(place: str, text: bytes, size_of: Callable[[str], int | None]) -> dict[str, Any]:

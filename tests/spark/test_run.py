@@ -14,6 +14,7 @@ import pytest
 
 import tfdist.spark
 from tfdist.errors import ConfigError, RankError
+from tfdist.protocol import mesh
 
 AGENT, WORKER, EXECUTOR = "agent/summoned.py", "function/worker.py", "CoarseGrainedExecutorBackend --driver-url"
 
@@ -172,6 +173,16 @@ def test_what_is_refused(context, given, text):
     with pytest.raises(ConfigError, match=text):
         tfdist.spark.run(**{"fn": lambda: None, "num_proc": 1, **given})
     assert not context.statusTracker().getActiveJobsIds()
+
+
+def test_a_driver_that_cannot_be_reached(context, monkeypatch):
+    """The agents give up after 20 s, and with them the launcher, which would wait for ten minutes."""
+    monkeypatch.setattr("tfdist.spark.job._driver", lambda _: "127.0.0.9")
+    monkeypatch.setattr("tfdist.spark.job._door", lambda _: mesh.listen("127.0.0.1"))
+    begin = time.monotonic()
+    with pytest.raises(RankError, match=r"did not run the tasks of .*: task \d: no launcher at 127\.0\.0\.9"):
+        tfdist.spark.run(lambda: None, num_proc=2, stderr=io.StringIO())
+    assert time.monotonic() - begin < 60
 
 
 def test_a_python_without_tfdist(context, monkeypatch):

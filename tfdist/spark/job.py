@@ -111,10 +111,11 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
                 return function_job.call_on_ranks(packed, name, ranks, words, program, setting, _CALLER)
             except (RankError, ConfigError) as error:
                 stage.wait(_CAUSE_S if type(error) is RankError else 0.0)
+                if not stage.is_wanted():  # so the launcher was ended, and has nothing to say
+                    why = stage.problem or stage.said
+                    raise RankError(f"{_CALLER}: Spark did not run the tasks of {name}: {why}") from None
                 if not stage.problem:
                     raise
-                if not stage.is_wanted():  # so the launcher was ended, and has nothing to say
-                    raise RankError(f"{_CALLER}: Spark did not run the tasks of {name}: {stage.problem}") from None
                 raise RankError(f"{error}\nSpark says: {stage.problem}", getattr(error, "rank", None)) from error
 
 

@@ -14,6 +14,7 @@ from tfdist.spark.task import Ended, Offer
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+_LINE = "\n"
 # Where the Python part of an error ends.
 _JAVA_TRACE = "\n\tat org.apache"
 # How long the launcher may take to tell the user what happened, after Spark has told us.
@@ -34,7 +35,7 @@ class Stage:
     def __init__(self, context: SparkContext, offer: Offer) -> None:
         self._context, self._offer = context, offer
         self._group = f"tfdist-{secrets.token_hex(8)}"
-        self.ended: list[Ended] = []
+        self._ended: list[Ended] = []
         self.error: Exception | None = None
         self._failed_at = 0.0
         self._thread = threading.Thread(target=self._run, name="tfdist-spark", daemon=True)
@@ -49,13 +50,19 @@ class Stage:
             self.wait(_END_S)
 
     def is_wanted(self) -> bool:
-        """Whether the launcher should go on: Spark has not failed, or it only has to say what that did."""
-        return self.error is None or time.monotonic() < self._failed_at + _GRACE_S
+        """Whether the launcher should go on: no task has failed, or it only has to say what that did."""
+        return not self._failed_at or time.monotonic() < self._failed_at + _GRACE_S
 
     def wait(self, seconds: float) -> bool:
         """Waits for the end of the tasks; whether they have ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
+
+    @property
+    def said(self) -> str:
+        """The last that a failed agent said, as when it cannot reach the driver; empty if none has failed."""
+        failed = (each for each in self._ended if each.status)
+        return next((f"task {each.task}: {each.said.rpartition(_LINE)[2]}" for each in failed), "")
 
     @property
     def problem(self) -> str:
@@ -76,10 +83,11 @@ class Stage:
         try:
             self._context.setJobGroup(self._group, "tfdist: ranks of a training", interruptOnCancel=True)
             tasks = self._context.parallelize(range(self._offer.tasks), self._offer.tasks)
-            self.ended = tasks.barrier().mapPartitions(_served(self._offer)).collect()
+            self._ended = tasks.barrier().mapPartitions(_served(self._offer)).collect()
+            if self.said:
+                self._failed_at = time.monotonic()
         except Exception as error:  # noqa: BLE001  (told by whoever waits)
-            self._failed_at = time.monotonic()
-            self.error = error
+            self.error, self._failed_at = error, time.monotonic()
         finally:
             with contextlib.suppress(Exception):  # the context was stopped
                 self._context.setLocalProperty("spark.jobGroup.id", None)
