@@ -68,7 +68,6 @@ def test_refused_on_every_rank_before_the_first_step(launch, s3, name, wrong):
         assert is_soon == "1"
         assert f"could not write to {place}" in text
         assert parts[wrong] in text
-    assert "no gradient was ever reduced" not in done.stderr, "it did not come so far"
     assert not [path for path in launch.files("**/*") if ":" in path.name]
 
 
