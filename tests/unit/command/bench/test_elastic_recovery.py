@@ -15,17 +15,21 @@ def recovery(script: Any) -> Any:
 
 @pytest.mark.parametrize("number", range(6))
 def test_jobs(recovery: Any, number: int) -> None:
-    """Each fault begins with the ranks that the one before has left, and hits some that live."""
+    """Each fault begins with the ranks that the one before has left, and hits some that live. Newcomers count on."""
     for make, _ in recovery.JOBS.values():
         alive, step = set(range(make(number)[0].of)), 0
+        next_rank = len(alive)
         for fault in make(number):
             assert fault.of == len(alive) and set(fault.ranks) <= alive, fault
             if fault.how not in ("back", "again"):
                 assert fault.step > step
                 step = fault.step
             alive -= set(fault.ranks) if fault.size < fault.of else set()
-            if len(alive) != fault.size:  # all anew
+            if fault.how in ("back", "joins"):
+                alive |= set(range(next_rank, next_rank + fault.size - len(alive)))
+            elif len(alive) != fault.size:  # all anew
                 alive = set(range(fault.size))
+            next_rank = max(next_rank, 1 + max(alive))
 
 
 def test_every_rank_has_its_turn(recovery: Any) -> None:
