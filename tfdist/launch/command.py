@@ -30,7 +30,7 @@ from tfdist.launch.run.plan import Plan
 from tfdist.launch.start import choice, hydra, mpirun
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.starter import Ssh, Starter
-from tfdist.launch.wire.call import Call
+from tfdist.launch.wire.call import Call, check_files
 from tfdist.protocol import backup, commit_file, member
 from tfdist.system import home, program
 from tfdist.system.local_path import address_of, local_path
@@ -68,12 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if known.nodes is not None and known.listener is None:
             return assembly.follow(known, _say)
         plan, console = _prepare(known, command)
-        least = option.least(known)
-        job: Launcher | Generations
-        if least is None:
-            job = Launcher(assembly.with_summons(plan, known, _say), console)
-        else:
-            job = _make_generations(known, plan, least, console)
+        job = _make_job(known, plan, console)
     except (ConfigError, PeerLostError, KeyboardInterrupt) as error:  # hosts may be waited for
         if console is not None:  # what it has to say comes before
             console.close()
@@ -98,8 +93,8 @@ def prepare(
     call: Call | None = None,
     spell: Callable[[str], str] = str,
     door: socket.socket | None = None,
-) -> tuple[Launcher, Console]:
-    """Does everything up to the first process: returns a launcher that is ready to run, and its console.
+) -> tuple[Launcher | Generations, Console]:
+    """Does everything up to the first process: returns a job that is ready to run, and its console.
 
     If no option names hosts, the job runs on this machine, even inside a cluster job. `spell` translates the launcher's
     messages into the caller's terms. Agents come to `door`, which listens already.
@@ -112,7 +107,9 @@ def prepare(
     known, command = option.parse(argv)
     known.listener = door
     plan, console = _prepare(known, command, spell)
-    return Launcher(assembly.with_summons(plan, known, _say), console, call), console
+    if call is not None:
+        check_files(plan.starter.processes)
+    return _make_job(known, plan, console, call), console
 
 
 def _prepare(known: Namespace, command: Sequence[str], spell: Callable[[str], str] = str) -> tuple[Plan, Console]:
@@ -144,7 +141,14 @@ def _output(known: Namespace, say: Callable[[str], None]) -> str | Mirror | None
         raise ConfigError(f"--output-filename {address}: {error}") from None
 
 
-def _make_generations(known: Namespace, plan: Plan, least: int, console: Console) -> Generations:
+def _make_job(known: Namespace, plan: Plan, console: Console, call: Call | None = None) -> Launcher | Generations:
+    least = option.least(known)
+    if least is None:
+        return Launcher(assembly.with_summons(plan, known, _say), console, call)
+    return _make_generations(known, plan, least, console, call)
+
+
+def _make_generations(known: Namespace, plan: Plan, least: int, console: Console, call: Call | None) -> Generations:
     cooldown = known.blacklist_cooldown_range
     script = known.host_discovery_script
     most = known.max_np if known.max_np is not None else math.inf if script else known.num_proc
@@ -174,7 +178,7 @@ def _make_generations(known: Namespace, plan: Plan, least: int, console: Console
 
     may_change = script is not None or reserve is not None
     offered = assembly.offered(known, plan.force) if agent_option.is_given(known) else _offered(known)
-    return Generations(plan, rules, offered, console, look if may_change else None, summon)
+    return Generations(plan, rules, offered, console, look if may_change else None, summon, call)
 
 
 def make_plan(known: Namespace, command: Sequence[str], environment: dict[str, str]) -> tuple[Plan, list[str]]:

@@ -5,7 +5,7 @@ Importing this package does not import pyspark; the functions do.
 
 from __future__ import annotations
 
-from tfdist.spark.job import run
+from tfdist.spark.job import run, run_elastic
 from tfdist.spark.runner import Runner
 
-__all__ = ["Runner", "run"]
+__all__ = ["Runner", "run", "run_elastic"]

@@ -1,15 +1,17 @@
-"""`tfdist.spark.run`: a job whose ranks are children of Spark's tasks, launched by the driver."""
+"""`tfdist.spark.run` and `run_elastic`: jobs whose ranks are children of Spark's tasks, launched by the driver."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TextIO
 
 from tfdist.errors import ConfigError, RankError
-from tfdist.launch.function import function_job, parcel
+from tfdist.launch.function import function_job, parcel, verdict
 from tfdist.launch.function.session import Setting
 from tfdist.launch.host import host
 from tfdist.launch.wire.call import anonymous_file, write_all
@@ -19,7 +21,6 @@ from tfdist.spark.stage import Stage
 from tfdist.spark.task import Offer
 from tfdist.system.network import endpoint
 
-_CALLER = "tfdist.spark.run"
 _START_TIMEOUT_S = 600.0
 _MUCH = 2
 # How long Spark may take to say why an executor was lost.
@@ -90,30 +91,180 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     losses = tfdist.spark.run(train, args=(3,), num_proc=4)
     ```
     """
-    function_job.check_call(f"{_CALLER}: fn", fn, args, kwargs)
-    _refuse(use_mpi, extra_mpi_args, start_timeout, env, {"stdout": stdout, "stderr": stderr})
-    context = check.application(_CALLER)
-    ranks = check.ranks(_CALLER, context, num_proc)
-    packed, name = parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn)
-    key = secrets.token_hex(32)
-    with _key_file(key) as key_file, _door(context) as door:
-        launcher = endpoint.text((_driver(context), door.getsockname()[1]))
-        words = [f"-np={ranks}", f"--agents={ranks}", f"--listen={endpoint.text(door.getsockname()[:2])}"]
-        words += [f"--key-file=/proc/self/fd/{key_file}", f"--start-timeout={start_timeout or _START_TIMEOUT_S:g}"]
+    terms = _Terms("tfdist.spark.run", start_timeout, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp)
+    function_job.check_call(f"{terms.caller}: fn", fn, args, kwargs)
+    if use_mpi or extra_mpi_args:
+        raise ConfigError(f"{terms.caller}: ranks under Spark connect without MPI. Omit use_mpi and extra_mpi_args.")
+    terms.check()
+    context = check.application(terms.caller)
+    ranks = check.ranks(terms.caller, context, num_proc)
+    program = task.PROGRAM if executable is None else function_job.program_of(executable)
+    call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), program)
+    return _run(context, terms, call, check.Sizes(ranks, ranks, ranks), elastic=False)
+
+
+def run_elastic(  # noqa: PLR0913 -- the signature of Horovod
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    start_timeout: float | None = None,
+    elastic_timeout: float | None = None,
+    reset_limit: int | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    verbose: int = 1,
+    nics: str | Sequence[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls `fn(*args, **kwargs)` on ranks that may be lost and that others may join while they train.
+
+    `fn` trains with `tfdist.callbacks.DataParallel(elastic=True)`, or with `tfdist.elastic.run`. The tasks are ordinary
+    ones of a single stage, so it works with dynamic allocation as well. When an executor is lost, the ranks that are
+    left continue within a second; Spark tries its tasks again, and their ranks join the others at a commit.
+
+    Args:
+        fn: Any function, including a lambda, a closure, or one defined in a notebook.
+        args: Its positional arguments, the same on every rank. Function and arguments may take up to 1 GiB pickled.
+        kwargs: Its keyword arguments.
+        num_proc: Number of ranks to start with; default: the application's `defaultParallelism`.
+        min_num_proc: The fewest ranks that may continue; with fewer the job ends. Default 1.
+        max_num_proc: The most ranks, and so the number of tasks; default `num_proc`.
+        start_timeout: Seconds within which the first `num_proc` ranks must have started; default 600.
+        elastic_timeout: Must be None: ranks never wait for others to come.
+        reset_limit: Must be None: ranks are never started anew because others are lost.
+        env: More environment variables for the ranks, as of `run`.
+        stdout: Takes what the ranks print; default: this process's own.
+        stderr: Takes their error output.
+        verbose: 2 or more also shows how the job is started.
+        nics: Network interfaces for the ranks, as "eth0,eth1" or a list.
+        prefix_output_with_timestamp: Whether to start each line of output with the time.
+        min_np: Deprecated name of `min_num_proc`.
+        max_np: Deprecated name of `max_num_proc`.
+
+    Returns:
+        What `fn` returned on each rank that was there at the end, by rank.
+
+    Raises:
+        ConfigError: Before anything is submitted, if an argument cannot be used, no application runs, speculation is
+            on, or the executors have too few slots and dynamic allocation is off.
+        BuildError: If pyspark is missing.
+        RankError: If fewer than `min_num_proc` ranks are left, or Spark gives up a task (`spark.task.maxFailures`).
+        Exception: The exception that `fn` raised, if no rank could continue.
+
+    Example:
+
+    ```python
+    losses = tfdist.spark.run_elastic(train, args=(3,), num_proc=4, min_num_proc=2, max_num_proc=8)
+    ```
+    """
+    caller = "tfdist.spark.run_elastic"
+    terms = _Terms(caller, start_timeout, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp)
+    function_job.check_call(f"{caller}: fn", fn, args, kwargs)
+    for name, value, why in (
+        ("elastic_timeout", elastic_timeout, "ranks never wait for others to come"),
+        ("reset_limit", reset_limit, "ranks are never started anew because others are lost"),
+    ):
+        if value is not None:
+            raise ConfigError(f"{caller}: {name} must be None, because {why}; received {value!r}.")
+    terms.check()
+    context = check.application(caller)
+    least, most = _renamed(caller, "min", min_num_proc, min_np), _renamed(caller, "max", max_num_proc, max_np)
+    sizes = check.sizes(caller, context, least, num_proc, most)
+    call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), task.PROGRAM)
+    return _run(context, terms, call, sizes, elastic=True)
+
+
+def _renamed(caller: str, which: str, value: int | None, old: int | None) -> int | None:
+    """The value of an argument that may be given by its old name."""
+    if old is None:
+        return value
+    new = f"{which}_num_proc"
+    warnings.warn(f"{caller}: {which}_np is deprecated, use {new}", DeprecationWarning, stacklevel=3)
+    if value not in (None, old):
+        raise ConfigError(f"{caller}: {new}={value!r} and {which}_np={old!r} differ; give only {new}.")
+    return old
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What `run` and `run_elastic` have in common, as their users have given it."""
+
+    caller: str
+    start_timeout: float | None
+    env: Mapping[str, str] | None
+    stdout: TextIO | None
+    stderr: TextIO | None
+    verbose: int
+    nics: str | Sequence[str] | None
+    timestamps: bool
+
+    def check(self) -> None:
+        """Raises ConfigError."""
+        for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
+            if stream is not None and not callable(getattr(stream, "write", None)):
+                raise ConfigError(f"{self.caller}: {name} must be an open text file or stream; received {stream!r}.")
+        env, seconds = self.env, self.start_timeout
+        texts = isinstance(env, Mapping) and all(isinstance(each, str) for pair in env.items() for each in pair)
+        if env is not None and not texts:
+            raise ConfigError(f"{self.caller}: env must map names to texts; received {env!r}.")
+        good = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
+        if seconds is not None and not good:
+            raise ConfigError(
+                f"{self.caller}: start_timeout must be a number of seconds, more than 0; received {seconds!r}."
+            )
+
+    @property
+    def seconds(self) -> float:
+        """How long the ranks may take to start."""
+        return _START_TIMEOUT_S if self.start_timeout is None else self.start_timeout
+
+    def words(self) -> list[str]:
+        """As options of tfdistrun."""
+        nics = self.nics
+        words = [f"--start-timeout={self.seconds:g}"]
         words += [f"--network-interfaces={nics if isinstance(nics, str) else ','.join(nics)}"] if nics else []
-        words += [f"--export={','.join(env)}"] if env else []
-        words += ["--prefix-output-with-timestamp"] if prefix_output_with_timestamp else []
-        words += ["--verbose"] if verbose >= _MUCH else []
-        with Stage(context, Offer(launcher, key, ranks)) as stage:
-            setting = Setting(door, key_file, dict(env or {}), stdout, stderr, stage.is_wanted)
-            program = task.PROGRAM if executable is None else function_job.program_of(executable)
+        words += [f"--export={','.join(self.env)}"] if self.env else []
+        words += ["--prefix-output-with-timestamp"] if self.timestamps else []
+        return words + (["--verbose"] if self.verbose >= _MUCH else [])
+
+
+class _Call(NamedTuple):
+    """A function with its arguments, as it is sent; its name; and the program of a rank."""
+
+    packed: bytes
+    name: str
+    program: Sequence[str]
+
+
+def _run(context: Any, terms: _Terms, call: _Call, sizes: check.Sizes, elastic: bool) -> list[Any]:
+    """Has Spark run as many tasks as there may be ranks, and these call the function; returns the results by rank."""
+    key = secrets.token_hex(32)
+    with _key_file(key) as key_file, _door(terms.caller, context) as door:
+        launcher = endpoint.text((_driver(context), door.getsockname()[1]))
+        words = [f"-np={sizes.start}", f"--agents={sizes.start}"]
+        words += [f"--min-np={sizes.least}", f"--max-np={sizes.most}"] if elastic else []
+        words += [f"--listen={endpoint.text(door.getsockname()[:2])}", f"--key-file=/proc/self/fd/{key_file}"]
+        words += terms.words()
+        with Stage(context, Offer(launcher, key, sizes.most, elastic)) as stage:
+            setting = Setting(door, key_file, dict(terms.env or {}), terms.stdout, terms.stderr, stage.is_wanted)
             try:
-                return function_job.call_on_ranks(packed, name, ranks, words, program, setting, _CALLER)
+                return function_job.call_on_ranks(call.packed, call.name, words, call.program, setting, terms.caller)
+            except verdict.AbsentError:
+                raise RankError(
+                    f"{terms.caller}: not all of the {sizes.start} tasks ran within {terms.seconds:g} s. Wait until "
+                    "the application has as many free slots, ask for fewer ranks with num_proc, or raise start_timeout"
+                ) from None
             except (RankError, ConfigError) as error:
                 stage.wait(_CAUSE_S if type(error) is RankError else 0.0)
                 if not stage.is_wanted():  # so the launcher was ended, and has nothing to say
                     why = stage.problem or stage.said
-                    raise RankError(f"{_CALLER}: Spark did not run the tasks of {name}: {why}") from None
+                    raise RankError(f"{terms.caller}: Spark did not run the tasks of {call.name}: {why}") from None
                 if not stage.problem:
                     raise
                 raise RankError(f"{error}\nSpark says: {stage.problem}", getattr(error, "rank", None)) from error
@@ -131,35 +282,17 @@ def _key_file(key: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _refuse(
-    use_mpi: bool | None, extra_mpi_args: str | None, start_timeout: Any, env: Any, streams: Mapping[str, Any]
-) -> None:
-    for name, stream in streams.items():
-        if stream is not None and not callable(getattr(stream, "write", None)):
-            raise ConfigError(f"{_CALLER}: {name} must be an open text file or stream; received {stream!r}.")
-    if use_mpi or extra_mpi_args:
-        raise ConfigError(f"{_CALLER}: ranks under Spark connect without MPI. Omit use_mpi and extra_mpi_args.")
-    texts = isinstance(env, Mapping) and all(isinstance(each, str) for pair in env.items() for each in pair)
-    if env is not None and not texts:
-        raise ConfigError(f"{_CALLER}: env must map names to texts; received {env!r}.")
-    good = isinstance(start_timeout, (int, float)) and not isinstance(start_timeout, bool) and start_timeout > 0
-    if start_timeout is not None and not good:
-        raise ConfigError(
-            f"{_CALLER}: start_timeout must be a number of seconds, more than 0; received {start_timeout!r}."
-        )
-
-
 def _driver(context: Any) -> str:
     return str(context.getConf().get("spark.driver.host", "127.0.0.1"))
 
 
-def _door(context: Any) -> Any:
+def _door(caller: str, context: Any) -> Any:
     """Where the agents come: the address at which executors reach the driver, or the one that it binds to."""
     bound = str(context.getConf().get("spark.driver.bindAddress", "") or _driver(context))
     try:
         return mesh.listen(host.address(bound))
     except OSError as error:
         raise ConfigError(
-            f"{_CALLER}: cannot listen at {bound}, the address of Spark's driver: {error.strerror}. Set "
+            f"{caller}: cannot listen at {bound}, the address of Spark's driver: {error.strerror}. Set "
             "spark.driver.bindAddress to an address of this machine"
         ) from None

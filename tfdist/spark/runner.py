@@ -60,9 +60,7 @@ class Runner:
                 words = [f"-np={-self.num_processor}"]
                 packed, name = parcel.pack_call(main, (), kwargs), parcel.name_of(main)
                 program = function_job.program_of()
-                results = function_job.call_on_ranks(
-                    packed, name, -self.num_processor, words, program, setting, _CALLER
-                )
+                results = function_job.call_on_ranks(packed, name, words, program, setting, _CALLER)
                 return results[0]
             ranks = self.num_processor or check.slots(check.application(_CALLER))
             return job.run(main, kwargs=kwargs, num_proc=ranks, stdout=stream, stderr=stream)[0]

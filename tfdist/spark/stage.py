@@ -22,10 +22,13 @@ _GRACE_S = 6.0
 # After the job: the agents end by themselves, and their tasks with them, if there was one.
 _END_S = 10.0
 _FAILED_S = 3.0
+_LOOK_S = 0.2
 
 
 class Stage:
     """Use as a context manager. The tasks are of a barrier stage: all run at the same time, or none.
+
+    Those of an elastic job are not: each runs when there is room for it.
 
     Args:
         context: The application.
@@ -45,9 +48,20 @@ class Stage:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if not self.wait(_END_S if kind is None else _FAILED_S):
+        until = time.monotonic() + (_END_S if kind is None else _FAILED_S)
+        while not self.wait(_LOOK_S) and time.monotonic() < until and self.active:
+            pass
+        if not self.wait(0.0):
             self._context.cancelJobGroup(self._group)
             self.wait(_END_S)
+
+    @property
+    def active(self) -> int:
+        """How many tasks run; those that wait for room have nothing to end."""
+        tracker = self._context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
     def is_wanted(self) -> bool:
         """Whether the launcher should go on: no task has failed, or it only has to say what that did."""
@@ -83,7 +97,8 @@ class Stage:
         try:
             self._context.setJobGroup(self._group, "tfdist: ranks of a training", interruptOnCancel=True)
             tasks = self._context.parallelize(range(self._offer.tasks), self._offer.tasks)
-            self._ended = tasks.barrier().mapPartitions(_served(self._offer)).collect()
+            serve = _served(self._offer)
+            self._ended = (tasks if self._offer.elastic else tasks.barrier()).mapPartitions(serve).collect()
             if self.said:
                 self._failed_at = time.monotonic()
         except Exception as error:  # noqa: BLE001  (told by whoever waits)
@@ -95,9 +110,10 @@ class Stage:
 
 def _served(offer: Offer) -> Any:
     def serve(numbers: Any) -> Any:
-        from pyspark import BarrierTaskContext
+        from pyspark import BarrierTaskContext, TaskContext
 
+        context = (TaskContext if offer.elastic else BarrierTaskContext).get()
         for number in numbers:
-            yield from task.serve(offer, number, BarrierTaskContext.get())
+            yield from task.serve(offer, number, context)
 
     return serve

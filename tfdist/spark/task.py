@@ -40,11 +40,12 @@ PROGRAM = (
 
 @dataclass(frozen=True)
 class Offer:
-    """What an agent needs: the launcher's address as HOST:PORT, the key, and the number of tasks."""
+    """What an agent needs: the launcher's address as HOST:PORT, the key, the number of tasks; whether more may come."""
 
     launcher: str
     key: str = field(repr=False)
     tasks: int
+    elastic: bool = False
 
 
 class Ended(NamedTuple):
@@ -62,9 +63,12 @@ def serve(offer: Offer, number: int, context: Any) -> Iterator[Ended]:
         offer: From the driver.
         number: Of the task: the rank, if all tasks come.
         context: The task's context.
+
+    Raises:
+        RuntimeError: If the agent of an elastic job was killed, so that Spark tries the task again.
     """
     # A job that has failed is not tried again by Spark: who has called `run` decides.
-    if context.attemptNumber():
+    if context.attemptNumber() and not offer.elastic:
         return
     program = [sys.executable, "-I", "-S", str(Path(summoned.__file__).resolve())]
     words = [*program, offer.launcher, "1", f"{os.uname().nodename[:_LONGEST]}.task-{number}", "shared"]
@@ -79,6 +83,9 @@ def serve(offer: Offer, number: int, context: Any) -> Iterator[Ended]:
         )
         agent.communicate(offer.key.encode() + b"\n")
         said = os.pread(errors.fileno(), _SAID_BYTES, max(0, os.fstat(errors.fileno()).st_size - _SAID_BYTES))
+    if offer.elastic and agent.returncode < 0:
+        name = signal.Signals(-agent.returncode).name
+        raise RuntimeError(f"tfdist: the agent of task {number} was killed by {name}, and its rank with it")
     yield Ended(number, agent.returncode, said.decode(errors="replace").strip())
 
 

@@ -126,10 +126,10 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     if job_place.is_taken():
         raise ConfigError("tfdist.run starts a new job and cannot be called on a rank of a running job.")
     _refuse(given)
-    given["num_proc"] = ranks = _ranks(num_proc, np)
+    given["num_proc"] = _ranks(num_proc, np)
     given["network_interfaces"] = _interfaces(network_interface, network_interfaces)
     packed = parcel.pack_call(func, args, kwargs or {})
-    return call_on_ranks(packed, parcel.name_of(func), ranks, option_words(given), program_of(executable))
+    return call_on_ranks(packed, parcel.name_of(func), option_words(given), program_of(executable))
 
 
 def program_of(executable: str | os.PathLike[str] | None = None) -> list[str]:
@@ -140,34 +140,32 @@ def program_of(executable: str | os.PathLike[str] | None = None) -> list[str]:
 def call_on_ranks(
     packed: bytes,
     name: str,
-    ranks: int,
     words: Sequence[str],
     program: Sequence[str],
     setting: session.Setting | None = None,
     caller: str = "tfdist.run",
 ) -> list[Any]:
-    """Runs a job of this many ranks, each of which calls a function.
+    """Runs a job, each rank of which calls a function.
 
     Args:
         packed: The function and its arguments, as by `parcel.pack_call`.
         name: Its name, for messages.
-        ranks: The number of ranks.
         words: Options of tfdistrun.
         program: What each rank is, as `program_of` says.
         setting: Where the job runs; default: as tfdistrun would.
         caller: What the user has called, for messages.
 
     Returns:
-        The results by rank.
+        The results by rank; of an elastic job, of the ranks that were there at its end.
 
     Raises:
         Exception: As `run`.
     """
     whole = [*words, "--", *program]
-    with session.files(1 + ranks) as (function, *results):
+    with session.files(1) as (function,):
         write_all(function, packed)
-        status, report = session.launch(whole, verdict.ARGUMENTS, function, results, setting or session.Setting())
-        answers = [parcel.unpack_answer(session.read_all(result)) for result in results]
+        status, report, answered = session.launch(whole, verdict.ARGUMENTS, function, setting or session.Setting())
+    answers = {rank: parcel.unpack_answer(data) for rank, data in answered.items()}
     return verdict.results(verdict.Job(name, status, report, answers, caller))
 
 

@@ -30,28 +30,29 @@ def carry_out(order: dict[str, Any]) -> int:
     """Runs the job of an order.
 
     Args:
-        order: "words" for tfdistrun; the descriptors "function", "results" (by rank), "report" and "doors" (one, if
-            agents come there); and "arguments", the caller's name for each tfdistrun option.
+        order: "words" for tfdistrun; the descriptors "function", "results" (one file for all), "report" and "doors"
+            (one, if agents come there); and "arguments", the caller's name for each tfdistrun option.
 
     Returns:
         The job's exit status.
     """
     try:
-        call = Call(order["function"], order["results"])
+        call = Call(order["function"])
         door = next((socket.socket(fileno=descriptor) for descriptor in order["doors"]), None)
-        launcher, console = prepare(order["words"], call, lambda text: in_arguments(text, order["arguments"]), door)
+        job, console = prepare(order["words"], call, lambda text: in_arguments(text, order["arguments"]), door)
     except (ConfigError, PeerLostError) as error:
-        write_all(order["report"], json.dumps({"error": str(error)}).encode())
+        write_all(order["report"], json.dumps({"error": str(error), "lost": isinstance(error, PeerLostError)}).encode())
         return USAGE_ERROR
     with contextlib.closing(console):
-        status = launcher.run()
-    write_all(order["report"], json.dumps(launcher.report()).encode())
+        status = job.run()
+    answers = call.hand_over(order["results"])
+    write_all(order["report"], json.dumps(job.report() | {"answers": answers}).encode())
     return status
 
 
 def main() -> int:
     order = json.load(sys.stdin)
-    for descriptor in (order["function"], order["report"], *order["results"], *order["doors"]):
+    for descriptor in (order["function"], order["report"], order["results"], *order["doors"]):
         os.set_inheritable(descriptor, False)
     # The signal is bound to the caller's thread, which waits for us.
     die_with_parent(signal.SIGTERM, order["parent"])

@@ -6,7 +6,6 @@ import codecs
 import contextlib
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from tfdist.errors import ConfigError
 from tfdist.launch.function import runner
 from tfdist.launch.wire.call import anonymous_file, write_all
 from tfdist.system.process import end_child
@@ -28,7 +26,6 @@ PROGRAM = (sys.executable, "-I", "-S", str(Path(runner.__file__).resolve()))
 END_PATIENCE_S = 30.0
 _OUTPUT_PATIENCE_S = 10.0
 _READ_BYTES = 1 << 15
-_OTHER_FILES = 64
 _LOOK_S = 0.2
 
 
@@ -55,14 +52,7 @@ class Setting:
 
 @contextlib.contextmanager
 def files(count: int) -> Iterator[list[int]]:
-    """Descriptors of `count` empty, unnamed files. Raises ConfigError if the process may not open that many."""
-    # The launcher also has a connection to each rank, and files of its own.
-    needed, allowed = 2 * count + _OTHER_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if allowed != resource.RLIM_INFINITY and needed > allowed:
-        raise ConfigError(
-            f"tfdist.run: this many ranks need {needed} open files, but this process may have only {allowed}; raise "
-            "the limit (ulimit -n), or start the job with tfdistrun."
-        )
+    """Descriptors of `count` empty, unnamed files."""
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(count):
@@ -80,31 +70,38 @@ def launch(
     words: Sequence[str],
     arguments: Mapping[str, str],
     function: int,
-    results: Sequence[int],
     setting: Setting = Setting(),
-) -> tuple[int, dict[str, Any] | None]:
+) -> tuple[int, dict[str, Any] | None, dict[int, bytes]]:
     """Runs a job and waits for it.
 
     Args:
         words: The arguments of tfdistrun.
         arguments: The caller's name for each tfdistrun option, for messages.
         function: Descriptor of the file with the function.
-        results: Descriptor, by rank, of the file for its result.
         setting: Where it runs.
 
     Returns:
-        The launcher's exit status, and its report; None if it was killed before it could report.
+        The launcher's exit status; its report, None if it was killed before it could report; and what each rank has
+        answered, by number.
     """
-    with files(2) as (order, report):
+    with files(3) as (order, report, results):
         doors = [] if setting.door is None else [setting.door.fileno()]
-        descriptors = {"function": function, "results": list(results), "report": report, "doors": doors}
+        descriptors = {"function": function, "results": results, "report": report, "doors": doors}
         text = {"words": list(words), "arguments": dict(arguments), "parent": os.getpid()}
         write_all(order, json.dumps(text | descriptors).encode())
         os.lseek(order, 0, os.SEEK_SET)
         keys = [] if setting.key is None else [setting.key]
-        status = _run(order, (function, report, *results, *doors, *keys), setting)
+        status = _run(order, (function, report, results, *doors, *keys), setting)
         reported = read_all(report)
-    return status, json.loads(reported) if reported else None
+        found = json.loads(reported) if reported else None
+        return status, found, dict(_answers(results, (found or {}).get("answers", [])))
+
+
+def _answers(results: int, sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    for rank, size in sizes:
+        yield rank, os.pread(results, size, offset)
+        offset += size
 
 
 def _run(order: int, given: Sequence[int], setting: Setting) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -34,6 +34,10 @@ ARGUMENTS = {option: argument for argument, option in OPTIONS.items()} | {
 }
 
 
+class AbsentError(RankError):
+    """A host, or its agent, was not there in time."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What a finished job left behind.
@@ -42,14 +46,14 @@ class Job:
         name: The function's name.
         status: The launcher's exit status; negative for a signal that killed it.
         report: What it reported; None if it could not.
-        answers: Each rank's answer; None if it is missing or incomplete.
+        answers: The answers of ranks by number; None if one is incomplete.
         caller: What the user has called.
     """
 
     name: str
     status: int
     report: Mapping[str, Any] | None
-    answers: Sequence[Returned | Failed | None]
+    answers: Mapping[int, Returned | Failed | None]
     caller: str = "tfdist.run"
 
 
@@ -61,13 +65,14 @@ def results(job: Job) -> list[Any]:
             "unknown. They are being terminated; check the kernel log (dmesg) for what killed the launcher."
         )
     if "error" in job.report:
-        raise ConfigError(f"{job.caller}: {in_arguments(job.report['error'], ARGUMENTS)}")
+        kind = AbsentError if job.report["lost"] else ConfigError
+        raise kind(f"{job.caller}: {in_arguments(job.report['error'], ARGUMENTS)}")
     first = job.report["first"]
     if first is None and job.status == 0:
-        return [_result(job, rank) for rank in range(len(job.answers))]
+        return [_result(job, rank) for rank in job.report["ranks"]]
     if first is None:
         raise RankError(f"{job.name} did not finish:\n{in_arguments(job.report['explanation'], ARGUMENTS)}")
-    answer = job.answers[first]
+    answer = job.answers.get(first)
     if isinstance(answer, Failed):
         _raise_failure(job, first, answer)
     raise RankError(f"{job.name}: {_ended(job, first)}", first)
@@ -75,11 +80,12 @@ def results(job: Job) -> list[Any]:
 
 def _where(job: Job, rank: int) -> str:
     assert job.report is not None
-    return f"rank {rank} of {len(job.answers)} on {job.report['hosts'][rank]}"
+    size = job.report["size"]  # unless it changed
+    return f"rank {rank}{f' of {size}' if size else ''} on {job.report['hosts'][rank]}"
 
 
 def _result(job: Job, rank: int) -> Any:
-    answer = job.answers[rank]
+    answer = job.answers.get(rank)
     if not isinstance(answer, Returned):
         raise RankError(f"{job.name}: the result of {_where(job, rank)} is missing or truncated", rank)
     try:
@@ -122,11 +128,11 @@ def _raise_failure(job: Job, rank: int, failed: Failed) -> NoReturn:
 
 def _ended(job: Job, rank: int) -> str:
     assert job.report is not None
-    if job.answers[rank] is None and job.report["codes"][rank] == 0:
+    if job.answers.get(rank) is None and job.report["codes"][rank] == 0:
         return (
             f"the process of {_where(job, rank)} exited with code 0 before the function returned. The function "
             "must not exit its process, as os._exit does."
         )
-    before = "after" if job.answers[rank] is not None else "before"
+    before = "after" if job.answers.get(rank) is not None else "before"
     explanation = in_arguments(job.report["explanation"], ARGUMENTS)
     return f"the process of {_where(job, rank)} ended {before} the function returned.\n{explanation}"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tfdist.errors import ConfigError, PeerLostError
 from tfdist.launch.host import host, network
@@ -42,6 +43,7 @@ from tfdist.launch.run.newcomers import Growth
 from tfdist.launch.run.plan import Plan, Prospect
 from tfdist.launch.start.direct import Direct
 from tfdist.launch.start.job_folder import MEMORY
+from tfdist.launch.wire.call import Call
 from tfdist.protocol import backup
 from tfdist.system.process import caught
 
@@ -61,6 +63,7 @@ class Generations:
         console: Where the ranks' output goes.
         look: Finds the hosts available now; None if they do not change. Raises DiscoveryError.
         summon: Has the agents of a plan started. Raises UnreachableError.
+        call: The function to send to the ranks, and its results; None for an ordinary command.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class Generations:
         console: Console,
         look: Callable[[], tuple[Host, ...]] | None = None,
         summon: Callable[[Plan], Plan] = lambda plan: plan,
+        call: Call | None = None,
     ) -> None:
+        self._call = call
         self._plan, self._rules, self._console, self._look, self._summon = plan, rules, console, look, summon
         # Held while deciding: by this thread, the launcher's signal thread, or the one that looks for hosts.
         self._lock = threading.Lock()
@@ -113,6 +118,12 @@ class Generations:
     def heard(self) -> list[str]:
         """After `run`: the output of what started the ranks, if it may matter."""
         return [] if self._launcher is None else self._launcher.heard
+
+    def report(self) -> dict[str, Any]:
+        """After `run`: as the launcher's, of the last ranks that ran."""
+        never: dict[str, Any] = {"first": None, "ranks": [], "size": None, "hosts": [], "codes": []}
+        last = never if self._launcher is None else self._launcher.report()
+        return last | {"status": self._status, "explanation": "\n".join([*self.heard, self.explanation])}
 
     def _run(self) -> None:
         action: Action = Launch(self._plan.starter.hosts)
@@ -359,6 +370,7 @@ class Generations:
         return Launcher(
             plan,
             self._console,
+            self._call,
             prospect=self._prospect,
             on_change=self._look_after,
         )

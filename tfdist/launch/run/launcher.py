@@ -116,9 +116,10 @@ class Launcher:
         self._unheard: list[int] = []
         self._starter_status = 0
         self._held: list[str] = []
-        # Where the ranks of a job without MPI listen for each other, after the last list of ranks.
+        # Where the ranks of a job without MPI listen for each other, after the last list of ranks; and that list.
         self._listening: dict[int, str] = {}
         self._epoch = 0
+        self._members: list[int] = []
         # When to end the ranks that hang.
         self._patience_until: float | None = None
         # Whether they failed, for the ranks that have exited, even if some of their output is not yet written.
@@ -208,9 +209,12 @@ class Launcher:
     def report(self) -> dict[str, Any]:
         """After `run`: what `tfdist.run` needs to know about the job, in types that JSON supports."""
         ended = [self._job.outcomes.get(rank) for rank in range(len(self._job.hosts))]
+        well = {rank for rank, outcome in self._job.outcomes.items() if not outcome.failed}
         return {
             "status": self._job.status,
             "first": self._job.culprit,
+            "ranks": [rank for rank in self._members or self._job.members if rank in well],
+            "size": len(ended) if self._plan.least is None else None,
             "hosts": self._job.hosts,
             "codes": [outcome.code if outcome is not None else None for outcome in ended],
             "explanation": "\n".join([*self.heard, self.explanation]),
@@ -416,6 +420,7 @@ class Launcher:
         names = {name: job.hosts[placement.index(name)] for name in dict.fromkeys(placement)}
         places = list(names)
         members = [f"{rank} {places.index(placement[rank])} {self._listening[rank]}" for rank in ranks]
+        self._members = ranks
         for rank in ranks:
             del self._listening[rank]
             self._channel.send(rank, "epoch", number=self._epoch, members=members, hosts=list(names.values()))
@@ -447,6 +452,8 @@ class Launcher:
             return self._on_end(rank, fields["failed"], now)
         elif event.message.kind == "stalled":
             return self._on_stall(rank, now)
+        elif event.message.kind == "failing" and self._job.least is not None:
+            return []  # the others may continue, which its record decides
         elif event.message.kind in _EVENTS:
             return _EVENTS[event.message.kind](self._job, rank, now)
         elif event.message.kind == "finished":

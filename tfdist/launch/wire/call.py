@@ -11,10 +11,12 @@ import binascii
 import contextlib
 import hashlib
 import os
+import resource
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from tfdist.errors import ConfigError
 from tfdist.launch.wire.record import RefusedFrameError
 from tfdist.system import process
 
@@ -24,6 +26,8 @@ LIMIT_BYTES = 1 << 30
 PART_BYTES = 1 << 19
 # The first byte a rank writes to its result pipe.
 RETURNED, FAILED = b"r", b"f"
+# What the launcher opens besides the connection and the result of each rank.
+_OTHER_FILES = 64
 
 
 def anonymous_file() -> int:
@@ -68,16 +72,20 @@ class Call:
 
     Args:
         function: Descriptor of the file with the pickled function.
-        results: Descriptor, by rank, of the file for its result.
     """
 
-    def __init__(self, function: int, results: Sequence[int]) -> None:
-        self._function, self._results = function, tuple(results)
+    def __init__(self, function: int) -> None:
+        self._function = function
         self._size, self._digest = os.fstat(function).st_size, _digest(function)
-        self._kept = [0] * len(self._results)
+        # The files of the results by rank, and how much of them came in parts.
+        self._results: dict[int, int] = {}
+        self._kept: dict[int, int] = {}
 
     def offer(self, rank: int) -> dict[str, Any]:
-        """The fields of the message `call` to a rank."""
+        """The fields of the message `call` to a rank, for whose result there is an empty file then."""
+        if rank in self._results:
+            os.close(self._results[rank])
+        self._results[rank], self._kept[rank] = anonymous_file(), 0
         here = f"/proc/{os.getpid()}/fd"
         return {
             "size": self._size,
@@ -98,6 +106,29 @@ class Call:
         if self._kept[rank] > LIMIT_BYTES:
             raise RefusedFrameError(f"a result of more than {LIMIT_BYTES} bytes")
         write_all(self._results[rank], data)
+
+    def hand_over(self, descriptor: int) -> list[tuple[int, int]]:
+        """Appends all results to a file, and closes their own; returns each rank with the size of its result."""
+        found = []
+        for rank, result in sorted(self._results.items()):
+            size = os.fstat(result).st_size
+            offset = 0
+            while offset < size:
+                offset += os.sendfile(descriptor, result, offset, size - offset)
+            os.close(result)
+            found.append((rank, size))
+        self._results.clear()
+        return found
+
+
+def check_files(ranks: int) -> None:
+    """Raises ConfigError if this process may not open as many files as the results of so many ranks need."""
+    needed, allowed = 2 * ranks + _OTHER_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed != resource.RLIM_INFINITY and needed > allowed:
+        raise ConfigError(
+            f"this many ranks need {needed} open files, but this process may have only {allowed}; raise the limit "
+            "(ulimit -n), or start the job with tfdistrun."
+        )
 
 
 class Errand:

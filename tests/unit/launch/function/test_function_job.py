@@ -25,10 +25,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     words: list[list[str]] = []
 
     def launch(
-        given: list[str], arguments: dict[str, str], function: int, results: list[int], setting: session.Setting
-    ) -> tuple[int, dict[str, str]]:
+        given: list[str], arguments: dict[str, str], function: int, setting: session.Setting
+    ) -> tuple[int, dict[str, str], dict[int, bytes]]:
         words.append(given)
-        return 2, {"error": "not started"}
+        return 2, {"error": "not started", "lost": False}, {}
 
     monkeypatch.setattr(session, "launch", launch)
     return words

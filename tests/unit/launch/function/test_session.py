@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tfdist.errors import ConfigError
 from tfdist.launch.function import session
 from tfdist.launch.wire.call import write_all
 
@@ -25,26 +23,28 @@ def _no_descriptor_is_left(descriptors_close: Callable[[], AbstractContextManage
         yield
 
 
-def _launch(monkeypatch: pytest.MonkeyPatch, program: str) -> tuple[int, Any, list[bytes]]:
+def _launch(monkeypatch: pytest.MonkeyPatch, program: str) -> tuple[int, Any, dict[int, bytes]]:
     monkeypatch.setattr(session, "PROGRAM", (sys.executable, "-c", READ_ORDER + program))
-    with session.files(3) as (function, *results):
+    with session.files(1) as (function,):
         write_all(function, b"function")
-        status, report = session.launch(["-np", "2"], {"-np": "ranks"}, function, results)
-        return status, report, [session.read_all(result) for result in results]
+        return session.launch(["-np", "2"], {"-np": "ranks"}, function)
 
 
 def test_what_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
         "assert os.pread(order['function'], 99, 0) == b'function'\n"
-        "for rank, result in enumerate(order['results']): os.write(result, b'%d' % rank)\n"
+        "os.write(order['results'], b'onethree')\n"
         "own = os.getsid(0) == os.getpid() and os.getppid() == order['parent']\n"
-        "os.write(order['report'], json.dumps([order['words'], order['arguments'], own]).encode())\nsys.exit(5)\n"
+        "found = {'given': [order['words'], order['arguments'], own], 'answers': [[1, 3], [3, 5], [4, 0]]}\n"
+        "os.write(order['report'], json.dumps(found).encode())\nsys.exit(5)\n"
     )
-    assert _launch(monkeypatch, program) == (5, [["-np", "2"], {"-np": "ranks"}, True], [b"0", b"1"])
+    status, report, answers = _launch(monkeypatch, program)
+    assert (status, report["given"]) == (5, [["-np", "2"], {"-np": "ranks"}, True])
+    assert answers == {1: b"one", 3: b"three", 4: b""}
 
 
 def test_launcher_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _launch(monkeypatch, "os.kill(os.getpid(), 9)") == (-9, None, [b"", b""])
+    assert _launch(monkeypatch, "os.kill(os.getpid(), 9)") == (-9, None, {})
 
 
 def test_interrupted_caller_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +89,3 @@ def test_streams_of_the_interpreter_are_inherited(monkeypatch: pytest.MonkeyPatc
     with session.output(sys.__stdout__) as descriptor:
         assert sys.__stdout__ is not None
         assert descriptor == sys.__stdout__.fileno()
-
-
-def test_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 4096))
-    with session.files(300) as made:
-        assert len(made) == 300
-    with pytest.raises(ConfigError, match="this many ranks need 1064 open files, but this process may have only 1024"):
-        with session.files(500):
-            pass

@@ -27,13 +27,23 @@ def _job(*answers: Returned | Failed | None, status: int = 1, **report: Any) -> 
         "first": None,
         "hosts": [f"host{rank}" for rank in range(len(answers))],
         "codes": [1] * len(answers),
+        "ranks": list(range(len(answers))),
+        "size": len(answers),
         "explanation": "use --verbose",
     }
-    return Job("train", status, whole | report, answers)
+    return Job("train", status, whole | report, dict(enumerate(answers)))
 
 
 def test_results_by_rank() -> None:
     assert verdict.results(_job(_returned("a"), _returned("b"), _returned("c"), status=0)) == ["a", "b", "c"]
+
+
+def test_results_of_the_ranks_at_the_end_of_an_elastic_job() -> None:
+    answers = (_returned("a"), None, _returned("gone"), _returned("came"))
+    job = _job(*answers, status=0, ranks=[3, 0], size=None)
+    assert verdict.results(job) == ["came", "a"]
+    with pytest.raises(RankError, match="the result of rank 1 on host1 is missing or truncated"):
+        verdict.results(_job(*answers, status=0, ranks=[0, 1], size=None))
 
 
 def test_exception_of_the_first_rank_to_fail() -> None:
@@ -109,4 +119,6 @@ def test_launcher_without_a_report() -> None:
 
 def test_refusal_of_the_launcher() -> None:
     with pytest.raises(ConfigError, match=r"^tfdist\.run: num_proc=3 is too much; lower num_proc$"):
-        verdict.results(Job("train", 2, {"error": "-np 3 is too much; lower -np"}, [None]))
+        verdict.results(Job("train", 2, {"error": "-np 3 is too much; lower -np", "lost": False}, {}))
+    with pytest.raises(RankError, match=r"^tfdist\.run: host a is not there"):
+        verdict.results(Job("train", 2, {"error": "host a is not there", "lost": True}, {}))

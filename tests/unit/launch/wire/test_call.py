@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tfdist.errors import ConfigError
 from tfdist.launch.wire import call
 from tfdist.launch.wire.call import FAILED, LIMIT_BYTES, PART_BYTES, RETURNED, Call, Errand, anonymous_file, write_all
 from tfdist.launch.wire.record import RefusedFrameError
@@ -31,14 +33,14 @@ def descriptors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(call, "anonymous_file", make)
     yield made
     for descriptor in made:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # the launcher has closed it
+            os.close(descriptor)
 
 
 @pytest.fixture
 def launcher(descriptors: list[int]) -> Call:
-    function, *_ = [call.anonymous_file() for _ in range(3)]
-    write_all(function, DATA)
-    return Call(function, descriptors[1:3])
+    write_all(call.anonymous_file(), DATA)
+    return Call(descriptors[0])
 
 
 class Wire:
@@ -88,8 +90,7 @@ def test_on_the_same_machine_nothing_is_sent(launcher: Call, descriptors: list[i
     errand.take(RETURNED + b"abc")
     errand.take(b"def")
     assert wire.sent == []
-    assert _content(descriptors[1]) == b""
-    assert _content(descriptors[2]) == b"rabcdef"
+    assert _content(descriptors[1]) == b"rabcdef"
     os.close(errand.function)
 
 
@@ -118,7 +119,27 @@ def test_result_in_parts(launcher: Call, descriptors: list[int]) -> None:
     errand.take(FAILED)
     assert errand.answered
     assert wire.sent == ["result"] * 2
-    assert _content(descriptors[2]) == b"rabcf"
+    assert _content(descriptors[1]) == b"rabcf"
+
+
+def test_results_are_handed_over_by_rank(launcher: Call) -> None:
+    for rank, data in ((3, RETURNED + b"three"), (0, DATA), (1, b"")):
+        Errand(launcher.offer(rank), Wire(launcher).send).take(data)
+    Errand(launcher.offer(3), Wire(launcher).send).take(RETURNED + b"anew")  # as where all ranks start again
+    into = os.memfd_create("all")
+    try:
+        assert launcher.hand_over(into) == [(0, len(DATA)), (1, 0), (3, 5)]
+        assert _content(into) == DATA + RETURNED + b"anew"
+        assert launcher.hand_over(into) == []
+    finally:
+        os.close(into)
+
+
+def test_too_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call.resource, "getrlimit", lambda _: (1024, 4096))
+    call.check_files(480)
+    with pytest.raises(ConfigError, match="this many ranks need 1026 open files, but this process may have only 1024"):
+        call.check_files(481)
 
 
 def test_failure_is_told_once_and_before_its_text(launcher: Call) -> None:
@@ -135,7 +156,7 @@ def test_what_exceeds_the_limit_is_dropped(launcher: Call, descriptors: list[int
     for count in (PART_BYTES, len(DATA) - PART_BYTES - 7, 7):
         errand.take(RETURNED * count)
     errand.take(b"more")
-    assert _content(descriptors[2]) == RETURNED * len(DATA)
+    assert _content(descriptors[1]) == RETURNED * len(DATA)
 
 
 @pytest.mark.usefixtures("descriptors")
@@ -166,11 +187,13 @@ class TestRefused:
         with pytest.raises(RefusedFrameError, match="a part"):
             Errand(_far(launcher), Wire(launcher).send).add(text)
         with pytest.raises(RefusedFrameError, match="a part"):
-            launcher.keep(0, text)
+            launcher.keep(1, text)
 
     def test_result_that_never_ends(self, launcher: Call, monkeypatch: Any) -> None:
         monkeypatch.setattr(call, "LIMIT_BYTES", 20)
         part = base64.b64encode(bytes(10)).decode()
+        launcher.offer(0)
+        launcher.offer(1)
         for _ in range(2):
             launcher.keep(1, part)
         launcher.keep(0, part)
