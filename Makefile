@@ -207,6 +207,14 @@ test-spark: setup $(VENV)/spark ## run jobs on the executors of a Spark applicat
 $(VENV)/spark: pyproject.toml | $(VENV)/installed
 	$(call install_extra,spark)
 
+# tests/ray is for this environment alone, so `make test` does not collect it.
+.PHONY: test-ray
+test-ray: setup $(VENV)/ray ## run jobs on the nodes of a Ray cluster
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/ray
+
+$(VENV)/ray: pyproject.toml | $(VENV)/installed
+	$(call install_extra,ray)
+
 # tests/tfio is for this environment alone, so `make test` does not collect it.
 .PHONY: test-tfio
 test-tfio: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the readers of tensorflow-io there

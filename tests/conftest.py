@@ -71,6 +71,22 @@ def wait_until() -> Callable[..., None]:
 
 
 @pytest.fixture
+def processes() -> Callable[[str], list[int]]:
+    """Called with a part of a command line: the ids of the processes that have it."""
+
+    def find(part: str) -> list[int]:
+        found = []
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # it has ended
+                words = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")
+                if part in words.decode(errors="replace"):
+                    found.append(int(name))
+        return found
+
+    return find
+
+
+@pytest.fixture
 def descriptors_close(wait_until: Callable[..., None]) -> Callable[[], AbstractContextManager[None]]:
     """A context that waits at its end until no descriptor is open that was opened in it.
 

@@ -64,8 +64,9 @@ ROOMS = {
     "launch.agent": f"{_LAUNCH} launch.start launch.supervisor",
     "launch.run": f"{_LAUNCH} storage launch.start launch.supervisor launch.agent",
     "launch": f"{_LAUNCH} storage launch.host.cluster launch.start launch.option launch.agent launch.run",
-    "launch.function": "launch.wire launch.option launch",
-    "spark": "protocol launch.host launch.wire launch.agent launch.function",
+    "launch.function": "launch.wire launch.option launch.agent launch",
+    "ray": "protocol launch.host launch.function tfdist",
+    "spark": "protocol launch.host launch.function",
     "testing": "world tfdist",
     "command.bench.measure": "native tfdist",
     "command.bench.allreduce": "command.bench.measure testing tfdist",
@@ -99,9 +100,17 @@ LIGHT_ROOMS = (
 SERIALIZERS = frozenset({"pickle", "cloudpickle", "dill", "shelve", "marshal", "multiprocessing"})
 SOCKETS = frozenset({"socket", "socketserver", "selectors", "asyncio", "http", "urllib", "xmlrpc", "ssl"})
 SETTING_PREFIXES = ("TFDIST_", "HOROVOD_")
-# config reads the settings; launch and spark set variables for their children, and launch reads back those of its own
-# protocol; the room system.rank knows those that tell a rank its place, and which are not for what a rank starts.
-ENVIRONMENT_ROOMS = ("tfdist.config", "tfdist.launch", "tfdist.protocol", "tfdist.spark", "tfdist.system.rank")
+# config reads the settings; launch, ray and spark set variables for their children, and launch and ray read back those
+# of their own protocols; the room system.rank knows those that tell a rank its place, and which are not for what a
+# rank starts.
+ENVIRONMENT_ROOMS = (
+    "tfdist.config",
+    "tfdist.launch",
+    "tfdist.protocol",
+    "tfdist.ray",
+    "tfdist.spark",
+    "tfdist.system.rank",
+)
 
 
 @dataclass(frozen=True)

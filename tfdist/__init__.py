@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tfdist import elastic as elastic
     from tfdist import errors as errors
     from tfdist import ops as ops
+    from tfdist import ray as ray
+    from tfdist import spark as spark
     from tfdist import testing as testing
     from tfdist.input import shard as data  # noqa: F401
     from tfdist.input.shard import shard as shard
@@ -122,7 +124,8 @@ _HOMES = {
     "tfdist.launch.function.function_job": "run",
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {name: f"tfdist.{name}" for name in "callbacks config data_service elastic errors ops testing".split()} | {
+_OPEN = "callbacks config data_service elastic errors ops ray spark testing"
+_MODULES = {name: f"tfdist.{name}" for name in _OPEN.split()} | {
     "compression": "tfdist.ops.compression",
     "data": "tfdist.input.shard",
     "optimizer": "tfdist.training.optimizer",

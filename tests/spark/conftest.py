@@ -23,22 +23,3 @@ def context():
     session.stop()
     java.stdin.close()  # it ends with that, not before
     java.wait(30)
-
-
-@pytest.fixture
-def processes():
-    """Called with a part of a command line: the ids of the processes that have it."""
-
-    def find(part):
-        found = []
-        for name in filter(str.isdecimal, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{name}/cmdline", "rb") as file:
-                    words = file.read().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:  # it has ended
-                continue
-            if part in words:
-                found.append(int(name))
-        return found
-
-    return find

@@ -6,9 +6,9 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 import cloudpickle
+import functions_of_ranks
 import numpy as np
 import pytest
 
@@ -66,56 +66,20 @@ def test_one_rank(context):
     assert tfdist.spark.run(place, num_proc=1)[0]["sum"] == [1.0] * 3
 
 
-def train(ranks):
-    """Three epochs of a model; with `ranks` 1 on the concatenated batches."""
-    import keras
-    import numpy as np
-
-    import tfdist
-
-    tfdist.init()
-    keras.utils.set_random_seed(1)
-    x = np.random.default_rng(3).normal(size=(32, 5)).astype("float32")
-    y = x @ np.arange(5, dtype="float32")[:, None]
-    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.05), loss="mse")
-    mine = tfdist.shard((x, y))
-    callback = tfdist.callbacks.DataParallel(scale_learning_rate=False)
-    model.fit(*mine, batch_size=8 // ranks, epochs=3, shuffle=False, verbose=0, callbacks=[callback])
-    return [weight.tolist() for weight in model.get_weights()]
-
-
 def test_a_fit_equals_that_of_one_process(context):
-    one, other = tfdist.spark.run(train, (2,), num_proc=2)
+    one, other = tfdist.spark.run(functions_of_ranks.train, (2,), num_proc=2)
     assert one == other
-    (alone,) = tfdist.spark.run(train, (1,), num_proc=1)
+    (alone,) = tfdist.spark.run(functions_of_ranks.train, (1,), num_proc=1)
     for weight, expected in zip(one, alone, strict=True):
         np.testing.assert_allclose(weight, expected, rtol=2e-5, atol=1e-6)
 
 
 def test_an_exception_of_a_rank(context):
-    def fail(text):
-        import tfdist
-
-        tfdist.init()
-        if tfdist.rank() == 1:
-            raise ZeroDivisionError(text)
-        tfdist.barrier()
-
     with pytest.raises(ZeroDivisionError, match="mine") as caught:
-        tfdist.spark.run(fail, ("mine",), num_proc=2, stderr=io.StringIO())
+        tfdist.spark.run(functions_of_ranks.fail, ("mine",), num_proc=2, stderr=io.StringIO())
     cause = caught.value.__cause__
     assert isinstance(cause, RankError) and cause.rank == 1
     assert "in fail" in str(cause) and "rank 1 of 2 on " in str(cause)
-
-
-def wait(folder):
-    """Says that this rank is there, and waits for its end."""
-    import tfdist
-
-    tfdist.init()
-    Path(folder, str(tfdist.rank())).touch()
-    threading.Event().wait(600)
 
 
 @pytest.fixture
@@ -141,14 +105,14 @@ def when_all_are_there(tmp_path, wait_until):
 def test_an_executor_that_is_killed(context, processes, tmp_path, when_all_are_there):
     killed = when_all_are_there(lambda: os.kill(processes(EXECUTOR)[0], signal.SIGKILL))
     with pytest.raises(RankError, match=r"was lost(.|\n)*Spark says: .*ExecutorLostFailure \(executor \d+"):
-        tfdist.spark.run(wait, (str(tmp_path),), num_proc=2, stderr=io.StringIO())
+        tfdist.spark.run(functions_of_ranks.wait, (str(tmp_path),), num_proc=2, stderr=io.StringIO())
     assert time.monotonic() - killed[0] < 10
 
 
 def test_a_stage_that_is_cancelled(context, tmp_path, when_all_are_there):
     cancelled = when_all_are_there(context.cancelAllJobs)
     with pytest.raises(RankError, match=r"Spark says: .*cancelled"):
-        tfdist.spark.run(wait, (str(tmp_path),), num_proc=2, stderr=io.StringIO())
+        tfdist.spark.run(functions_of_ranks.wait, (str(tmp_path),), num_proc=2, stderr=io.StringIO())
     assert time.monotonic() - cancelled[0] < 10
 
 

@@ -31,6 +31,7 @@ MODULES = (
     "tfdist.optimizer",
     "tfdist.process_sets",
     "tfdist.runtime",
+    "tfdist.ray",
     "tfdist.spark",
     "tfdist.tensorflow",
     "tfdist.tensorflow.data.compute_service",

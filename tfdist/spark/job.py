@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO
 
 from tfdist.errors import ConfigError, RankError
-from tfdist.launch.function import function_job, parcel, verdict
-from tfdist.launch.function.session import Setting
+from tfdist.launch.function import function_job, parcel, session, verdict
+from tfdist.launch.function.embedded import PROGRAM, Offer
 from tfdist.launch.host import host
-from tfdist.launch.wire.call import anonymous_file, write_all
 from tfdist.protocol import mesh
-from tfdist.spark import check, task
+from tfdist.spark import check
 from tfdist.spark.stage import Stage
-from tfdist.spark.task import Offer
 from tfdist.system.network import endpoint
 
 _START_TIMEOUT_S = 600.0
@@ -98,7 +95,7 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     terms.check()
     context = check.application(terms.caller)
     ranks = check.ranks(terms.caller, context, num_proc)
-    program = task.PROGRAM if executable is None else function_job.program_of(executable)
+    program = PROGRAM if executable is None else function_job.program_of(executable)
     call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), program)
     return _run(context, terms, call, check.Sizes(ranks, ranks, ranks), elastic=False)
 
@@ -176,7 +173,7 @@ def run_elastic(  # noqa: PLR0913 -- the signature of Horovod
     context = check.application(caller)
     least, most = _renamed(caller, "min", min_num_proc, min_np), _renamed(caller, "max", max_num_proc, max_np)
     sizes = check.sizes(caller, context, least, num_proc, most)
-    call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), task.PROGRAM)
+    call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), PROGRAM)
     return _run(context, terms, call, sizes, elastic=True)
 
 
@@ -245,14 +242,16 @@ class _Call(NamedTuple):
 def _run(context: Any, terms: _Terms, call: _Call, sizes: check.Sizes, elastic: bool) -> list[Any]:
     """Has Spark run as many tasks as there may be ranks, and these call the function; returns the results by rank."""
     key = secrets.token_hex(32)
-    with _key_file(key) as key_file, _door(terms.caller, context) as door:
+    with session.key_file(key) as key_file, _door(terms.caller, context) as door:
         launcher = endpoint.text((_driver(context), door.getsockname()[1]))
         words = [f"-np={sizes.start}", f"--agents={sizes.start}"]
         words += [f"--min-np={sizes.least}", f"--max-np={sizes.most}"] if elastic else []
         words += [f"--listen={endpoint.text(door.getsockname()[:2])}", f"--key-file=/proc/self/fd/{key_file}"]
         words += terms.words()
-        with Stage(context, Offer(launcher, key, sizes.most, elastic)) as stage:
-            setting = Setting(door, key_file, dict(terms.env or {}), terms.stdout, terms.stderr, stage.is_wanted)
+        with Stage(context, Offer(launcher, key), sizes.most, elastic) as stage:
+            setting = session.Setting(
+                door, key_file, dict(terms.env or {}), terms.stdout, terms.stderr, stage.is_wanted
+            )
             try:
                 return function_job.call_on_ranks(call.packed, call.name, words, call.program, setting, terms.caller)
             except verdict.AbsentError:
@@ -268,18 +267,6 @@ def _run(context: Any, terms: _Terms, call: _Call, sizes: check.Sizes, elastic: 
                 if not stage.problem:
                     raise
                 raise RankError(f"{error}\nSpark says: {stage.problem}", getattr(error, "rank", None)) from error
-
-
-@contextlib.contextmanager
-def _key_file(key: str) -> Iterator[int]:
-    """A descriptor of a file without a name that only this user may read: nothing is left if the driver is killed."""
-    descriptor = anonymous_file()
-    try:
-        os.fchmod(descriptor, 0o600)
-        write_all(descriptor, key.encode())
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _driver(context: Any) -> str:

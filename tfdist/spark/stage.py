@@ -8,8 +8,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from tfdist.launch.function.embedded import Offer
 from tfdist.spark import task
-from tfdist.spark.task import Ended, Offer
+from tfdist.spark.task import Ended
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -33,10 +34,12 @@ class Stage:
     Args:
         context: The application.
         offer: What each agent needs.
+        tasks: How many there are.
+        elastic: Whether they may come and go.
     """
 
-    def __init__(self, context: SparkContext, offer: Offer) -> None:
-        self._context, self._offer = context, offer
+    def __init__(self, context: SparkContext, offer: Offer, tasks: int, elastic: bool) -> None:
+        self._context, self._offer, self._tasks, self._elastic = context, offer, tasks, elastic
         self._group = f"tfdist-{secrets.token_hex(8)}"
         self._ended: list[Ended] = []
         self.error: Exception | None = None
@@ -96,9 +99,9 @@ class Stage:
     def _run(self) -> None:
         try:
             self._context.setJobGroup(self._group, "tfdist: ranks of a training", interruptOnCancel=True)
-            tasks = self._context.parallelize(range(self._offer.tasks), self._offer.tasks)
-            serve = _served(self._offer)
-            self._ended = (tasks if self._offer.elastic else tasks.barrier()).mapPartitions(serve).collect()
+            tasks = self._context.parallelize(range(self._tasks), self._tasks)
+            serve = _served(self._offer, self._elastic)
+            self._ended = (tasks if self._elastic else tasks.barrier()).mapPartitions(serve).collect()
             if self.said:
                 self._failed_at = time.monotonic()
         except Exception as error:  # noqa: BLE001  (told by whoever waits)
@@ -108,12 +111,12 @@ class Stage:
                 self._context.setLocalProperty("spark.jobGroup.id", None)
 
 
-def _served(offer: Offer) -> Any:
+def _served(offer: Offer, elastic: bool) -> Any:
     def serve(numbers: Any) -> Any:
         from pyspark import BarrierTaskContext, TaskContext
 
-        context = (TaskContext if offer.elastic else BarrierTaskContext).get()
+        context = (TaskContext if elastic else BarrierTaskContext).get()
         for number in numbers:
-            yield from task.serve(offer, number, context)
+            yield from task.serve(offer, number, context, elastic)
 
     return serve

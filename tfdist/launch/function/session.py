@@ -61,6 +61,18 @@ def files(count: int) -> Iterator[list[int]]:
         yield made
 
 
+@contextlib.contextmanager
+def key_file(key: str) -> Iterator[int]:
+    """A descriptor of a file without a name that only this user may read: nothing is left if this process is killed."""
+    descriptor = anonymous_file()
+    try:
+        os.fchmod(descriptor, 0o600)
+        write_all(descriptor, key.encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def read_all(descriptor: int) -> bytes:
     """The whole file, regardless of the current read position."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)

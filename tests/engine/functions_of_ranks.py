@@ -1,0 +1,133 @@
+"""What the tests of Spark and of Ray run on ranks, and how they look at it. Its contents are sent, as ranks lack it."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SAMPLES, BATCH, EPOCHS = 120, 12, 3
+STEPS = EPOCHS * SAMPLES // BATCH
+
+
+def until(condition, seconds=90):
+    """On a rank: waits for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        threading.Event().wait(0.05)
+
+
+def ancestors():
+    """The processes above this one."""
+    found, process = [], os.getpid()
+    while process > 1:
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(process)
+    return found
+
+
+def wait(folder):
+    """Says that this rank is there, and waits for its end."""
+    import tfdist
+
+    tfdist.init()
+    Path(folder, f"here-{tfdist.rank()}").write_text(str(os.getpid()))
+    threading.Event().wait(600)
+
+
+def fail(text):
+    """Rank 1 does, and the others wait for it."""
+    import tfdist
+
+    tfdist.init()
+    if tfdist.rank() == 1:
+        raise ZeroDivisionError(text)
+    tfdist.barrier()
+
+
+def train(ranks):
+    """Three epochs of a model; with `ranks` 1 on the concatenated batches. Returns the weights."""
+    import keras
+
+    import tfdist
+
+    tfdist.init()
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(3).normal(size=(32, 5)).astype("float32")
+    y = x @ np.arange(5, dtype="float32")[:, None]
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), loss="mse")
+    mine = tfdist.shard((x, y))
+    callback = tfdist.callbacks.DataParallel(scale_learning_rate=False)
+    model.fit(*mine, batch_size=8 // ranks, epochs=3, shuffle=False, verbose=0, callbacks=[callback])
+    return [weight.tolist() for weight in model.get_weights()]
+
+
+def train_elastic(folder, waits):
+    """A fit with a global batch; in one process if `folder` is None.
+
+    Args:
+        folder: Where files are made that tell the test how far it is.
+        waits: After which step the ranks wait for what: till one is "killed", or for "others".
+
+    Returns:
+        The weights, and each step that this rank has ended, with the number of ranks.
+    """
+    import keras
+    import tensorflow as tf
+
+    import tfdist
+    from tfdist.world import runtime
+
+    if folder is not None:
+        tfdist.init()
+    steps = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations)
+            steps.append((step, tfdist.size()))
+            tfdist.ray.log({"step": step, "size": tfdist.size()})
+            if waits.get(step) == "killed":
+                Path(folder, f"rank-{tfdist.rank()}").write_text(" ".join(map(str, ancestors())))
+                until(Path(folder, "killed").exists)
+                until(lambda: tfdist.rank() == 0 or runtime.retires())  # its agent goes with what was killed
+            elif waits.get(step) == "others" and tfdist.size() == 1:
+                Path(folder, "alone").touch()
+                until(runtime.meets)
+
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(3).normal(size=(SAMPLES, 5)).astype("float32")
+    rows = tf.data.Dataset.from_tensor_slices((x, x @ np.arange(5, dtype="float32")[:, None]))
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.003, momentum=0.9), loss="mse")
+    if folder is None:
+        model.fit(rows.batch(BATCH), epochs=EPOCHS, verbose=0)
+    else:
+        callbacks = [tfdist.callbacks.DataParallel(elastic=True), Watch()]
+        model.fit(tfdist.shard(rows, global_batch=BATCH), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    return [weight.tolist() for weight in model.get_weights()], steps
+
+
+def check_elastic(results, *passed):
+    """The weights are those of one process, so each sample counted once; `passed` are (step, ranks) on the way."""
+    one, *others = [weights for weights, _ in results]
+    assert all(other == one for other in others)
+    for weight, expected in zip(one, train_elastic(None, {})[0], strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=2e-5, atol=1e-6)
+    steps = results[0][1]
+    assert set(passed) <= set(steps)
+    assert {step for step, _ in steps} == set(range(1, 1 + STEPS)), steps
+
+
+def kill_above(folder, candidates):
+    """Has the one of these processes killed that rank 1 runs below, when both ranks of `train_elastic` are there."""
+    (process,) = set(map(int, Path(folder, "rank-1").read_text().split())) & set(candidates)
+    os.kill(process, 9)
+    Path(folder, "killed").touch()

@@ -1,0 +1,230 @@
+"""Ranks on a Ray cluster that live from call to call: results, errors, lost actors, and what is refused."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import cloudpickle
+import functions_of_ranks
+import numpy as np
+import pytest
+
+import tfdist.ray
+from tfdist.errors import ConfigError, RankError
+
+AGENT, WORKER, ACTOR = "agent/summoned.py", "function/worker.py", "ray::Place"
+
+
+# Nodes cannot import this module, so it is sent with what is in it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(nodes, processes, wait_until):
+    yield
+    wait_until(lambda: not processes(AGENT) + processes(WORKER), seconds=5, what="the end of all ranks and agents")
+    wait_until(lambda: not processes(ACTOR), seconds=10, what="the end of all actors")
+    import ray
+
+    states = {group["state"] for group in ray.util.placement_group_table().values()}
+    assert states <= {"REMOVED"}
+
+
+@pytest.fixture
+def started():
+    """Called with an executor's arguments; it is started, and shut down afterwards."""
+    made = []
+
+    def start(given=None, **arguments):
+        made.append(tfdist.ray.RayExecutor(**arguments))
+        made[-1].start(**(given or {}))
+        return made[-1]
+
+    yield start
+    for executor in made:
+        executor.shutdown()
+
+
+def place(tag):
+    import tfdist
+
+    tfdist.init()
+    own = np.full(3, tfdist.rank() + 1.0, "float32")
+    tfdist.ray.log({"tag": tag, "rank": tfdist.rank()})
+    print("rank", tfdist.rank(), "prints")
+    return {
+        "rank": tfdist.rank(),
+        "local": (tfdist.local_rank(), tfdist.local_size()),
+        "sum": tfdist.allreduce(own, op=tfdist.Sum).numpy().tolist(),
+        "process": os.getpid(),
+        "MINE": os.environ.get("MINE"),
+        "node": int(os.environ["RAY_RAYLET_PID"]),
+    }
+
+
+def test_calls_of_the_same_ranks(started, capfd):
+    import ray
+
+    settings = tfdist.ray.RayExecutor.create_settings(timeout_s=60)
+    executor = started({"extra_env_vars": {"MINE": "x y"}}, settings=settings, num_workers=2)
+    logged = []
+    first = executor.run(place, args=(3,), callbacks=[logged.append])
+    assert [each["rank"] for each in first] == [0, 1]
+    assert [each["local"] for each in first] == [(0, 2), (1, 2)], "both nodes are this machine"
+    assert all(each["sum"] == [3.0] * 3 and each["MINE"] == "x y" for each in first)
+    assert len({each["node"] for each in first}) == 2
+    assert logged == [{"tag": 3, "rank": 0}]
+    assert executor.run(place, kwargs={"tag": 4}) == first == ray.get(executor.run_remote(place, args=(5,)))
+    assert executor.execute(lambda own: own) == [None, None]
+    assert sorted(line for line in capfd.readouterr().out.splitlines() if "prints" in line) == [
+        *["[0] rank 0 prints"] * 3,
+        *["[1] rank 1 prints"] * 3,
+    ]
+
+
+class Model:
+    """Made once on each rank."""
+
+    def __init__(self, start, step):
+        self.value, self.step = start, step
+
+    def train(self):
+        self.value += self.step
+        return self.value
+
+
+def test_an_object_on_each_rank(started):
+    given = {"executable_cls": Model, "executable_args": [5], "executable_kwargs": {"step": 2}}
+    executor = started(given, num_hosts=2, num_workers_per_host=1)
+    assert executor.execute(lambda model: model.train()) == [7, 7]
+    assert executor.execute_single(lambda model: model.train()) == 9
+    assert executor.execute(lambda model: model.train()) == [11, 9]
+
+
+def test_a_fit_equals_that_of_one_process(started):
+    executor = started(num_workers=2)
+    one, other = executor.run(functions_of_ranks.train, args=(2,))
+    assert one == other
+    executor.shutdown()
+    (alone,) = started(num_workers=1).run(functions_of_ranks.train, args=(1,))
+    for weight, expected in zip(one, alone, strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_an_exception_of_a_rank(started):
+    """The other one waits for it, so both are ended."""
+    executor = started(num_workers=2)
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        executor.run(functions_of_ranks.fail, args=("mine",))
+    cause = caught.value.__cause__
+    assert isinstance(cause, RankError) and cause.rank == 1
+    assert "in fail" in str(cause) and f"rank 1 of 2 on {os.uname().nodename}" in str(cause)
+    with pytest.raises(RankError, match="its ranks have ended, because fail ended with ZeroDivisionError"):
+        executor.run(place, args=(1,))
+    executor.shutdown()
+    executor.start()
+    assert len(executor.run(place, args=(1,))) == 2
+
+
+def test_an_exception_by_reference(started):
+    import ray
+
+    def divide():
+        return 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        ray.get(started(num_workers=1).run_remote(divide))
+
+
+@pytest.mark.parametrize("who", ["actor", "rank"])
+def test_who_is_killed(started, processes, tmp_path, wait_until, who):
+    times = []
+
+    def kill():
+        wait_until(
+            lambda: all((tmp_path / name).exists() for name in ("here-0", "here-1")), seconds=120, what="both ranks"
+        )
+        rank = int((tmp_path / "here-1").read_text())
+        times.append(time.monotonic())
+        os.kill(rank if who == "rank" else processes(ACTOR)[0], signal.SIGKILL)
+
+    executor = started(num_workers=2)
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(RankError, match=r"rank 1 .*(SIGKILL|was lost)|was lost"):
+        executor.run(functions_of_ranks.wait, args=(str(tmp_path),))
+    assert time.monotonic() - times[0] < 20
+    thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "give num_workers, or num_hosts, or min_workers for an elastic job"),
+        ({"num_workers": 2, "num_hosts": 2}, "give num_workers, or num_hosts"),
+        ({"num_workers": 0}, "num_workers must be a whole number, 1 or more; received 0"),
+        ({"num_workers": "2"}, "num_workers must be a whole number, 1 or more; received '2'"),
+        ({"num_workers": 2, "cpus_per_worker": 0}, "cpus_per_worker must be a whole number, 1 or more; received 0"),
+        ({"num_workers": 2, "gpus_per_worker": 1}, "gpus_per_worker=1 needs use_gpu=True"),
+        ({"num_workers": 2, "max_workers": 3}, "are for elastic jobs; add min_workers"),
+        ({"num_workers": 2, "cooldown_range": (1, 2)}, "are for elastic jobs; add min_workers"),
+        ({"min_workers": 2, "max_workers": 1}, "min_workers <= num_workers <= max_workers; received 2, 2, 1"),
+        ({"min_workers": 2, "num_hosts": 1}, "num_hosts and min_workers cannot be combined"),
+        ({"min_workers": 1, "reset_limit": 3}, "reset_limit must be None, because ranks are never started anew"),
+        ({"min_workers": 1, "elastic_timeout": 3}, "elastic_timeout must be None, because ranks that live never wait"),
+        ({"num_workers": 1, "override_discovery": False}, "override_discovery must be true"),
+    ],
+)
+def test_arguments_that_are_refused(given, text):
+    with pytest.raises(ConfigError, match=text):
+        tfdist.ray.RayExecutor(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds, more than 0; received 0"),
+        ({"placement_group_timeout_s": "3"}, "placement_group_timeout_s must be a number of seconds"),
+        ({"ssh_str": "key"}, "nothing here uses ssh; omit ssh_identity_file and ssh_str"),
+    ],
+)
+def test_settings_that_are_refused(given, text):
+    with pytest.raises(ConfigError, match=text):
+        tfdist.ray.RayExecutor.create_settings(**given)
+
+
+@pytest.mark.parametrize("given", [{"num_workers": 3}, {"num_hosts": 1, "num_workers_per_host": 2}])
+def test_there_is_no_room(given):
+    settings = tfdist.ray.RayExecutor.create_settings(placement_group_timeout_s=2)
+    executor = tfdist.ray.RayExecutor(settings, **given)
+    with pytest.raises(
+        ConfigError, match=r"no room for \d actors of 1 CPU.* within 2 s; .* 2 CPU \(2 free\).* 2 nodes"
+    ):
+        executor.start()
+
+
+def test_calls_that_are_refused(started):
+    executor = tfdist.ray.RayExecutor(num_workers=1)
+    with pytest.raises(ConfigError, match=r"it has not started; call start\(\) first"):
+        executor.run(len)
+    with pytest.raises(ConfigError, match="extra_env_vars must map names to texts"):
+        executor.start(extra_env_vars={"MINE": 3})
+    executor.shutdown()
+    executor = started(num_workers=1)
+    with pytest.raises(ConfigError, match="it has started already"):
+        executor.start()
+    with pytest.raises(ConfigError, match="run: fn must be a function; received 3"):
+        executor.run(3)
+    with pytest.raises(ConfigError, match="cannot be pickled"):
+        executor.run(len, args=(threading.Lock(),))
+    assert executor.run(len, args=([],)) == [0], "it is still there"
+
+
+def test_without_ray(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ConfigError, match=r"Ray does not run in this process\. Call ray\.init\(\) first"):
+        tfdist.ray.RayExecutor(num_workers=1).start()

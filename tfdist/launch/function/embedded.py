@@ -1,0 +1,90 @@
+"""An agent as the child of a process of another engine: a task of Spark, or an actor of Ray. Its ranks are `worker`s.
+
+That process is alive as long as its engine wants, and the agent ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfdist.launch.agent import summoned
+from tfdist.launch.function import worker
+from tfdist.system.process import before_exec
+
+_SAID_BYTES = 4096
+# Of the name of a host, to which that of the task is added: names have at most 64 characters.
+_LONGEST = 48
+# Of the process, for the ranks: the launcher's own replace them on the way.
+_OWN = ("PATH", "PYTHONPATH", "PYTHONHOME")
+_PREFIX = "_TFDIST_TASK_"
+# The program of a rank where only its host knows which: the interpreter there, and the worker of its tfdist.
+PROGRAM = (
+    "/bin/sh",
+    "-c",
+    "; ".join(
+        [f'[ -z "${{{_PREFIX}{name}+x}}" ] && unset {name} || export {name}="${_PREFIX}{name}"' for name in _OWN]
+        + [f'exec "${_PREFIX}PYTHON" "${_PREFIX}WORKER" "$@"']
+    ),
+    "rank",
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What an agent needs: the launcher's address as HOST:PORT, and the key."""
+
+    launcher: str
+    key: str = field(repr=False)
+
+
+class EmbeddedAgent:
+    """An agent with one slot. Start it in the thread that lives as long as the process, because it ends with that.
+
+    Args:
+        offer: From the launcher.
+        name: What its host is called after the host's own name, as in "task-3".
+        variables: What it and its rank find in their environment, besides that of this process.
+    """
+
+    def __init__(self, offer: Offer, name: str, variables: Mapping[str, str]) -> None:
+        program = [sys.executable, "-I", "-S", str(Path(summoned.__file__).resolve())]
+        words = [*program, offer.launcher, "1", f"{os.uname().nodename[:_LONGEST]}.{name}", "shared"]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the agent runs)
+        self._process = subprocess.Popen(
+            words,
+            env=_environment() | dict(variables),
+            stdin=subprocess.PIPE,
+            stdout=self._errors,
+            stderr=self._errors,
+            preexec_fn=before_exec(signal.SIGTERM, own_session=True),  # noqa: PLW1509
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(offer.key.encode() + b"\n")
+        self._process.stdin.close()
+
+    def wait(self) -> int:
+        """Its exit status; negative for a signal."""
+        return self._process.wait()
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """The last that it has said."""
+        descriptor = self._errors.fileno()
+        size = os.fstat(descriptor).st_size
+        return os.pread(descriptor, _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace").strip()
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, and what `PROGRAM` needs."""
+    kept = {f"{_PREFIX}{name}": os.environ[name] for name in _OWN if name in os.environ}
+    own = {f"{_PREFIX}PYTHON": sys.executable, f"{_PREFIX}WORKER": os.path.abspath(worker.__file__)}
+    return {**os.environ, **kept, **own}

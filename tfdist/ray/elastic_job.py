@@ -1,0 +1,57 @@
+"""Elastic jobs, one for each call: actors that die are replaced, and those that find room later join the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfdist.ray.job import CALLER, Callback, LauncherThread, logs
+from tfdist.ray.placement import Placement, Request, engine
+
+_LOOK_S = 0.2
+_END_S = 15.0
+
+
+class ElasticJob:
+    """Keeps what each call needs.
+
+    Args:
+        request: For the actors.
+        words: Options of tfdistrun.
+        variables: For the ranks' environment.
+        least: The fewest ranks.
+        start: How many to start with; None for all that have come, at least `least`.
+    """
+
+    def __init__(
+        self, request: Request, words: Sequence[str], variables: Mapping[str, str], least: int, start: int | None
+    ) -> None:
+        self._ray = engine()
+        self._request, self._words, self._variables = request, words, variables
+        self._least, self._start = least, start
+
+    def call(self, packed: bytes, name: str, callbacks: Sequence[Callback]) -> list[Any]:
+        """Calls a function on the ranks of a job of its own; returns the results of those at its end, by rank."""
+        with Placement(self._request) as placement, logs(self._ray, callbacks) as (values, drain):
+            there = [node for node in placement.nodes(self._start or self._least) if node is not None]
+            count = self._start or len(there)
+            launcher = LauncherThread(packed, name, count, self._words, self._variables)
+            try:
+                served = [
+                    actor.serve.remote(launcher.offer, number, {}, values)
+                    for number, actor in enumerate(placement.actors)
+                ]
+                while not launcher.wait(_LOOK_S):
+                    drain()
+                drain()
+            finally:
+                launcher.stop()
+                launcher.wait(_END_S)
+            del served
+        if launcher.error is not None:
+            raise launcher.error
+        assert launcher.results is not None, CALLER
+        return launcher.results
+
+    def close(self) -> None:
+        """Nothing of it runs between calls."""

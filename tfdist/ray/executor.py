@@ -1,0 +1,269 @@
+"""`tfdist.ray.RayExecutor`: Horovod's executor. It checks its arguments; what it runs are the two kinds of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfdist.errors import ConfigError
+from tfdist.launch.function import function_job, parcel
+from tfdist.ray.elastic_job import ElasticJob
+from tfdist.ray.placement import Request, engine
+from tfdist.ray.static_job import StaticJob
+
+if TYPE_CHECKING:
+    from tfdist.ray.job import Callback
+
+_CALLER = "tfdist.ray.RayExecutor"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an executor starts; made by `RayExecutor.create_settings`."""
+
+    timeout_s: float
+    placement_group_timeout_s: float
+    nics: str | Sequence[str] | None
+
+
+class RayExecutor:
+    """Runs functions on ranks that are children of Ray's actors, with the arguments and methods of Horovod's executor.
+
+    With `num_workers` or `num_hosts` the ranks live from `start` to `shutdown`, and what they have made stays from call
+    to call. With `min_workers` each call is an elastic job of its own: ranks may be lost while it runs, their actors
+    are replaced, and those on nodes that come to the cluster join the others.
+
+    Args:
+        settings: From `create_settings`; None for its defaults.
+        num_workers: Number of ranks, packed on as few nodes as possible. In an elastic job the number to start with;
+            default there: all that have come.
+        num_hosts: Number of nodes, instead of `num_workers`, each with `num_workers_per_host` ranks.
+        num_workers_per_host: The ranks of each of them.
+        cpus_per_worker: CPUs that Ray reserves for each rank.
+        use_gpu: Whether each rank gets GPUs.
+        gpus_per_worker: How many; default 1.
+        use_current_placement_group: Whether the actors go into the placement group of this process, as in a trial of
+            Ray Tune.
+        min_workers: The fewest ranks of an elastic job.
+        max_workers: The most; default `num_workers`, or else `min_workers`.
+        reset_limit: Must be None: ranks are never started anew because others are lost.
+        cooldown_range: Seconds, as (first, most), for which a place is left alone after its rank was lost; default
+            (5, 600).
+        elastic_timeout: Must be None: ranks that live never wait for others.
+        override_discovery: Must be true: the hosts are those of the cluster.
+
+    Raises:
+        ConfigError: If an argument cannot be used.
+        BuildError: From `start`, if ray is missing.
+
+    Example:
+
+    ```python
+    executor = tfdist.ray.RayExecutor(num_workers=4)
+    executor.start()
+    losses = executor.run(train, kwargs={"epochs": 3})
+    executor.shutdown()
+    ```
+    """
+
+    @classmethod
+    def create_settings(
+        cls,
+        timeout_s: float = 30,
+        ssh_identity_file: str | None = None,
+        ssh_str: str | None = None,
+        placement_group_timeout_s: float = 100,
+        nics: str | Sequence[str] | None = None,
+    ) -> Settings:
+        """Settings for `RayExecutor`.
+
+        Args:
+            timeout_s: Seconds within which all ranks must have started, after their actors.
+            ssh_identity_file: Must be None: nothing here uses ssh. The same applies to `ssh_str`.
+            ssh_str: Must be None.
+            placement_group_timeout_s: Seconds to wait for room in the cluster.
+            nics: Network interfaces for the ranks, as "eth0,eth1" or a list.
+
+        Raises:
+            ConfigError: If an argument cannot be used.
+        """
+        caller = f"{_CALLER}.create_settings"
+        if ssh_identity_file is not None or ssh_str is not None:
+            raise ConfigError(f"{caller}: nothing here uses ssh; omit ssh_identity_file and ssh_str.")
+        for name, value in (("timeout_s", timeout_s), ("placement_group_timeout_s", placement_group_timeout_s)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+                raise ConfigError(f"{caller}: {name} must be a number of seconds, more than 0; received {value!r}.")
+        return Settings(timeout_s, placement_group_timeout_s, nics)
+
+    def __init__(  # noqa: PLR0913 -- the signature of Horovod
+        self,
+        settings: Settings | None = None,
+        num_workers: int | None = None,
+        num_hosts: int | None = None,
+        num_workers_per_host: int = 1,
+        cpus_per_worker: int = 1,
+        use_gpu: bool = False,
+        gpus_per_worker: int | None = None,
+        use_current_placement_group: bool = True,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        reset_limit: int | None = None,
+        cooldown_range: tuple[float, float] | None = None,
+        elastic_timeout: float | None = None,
+        override_discovery: bool = True,
+    ) -> None:
+        given = dict(locals())
+        self._settings = settings if settings is not None else self.create_settings()
+        _check(given)
+        if gpus_per_worker and not use_gpu:
+            raise ConfigError(f"{_CALLER}: gpus_per_worker={gpus_per_worker} needs use_gpu=True.")
+        elastic = min_workers is not None
+        most = max_workers or num_workers or min_workers
+        actors = most if elastic else num_workers or num_workers_per_host * (num_hosts or 0)
+        self._least, self._start, self._cooldown = min_workers, num_workers, cooldown_range
+        self._request = Request(
+            actors=actors or 0,
+            cpus=cpus_per_worker,
+            gpus=(gpus_per_worker or 1) if use_gpu else 0,
+            a_node=num_workers_per_host if num_hosts else 0,
+            is_elastic=elastic,
+            takes_current=use_current_placement_group,
+            timeout_s=self._settings.placement_group_timeout_s,
+        )
+        self._job: StaticJob | ElasticJob | None = None
+
+    def start(
+        self,
+        executable_cls: type | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts the ranks; of an elastic executor, nothing yet.
+
+        Args:
+            executable_cls: A class of which each rank makes an object, for `execute`.
+            executable_args: Its positional arguments.
+            executable_kwargs: Its keyword arguments.
+            extra_env_vars: Environment variables for the ranks.
+
+        Raises:
+            ConfigError: If Ray does not run, or has no room for the ranks in time.
+            RankError: If the ranks do not start in time.
+        """
+        if self._job is not None:
+            raise ConfigError(f"{_CALLER}.start: it has started already; call shutdown() first.")
+        engine()
+        env = dict(extra_env_vars or {})
+        if not all(isinstance(each, str) for pair in env.items() for each in pair):
+            raise ConfigError(f"{_CALLER}.start: extra_env_vars must map names to texts; received {env!r}.")
+        words = _words(self._settings)
+        if self._request.is_elastic:
+            if executable_cls is not None:
+                raise ConfigError(
+                    f"{_CALLER}.start: the ranks of an elastic executor live for one call, so they keep no object; "
+                    "omit executable_cls, or min_workers."
+                )
+            words += [f"--min-np={self._least}", f"--max-np={self._request.actors}"]
+            words += ["--blacklist-cooldown-range", *map(str, self._cooldown)] if self._cooldown else []
+            self._job = ElasticJob(self._request, words, env, self._least or 1, self._start)
+            return
+        self._job = StaticJob(self._request, words, env, self._settings.timeout_s)
+        if executable_cls is not None:
+            self._job.make(executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] | None = None,
+    ) -> list[Any]:
+        """Calls `fn(*args, **kwargs)` on all ranks.
+
+        Args:
+            fn: Any function; it calls `tfdist.init()` itself.
+            args: Its positional arguments, the same on every rank.
+            kwargs: Its keyword arguments.
+            callbacks: Each is called in this process with what rank 0 gives to `tfdist.ray.log`.
+
+        Returns:
+            The results by rank; of an elastic job, of the ranks that were there at its end.
+
+        Raises:
+            ConfigError: If an argument cannot be used, or the executor has not started.
+            RankError: If a rank was lost, or of an elastic job too many. The executor has ended then.
+            Exception: What `fn` raised, from the rank that raised first; its `__cause__` is a `RankError` with the rank
+                and its traceback. The executor has ended then.
+        """
+        function_job.check_call(f"{_CALLER}.run: fn", fn, args or (), kwargs)
+        return self._started().call(parcel.pack_call(fn, args or (), kwargs or {}), parcel.name_of(fn), callbacks or ())
+
+    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
+        """Calls `fn(object)` on all ranks, with what `executable_cls` has made there. Otherwise as `run`."""
+        return self._static("execute").apply(fn, callbacks or ())
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """Calls `fn(object)` on rank 0 alone, and returns its result. Otherwise as `run`."""
+        return self._static("execute_single").apply(fn, (), only_first=True)[0]
+
+    def run_remote(
+        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """As `run`, but returns at once: one reference by rank, for `ray.get`, which raises what `fn` raised."""
+        function_job.check_call(f"{_CALLER}.run_remote: fn", fn, args or (), kwargs)
+        return self._static("run_remote").call_remote(parcel.pack_call(fn, args or (), kwargs or {}))
+
+    def shutdown(self) -> None:
+        """Ends the ranks and the actors. May be called again."""
+        if self._job is not None:
+            self._job.close()
+            self._job = None
+
+    def _started(self) -> StaticJob | ElasticJob:
+        if self._job is None:
+            raise ConfigError(f"{_CALLER}: it has not started; call start() first.")
+        return self._job
+
+    def _static(self, method: str) -> StaticJob:
+        job = self._started()
+        if isinstance(job, ElasticJob):
+            raise ConfigError(f"{_CALLER}.{method}: an elastic executor has run() only.")
+        return job
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for arguments that cannot be used."""
+    for name, why in (
+        ("reset_limit", "ranks are never started anew because others are lost"),
+        ("elastic_timeout", "ranks that live never wait for others"),
+    ):
+        if given[name] is not None:
+            raise ConfigError(f"{_CALLER}: {name} must be None, because {why}; received {given[name]!r}.")
+    if not given["override_discovery"]:
+        raise ConfigError(f"{_CALLER}: override_discovery must be true, because the hosts are those of the cluster.")
+    numbers = "num_workers num_hosts num_workers_per_host cpus_per_worker gpus_per_worker min_workers max_workers"
+    for name in numbers.split():
+        value = given[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{_CALLER}: {name} must be a whole number, 1 or more; received {value!r}.")
+    least, start, most, hosts = (given[name] for name in ("min_workers", "num_workers", "max_workers", "num_hosts"))
+    if least is None and (start is None) == (hosts is None):
+        raise ConfigError(f"{_CALLER}: give num_workers, or num_hosts, or min_workers for an elastic job.")
+    if least is None and (most or given["cooldown_range"]):
+        raise ConfigError(f"{_CALLER}: max_workers and cooldown_range are for elastic jobs; add min_workers.")
+    if least is not None:
+        if hosts is not None:
+            raise ConfigError(f"{_CALLER}: num_hosts and min_workers cannot be combined; give only one.")
+        start = start or least
+        if not least <= start <= (most or start):
+            raise ConfigError(
+                f"{_CALLER}: expected min_workers <= num_workers <= max_workers; received {least}, {start}, {most}."
+            )
+
+
+def _words(settings: Settings) -> list[str]:
+    nics = settings.nics
+    words = [f"--start-timeout={settings.timeout_s:g}"]
+    return words + ([f"--network-interfaces={nics if isinstance(nics, str) else ','.join(nics)}"] if nics else [])

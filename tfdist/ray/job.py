@@ -1,0 +1,104 @@
+"""What both kinds of jobs have in common: the launcher in a thread, where it listens, and callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tfdist.launch.function import function_job, parcel, session
+from tfdist.launch.function.embedded import PROGRAM, Offer
+from tfdist.launch.function.parcel import Returned
+from tfdist.launch.host import host
+from tfdist.protocol import mesh
+from tfdist.system.network import endpoint
+
+CALLER = "tfdist.ray.RayExecutor"
+# Called with what rank 0 logs.
+Callback = Callable[[Mapping[str, Any]], Any]
+
+
+class LauncherThread:
+    """Runs the launcher of a job whose agents are in actors.
+
+    Args:
+        packed: The function of each rank, with its arguments.
+        name: Its name, for messages.
+        agents: How many to wait for.
+        words: Further options of tfdistrun.
+        variables: For the ranks' environment.
+    """
+
+    def __init__(
+        self, packed: bytes, name: str, agents: int, words: Sequence[str], variables: Mapping[str, str]
+    ) -> None:
+        self.results: list[Any] | None = None
+        self.error: BaseException | None = None
+        self._stopped = threading.Event()
+        self._offered: queue.SimpleQueue[Offer | BaseException] = queue.SimpleQueue()
+        whole = [f"-np={agents}", f"--agents={agents}", *words]
+        whole += [f"--export={','.join(variables)}"] if variables else []
+        self._thread = threading.Thread(
+            target=self._run, args=(packed, name, whole, dict(variables)), name="tfdist-ray-launcher", daemon=True
+        )
+        self._thread.start()
+        offer = self._offered.get()
+        if isinstance(offer, BaseException):
+            raise offer
+        self.offer = offer
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for its end; whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ends the job, if it still runs."""
+        self._stopped.set()
+
+    def _run(self, packed: bytes, name: str, words: list[str], variables: dict[str, str]) -> None:
+        key = secrets.token_hex(32)
+        try:
+            with session.key_file(key) as key_file, _door() as door:
+                address = endpoint.text(door.getsockname()[:2])
+                setting = session.Setting(door, key_file, variables, is_wanted=lambda: not self._stopped.is_set())
+                self._offered.put(Offer(address, key))
+                words += [f"--listen={address}", f"--key-file=/proc/self/fd/{key_file}"]
+                self.results = function_job.call_on_ranks(packed, name, words, PROGRAM, setting, CALLER)
+        except BaseException as error:  # noqa: BLE001  (raised by who waits)
+            self.error = error
+            self._offered.put(error)
+
+
+def _door() -> Any:
+    import ray
+
+    return mesh.listen(host.address(ray.util.get_node_ip_address()))
+
+
+@contextlib.contextmanager
+def logs(ray: Any, callbacks: Sequence[Callback]) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """A queue for what rank 0 logs, None without callbacks, and what calls these with all that has come."""
+    if not callbacks:
+        yield None, lambda: None
+        return
+    from ray.util.queue import Empty, Queue
+
+    values = Queue(actor_options={"num_cpus": 0})
+
+    def drain() -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                answer = parcel.unpack_answer(values.get_nowait())
+                assert isinstance(answer, Returned)
+                found = answer.load()
+                for callback in callbacks:
+                    callback(found)
+
+    try:
+        yield values, drain
+    finally:
+        values.shutdown(force=True)

@@ -1,0 +1,141 @@
+"""Where the actors of an executor go: how many, with which resources, and together or apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.errors import BuildError, ConfigError
+from tfdist.ray.place import Place
+
+_CALLER = "tfdist.ray.RayExecutor"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an executor asks of the cluster.
+
+    Attributes:
+        actors: How many, one for each rank.
+        cpus: Of each, as the scheduler counts them.
+        gpus: The same.
+        a_node: How many of them must be on each node; 0 for any number.
+        is_elastic: Whether they may come one after the other, and are replaced.
+        takes_current: Whether they go into the placement group that this process is in, if any.
+        timeout_s: How long to wait for room.
+    """
+
+    actors: int
+    cpus: float
+    gpus: float
+    a_node: int
+    is_elastic: bool
+    takes_current: bool
+    timeout_s: float
+
+    def __str__(self) -> str:
+        what = f"{self.actors} actor{'s' * (self.actors != 1)} of {self.cpus:g} CPU"
+        what += f" and {self.gpus:g} GPU" if self.gpus else ""
+        return what + (f", {self.a_node} on each node" if self.a_node else "")
+
+
+def engine() -> Any:
+    """The module ray, which runs. Raises ConfigError, or BuildError if it is missing."""
+    try:
+        import ray
+    except ImportError as error:
+        raise BuildError(f"{_CALLER} needs ray: {error}. Install it: pip install 'tfdist[ray]'") from None
+    if not ray.is_initialized():
+        raise ConfigError(f"{_CALLER}: Ray does not run in this process. Call ray.init() first")
+    if ray.util.client.ray.is_connected():
+        raise ConfigError(
+            f"{_CALLER}: this process is a client of a cluster (ray://), which the ranks cannot reach. Run it on a "
+            "node of the cluster, for instance by `ray job submit`"
+        )
+    return ray
+
+
+class Placement:
+    """The actors of an executor, and the placement group that they are in. Use as a context manager.
+
+    Args:
+        request: What is asked for.
+
+    Raises:
+        ConfigError: If there is no room for them in time.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._ray, self._request = engine(), request
+        self._group: Any = None
+        self.actors: list[Any] = []
+
+    def __enter__(self) -> Placement:
+        try:
+            self._place()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for actor in self.actors:
+            self._ray.kill(actor, no_restart=True)
+        self.actors = []
+        if self._group is not None:
+            self._ray.util.remove_placement_group(self._group)
+            self._group = None
+
+    def _place(self) -> None:
+        request, util = self._request, self._ray.util
+        current = util.get_current_placement_group() if request.takes_current else None
+        if current is None and not request.is_elastic:
+            self._group = util.placement_group(self._bundles(), strategy="STRICT_SPREAD" if request.a_node else "PACK")
+            if not self._group.wait(request.timeout_s):
+                raise ConfigError(f"{_CALLER}: {self._no_room()}")
+        make = self._ray.remote(Place)
+        options: dict[str, Any] = {"num_cpus": request.cpus, "num_gpus": request.gpus}
+        if request.is_elastic:
+            options |= {"max_restarts": -1, "max_task_retries": -1}
+        for number in range(request.actors):
+            if (group := current or self._group) is not None:
+                bundle = number // (request.a_node or 1) if current is None else -1
+                options["scheduling_strategy"] = util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+                    group, bundle
+                )
+            self.actors.append(make.options(**options).remote())
+
+    def nodes(self, least: int) -> list[tuple[str, str] | None]:
+        """Of each actor, the id and the name of its node; None if it is not there. Waits until `least` are.
+
+        Raises:
+            ConfigError: If these are not there in time.
+        """
+        asked = [actor.node.remote() for actor in self.actors]
+        done, _ = self._ray.wait(asked, num_returns=least, timeout=self._request.timeout_s)
+        if len(done) < least:
+            raise ConfigError(f"{_CALLER}: {self._no_room()}")
+        done, _ = self._ray.wait(asked, num_returns=len(asked), timeout=0.0 if least == len(asked) else _OTHERS_S)
+        return [self._ray.get(one) if one in done else None for one in asked]
+
+    def _bundles(self) -> Sequence[dict[str, float]]:
+        request = self._request
+        times = request.a_node or 1
+        bundle = {"CPU": request.cpus * times} | ({"GPU": request.gpus * times} if request.gpus else {})
+        return [bundle] * (request.actors // times)
+
+    def _no_room(self) -> str:
+        there = self._ray.cluster_resources()
+        free = self._ray.available_resources()
+        have = ", ".join(f"{there.get(name, 0):g} {name} ({free.get(name, 0):g} free)" for name in ("CPU", "GPU"))
+        nodes = sum(bool(node["Alive"]) for node in self._ray.nodes())
+        return (
+            f"there was no room for {self._request} within {self._request.timeout_s:g} s; the cluster has {have} on "
+            f"{nodes} node{'s' * (nodes != 1)}. Ask for less, or wait longer with "
+            "create_settings(placement_group_timeout_s=...)"
+        )
+
+
+# How long to look whether more have come than are needed.
+_OTHERS_S = 3.0

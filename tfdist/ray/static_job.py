@@ -1,0 +1,165 @@
+"""A job whose ranks live from the start of an executor to its end, and call one function after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfdist.errors import RankError
+from tfdist.launch.function import parcel, verdict
+from tfdist.launch.function.parcel import Failed, Returned
+from tfdist.ray import loop
+from tfdist.ray.job import CALLER, Callback, LauncherThread, logs
+from tfdist.ray.placement import Placement, Request, engine
+
+_LOOK_S = 0.2
+# How long the launcher may take to say why a rank was lost, and everything to end.
+_CAUSE_S = 10.0
+_END_S = 15.0
+
+
+class StaticJob:
+    """Starts the ranks.
+
+    Args:
+        request: For the actors.
+        words: Options of tfdistrun.
+        variables: For the ranks' environment.
+        timeout_s: How long the ranks may take to start, after their actors.
+
+    Raises:
+        ConfigError: If there is no room for them.
+        RankError: If they do not start.
+    """
+
+    def __init__(self, request: Request, words: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> None:
+        self._ray = engine()
+        self._placement = Placement(request)
+        self._placement.__enter__()
+        self._launcher: LauncherThread | None = None
+        self._over: str = ""
+        try:
+            self._actors = self._begin(request.actors, words, variables, timeout_s)
+        except BaseException:
+            self._over = "they did not start"
+            self.close()
+            raise
+
+    def _begin(self, count: int, words: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> list[Any]:
+        """The actors by rank."""
+        nodes = self._placement.nodes(count)
+        here = self._ray.get_runtime_context().get_node_id()
+        # The first ranks are on the driver's node, if any are.
+        places = sorted(
+            ((node, actor) for node, actor in zip(nodes, self._placement.actors, strict=True) if node is not None),
+            key=lambda place: (place[0][0] != here, place[0]),
+        )
+        actors = [actor for _, actor in places]
+        packed = parcel.pack_call(loop.serve, (), {})
+        self._launcher = launcher = LauncherThread(packed, CALLER, count, words, variables)
+        begun = [actor.begin.remote(launcher.offer, place, {}, None) for place, actor in enumerate(actors)]
+        self._get(begun)
+        ranks = self._get([actor.rank.remote(timeout_s) for actor in actors])
+        self._hosts = dict(zip(ranks, (node[1] for node, _ in places), strict=True))
+        return [actor for _, actor in sorted(zip(ranks, actors, strict=True), key=lambda pair: pair[0])]
+
+    def make(self, cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Has each rank make an object. Raises what that raises."""
+        self.call(parcel.pack_call(loop.make, (cls, args, kwargs), {}), parcel.name_of(cls), ())
+
+    def apply(
+        self, function: Callable[[Any], Any], callbacks: Sequence[Callback], only_first: bool = False
+    ) -> list[Any]:
+        """Calls a function with that object."""
+        packed = parcel.pack_call(loop.apply, (function,), {})
+        return self.call(packed, parcel.name_of(function), callbacks, self._actors[: 1 if only_first else None])
+
+    def call(
+        self, packed: bytes, name: str, callbacks: Sequence[Callback], actors: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Calls a function on all ranks, or on those of some actors; returns the results by rank."""
+        self._check_alive()
+        asked_of = actors or self._actors
+        try:
+            with logs(self._ray, callbacks) as (values, drain):
+                answers = self._answers([actor.call.remote(packed, values) for actor in asked_of], drain)
+                drain()
+            first = next((rank for rank, answer in answers.items() if not isinstance(answer, Returned)), None)
+            if first is not None and answers[first] is None:
+                self._raise_loss(name)
+            return verdict.results(self._verdict(name, first, answers))
+        except BaseException as error:
+            # The ranks may wait for each other for ever.
+            self._over = f"{name} ended with {type(error).__name__}"
+            self.close()
+            raise
+
+    def _answers(self, asked: list[Any], drain: Callable[[], None]) -> dict[int, Returned | Failed | None]:
+        """What the ranks answer, up to the first that is no result: then others may wait for ever. In order of time."""
+        answers: dict[int, Returned | Failed | None] = {}
+        pending = list(asked)
+        while pending:
+            done, pending = self._ray.wait(pending, timeout=_LOOK_S)
+            drain()
+            for one in done:
+                try:
+                    answer = parcel.unpack_answer(self._ray.get(one))
+                except self._ray.exceptions.RayError:
+                    answer = None
+                answers[asked.index(one)] = answer
+                if not isinstance(answer, Returned):
+                    return answers
+        return answers
+
+    def _verdict(self, name: str, first: int | None, answers: Mapping[int, Any]) -> verdict.Job:
+        report = {"first": first, "ranks": sorted(answers), "size": len(self._actors), "hosts": self._hosts}
+        return verdict.Job(name, 0 if first is None else 1, report, answers, CALLER)
+
+    def call_remote(self, packed: bytes) -> list[Any]:
+        """Calls a function on all ranks; returns references to the results, by rank."""
+        self._check_alive()
+        unpack = self._ray.remote(_unpacked).options(num_cpus=0)
+        return [unpack.remote(actor.call.remote(packed, None), rank) for rank, actor in enumerate(self._actors)]
+
+    def close(self) -> None:
+        """Ends the ranks, the agents, the launcher, the actors, and their placement group."""
+        failed, self._over = bool(self._over), self._over or "it was shut down"
+        launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            ended = [actor.end.remote() for actor in self._placement.actors]
+            if failed or not launcher.wait(_END_S):
+                launcher.stop()
+                launcher.wait(_END_S)
+            self._ray.wait(ended, num_returns=len(ended), timeout=_END_S)
+        self._placement.__exit__()
+
+    def _get(self, asked: list[Any]) -> list[Any]:
+        """The values of references. Raises what the launcher says if one of them has none."""
+        try:
+            return list(self._ray.get(asked))
+        except self._ray.exceptions.RayError as error:
+            self._raise_loss("start", error)
+            raise AssertionError from error
+
+    def _raise_loss(self, name: str, cause: BaseException | None = None) -> None:
+        launcher = self._launcher
+        if launcher is not None and launcher.wait(_CAUSE_S) and launcher.error is not None:
+            raise launcher.error
+        cause = getattr(cause, "cause", None) or cause
+        raise RankError(f"{CALLER}: {name}: {cause or 'a rank was lost, and its launcher has not said why'}") from cause
+
+    def _check_alive(self) -> None:
+        if self._over:
+            raise RankError(
+                f"{CALLER}: its ranks have ended, because {self._over}. Call shutdown(), and start() again."
+            )
+
+
+def _unpacked(data: bytes, rank: int) -> Any:
+    """The result that a rank has answered. Raises what it has raised."""
+    answer = parcel.unpack_answer(data)
+    if answer is None:
+        raise RankError(f"{CALLER}: rank {rank} was lost", rank)
+    failed = isinstance(answer, Failed)
+    report = {"first": rank if failed else None, "ranks": [rank], "size": None, "hosts": {rank: "its actor"}}
+    return verdict.results(verdict.Job("the function", int(failed), report, {rank: answer}, CALLER))[0]
