@@ -162,18 +162,24 @@ def test_who_is_killed(started, processes, tmp_path, wait_until, who):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({}, "give num_workers, or num_hosts, or min_workers for an elastic job"),
-        ({"num_workers": 2, "num_hosts": 2}, "give num_workers, or num_hosts"),
+        ({}, "give num_workers, num_hosts, or min_workers if elastic; received nothing"),
+        ({"num_workers": 2, "num_hosts": 2}, "give num_workers, num_hosts, .* received num_workers=2, num_hosts=2"),
         ({"num_workers": 0}, "num_workers must be a whole number, 1 or more; received 0"),
         ({"num_workers": "2"}, "num_workers must be a whole number, 1 or more; received '2'"),
         ({"num_workers": 2, "cpus_per_worker": 0}, "cpus_per_worker must be a whole number, 1 or more; received 0"),
-        ({"num_workers": 2, "gpus_per_worker": 1}, "gpus_per_worker=1 needs use_gpu=True"),
-        ({"num_workers": 2, "max_workers": 3}, "are for elastic jobs; add min_workers"),
-        ({"num_workers": 2, "cooldown_range": (1, 2)}, "are for elastic jobs; add min_workers"),
-        ({"min_workers": 2, "max_workers": 1}, "min_workers <= num_workers <= max_workers; received 2, 2, 1"),
+        (
+            {"num_workers": 2, "gpus_per_worker": 1},
+            "gpus_per_worker needs use_gpu=True; received num_workers=2, gpus_per_worker=1",
+        ),
+        ({"num_workers": 2, "max_workers": 3}, "max_workers and cooldown_range need min_workers"),
+        ({"num_workers": 2, "cooldown_range": (1, 2)}, "max_workers and cooldown_range need min_workers"),
+        (
+            {"min_workers": 2, "max_workers": 1},
+            "min_workers <= num_workers <= max_workers; received min_workers=2, max_workers=1",
+        ),
         ({"min_workers": 2, "num_hosts": 1}, "num_hosts and min_workers cannot be combined"),
         ({"min_workers": 1, "reset_limit": 3}, "reset_limit must be None, because ranks are never started anew"),
-        ({"min_workers": 1, "elastic_timeout": 3}, "elastic_timeout must be None, because ranks that live never wait"),
+        ({"min_workers": 1, "elastic_timeout": 0}, "elastic_timeout must be None, because ranks that live never wait"),
         ({"num_workers": 1, "override_discovery": False}, "override_discovery must be true"),
     ],
 )

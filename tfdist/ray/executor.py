@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from tfdist.ray.job import Callback
 
 _CALLER = "tfdist.ray.RayExecutor"
+_NUMBERS = (
+    *("num_workers", "num_hosts", "num_workers_per_host", "cpus_per_worker", "gpus_per_worker"),
+    *("min_workers", "max_workers"),
+)
+_REFUSED = {
+    "reset_limit": "reset_limit must be None, because ranks are never started anew since others are lost",
+    "elastic_timeout": "elastic_timeout must be None, because ranks that live never wait for others",
+}
 
 
 @dataclass(frozen=True)
@@ -113,11 +122,9 @@ class RayExecutor:
         elastic_timeout: float | None = None,
         override_discovery: bool = True,
     ) -> None:
-        given = dict(locals())
+        given = {name: value for name, value in locals().items() if name not in ("self", "settings")}
         self._settings = settings if settings is not None else self.create_settings()
         _check(given)
-        if gpus_per_worker and not use_gpu:
-            raise ConfigError(f"{_CALLER}: gpus_per_worker={gpus_per_worker} needs use_gpu=True.")
         elastic = min_workers is not None
         most = max_workers or num_workers or min_workers
         actors = most if elastic else num_workers or num_workers_per_host * (num_hosts or 0)
@@ -235,35 +242,43 @@ class RayExecutor:
 
 def _check(given: Mapping[str, Any]) -> None:
     """Raises ConfigError for arguments that cannot be used."""
-    for name, why in (
-        ("reset_limit", "ranks are never started anew because others are lost"),
-        ("elastic_timeout", "ranks that live never wait for others"),
-    ):
-        if given[name] is not None:
-            raise ConfigError(f"{_CALLER}: {name} must be None, because {why}; received {given[name]!r}.")
-    if not given["override_discovery"]:
-        raise ConfigError(f"{_CALLER}: override_discovery must be true, because the hosts are those of the cluster.")
-    numbers = "num_workers num_hosts num_workers_per_host cpus_per_worker gpus_per_worker min_workers max_workers"
-    for name in numbers.split():
+    for name in _NUMBERS:
         value = given[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if not _is_count(value):
             raise ConfigError(f"{_CALLER}: {name} must be a whole number, 1 or more; received {value!r}.")
-    least, start, most, hosts = (given[name] for name in ("min_workers", "num_workers", "max_workers", "num_hosts"))
-    if least is None and (start is None) == (hosts is None):
-        raise ConfigError(f"{_CALLER}: give num_workers, or num_hosts, or min_workers for an elastic job.")
-    if least is None and (most or given["cooldown_range"]):
-        raise ConfigError(f"{_CALLER}: max_workers and cooldown_range are for elastic jobs; add min_workers.")
-    if least is not None:
-        if hosts is not None:
-            raise ConfigError(f"{_CALLER}: num_hosts and min_workers cannot be combined; give only one.")
-        start = start or least
-        if not least <= start <= (most or start):
-            raise ConfigError(
-                f"{_CALLER}: expected min_workers <= num_workers <= max_workers; received {least}, {start}, {most}."
-            )
+    problem = next((text for name, text in _REFUSED.items() if given[name] is not None), "")
+    if not given["override_discovery"]:
+        problem = "override_discovery must be true, because the hosts are those of the cluster"
+    if given["gpus_per_worker"] and not given["use_gpu"]:
+        problem = "gpus_per_worker needs use_gpu=True"
+    problem = problem or (_wrong_sizes if given["min_workers"] is None else _wrong_elastic_sizes)(given)
+    if problem:
+        received = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != _DEFAULTS[name])
+        raise ConfigError(f"{_CALLER}: {problem}; received {received or 'nothing'}.")
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+
+
+def _wrong_sizes(given: Mapping[str, Any]) -> str:
+    if (given["num_workers"] is None) == (given["num_hosts"] is None):
+        return "give num_workers, num_hosts, or min_workers if elastic"
+    return "max_workers and cooldown_range need min_workers" if given["max_workers"] or given["cooldown_range"] else ""
+
+
+def _wrong_elastic_sizes(given: Mapping[str, Any]) -> str:
+    if given["num_hosts"] is not None:
+        return "num_hosts and min_workers cannot be combined; give only one"
+    first = given["num_workers"] or given["min_workers"]
+    in_order = given["min_workers"] <= first <= (given["max_workers"] or first)
+    return "" if in_order else "expected min_workers <= num_workers <= max_workers"
 
 
 def _words(settings: Settings) -> list[str]:
     nics = settings.nics
     words = [f"--start-timeout={settings.timeout_s:g}"]
     return words + ([f"--network-interfaces={nics if isinstance(nics, str) else ','.join(nics)}"] if nics else [])
+
+
+_DEFAULTS = {name: each.default for name, each in inspect.signature(RayExecutor).parameters.items()}

@@ -338,6 +338,10 @@ class Job:
             self._enter(Phase.GRACE, now + self._grace_s)
         return []
 
+    def hear_of_failure(self, rank: int, now: float) -> list[Action]:
+        """The same, before its process has ended. In an elastic job the others may continue: its record decides."""
+        return self.fail(rank, now) if self.least is None else []
+
     def hang(self, rank: int) -> None:
         """The others have waited for a rank for too long: it is ended, and they continue without it."""
         self.hanging.add(rank)

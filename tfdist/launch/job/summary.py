@@ -1,10 +1,11 @@
-"""The launcher's report on a job that failed: turns outcomes into text."""
+"""The launcher's report on a job: turns outcomes into text, or into values for `tfdist.run`."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from tfdist.launch.host.host import Host
 from tfdist.launch.job.echo import TRACEBACK
@@ -344,3 +345,24 @@ def render(job: Job, unreachable: Mapping[str, str] = MappingProxyType({}), outp
     if job.interrupt is None or job.lost_hosts:
         parts.append(f"next: {advice(job, unreachable, output)}")
     return "\n".join(parts)
+
+
+def report(job: Job, members: Sequence[int], explanation: str) -> dict[str, Any]:
+    """What `tfdist.run` needs to know about a job that has ended, in types that JSON supports.
+
+    Args:
+        job: The job.
+        members: The last ranks, in their order; empty if they never met.
+        explanation: Why it failed.
+    """
+    ended = [job.outcomes.get(rank) for rank in range(len(job.hosts))]
+    well = {rank for rank, outcome in job.outcomes.items() if not outcome.failed}
+    return {
+        "status": job.status,
+        "first": job.culprit,
+        "ranks": [rank for rank in members or job.members if rank in well],
+        "size": len(ended) if job.least is None else None,
+        "hosts": job.hosts,
+        "codes": [outcome.code if outcome is not None else None for outcome in ended],
+        "explanation": explanation,
+    }

@@ -17,7 +17,7 @@ from tfdist.launch.host import host, probe
 from tfdist.launch.job.job import Action, Do, Job, Phase
 from tfdist.launch.job.membership import Change, Survived
 from tfdist.launch.job.outcome import Outcome
-from tfdist.launch.job.summary import joined, kept, name_of, render, strayed, survival
+from tfdist.launch.job.summary import joined, kept, name_of, render, report, strayed, survival
 from tfdist.launch.run.console import READER_S, Console
 from tfdist.launch.run.crews import Crews
 from tfdist.launch.run.data_cluster import START_TIMEOUT_S, DataCluster
@@ -41,7 +41,7 @@ _STARTER_LINES = 200
 # Messages that are passed on to the job unchanged.
 _NOTES = {"joined": Job.join, "parted": Job.part, "committed": Job.commit}
 _OF_NEWCOMERS = {"started": Newcomers.start_rank, "open": Newcomers.open, "closed": Newcomers.close}
-_EVENTS = {"left": Job.leave, "retired": Job.retire, "failing": Job.fail}
+_EVENTS = {"left": Job.leave, "retired": Job.retire, "failing": Job.hear_of_failure}
 # After a rank has waited for too long: the others that wait learn of it, and say so.
 _HANG_S = 0.5
 # Signals that ask the job to end.
@@ -208,17 +208,7 @@ class Launcher:
 
     def report(self) -> dict[str, Any]:
         """After `run`: what `tfdist.run` needs to know about the job, in types that JSON supports."""
-        ended = [self._job.outcomes.get(rank) for rank in range(len(self._job.hosts))]
-        well = {rank for rank, outcome in self._job.outcomes.items() if not outcome.failed}
-        return {
-            "status": self._job.status,
-            "first": self._job.culprit,
-            "ranks": [rank for rank in self._members or self._job.members if rank in well],
-            "size": len(ended) if self._plan.least is None else None,
-            "hosts": self._job.hosts,
-            "codes": [outcome.code if outcome is not None else None for outcome in ended],
-            "explanation": "\n".join([*self.heard, self.explanation]),
-        }
+        return report(self._job, self._members, "\n".join([*self.heard, self.explanation]))
 
     def _new_job(self) -> Job:
         plan, starter, now = self._plan, self._plan.starter, time.monotonic()
@@ -452,8 +442,6 @@ class Launcher:
             return self._on_end(rank, fields["failed"], now)
         elif event.message.kind == "stalled":
             return self._on_stall(rank, now)
-        elif event.message.kind == "failing" and self._job.least is not None:
-            return []  # the others may continue, which its record decides
         elif event.message.kind in _EVENTS:
             return _EVENTS[event.message.kind](self._job, rank, now)
         elif event.message.kind == "finished":
