@@ -213,7 +213,7 @@ test-ray: setup $(VENV)/ray ## run jobs on the nodes of a Ray cluster
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) tests/ray
 
 $(VENV)/ray: pyproject.toml | $(VENV)/installed
-	$(call install_extra,ray)
+	$(call install_extra,test-ray)
 
 # tests/tfio is for this environment alone, so `make test` does not collect it.
 .PHONY: test-tfio
