@@ -131,3 +131,29 @@ def kill_above(folder, candidates):
     (process,) = set(map(int, Path(folder, "rank-1").read_text().split())) & set(candidates)
     os.kill(process, 9)
     Path(folder, "killed").touch()
+
+
+def check_data_service(path, begin, wait_until):
+    """A compute job serves a dataset to this process, and ends when it is told to.
+
+    Args:
+        path: The file of the job.
+        begin: Called with a function and its arguments; has ranks call it, and returns what they return.
+        wait_until: The fixture.
+    """
+    import tensorflow as tf
+
+    from tfdist.tensorflow.data import compute_worker
+    from tfdist.tensorflow.data.compute_service import TfDataServiceConfig, send_to_data_service
+
+    found = []
+    thread = threading.Thread(target=lambda: found.append(begin(compute_worker.main, ([str(path)],))))
+    thread.start()
+    wait_until(path.exists, seconds=120, what="the file of the compute job")
+    config = TfDataServiceConfig.read(str(path))
+    dataset = send_to_data_service(tf.data.Dataset.range(10).map(lambda number: number * 3), config, 0)
+    assert sorted(int(element) for element in dataset) == list(range(0, 30, 3))
+    config.compute_client().shutdown()
+    thread.join(60)
+    assert found == [[None, None]]
+    assert not path.exists()

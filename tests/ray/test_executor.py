@@ -234,3 +234,9 @@ def test_without_ray(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(ConfigError, match=r"Ray does not run in this process\. Call ray\.init\(\) first"):
         tfdist.ray.RayExecutor(num_workers=1).start()
+
+
+def test_a_data_service_in_actors(started, tmp_path, wait_until):
+    executor = started(num_workers=2)
+    functions_of_ranks.check_data_service(tmp_path / "compute.json", executor.run, wait_until)
+    assert executor.run(len, args=([],)) == [0, 0], "the ranks are still there"

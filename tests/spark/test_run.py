@@ -176,3 +176,9 @@ def test_runner_refuses():
         tfdist.spark.Runner(np="2")
     with pytest.raises(ConfigError, match="driver_log_verbosity must be 'all' or 'log_callback_only'"):
         tfdist.spark.Runner(np=2, driver_log_verbosity="some")
+
+
+def test_a_data_service_on_executors(context, tmp_path, wait_until):
+    functions_of_ranks.check_data_service(
+        tmp_path / "compute.json", lambda fn, args: tfdist.spark.run(fn, args, num_proc=2), wait_until
+    )
