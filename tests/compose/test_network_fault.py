@@ -123,8 +123,12 @@ def test_a_worker_is_lost_while_the_ranks_start(faulty, docker, wait_until, faul
     assert ended(docker, job) == 1
     last = said(docker, job)
     missing = f"waited {START_TIMEOUT_S} s for agents at "
-    assert f"host {job.name}-worker-2 " in last or (missing in last and f"1 of 2 ({job.name}-worker-1) came" in last)
-    assert not (late and missing in last)
+    if late:  # its supervisor may have come, or not yet
+        slow = "not all ranks started in time" in last and f"the agents on {job.name}-worker-2 have printed" in last
+        assert f"host {job.name}-worker-2 " in last or (fault == "disconnect" and slow)
+    else:
+        came = f"1 of 2 ({job.name}-worker-1) came"
+        assert f"host {job.name}-worker-2 " in last or (missing in last and came in last)
     wait_until(lambda: not faults.ranks("worker-1"), seconds=BOUND_S, what="no rank on worker-1")
 
 

@@ -138,6 +138,46 @@ def test_an_exception_by_reference(started):
         ray.get(started(num_workers=1).run_remote(divide))
 
 
+def test_a_failure_by_reference_ends_the_others(started):
+    """Rank 0 waits for rank 1, and would do so for ever."""
+    import ray
+
+    executor = started(num_workers=2)
+    first, second = executor.run_remote(functions_of_ranks.fail, args=("mine",))
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        ray.get(second, timeout=60)
+    with pytest.raises(ray.exceptions.RayError):
+        ray.get(first, timeout=60)
+    with pytest.raises(RankError, match="its ranks have ended, because a call of run_remote failed"):
+        executor.run(len, args=([],))
+
+
+def test_calls_of_several_threads_come_in_one_order(started):
+    def add(number):
+        import tfdist
+
+        tfdist.init()
+        return tfdist.allreduce(np.float32(number), op=tfdist.Sum, name=f"number {number}").numpy()
+
+    executor, found = started(num_workers=2), []
+    threads = [
+        threading.Thread(target=lambda number=number: found.append((number, executor.run(add, args=(number,)))))
+        for number in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(found) == [(number, [2 * number] * 2) for number in range(8)]
+
+
+def test_a_network_that_is_not_there(started):
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match="nothing0"):
+        started(settings=tfdist.ray.RayExecutor.create_settings(nics="nothing0"), num_workers=1)
+    assert time.monotonic() - begin < 15
+
+
 @pytest.mark.parametrize("who", ["actor", "rank"])
 def test_who_is_killed(started, processes, tmp_path, wait_until, who):
     times = []
@@ -164,6 +204,7 @@ def test_who_is_killed(started, processes, tmp_path, wait_until, who):
     [
         ({}, "give num_workers, num_hosts, or min_workers if elastic; received nothing"),
         ({"num_workers": 2, "num_hosts": 2}, "give num_workers, num_hosts, .* received num_workers=2, num_hosts=2"),
+        ({"settings": 3, "num_workers": 1}, r"settings must come from create_settings\(\); received 3"),
         ({"num_workers": 0}, "num_workers must be a whole number, 1 or more; received 0"),
         ({"num_workers": "2"}, "num_workers must be a whole number, 1 or more; received '2'"),
         ({"num_workers": 2, "cpus_per_worker": 0}, "cpus_per_worker must be a whole number, 1 or more; received 0"),

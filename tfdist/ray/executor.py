@@ -124,6 +124,8 @@ class RayExecutor:
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "settings")}
         self._settings = settings if settings is not None else self.create_settings()
+        if not isinstance(self._settings, Settings):
+            raise ConfigError(f"{_CALLER}: settings must come from create_settings(); received {settings!r}.")
         _check(given)
         elastic = min_workers is not None
         most = max_workers or num_workers or min_workers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ class StaticJob:
         self._placement = Placement(request)
         self._placement.__enter__()
         self._launcher: LauncherThread | None = None
-        self._over: str = ""
+        self._over = ""
+        self._asking = threading.Lock()
         try:
             self._actors = self._begin(request.actors, words, variables, timeout_s)
         except BaseException:
@@ -82,7 +84,7 @@ class StaticJob:
         asked_of = actors or self._actors
         try:
             with logs(self._ray, callbacks) as (values, drain):
-                answers = self._answers([actor.call.remote(packed, values) for actor in asked_of], drain)
+                answers = self._answers(self._ask(asked_of, packed, values), drain)
                 drain()
             first = next((rank for rank, answer in answers.items() if not isinstance(answer, Returned)), None)
             if first is not None and answers[first] is None:
@@ -93,6 +95,11 @@ class StaticJob:
             self._over = f"{name} ended with {type(error).__name__}"
             self.close()
             raise
+
+    def _ask(self, actors: Sequence[Any], packed: bytes, values: Any) -> list[Any]:
+        """Has ranks call a function. Calls of several threads come to all ranks in the same order."""
+        with self._asking:
+            return [actor.call.remote(packed, values) for actor in actors]
 
     def _answers(self, asked: list[Any], drain: Callable[[], None]) -> dict[int, Returned | Failed | None]:
         """What the ranks answer, up to the first that is no result: then others may wait for ever. In order of time."""
@@ -119,12 +126,26 @@ class StaticJob:
         """Calls a function on all ranks; returns references to the results, by rank."""
         self._check_alive()
         unpack = self._ray.remote(_unpacked).options(num_cpus=0)
-        return [unpack.remote(actor.call.remote(packed, None), rank) for rank, actor in enumerate(self._actors)]
+        asked = self._ask(self._actors, packed, None)
+        threading.Thread(target=self._watch, args=(asked,), name="tfdist-ray-call", daemon=True).start()
+        return [unpack.remote(answer, rank) for rank, answer in enumerate(asked)]
+
+    def _watch(self, asked: list[Any]) -> None:
+        """Ends the ranks if one of them fails, since the others may wait for it for ever."""
+        answers = self._answers(asked, lambda: None)
+        if len(answers) < len(asked) or not all(isinstance(answer, Returned) for answer in answers.values()):
+            self._over = self._over or "a call of run_remote failed"
+            self.close()
 
     def close(self) -> None:
         """Ends the ranks, the agents, the launcher, the actors, and their placement group."""
         failed, self._over = bool(self._over), self._over or "it was shut down"
         launcher, self._launcher = self._launcher, None
+        if not self._ray.is_initialized():  # its actors ended with it
+            if launcher is not None:
+                launcher.stop()
+                launcher.wait(_END_S)
+            return
         if launcher is not None:
             ended = [actor.end.remote() for actor in self._placement.actors]
             if failed or not launcher.wait(_END_S):
@@ -134,8 +155,13 @@ class StaticJob:
         self._placement.__exit__()
 
     def _get(self, asked: list[Any]) -> list[Any]:
-        """The values of references. Raises what the launcher says if one of them has none."""
+        """The values of references. Raises what the launcher says if one of them has none, or if it ends before."""
+        pending = list(asked)
         try:
+            while pending:
+                _, pending = self._ray.wait(pending, timeout=_LOOK_S)
+                if pending and self._launcher is not None and self._launcher.error is not None:
+                    raise self._launcher.error
             return list(self._ray.get(asked))
         except self._ray.exceptions.RayError as error:
             self._raise_loss("start", error)
