@@ -126,6 +126,31 @@ def test_training_alone_on_sharded_data_is_not_silent(tmp_path, callbacks, warne
     assert (done.stdout + done.stderr).count("no gradient was ever reduced") == warned
 
 
+NOT_BEGUN = """
+import keras, numpy as np, tfdist
+x, y = tfdist.shard((np.arange(64.0).reshape(16, 4), np.arange(16.0)))
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", loss="mse")
+
+def stop(logs):
+    raise RuntimeError("a store is not there")
+
+callbacks = [tfdist.callbacks.DataParallel(), keras.callbacks.LambdaCallback(on_train_begin=stop)]
+try:
+    model.fit(x, y, verbose=0, callbacks=callbacks)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slice("launch")
+def test_a_fit_that_ends_before_its_first_step_has_not_trained_alone(tmp_path):
+    done, _ = launch(tmp_path, 2, NOT_BEGUN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("a store is not there") == 2
+    assert "no gradient was ever reduced" not in done.stdout + done.stderr
+
+
 LEFT_ALONE = """
 import sys, time, tfdist
 tfdist.init()
