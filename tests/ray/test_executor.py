@@ -121,7 +121,7 @@ def test_an_exception_of_a_rank(started):
     cause = caught.value.__cause__
     assert isinstance(cause, RankError) and cause.rank == 1
     assert "in fail" in str(cause) and f"rank 1 of 2 on {os.uname().nodename}" in str(cause)
-    with pytest.raises(RankError, match="its ranks have ended, because fail ended with ZeroDivisionError"):
+    with pytest.raises(RankError, match="its ranks have ended, because fail or a callback of it ended with ZeroDiv"):
         executor.run(place, args=(1,))
     executor.shutdown()
     executor.start()
@@ -212,6 +212,7 @@ def test_who_is_killed(started, processes, tmp_path, wait_until, who):
             {"num_workers": 2, "gpus_per_worker": 1},
             "gpus_per_worker needs use_gpu=True; received num_workers=2, gpus_per_worker=1",
         ),
+        ({"min_workers": 2, "cooldown_range": 5}, r"cooldown_range must be \(first, most\), in seconds; received 5"),
         ({"num_workers": 2, "max_workers": 3}, "max_workers and cooldown_range need min_workers"),
         ({"num_workers": 2, "cooldown_range": (1, 2)}, "max_workers and cooldown_range need min_workers"),
         (
@@ -234,6 +235,7 @@ def test_arguments_that_are_refused(given, text):
     [
         ({"timeout_s": 0}, "timeout_s must be a number of seconds, more than 0; received 0"),
         ({"placement_group_timeout_s": "3"}, "placement_group_timeout_s must be a number of seconds"),
+        ({"nics": 3}, "nics must be a text or a list of texts; received 3"),
         ({"ssh_str": "key"}, "nothing here uses ssh; omit ssh_identity_file and ssh_str"),
     ],
 )
@@ -247,7 +249,8 @@ def test_there_is_no_room(given):
     settings = tfdist.ray.RayExecutor.create_settings(placement_group_timeout_s=2)
     executor = tfdist.ray.RayExecutor(settings, **given)
     with pytest.raises(
-        ConfigError, match=r"no room for \d actors of 1 CPU.* within 2 s; .* 2 CPU \(2 free\).* 2 nodes"
+        ConfigError,
+        match=r"within 2 s there is no room for \d actors of 1 CPU.*; the cluster has 2 CPU \(2 free\).* 2 nodes",
     ):
         executor.start()
 
@@ -258,6 +261,11 @@ def test_calls_that_are_refused(started):
         executor.run(len)
     with pytest.raises(ConfigError, match="extra_env_vars must map names to texts"):
         executor.start(extra_env_vars={"MINE": 3})
+    for name, text in (("A=B", "cannot be the name"), ("TFDIST_RANK", "cannot be set here"), ("PATH", "cannot be set")):
+        with pytest.raises(ConfigError, match=text):
+            executor.start(extra_env_vars={name: "3"})
+    with pytest.raises(ConfigError, match="executable_cls must be a class; received 3"):
+        executor.start(executable_cls=3)
     executor.shutdown()
     executor = started(num_workers=1)
     with pytest.raises(ConfigError, match="it has started already"):
@@ -266,6 +274,12 @@ def test_calls_that_are_refused(started):
         executor.run(3)
     with pytest.raises(ConfigError, match="cannot be pickled"):
         executor.run(len, args=(threading.Lock(),))
+    with pytest.raises(ConfigError, match="callbacks must be a list of functions; received <"):
+        executor.run(len, args=([],), callbacks=print)
+    import ray
+
+    with pytest.raises(ConfigError, match=r"received ObjectRef\(.*, which ranks cannot use"):
+        executor.run(len, args=(ray.put(3),))
     assert executor.run(len, args=([],)) == [0], "it is still there"
 
 
@@ -281,3 +295,42 @@ def test_a_data_service_in_actors(started, tmp_path, wait_until):
     executor = started(num_workers=2)
     functions_of_ranks.check_data_service(tmp_path / "compute.json", executor.run, wait_until)
     assert executor.run(len, args=([],)) == [0, 0], "the ranks are still there"
+
+
+def test_an_executor_that_nobody_has_gives_its_room_back(started):
+    tfdist.ray.RayExecutor(num_workers=2).start()
+    assert started(num_workers=2).run(len, args=([],)) == [0, 0]
+
+
+def test_shutdown_during_a_call(started, tmp_path, wait_until):
+    executor, errors = started(num_workers=2), []
+
+    def call():
+        try:
+            executor.run(functions_of_ranks.wait, args=(str(tmp_path),))
+        except RankError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, seconds=60, what="both ranks")
+    begin = time.monotonic()
+    executor.shutdown()
+    thread.join(10)
+    assert time.monotonic() - begin < 10
+    assert errors == ["tfdist.ray.RayExecutor: wait did not end, because it was shut down."]
+
+
+def test_many_values_are_logged_without_a_trace(started, capfd):
+    def log_many():
+        import tfdist
+
+        tfdist.init()
+        for number in range(200):
+            tfdist.ray.log({"number": number})
+        with pytest.raises(ConfigError, match="expected names and values"):
+            tfdist.ray.log(3.5)
+
+    found = []
+    started(num_workers=1).run(log_many, callbacks=[found.append])
+    assert found == [{"number": number} for number in range(200)]

@@ -142,7 +142,7 @@ def test_what_is_refused(context, given, text):
 def test_a_driver_that_cannot_be_reached(context, monkeypatch):
     """The agents give up after 20 s, and with them the launcher, which would wait for ten minutes."""
     monkeypatch.setattr("tfdist.spark.job._driver", lambda _: "127.0.0.9")
-    monkeypatch.setattr("tfdist.spark.job._door", lambda _: mesh.listen("127.0.0.1"))
+    monkeypatch.setattr("tfdist.spark.job._door", lambda *_: mesh.listen("127.0.0.1"))
     begin = time.monotonic()
     with pytest.raises(RankError, match=r"did not run the tasks of .*: task \d: no launcher at 127\.0\.0\.9"):
         tfdist.spark.run(lambda: None, num_proc=2, stderr=io.StringIO())

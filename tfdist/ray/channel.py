@@ -50,7 +50,8 @@ def is_own(connection: socket.socket) -> bool:
 def send(connection: socket.socket, kind: bytes, data: bytes) -> None:
     """Sends a frame. Raises OSError."""
     connection.sendall(_HEAD.pack(kind, len(data)))
-    connection.sendall(data)
+    if data:  # after the end of an empty frame the other end may be gone
+        connection.sendall(data)
 
 
 def frames(connection: socket.socket) -> Iterator[tuple[bytes, bytes]]:

@@ -10,6 +10,7 @@ from tfdist.ray.placement import Placement, Request, engine
 
 _LOOK_S = 0.2
 _END_S = 15.0
+_AGENTS_S = 2.0
 
 
 class ElasticJob:
@@ -36,8 +37,9 @@ class ElasticJob:
             there = [node for node in placement.nodes(self._start or self._least) if node is not None]
             count = self._start or len(there)
             launcher = LauncherThread(packed, name, count, self._words, self._variables)
+            served: list[Any] = []
             try:
-                served = [
+                served += [
                     actor.serve.remote(launcher.offer, number, {}, values)
                     for number, actor in enumerate(placement.actors)
                 ]
@@ -47,7 +49,7 @@ class ElasticJob:
             finally:
                 launcher.stop()
                 launcher.wait(_END_S)
-            del served
+                self._ray.wait(served, num_returns=len(served), timeout=_AGENTS_S)  # those that had room
         if launcher.error is not None:
             raise launcher.error
         assert launcher.results is not None, CALLER

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfdist.errors import ConfigError
 from tfdist.launch.function import function_job, parcel
+from tfdist.launch.function.embedded import check_variables
 from tfdist.ray.elastic_job import ElasticJob
 from tfdist.ray.placement import Request, engine
 from tfdist.ray.static_job import StaticJob
@@ -100,6 +102,9 @@ class RayExecutor:
         caller = f"{_CALLER}.create_settings"
         if ssh_identity_file is not None or ssh_str is not None:
             raise ConfigError(f"{caller}: nothing here uses ssh; omit ssh_identity_file and ssh_str.")
+        texts = [nics] if isinstance(nics, str) else nics
+        if nics is not None and not (isinstance(texts, (list, tuple)) and all(isinstance(one, str) for one in texts)):
+            raise ConfigError(f"{caller}: nics must be a text or a list of texts; received {nics!r}.")
         for name, value in (("timeout_s", timeout_s), ("placement_group_timeout_s", placement_group_timeout_s)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
                 raise ConfigError(f"{caller}: {name} must be a number of seconds, more than 0; received {value!r}.")
@@ -164,9 +169,10 @@ class RayExecutor:
         if self._job is not None:
             raise ConfigError(f"{_CALLER}.start: it has started already; call shutdown() first.")
         engine()
+        check_variables(f"{_CALLER}.start: extra_env_vars", extra_env_vars or {})
+        if executable_cls is not None and not callable(executable_cls):
+            raise ConfigError(f"{_CALLER}.start: executable_cls must be a class; received {executable_cls!r}.")
         env = dict(extra_env_vars or {})
-        if not all(isinstance(each, str) for pair in env.items() for each in pair):
-            raise ConfigError(f"{_CALLER}.start: extra_env_vars must map names to texts; received {env!r}.")
         words = _words(self._settings)
         if self._request.is_elastic:
             if executable_cls is not None:
@@ -178,7 +184,9 @@ class RayExecutor:
             words += ["--blacklist-cooldown-range", *map(str, self._cooldown)] if self._cooldown else []
             self._job = ElasticJob(self._request, words, env, self._least or 1, self._start)
             return
-        self._job = StaticJob(self._request, words, env, self._settings.timeout_s)
+        self._job = job = StaticJob(self._request, words, env, self._settings.timeout_s)
+        # An executor that nobody has any more, as when a cell of a notebook runs again, gives its room back.
+        weakref.finalize(self, job.close).atexit = False
         if executable_cls is not None:
             self._job.make(executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
 
@@ -206,22 +214,24 @@ class RayExecutor:
             Exception: What `fn` raised, from the rank that raised first; its `__cause__` is a `RankError` with the rank
                 and its traceback. The executor has ended then.
         """
-        function_job.check_call(f"{_CALLER}.run: fn", fn, args or (), kwargs)
+        _check_call("run", fn, args or (), kwargs or {}, callbacks or ())
         return self._started().call(parcel.pack_call(fn, args or (), kwargs or {}), parcel.name_of(fn), callbacks or ())
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
         """Calls `fn(object)` on all ranks, with what `executable_cls` has made there. Otherwise as `run`."""
+        _check_call("execute", fn, (), {}, callbacks or ())
         return self._static("execute").apply(fn, callbacks or ())
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """Calls `fn(object)` on rank 0 alone, and returns its result. Otherwise as `run`."""
+        _check_call("execute_single", fn, (), {}, ())
         return self._static("execute_single").apply(fn, (), only_first=True)[0]
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """As `run`, but returns at once: one reference by rank, for `ray.get`, which raises what `fn` raised."""
-        function_job.check_call(f"{_CALLER}.run_remote: fn", fn, args or (), kwargs)
+        _check_call("run_remote", fn, args or (), kwargs or {}, ())
         return self._static("run_remote").call_remote(parcel.pack_call(fn, args or (), kwargs or {}))
 
     def shutdown(self) -> None:
@@ -242,12 +252,30 @@ class RayExecutor:
         return job
 
 
+def _check_call(method: str, fn: Any, args: Any, kwargs: Any, callbacks: Any) -> None:
+    """Raises ConfigError for arguments of a call that cannot be used."""
+    caller = f"{_CALLER}.{method}"
+    function_job.check_call(f"{caller}: fn", fn, args, kwargs)
+    if not isinstance(callbacks, (list, tuple)) or not all(map(callable, callbacks)):
+        raise ConfigError(f"{caller}: callbacks must be a list of functions; received {callbacks!r}.")
+    ray = engine()
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (ray.ObjectRef, ray.actor.ActorHandle)):
+            raise ConfigError(
+                f"{caller}: received {value!r}, which ranks cannot use: they are no workers of Ray. Pass the value, as "
+                "by ray.get()."
+            )
+
+
 def _check(given: Mapping[str, Any]) -> None:
     """Raises ConfigError for arguments that cannot be used."""
     for name in _NUMBERS:
         value = given[name]
         if not _is_count(value):
             raise ConfigError(f"{_CALLER}: {name} must be a whole number, 1 or more; received {value!r}.")
+    cooldown = given["cooldown_range"]
+    if cooldown is not None and not (isinstance(cooldown, (list, tuple)) and len(cooldown) == len(("first", "most"))):
+        raise ConfigError(f"{_CALLER}: cooldown_range must be (first, most), in seconds; received {cooldown!r}.")
     problem = next((text for name, text in _REFUSED.items() if given[name] is not None), "")
     if not given["override_discovery"]:
         problem = "override_discovery must be true, because the hosts are those of the cluster"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfdist.errors import ConfigError
 from tfdist.launch.function import parcel, worker
 from tfdist.ray import channel
 from tfdist.system.rank import job_place
@@ -41,10 +43,11 @@ def log(values: Mapping[str, Any]) -> None:
     """Passes values from rank 0 to the callbacks of the call, in the driver. Does nothing on others, and elsewhere.
 
     Args:
-        values: Names and values; they can be pickled.
+        values: Names and values, which can be pickled.
 
     Raises:
-        ConfigError: If it is called before `tfdist.init`.
+        ConfigError: If it is no mapping.
+        NotInitializedError: If `tfdist.init` was not called before.
 
     Example:
 
@@ -57,6 +60,8 @@ def log(values: Mapping[str, Any]) -> None:
     name = os.environ.get(VARIABLE)
     if name is None or tfdist.rank() != 0:
         return
-    with channel.join(name) as connection:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"tfdist.ray.log: expected names and values, as in {{'loss': 0.5}}; received {values!r}.")
+    with contextlib.suppress(ConnectionError), channel.join(name) as connection:  # a rank ends with its actor
         channel.send(connection, channel.LOG, b"".join(parcel.pack_result(dict(values))))
         next(channel.frames(connection), None)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from tfdist.errors import RankError
 from tfdist.launch.function.embedded import EmbeddedAgent, Offer
 from tfdist.ray import channel, loop
 
@@ -50,8 +49,8 @@ class Place:
         variables = {**variables, loop.VARIABLE: channel.name_of(self._listener)}
         self._agent = EmbeddedAgent(offer, f"actor-{number}", variables)
 
-    def rank(self, seconds: float) -> int:
-        """The number of the rank, when it is there. Raises RankError if it does not come in that time."""
+    def rank(self, seconds: float) -> tuple[int | None, str]:
+        """The number of the rank, when it is there; None and why, if it does not come in that time."""
         assert self._agent is not None
         for _ in range(int(seconds / _LOOK_S)):
             try:
@@ -59,10 +58,10 @@ class Place:
             except queue.Empty:
                 if self._agent.is_running():
                     continue
-                raise RankError(self._agent.said()) from None
+                return None, self._agent.said()
             if frame is not None:
-                return int(frame[1])
-        raise RankError(f"the rank did not start within {seconds:g} s")
+                return int(frame[1]), ""
+        return None, f"a rank did not start within {seconds:g} s"
 
     def call(self, data: bytes, logs: Any) -> bytes:
         """Has the rank call a function, and waits for its answer; empty if the rank has gone."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,8 @@ from tfdist.errors import BuildError, ConfigError
 from tfdist.ray.place import Place
 
 _CALLER = "tfdist.ray.RayExecutor"
+_LOOK_S = 0.2
+_QUIET_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,10 @@ class Request:
     takes_current: bool
     timeout_s: float
 
-    def __str__(self) -> str:
-        what = f"{self.actors} actor{'s' * (self.actors != 1)} of {self.cpus:g} CPU"
+    def text(self, actors: int | None = None) -> str:
+        """What it asks for, or as much for fewer actors."""
+        actors = actors or self.actors
+        what = f"{actors} actor{'s' * (actors != 1)} of {self.cpus:g} CPU"
         what += f" and {self.gpus:g} GPU" if self.gpus else ""
         return what + (f", {self.a_node} on each node" if self.a_node else "")
 
@@ -92,8 +98,7 @@ class Placement:
         current = util.get_current_placement_group() if request.takes_current else None
         if current is None and not request.is_elastic:
             self._group = util.placement_group(self._bundles(), strategy="STRICT_SPREAD" if request.a_node else "PACK")
-            if not self._group.wait(request.timeout_s):
-                raise ConfigError(f"{_CALLER}: {self._no_room()}")
+            self._wait(lambda: self._group.wait(_LOOK_S))
         make = self._ray.remote(Place)
         options: dict[str, Any] = {"num_cpus": request.cpus, "num_gpus": request.gpus}
         if request.is_elastic:
@@ -113,11 +118,24 @@ class Placement:
             ConfigError: If these are not there in time.
         """
         asked = [actor.node.remote() for actor in self.actors]
-        done, _ = self._ray.wait(asked, num_returns=least, timeout=self._request.timeout_s)
-        if len(done) < least:
-            raise ConfigError(f"{_CALLER}: {self._no_room()}")
+        self._wait(lambda: len(self._ray.wait(asked, num_returns=least, timeout=_LOOK_S)[0]) >= least, least)
         done, _ = self._ray.wait(asked, num_returns=len(asked), timeout=0.0 if least == len(asked) else _OTHERS_S)
         return [self._ray.get(one) if one in done else None for one in asked]
+
+    def _wait(self, is_there: Callable[[], bool], least: int | None = None) -> None:
+        """In parts, so that Ctrl-C ends it. Raises ConfigError."""
+        begin, told = time.monotonic(), False
+        while not is_there():
+            waited_s = time.monotonic() - begin
+            text = f"there is no room for {self._request.text(least)}; the cluster has {self._there()}"
+            if waited_s >= self._request.timeout_s:
+                raise ConfigError(
+                    f"{_CALLER}: within {waited_s:.0f} s {text}. Call shutdown() of executors that are not needed, ask "
+                    "for less, or wait longer with create_settings(placement_group_timeout_s=...)"
+                )
+            if waited_s >= _QUIET_S and not told:
+                told = True
+                sys.stderr.write(f"{_CALLER}: {text}; waiting up to {self._request.timeout_s:g} s\n")
 
     def _bundles(self) -> Sequence[dict[str, float]]:
         request = self._request
@@ -125,16 +143,12 @@ class Placement:
         bundle = {"CPU": request.cpus * times} | ({"GPU": request.gpus * times} if request.gpus else {})
         return [bundle] * (request.actors // times)
 
-    def _no_room(self) -> str:
+    def _there(self) -> str:
         there = self._ray.cluster_resources()
         free = self._ray.available_resources()
         have = ", ".join(f"{there.get(name, 0):g} {name} ({free.get(name, 0):g} free)" for name in ("CPU", "GPU"))
         nodes = sum(bool(node["Alive"]) for node in self._ray.nodes())
-        return (
-            f"there was no room for {self._request} within {self._request.timeout_s:g} s; the cluster has {have} on "
-            f"{nodes} node{'s' * (nodes != 1)}. Ask for less, or wait longer with "
-            "create_settings(placement_group_timeout_s=...)"
-        )
+        return f"{have} on {nodes} node{'s' * (nodes != 1)}"
 
 
 # How long to look whether more have come than are needed.

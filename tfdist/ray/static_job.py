@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from tfdist.errors import RankError
 from tfdist.launch.function import parcel, verdict
@@ -40,6 +40,9 @@ class StaticJob:
         self._launcher: LauncherThread | None = None
         self._over = ""
         self._asking = threading.Lock()
+        # The answers of the last call, and what Ray says of an actor that was lost.
+        self._asked: list[Any] = []
+        self._loss = ""
         try:
             self._actors = self._begin(request.actors, words, variables, timeout_s)
         except BaseException:
@@ -61,7 +64,10 @@ class StaticJob:
         self._launcher = launcher = LauncherThread(packed, CALLER, count, words, variables)
         begun = [actor.begin.remote(launcher.offer, place, {}, None) for place, actor in enumerate(actors)]
         self._get(begun)
-        ranks = self._get([actor.rank.remote(timeout_s) for actor in actors])
+        found = self._get([actor.rank.remote(timeout_s) for actor in actors])
+        if any(rank is None for rank, _ in found):
+            self._raise_loss("start", next(said for rank, said in found if rank is None))
+        ranks = [rank for rank, _ in found]
         self._hosts = dict(zip(ranks, (node[1] for node, _ in places), strict=True))
         return [actor for _, actor in sorted(zip(ranks, actors, strict=True), key=lambda pair: pair[0])]
 
@@ -91,15 +97,18 @@ class StaticJob:
                 self._raise_loss(name)
             return verdict.results(self._verdict(name, first, answers))
         except BaseException as error:
+            if self._over:
+                raise RankError(f"{CALLER}: {name} did not end, because {self._over}.") from None
             # The ranks may wait for each other for ever.
-            self._over = f"{name} ended with {type(error).__name__}"
+            self._over = f"{name} or a callback of it ended with {type(error).__name__}"
             self.close()
             raise
 
     def _ask(self, actors: Sequence[Any], packed: bytes, values: Any) -> list[Any]:
         """Has ranks call a function. Calls of several threads come to all ranks in the same order."""
         with self._asking:
-            return [actor.call.remote(packed, values) for actor in actors]
+            self._asked = [actor.call.remote(packed, values) for actor in actors]
+            return self._asked
 
     def _answers(self, asked: list[Any], drain: Callable[[], None]) -> dict[int, Returned | Failed | None]:
         """What the ranks answer, up to the first that is no result: then others may wait for ever. In order of time."""
@@ -111,8 +120,8 @@ class StaticJob:
             for one in done:
                 try:
                     answer = parcel.unpack_answer(self._ray.get(one))
-                except self._ray.exceptions.RayError:
-                    answer = None
+                except self._ray.exceptions.RayError as error:
+                    answer, self._loss = None, str(error).partition("\n")[0]
                 answers[asked.index(one)] = answer
                 if not isinstance(answer, Returned):
                     return answers
@@ -148,7 +157,9 @@ class StaticJob:
             return
         if launcher is not None:
             ended = [actor.end.remote() for actor in self._placement.actors]
-            if failed or not launcher.wait(_END_S):
+            asked = self._asked
+            is_called = bool(asked) and len(self._ray.wait(asked, num_returns=len(asked), timeout=0)[0]) < len(asked)
+            if failed or is_called or not launcher.wait(_END_S):
                 launcher.stop()
                 launcher.wait(_END_S)
             self._ray.wait(ended, num_returns=len(ended), timeout=_END_S)
@@ -164,15 +175,15 @@ class StaticJob:
                     raise self._launcher.error
             return list(self._ray.get(asked))
         except self._ray.exceptions.RayError as error:
-            self._raise_loss("start", error)
-            raise AssertionError from error
+            self._raise_loss("start", str(error).partition("\n")[0])
 
-    def _raise_loss(self, name: str, cause: BaseException | None = None) -> None:
-        launcher = self._launcher
+    def _raise_loss(self, name: str, said: str = "") -> NoReturn:
+        launcher, said = self._launcher, said or self._loss
         if launcher is not None and launcher.wait(_CAUSE_S) and launcher.error is not None:
+            if self._loss and isinstance(launcher.error, RankError):
+                raise RankError(f"{launcher.error}\nRay says: {self._loss}", launcher.error.rank) from None
             raise launcher.error
-        cause = getattr(cause, "cause", None) or cause
-        raise RankError(f"{CALLER}: {name}: {cause or 'a rank was lost, and its launcher has not said why'}") from cause
+        raise RankError(f"{CALLER}: {name}: {said or 'a rank was lost, and its launcher has not said why'}")
 
     def _check_alive(self) -> None:
         if self._over:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TextIO
 
 from tfdist.errors import ConfigError, RankError
 from tfdist.launch.function import function_job, parcel, session, verdict
-from tfdist.launch.function.embedded import PROGRAM, Offer
+from tfdist.launch.function.embedded import PROGRAM, Offer, check_variables
 from tfdist.launch.host import host
 from tfdist.protocol import mesh
 from tfdist.spark import check
@@ -206,10 +206,8 @@ class _Terms:
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
             if stream is not None and not callable(getattr(stream, "write", None)):
                 raise ConfigError(f"{self.caller}: {name} must be an open text file or stream; received {stream!r}.")
-        env, seconds = self.env, self.start_timeout
-        texts = isinstance(env, Mapping) and all(isinstance(each, str) for pair in env.items() for each in pair)
-        if env is not None and not texts:
-            raise ConfigError(f"{self.caller}: env must map names to texts; received {env!r}.")
+        seconds = self.start_timeout
+        check_variables(f"{self.caller}: env", self.env or {})
         good = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
         if seconds is not None and not good:
             raise ConfigError(

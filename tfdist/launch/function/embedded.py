@@ -6,6 +6,7 @@ That process is alive as long as its engine wants, and the agent ends with it.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from tfdist.errors import ConfigError
 from tfdist.launch.agent import summoned
 from tfdist.launch.function import worker
 from tfdist.system.process import before_exec
+from tfdist.system.rank import job_place
 
 _SAID_BYTES = 4096
 # Of the name of a host, to which that of the task is added: names have at most 64 characters.
@@ -24,6 +28,13 @@ _LONGEST = 48
 # Of the process, for the ranks: the launcher's own replace them on the way.
 _OWN = ("PATH", "PYTHONPATH", "PYTHONHOME")
 _PREFIX = "_TFDIST_TASK_"
+# What a launcher sets for each rank.
+_SET = (
+    *job_place.OWN,
+    *("TFDIST_LAUNCHED", "TFDIST_ELASTIC", "TF_CONFIG"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 # The program of a rank where only its host knows which: the interpreter there, and the worker of its tfdist.
 PROGRAM = (
     "/bin/sh",
@@ -34,6 +45,18 @@ PROGRAM = (
     ),
     "rank",
 )
+
+
+def check_variables(where: str, given: Any) -> None:
+    """Raises ConfigError if these cannot be variables of ranks. `where` names the function and its argument."""
+    pairs = list(given.items()) if isinstance(given, Mapping) else None
+    if pairs is None or not all(isinstance(each, str) for pair in pairs for each in pair):
+        raise ConfigError(f"{where} must map names to texts; received {given!r}.")
+    for name, _ in pairs:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{where}: {name!r} cannot be the name of an environment variable.")
+        if name in _SET or name in _OWN:
+            raise ConfigError(f"{where}: {name} cannot be set here: each rank has its own, or that of its host.")
 
 
 @dataclass(frozen=True)
