@@ -144,7 +144,7 @@ except RuntimeError as error:
 
 
 @pytest.mark.slice("launch")
-def test_a_fit_that_ends_before_its_first_step_has_not_trained_alone(tmp_path):
+def test_a_fit_without_a_step_has_not_trained_alone(tmp_path):
     done, _ = launch(tmp_path, 2, NOT_BEGUN)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("a store is not there") == 2

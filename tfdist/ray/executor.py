@@ -273,9 +273,6 @@ def _check(given: Mapping[str, Any]) -> None:
         value = given[name]
         if not _is_count(value):
             raise ConfigError(f"{_CALLER}: {name} must be a whole number, 1 or more; received {value!r}.")
-    cooldown = given["cooldown_range"]
-    if cooldown is not None and not (isinstance(cooldown, (list, tuple)) and len(cooldown) == len(("first", "most"))):
-        raise ConfigError(f"{_CALLER}: cooldown_range must be (first, most), in seconds; received {cooldown!r}.")
     problem = next((text for name, text in _REFUSED.items() if given[name] is not None), "")
     if not given["override_discovery"]:
         problem = "override_discovery must be true, because the hosts are those of the cluster"
@@ -300,6 +297,9 @@ def _wrong_sizes(given: Mapping[str, Any]) -> str:
 def _wrong_elastic_sizes(given: Mapping[str, Any]) -> str:
     if given["num_hosts"] is not None:
         return "num_hosts and min_workers cannot be combined; give only one"
+    cooldown = given["cooldown_range"]
+    if cooldown is not None and not (isinstance(cooldown, (list, tuple)) and len(cooldown) == len(("first", "most"))):
+        return "cooldown_range must be (first, most), in seconds"
     first = given["num_workers"] or given["min_workers"]
     in_order = given["min_workers"] <= first <= (given["max_workers"] or first)
     return "" if in_order else "expected min_workers <= num_workers <= max_workers"
