@@ -53,11 +53,10 @@ class StaticJob:
     def _begin(self, count: int, words: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> list[Any]:
         """The actors by rank."""
         nodes = self._placement.nodes(count)
-        here = self._ray.get_runtime_context().get_node_id()
-        # The first ranks are on the driver's node, if any are.
+        # The launcher numbers the ranks by the names of their hosts, which begin with those of the nodes.
         places = sorted(
             ((node, actor) for node, actor in zip(nodes, self._placement.actors, strict=True) if node is not None),
-            key=lambda place: (place[0][0] != here, place[0]),
+            key=lambda place: (place[0][1], place[0][0]),
         )
         actors = [actor for _, actor in places]
         packed = parcel.pack_call(loop.serve, (), {})
