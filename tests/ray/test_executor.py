@@ -253,7 +253,7 @@ def test_there_is_no_room(given):
     executor = tfdist.ray.RayExecutor(settings, **given)
     with pytest.raises(
         ConfigError,
-        match=r"within 2 s there is no room for \d actors of 1 CPU.*; the cluster has 2 CPU \(2 free\).* 2 nodes",
+        match=r"no room for \d actors of 1 CPU.* within 2 s; the cluster has 2 CPU \(2 free\).* 2 nodes",
     ):
         executor.start()
 

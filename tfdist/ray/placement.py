@@ -127,15 +127,16 @@ class Placement:
         begin, told = time.monotonic(), False
         while not is_there():
             waited_s = time.monotonic() - begin
-            text = f"there is no room for {self._request.text(least)}; the cluster has {self._there()}"
-            if waited_s >= self._request.timeout_s:
+            what, limit_s = self._request.text(least), self._request.timeout_s
+            if waited_s >= limit_s:
                 raise ConfigError(
-                    f"{_CALLER}: within {waited_s:.0f} s {text}. Call shutdown() of executors that are not needed, ask "
+                    f"{_CALLER}: no room for {what} within {limit_s:g} s; the cluster has {self._there()}. Call shutdown() of executors that are not needed, ask "
                     "for less, or wait longer with create_settings(placement_group_timeout_s=...)"
                 )
             if waited_s >= _QUIET_S and not told:
                 told = True
-                sys.stderr.write(f"{_CALLER}: {text}; waiting up to {self._request.timeout_s:g} s\n")
+                there = self._there()
+                sys.stderr.write(f"{_CALLER}: waiting up to {limit_s:g} s for {what}; the cluster has {there}\n")
 
     def _bundles(self) -> Sequence[dict[str, float]]:
         request = self._request
