@@ -130,8 +130,9 @@ class Placement:
             what, limit_s = self._request.text(least), self._request.timeout_s
             if waited_s >= limit_s:
                 raise ConfigError(
-                    f"{_CALLER}: no room for {what} within {limit_s:g} s; the cluster has {self._there()}. Call shutdown() of executors that are not needed, ask "
-                    "for less, or wait longer with create_settings(placement_group_timeout_s=...)"
+                    f"{_CALLER}: no room for {what} within {limit_s:g} s; the cluster has {self._there()}. Call "
+                    "shutdown() of executors that are not needed, ask for less, or wait longer with "
+                    "create_settings(placement_group_timeout_s=...)"
                 )
             if waited_s >= _QUIET_S and not told:
                 told = True
