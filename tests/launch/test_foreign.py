@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -28,8 +30,11 @@ DEADLINE_S = 120
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """Below those that the kernel gives to connections, which could take it before it is used."""
+    for port in random.sample(range(12_000, 20_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("no port is free")
 
 
 def run_all(folder: Path, environments: list[Mapping[str, str]], script: str = SUMS) -> list[tuple[int, str, str]]:
@@ -47,7 +52,11 @@ def run_all(folder: Path, environments: list[Mapping[str, str]], script: str = S
         )
         for environment in environments
     ]
-    said = [each.communicate(timeout=DEADLINE_S) for each in started]
+    try:
+        said = [each.communicate(timeout=DEADLINE_S) for each in started]
+    finally:
+        for each in started:
+            each.kill()
     return [(each.returncode, *words) for each, words in zip(started, said, strict=True)]
 
 
