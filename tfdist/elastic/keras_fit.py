@@ -172,7 +172,7 @@ class _Training(elastic.KerasState):
         self._stream = self._iterator = stream
         # Whether the others have begun this training before.
         self.joins = session.apart >= 0
-        self._entered = self._begins = self._lacks_metrics = self._has_saved = False
+        self._entered = self._begins = self._lacks_metrics = False
         super().__init__(
             model,
             epoch=epoch,
@@ -226,14 +226,7 @@ class _Training(elastic.KerasState):
         if is_due and self._step < self._steps:
             if self.sums_metrics_by is not None:
                 self.metric_sums = self.sums_metrics_by.sum_metrics()
-            self.save()
-            self._has_saved = True
-
-    def end_batch(self) -> None:
-        """Callbacks know of the step, so this process may meet others or leave, if there was a commit."""
-        if self._has_saved:
-            self._has_saved = False
-            self.check_host_updates()
+            self.commit()
 
     def end_epoch(self) -> None:
         self.epoch, self.position, self.stopped = self.epoch + 1, 0, bool(self._model.stop_training)
@@ -348,4 +341,3 @@ class _Callbacks(keras.callbacks.CallbackList):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         super().on_train_batch_end(batch + self._offset, logs)
-        self._training.end_batch()
