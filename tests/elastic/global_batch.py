@@ -84,12 +84,17 @@ def train(victims, kind, limit=None):
     data = tfdist.shard(training.make_data().map(scaled), global_batch=GLOBAL, max_local_batch=limit)
     data = data.map(halved).prefetch(2)
     whole = tfdist.shard(training.make_rows(), global_batch=GLOBAL)
-    callbacks = [tfdist.callbacks.DataParallel(elastic=True), training.Report()]
+    ended = []
+    watch = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: ended.append(int(model.optimizer.iterations))
+    )
+    callbacks = [tfdist.callbacks.DataParallel(elastic=True), training.Report(), watch]
     callbacks += [killers[number]] if number in killers else []
     history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0, validation_data=whole).history
     assert model.traces <= 3, "traced again"  # two where variables are made, and one that makes the optimizer's
     assert not joins or set(model.sizes) == {1}, "the others waited for the trace of a new rank"
     assert model.most == limit or limit is None
+    assert np.diff(ended).tolist() == [1] * (len(ended) - 1), "callbacks miss the end of a step"
     np.savez(Path(f"rank-{number}.npz"), *training.variables_of(model))
     np.savez(Path(f"history-{number}.npz"), **history)
 

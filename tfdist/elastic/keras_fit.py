@@ -172,7 +172,7 @@ class _Training(elastic.KerasState):
         self._stream = self._iterator = stream
         # Whether the others have begun this training before.
         self.joins = session.apart >= 0
-        self._entered = self._begins = self._lacks_metrics = False
+        self._entered = self._begins = self._lacks_metrics = self._is_requested = False
         super().__init__(
             model,
             epoch=epoch,
@@ -226,7 +226,14 @@ class _Training(elastic.KerasState):
         if is_due and self._step < self._steps:
             if self.sums_metrics_by is not None:
                 self.metric_sums = self.sums_metrics_by.sum_metrics()
-            self.commit()
+            self.save()
+            self._is_requested = self._has_request()
+
+    def end_batch(self) -> None:
+        """The callbacks know of the step: if it was asked to at the commit, this process leaves or meets others now."""
+        if self._is_requested:
+            self._is_requested = False
+            self.check_host_updates()
 
     def end_epoch(self) -> None:
         self.epoch, self.position, self.stopped = self.epoch + 1, 0, bool(self._model.stop_training)
@@ -341,3 +348,4 @@ class _Callbacks(keras.callbacks.CallbackList):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         super().on_train_batch_end(batch + self._offset, logs)
+        self._training.end_batch()

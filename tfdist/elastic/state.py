@@ -57,6 +57,11 @@ class State(abc.ABC):
             self._reported = True
             member.report(member.COMMITTED)
 
+    def _has_request(self) -> bool:
+        """Whether `check_host_updates` would have this process leave, or meet others."""
+        leaves = member.must_leave() or retirement.is_due() or runtime.retires()
+        return self._store is not None and (leaves or (self.is_open and runtime.meets()))
+
     def check_host_updates(self) -> None:
         """Has new ranks join, or exits this process if its slot is taken away, or after SIGTERM. The others continue.
 
