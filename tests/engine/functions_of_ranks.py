@@ -1,6 +1,8 @@
 """What the tests of Spark and of Ray run on ranks, and how they look at it. Its contents are sent, as ranks lack it."""
 
 import os
+import re
+import subprocess
 import sys
 import threading
 import time
@@ -11,6 +13,8 @@ import numpy as np
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+# In the command lines of an agent, and of a rank.
+AGENT, WORKER = "agent/summoned.py", "function/worker.py"
 SAMPLES, BATCH, EPOCHS = 120, 12, 3
 
 
@@ -120,7 +124,9 @@ def check_elastic(results, *passed):
     assert all(other == one for other in others)
     for weight, expected in zip(one, train_elastic(None, {})[0], strict=True):
         np.testing.assert_allclose(weight, expected, rtol=2e-5, atol=1e-6)
-    assert set(passed) <= set(results[0][1])
+    steps = results[0][1]
+    assert set(passed) <= set(steps)
+    assert {step for step, _ in steps} == set(range(1, 1 + EPOCHS * SAMPLES // BATCH)), steps
 
 
 def kill_above(folder, candidates):
@@ -128,6 +134,21 @@ def kill_above(folder, candidates):
     (process,) = set(map(int, Path(folder, "rank-1").read_text().split())) & set(candidates)
     os.kill(process, 9)
     Path(folder, "killed").touch()
+
+
+def check_example(script, ranks, folder):
+    """It runs as it is, and learns the digits; returns what it has printed, and the accuracy."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).resolve().parents[2] / "examples" / script, f"--ranks={ranks}", "--epochs=8"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"^validation accuracy: (\d\.\d+), by a model of 9610 parameters$", done.stdout, re.MULTILINE)
+    assert found is not None and float(found[1]) >= 0.9, done.stdout
+    return done.stdout, found[1]
 
 
 def check_data_service(path, begin, wait_until):

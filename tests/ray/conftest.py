@@ -1,5 +1,6 @@
 """A cluster of two nodes with a CPU each, which are processes of this machine."""
 
+import functions_of_ranks
 import pytest
 
 
@@ -14,3 +15,15 @@ def nodes():
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def nothing_is_left(nodes, processes, wait_until):
+    """After a test no rank, no agent, no actor and no placement group is left."""
+    import ray
+
+    yield
+    own = (functions_of_ranks.AGENT, functions_of_ranks.WORKER)
+    wait_until(lambda: not any(map(processes, own)), seconds=5, what="the end of all ranks and agents")
+    wait_until(lambda: not processes("ray::Place"), seconds=10, what="the end of all actors")
+    assert {group["state"] for group in ray.util.placement_group_table().values()} <= {"REMOVED"}

@@ -8,14 +8,9 @@ import pytest
 import tfdist.ray
 from tfdist.errors import ConfigError, RankError
 
-AGENT, WORKER, ACTOR = "agent/summoned.py", "function/worker.py", "ray::Place"
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(nodes, processes, wait_until):
-    yield
-    wait_until(lambda: not processes(AGENT) + processes(WORKER), seconds=5, what="the end of all ranks and agents")
-    wait_until(lambda: not processes(ACTOR), seconds=10, what="the end of all actors")
+ACTOR = "ray::Place"
 
 
 def run(*arguments, callbacks=(), **given):

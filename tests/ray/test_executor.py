@@ -14,22 +14,13 @@ import pytest
 import tfdist.ray
 from tfdist.errors import ConfigError, RankError
 
-AGENT, WORKER, ACTOR = "agent/summoned.py", "function/worker.py", "ray::Place"
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+ACTOR = "ray::Place"
 
 
 # Nodes cannot import this module, so it is sent with what is in it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(nodes, processes, wait_until):
-    yield
-    wait_until(lambda: not processes(AGENT) + processes(WORKER), seconds=5, what="the end of all ranks and agents")
-    wait_until(lambda: not processes(ACTOR), seconds=10, what="the end of all actors")
-    import ray
-
-    states = {group["state"] for group in ray.util.placement_group_table().values()}
-    assert states <= {"REMOVED"}
 
 
 @pytest.fixture

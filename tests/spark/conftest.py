@@ -3,6 +3,7 @@
 import os
 import sys
 
+import functions_of_ranks
 import pytest
 
 
@@ -23,3 +24,12 @@ def context():
     session.stop()
     java.stdin.close()  # it ends with that, not before
     java.wait(30)
+
+
+@pytest.fixture
+def nothing_is_left(context, processes, wait_until):
+    """After a test no rank, no agent and no job of Spark is left."""
+    yield
+    own = (functions_of_ranks.AGENT, functions_of_ranks.WORKER)
+    wait_until(lambda: not any(map(processes, own)), seconds=5, what="the end of all ranks and agents")
+    assert not context.statusTracker().getActiveJobsIds()

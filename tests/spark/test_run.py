@@ -16,17 +16,13 @@ import tfdist.spark
 from tfdist.errors import ConfigError, RankError
 from tfdist.protocol import mesh
 
-AGENT, WORKER, EXECUTOR = "agent/summoned.py", "function/worker.py", "CoarseGrainedExecutorBackend --driver-url"
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+EXECUTOR = "CoarseGrainedExecutorBackend --driver-url"
 
 
 # Executors cannot import this module, so it is sent with what is in it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(context, processes, wait_until):
-    yield
-    wait_until(lambda: not processes(AGENT) + processes(WORKER), seconds=5, what="the end of all ranks and agents")
 
 
 def place():
@@ -129,6 +125,7 @@ def test_a_stage_that_is_cancelled(context, tmp_path, when_all_are_there):
         ({"start_timeout": -1}, "start_timeout must be a number of seconds, more than 0; received -1"),
         ({"env": {"MINE": 3}}, "env must map names to texts"),
         ({"nics": "nothing0"}, "nothing0"),
+        ({"nics": 3}, "nics must be a text or a list of texts; received 3"),
         ({"stdout": "out.txt"}, "stdout must be an open text file or stream; received 'out.txt'"),
         ({"args": (threading.Lock(),)}, "cannot be pickled"),
     ],

@@ -9,14 +9,9 @@ import pytest
 import tfdist.spark
 from tfdist.errors import ConfigError, RankError
 
-AGENT, WORKER, EXECUTOR = "agent/summoned.py", "function/worker.py", "CoarseGrainedExecutorBackend --driver-url"
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(context, processes, wait_until):
-    yield
-    wait_until(lambda: not processes(AGENT) + processes(WORKER), seconds=5, what="the end of all ranks and agents")
-    assert not context.statusTracker().getActiveJobsIds()
+EXECUTOR = "CoarseGrainedExecutorBackend --driver-url"
 
 
 def test_an_executor_that_is_killed_is_replaced(processes, tmp_path, wait_until):
@@ -74,7 +69,7 @@ def test_errors_of_ranks():
         ({"min_num_proc": "1"}, "min_num_proc must be a whole number of ranks, 1 or more; received '1'"),
         ({"max_num_proc": 1, "num_proc": 2}, "min_num_proc <= num_proc <= max_num_proc; received 1, 2, 1"),
         ({"min_num_proc": 2}, "min_num_proc <= num_proc <= max_num_proc; received 2, 1, 1"),
-        ({"elastic_timeout": 3}, "elastic_timeout must be None, because ranks never wait for others to come"),
+        ({"elastic_timeout": 3}, "elastic_timeout must be None, because ranks that live never wait for others"),
         ({"reset_limit": 3}, "reset_limit must be None, because ranks are never started anew"),
         ({"fn": 3}, "run_elastic: fn must be a function; received 3"),
         ({"start_timeout": -1}, "start_timeout must be a number of seconds, more than 0; received -1"),

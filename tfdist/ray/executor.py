@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdist.errors import ConfigError
 from tfdist.launch.function import function_job, parcel
-from tfdist.launch.function.embedded import check_variables
+from tfdist.launch.function.embedded import check_refused, check_seconds, check_variables, interface_words
 from tfdist.ray.elastic_job import ElasticJob
 from tfdist.ray.placement import Request, engine
 from tfdist.ray.static_job import StaticJob
@@ -19,14 +19,11 @@ if TYPE_CHECKING:
     from tfdist.ray.job import Callback
 
 _CALLER = "tfdist.ray.RayExecutor"
+_PAIR = 2
 _NUMBERS = (
     *("num_workers", "num_hosts", "num_workers_per_host", "cpus_per_worker", "gpus_per_worker"),
     *("min_workers", "max_workers"),
 )
-_REFUSED = {
-    "reset_limit": "reset_limit must be None, because ranks are never started anew since others are lost",
-    "elastic_timeout": "elastic_timeout must be None, because ranks that live never wait for others",
-}
 
 
 @dataclass(frozen=True)
@@ -102,12 +99,9 @@ class RayExecutor:
         caller = f"{_CALLER}.create_settings"
         if ssh_identity_file is not None or ssh_str is not None:
             raise ConfigError(f"{caller}: nothing here uses ssh; omit ssh_identity_file and ssh_str.")
-        texts = [nics] if isinstance(nics, str) else nics
-        if nics is not None and not (isinstance(texts, (list, tuple)) and all(isinstance(one, str) for one in texts)):
-            raise ConfigError(f"{caller}: nics must be a text or a list of texts; received {nics!r}.")
-        for name, value in (("timeout_s", timeout_s), ("placement_group_timeout_s", placement_group_timeout_s)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise ConfigError(f"{caller}: {name} must be a number of seconds, more than 0; received {value!r}.")
+        interface_words(f"{caller}: nics", nics)
+        check_seconds(f"{caller}: timeout_s", timeout_s)
+        check_seconds(f"{caller}: placement_group_timeout_s", placement_group_timeout_s)
         return Settings(timeout_s, placement_group_timeout_s, nics)
 
     def __init__(  # noqa: PLR0913 -- the signature of Horovod
@@ -173,7 +167,7 @@ class RayExecutor:
         if executable_cls is not None and not callable(executable_cls):
             raise ConfigError(f"{_CALLER}.start: executable_cls must be a class; received {executable_cls!r}.")
         env = dict(extra_env_vars or {})
-        words = _words(self._settings)
+        words = [f"--start-timeout={self._settings.timeout_s:g}", *interface_words("nics", self._settings.nics)]
         if self._request.is_elastic:
             if executable_cls is not None:
                 raise ConfigError(
@@ -273,7 +267,8 @@ def _check(given: Mapping[str, Any]) -> None:
         value = given[name]
         if not _is_count(value):
             raise ConfigError(f"{_CALLER}: {name} must be a whole number, 1 or more; received {value!r}.")
-    problem = next((text for name, text in _REFUSED.items() if given[name] is not None), "")
+    check_refused(_CALLER, given)
+    problem = ""
     if not given["override_discovery"]:
         problem = "override_discovery must be true, because the hosts are those of the cluster"
     if given["gpus_per_worker"] and not given["use_gpu"]:
@@ -298,17 +293,11 @@ def _wrong_elastic_sizes(given: Mapping[str, Any]) -> str:
     if given["num_hosts"] is not None:
         return "num_hosts and min_workers cannot be combined; give only one"
     cooldown = given["cooldown_range"]
-    if cooldown is not None and not (isinstance(cooldown, (list, tuple)) and len(cooldown) == len(("first", "most"))):
+    if cooldown is not None and not (isinstance(cooldown, (list, tuple)) and len(cooldown) == _PAIR):
         return "cooldown_range must be (first, most), in seconds"
     first = given["num_workers"] or given["min_workers"]
     in_order = given["min_workers"] <= first <= (given["max_workers"] or first)
     return "" if in_order else "expected min_workers <= num_workers <= max_workers"
-
-
-def _words(settings: Settings) -> list[str]:
-    nics = settings.nics
-    words = [f"--start-timeout={settings.timeout_s:g}"]
-    return words + ([f"--network-interfaces={nics if isinstance(nics, str) else ','.join(nics)}"] if nics else [])
 
 
 _DEFAULTS = {name: each.default for name, each in inspect.signature(RayExecutor).parameters.items()}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdist.launch.function import function_job, parcel, session
-from tfdist.launch.function.embedded import PROGRAM, Offer
+from tfdist.launch.function.embedded import PROGRAM, Offer, agent_words
 from tfdist.launch.function.parcel import Returned
 from tfdist.launch.host import host
 from tfdist.protocol import mesh
@@ -38,17 +37,11 @@ class LauncherThread:
         self.results: list[Any] | None = None
         self.error: BaseException | None = None
         self._stopped = threading.Event()
-        self._offered: queue.SimpleQueue[Offer | BaseException] = queue.SimpleQueue()
-        whole = [f"-np={agents}", f"--agents={agents}", *words]
-        whole += [f"--export={','.join(variables)}"] if variables else []
-        self._thread = threading.Thread(
-            target=self._run, args=(packed, name, whole, dict(variables)), name="tfdist-ray-launcher", daemon=True
-        )
+        self._agents, self._words, self._variables = agents, words, dict(variables)
+        self._door = _door()
+        self.offer = Offer(endpoint.text(self._door.getsockname()[:2]), secrets.token_hex(32))
+        self._thread = threading.Thread(target=self._run, args=(packed, name), name="tfdist-ray-launcher", daemon=True)
         self._thread.start()
-        offer = self._offered.get()
-        if isinstance(offer, BaseException):
-            raise offer
-        self.offer = offer
 
     def wait(self, seconds: float) -> bool:
         """Waits for its end; whether it has ended."""
@@ -59,18 +52,15 @@ class LauncherThread:
         """Ends the job, if it still runs."""
         self._stopped.set()
 
-    def _run(self, packed: bytes, name: str, words: list[str], variables: dict[str, str]) -> None:
-        key = secrets.token_hex(32)
+    def _run(self, packed: bytes, name: str) -> None:
         try:
-            with session.key_file(key) as key_file, _door() as door:
-                address = endpoint.text(door.getsockname()[:2])
-                setting = session.Setting(door, key_file, variables, is_wanted=lambda: not self._stopped.is_set())
-                self._offered.put(Offer(address, key))
-                words += [f"--listen={address}", f"--key-file=/proc/self/fd/{key_file}"]
-                self.results = function_job.call_on_ranks(packed, name, words, PROGRAM, setting, CALLER)
+            with self._door as door, session.key_file(self.offer.key) as key_file:
+                words = agent_words(self._agents, self.offer.launcher, key_file, self._variables)
+                setting = session.Setting(door, key_file, self._variables, is_wanted=lambda: not self._stopped.is_set())
+                whole = [*words, *self._words]
+                self.results = function_job.call_on_ranks(packed, name, whole, PROGRAM, setting, CALLER)
         except BaseException as error:  # noqa: BLE001  (raised by who waits)
             self.error = error
-            self._offered.put(error)
 
 
 def _door() -> Any:

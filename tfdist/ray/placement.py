@@ -14,6 +14,8 @@ from tfdist.ray.place import Place
 _CALLER = "tfdist.ray.RayExecutor"
 _LOOK_S = 0.2
 _QUIET_S = 2.0
+# How long to look whether more have come than are needed.
+_OTHERS_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,3 @@ class Placement:
         have = ", ".join(f"{there.get(name, 0):g} {name} ({free.get(name, 0):g} free)" for name in ("CPU", "GPU"))
         nodes = sum(bool(node["Alive"]) for node in self._ray.nodes())
         return f"{have} on {nodes} node{'s' * (nodes != 1)}"
-
-
-# How long to look whether more have come than are needed.
-_OTHERS_S = 3.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -35,8 +36,8 @@ class StaticJob:
 
     def __init__(self, request: Request, words: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> None:
         self._ray = engine()
-        self._placement = Placement(request)
-        self._placement.__enter__()
+        self._stack = contextlib.ExitStack()
+        self._placement = self._stack.enter_context(Placement(request))
         self._launcher: LauncherThread | None = None
         self._over = ""
         self._asking = threading.Lock()
@@ -96,7 +97,7 @@ class StaticJob:
                 self._raise_loss(name)
             return verdict.results(self._verdict(name, first, answers))
         except BaseException as error:
-            if self._over:
+            if self._over and isinstance(error, RankError):
                 raise RankError(f"{CALLER}: {name} did not end, because {self._over}.") from None
             # The ranks may wait for each other for ever.
             self._over = f"{name} or a callback of it ended with {type(error).__name__}"
@@ -162,7 +163,7 @@ class StaticJob:
                 launcher.stop()
                 launcher.wait(_END_S)
             self._ray.wait(ended, num_returns=len(ended), timeout=_END_S)
-        self._placement.__exit__()
+        self._stack.close()
 
     def _get(self, asked: list[Any]) -> list[Any]:
         """The values of references. Raises what the launcher says if one of them has none, or if it ends before."""

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple, TextIO
 
 from tfdist.errors import ConfigError, RankError
 from tfdist.launch.function import function_job, parcel, session, verdict
-from tfdist.launch.function.embedded import PROGRAM, Offer, check_variables
+from tfdist.launch.function.embedded import (
+    PROGRAM,
+    Offer,
+    agent_words,
+    check_refused,
+    check_seconds,
+    check_variables,
+    interface_words,
+)
 from tfdist.launch.host import host
 from tfdist.protocol import mesh
 from tfdist.spark import check
@@ -163,12 +171,7 @@ def run_elastic(  # noqa: PLR0913 -- the signature of Horovod
     caller = "tfdist.spark.run_elastic"
     terms = _Terms(caller, start_timeout, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp)
     function_job.check_call(f"{caller}: fn", fn, args, kwargs)
-    for name, value, why in (
-        ("elastic_timeout", elastic_timeout, "ranks never wait for others to come"),
-        ("reset_limit", reset_limit, "ranks are never started anew because others are lost"),
-    ):
-        if value is not None:
-            raise ConfigError(f"{caller}: {name} must be None, because {why}; received {value!r}.")
+    check_refused(caller, {"elastic_timeout": elastic_timeout, "reset_limit": reset_limit})
     terms.check()
     context = check.application(caller)
     least, most = _renamed(caller, "min", min_num_proc, min_np), _renamed(caller, "max", max_num_proc, max_np)
@@ -206,13 +209,9 @@ class _Terms:
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
             if stream is not None and not callable(getattr(stream, "write", None)):
                 raise ConfigError(f"{self.caller}: {name} must be an open text file or stream; received {stream!r}.")
-        seconds = self.start_timeout
         check_variables(f"{self.caller}: env", self.env or {})
-        good = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
-        if seconds is not None and not good:
-            raise ConfigError(
-                f"{self.caller}: start_timeout must be a number of seconds, more than 0; received {seconds!r}."
-            )
+        check_seconds(f"{self.caller}: start_timeout", self.seconds)
+        interface_words(f"{self.caller}: nics", self.nics)
 
     @property
     def seconds(self) -> float:
@@ -221,10 +220,7 @@ class _Terms:
 
     def words(self) -> list[str]:
         """As options of tfdistrun."""
-        nics = self.nics
-        words = [f"--start-timeout={self.seconds:g}"]
-        words += [f"--network-interfaces={nics if isinstance(nics, str) else ','.join(nics)}"] if nics else []
-        words += [f"--export={','.join(self.env)}"] if self.env else []
+        words = [f"--start-timeout={self.seconds:g}", *interface_words(f"{self.caller}: nics", self.nics)]
         words += ["--prefix-output-with-timestamp"] if self.timestamps else []
         return words + (["--verbose"] if self.verbose >= _MUCH else [])
 
@@ -242,14 +238,11 @@ def _run(context: Any, terms: _Terms, call: _Call, sizes: check.Sizes, elastic: 
     key = secrets.token_hex(32)
     with session.key_file(key) as key_file, _door(terms.caller, context) as door:
         launcher = endpoint.text((_driver(context), door.getsockname()[1]))
-        words = [f"-np={sizes.start}", f"--agents={sizes.start}"]
+        env = dict(terms.env or {})
+        words = [*agent_words(sizes.start, endpoint.text(door.getsockname()[:2]), key_file, env), *terms.words()]
         words += [f"--min-np={sizes.least}", f"--max-np={sizes.most}"] if elastic else []
-        words += [f"--listen={endpoint.text(door.getsockname()[:2])}", f"--key-file=/proc/self/fd/{key_file}"]
-        words += terms.words()
         with Stage(context, Offer(launcher, key), sizes.most, elastic) as stage:
-            setting = session.Setting(
-                door, key_file, dict(terms.env or {}), terms.stdout, terms.stderr, stage.is_wanted
-            )
+            setting = session.Setting(door, key_file, env, terms.stdout, terms.stderr, stage.is_wanted)
             try:
                 return function_job.call_on_ranks(call.packed, call.name, words, call.program, setting, terms.caller)
             except verdict.AbsentError:

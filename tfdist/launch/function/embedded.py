@@ -28,6 +28,10 @@ _LONGEST = 48
 # Of the process, for the ranks: the launcher's own replace them on the way.
 _OWN = ("PATH", "PYTHONPATH", "PYTHONHOME")
 _PREFIX = "_TFDIST_TASK_"
+_REFUSED = {
+    "elastic_timeout": "ranks that live never wait for others",
+    "reset_limit": "ranks are never started anew because others are lost",
+}
 # What a launcher sets for each rank.
 _SET = (
     *job_place.OWN,
@@ -57,6 +61,35 @@ def check_variables(where: str, given: Any) -> None:
             raise ConfigError(f"{where}: {name!r} cannot be the name of an environment variable.")
         if name in _SET or name in _OWN:
             raise ConfigError(f"{where}: {name} cannot be set here: each rank has its own, or that of its host.")
+
+
+def check_refused(caller: str, given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what Horovod's elastic jobs have, and these have not."""
+    for name, why in _REFUSED.items():
+        if given[name] is not None:
+            raise ConfigError(f"{caller}: {name} must be None, because {why}; received {given[name]!r}.")
+
+
+def check_seconds(where: str, value: Any) -> None:
+    """Raises ConfigError if this is no time limit."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        raise ConfigError(f"{where} must be a number of seconds, more than 0; received {value!r}.")
+
+
+def interface_words(where: str, given: Any) -> list[str]:
+    """The option of tfdistrun for network interfaces, as "eth0,eth1" or a list; none for None. Raises ConfigError."""
+    if given is None:
+        return []
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{where} must be a text or a list of texts; received {given!r}.")
+    return [f"--network-interfaces={','.join(names)}"]
+
+
+def agent_words(agents: int, address: str, key_file: int, variables: Mapping[str, str]) -> list[str]:
+    """The options of tfdistrun for so many agents that come to an address with the key in a descriptor."""
+    words = [f"-np={agents}", f"--agents={agents}", f"--listen={address}", f"--key-file=/proc/self/fd/{key_file}"]
+    return words + ([f"--export={','.join(variables)}"] if variables else [])
 
 
 @dataclass(frozen=True)
