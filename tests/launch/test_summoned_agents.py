@@ -70,6 +70,14 @@ def test_rank_that_fails(launch: Any, agent: Any) -> None:
     assert "ssh" not in done.stderr
 
 
+def test_rank_without_a_record(launch: Any, agent: Any) -> None:
+    text = "os.kill(os.getppid(), 9) if rank == 1 else time.sleep(1000)"
+    done = launch.end(_start(launch, agent, text, "-np", "3", "-H", "nodea:1,nodeb:2"))
+    assert done.code == 1, done.stderr
+    assert "rank 1 on nodeb" in done.stderr
+    assert "[ssh " not in done.stderr, "its agents have nothing to add"
+
+
 def test_host_that_refuses(launch: Any, agent: Any) -> None:
     done = launch.end(_start(launch, agent, TELLS, "-np", "3", "-H", "nodea:2,refused:1"))
     assert done.code == 1

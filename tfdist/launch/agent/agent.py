@@ -63,12 +63,13 @@ class Post:
     machine: str = ""
 
 
-def serve(post: Post, say: Callable[[str], None]) -> int:
+def serve(post: Post, say: Callable[[str], None], *, greets: bool = True) -> int:
     """Offers this host to the launcher and runs what that decides. Leaves none of its processes.
 
     Args:
         post: Where, and what.
         say: Called with lines for the user.
+        greets: Whether to say which ranks it runs; what the launcher started itself tells it only what goes wrong.
 
     Returns:
         The exit status of the job; 1 if the launcher vanished.
@@ -82,7 +83,7 @@ def serve(post: Post, say: Callable[[str], None]) -> int:
     except KeyboardInterrupt:
         say("interrupted before any rank was started")
         return INTERRUPTED
-    return _Service(post, conversation, say).run()
+    return _Service(post, conversation, say, greets).run()
 
 
 def _enlist(post: Post, say: Callable[[str], None]) -> Conversation:
@@ -136,8 +137,8 @@ def _dial(post: Post) -> Conversation:
 class _Service:
     """From the offer to the end of the job: one thread, one loop over the launcher's connection and signals."""
 
-    def __init__(self, post: Post, conversation: Conversation, say: Callable[[str], None]) -> None:
-        self._post, self._conversation, self._say = post, conversation, say
+    def __init__(self, post: Post, conversation: Conversation, say: Callable[[str], None], greets: bool) -> None:
+        self._post, self._conversation, self._say, self._greets = post, conversation, say, greets
         # The crews that run, and whether there ever was one.
         self._crews: set[int] = set()
         self._served = False
@@ -209,7 +210,9 @@ class _Service:
     def _obey(self, message: Message) -> None:
         if message.kind == "crew" and not self._signum:
             orders = Orders.read(message.fields, self._post.launcher, self._fingerprint())
-            self._say(f"{self._post.host} runs {orders.ranks} for the launcher at {endpoint.text(self._post.launcher)}")
+            if self._greets:
+                where = endpoint.text(self._post.launcher)
+                self._say(f"{self._post.host} runs {orders.ranks} for the launcher at {where}")
             if not os.path.isdir(orders.folder):
                 here = os.getcwd()
                 self._tell("remark", text=f"there is no folder {orders.folder} there, so its ranks start in {here}")

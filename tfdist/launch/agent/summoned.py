@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
     try:
         address = parse(launcher)
         post = Post(address, key, host, int(slots), _WAIT_S, machine() if shares else "")
-        return serve(post, lambda text: print(text, file=sys.stderr))
+        return serve(post, lambda text: print(text, file=sys.stderr), greets=False)
     except (ConfigError, PeerLostError) as error:
         print(error, file=sys.stderr)
         return 1
