@@ -53,5 +53,5 @@ def test_a_backup_in_a_store(tmp_path, wait_until, s3, ends):  # noqa: F811
     assert segments_of(second.stdout, 0)[0][1:] == [2, number]
     second.stdout = first.stdout + second.stdout
     assert check_weights(tmp_path, second, [0])[0] == [0, 3, 0]
-    assert s3.objects(place) == {}
+    assert s3.objects(place) == {}, second.stderr
     assert not [path for path in tmp_path.iterdir() if ":" in path.name]

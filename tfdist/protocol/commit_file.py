@@ -30,11 +30,14 @@ def _crc32(parts: Sequence[memoryview]) -> str:
 COMMIT = FileKind("commit 1", "%d-%d.commit", _crc32, mode=0o600)
 
 
-def make_folder(memory: Path, name: str) -> Path:
-    """Opens a folder for commits and locks it until this process exits; other ranks of this host may have created it.
+def make_folder(memory: Path, name: str) -> tuple[Path, int]:
+    """Opens a folder for commits and holds it until this process exits; other ranks of this host may have created it.
 
     Also removes folders of other jobs that nobody has locked or written to for a day: all processes of those jobs here
     were killed, and their launcher gave up on this host.
+
+    Returns:
+        The folder, and the descriptor that holds it, for `is_last`.
 
     Raises:
         OSError: If it cannot be created, or exists and is not private to this user.
@@ -50,7 +53,18 @@ def make_folder(memory: Path, name: str) -> Path:
         os.close(held)
         raise PermissionError(errno.EPERM, "it belongs to another user, or others have access", str(folder))
     fcntl.flock(held, fcntl.LOCK_SH)
-    return folder
+    return folder, held
+
+
+def is_last(held: int) -> bool:
+    """Lets go of a folder; whether no other process holds it. One of those that let go is told so."""
+    # Not as one step, which two could fail at the same time.
+    fcntl.flock(held, fcntl.LOCK_UN)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_forgotten(folder: Path) -> bool:

@@ -69,8 +69,10 @@ def test_folders_that_nobody_holds_are_removed_after_a_day(tmp_path: Path) -> No
     holder = subprocess.Popen(["flock", "--shared", tmp_path / held, "sh", "-c", "echo held; read line"], **_PIPES)
     with holder:
         assert holder.stdout.readline() == "held\n"
-        made = commit_file.make_folder(tmp_path, "tfdist-" + "4" * 16)
-        assert commit_file.make_folder(tmp_path, made.name) == made, "another rank of this host"
+        made, first = commit_file.make_folder(tmp_path, "tfdist-" + "4" * 16)
+        again, second = commit_file.make_folder(tmp_path, made.name)
+        assert again == made, "another rank of this host"
+        assert [commit_file.is_last(each) for each in (first, second)] == [False, True]
         holder.stdin.close()
     assert made.stat().st_mode & 0o777 == 0o700
     assert sorted(_names(tmp_path)) == [held, other, "tfdist-" + "3" * 16, made.name, "tfdist-of-the-user"]

@@ -139,6 +139,7 @@ class Supervisor:
         self._news: NewsPipe | None = None
         self._ranks_key = derived(ticket.key, _RANKS_KEY)
         self._commits: Path | None = None
+        self._folder_hold = -1
         self._leave: Path | None = None
         # What the release says: whether to remove the commits, and what to do with the backup.
         self._forget, self._backup = False, ""
@@ -445,7 +446,7 @@ class Supervisor:
         if message.kind == "run" and self._command is None:
             self._command = tuple(message.fields["command"])
             self._elastic = message.fields["elastic"]
-            self._commits = self._make_folder(message.fields["commits"])
+            self._make_folder(message.fields["commits"])
             # Another generation uses another name.
             self._leave = None if self._commits is None else self._commits / f"leave-{self._job}"
             self._watch(message.fields["silence_limit"])
@@ -469,15 +470,14 @@ class Supervisor:
             self._enter(Phase.RELEASED)
         self._start_when_ready()
 
-    def _make_folder(self, name: str) -> Path | None:
-        """The folder for commits; None if there is none."""
+    def _make_folder(self, name: str) -> None:
+        """The folder for commits, if there is one."""
         if not name:
-            return None
+            return
         try:
-            return commit_file.make_folder(job_folder.MEMORY, name)
+            self._commits, self._folder_hold = commit_file.make_folder(job_folder.MEMORY, name)
         except OSError as error:
             print(f"rank {self._rank} keeps no commits in {job_folder.MEMORY}: {error.strerror}", file=sys.stderr)
-            return None
 
     def _settle(self, commits: Path, abandoned: bool) -> None:
         """Saves or removes the commits on this host."""
@@ -487,11 +487,9 @@ class Supervisor:
                 backup.drop(place, self._environment)
         elif place is not None and self._backup == "keep":
             self._keep(commits, place)
+        elif abandoned and not commit_file.is_last(self._folder_hold):
+            return  # another supervisor of this host does it, whose rank may still commit
         elif place is not None and abandoned:
-            try:
-                (commits / "taken").mkdir()
-            except OSError:
-                return  # another supervisor on this host does it
             with contextlib.suppress(OSError):  # nobody is left to report to
                 backup.keep(commits, place, self._environment)
         if self._forget or abandoned:
