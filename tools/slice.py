@@ -63,7 +63,7 @@ SLICES = (
     Slice("wheel", 30, r"tools/(wheels|symbols|build_)|setup\.py|pyproject\.toml|CMakeLists|tests/wheel/"),
     Slice("mpich", 9, r"tfdist/(csrc/mpi|native|launch/start)/|tools/mpi_plugin"),
     Slice("no-mpi", 7, r"tfdist/(csrc/socket|protocol|world|launch)/"),
-    Slice("spark", 5, r"tfdist/(spark|launch/(agent|function))/|tests/spark/|examples/spark_"),
+    Slice("spark", 9, r"tfdist/(spark|launch/(agent|function))/|tests/spark/|examples/spark_"),
     Slice("ray", 4, r"tfdist/(ray|launch/(agent|function))/|tests/ray/|examples/ray_"),
     Slice("tfio", 6, r"data_service/source/|tests/tfio/"),
     Slice("gpu-build", 6, r"tfdist/csrc/(cuda|nccl|tf)/"),

@@ -16,6 +16,7 @@ def context():
         SparkSession.builder.master("local-cluster[2,1,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.executorEnv.PYTEST_TFDIST_ALL_PACKAGES", "1")  # Estimators need pandas there
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -33,6 +33,7 @@ MODULES = (
     "tfdist.runtime",
     "tfdist.ray",
     "tfdist.spark",
+    "tfdist.spark.store",
     "tfdist.tensorflow",
     "tfdist.tensorflow.data.compute_service",
     "tfdist.tensorflow.elastic",

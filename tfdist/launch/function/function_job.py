@@ -27,9 +27,12 @@ _VALUED: dict[str, tuple[type, ...]] = {
     "output_filename": _PATH,
     "mpi_args": _TEXT,
     "network_interfaces": _TEXT,
+    "min_num_proc": (int,),
+    "max_num_proc": (int,),
+    "slots": (int,),
+    "reset_limit": (int,),
+    "host_discovery_script": _PATH,
 }
-
-_ELASTIC = tuple("min_num_proc max_num_proc reset_limit cooldown_range host_discovery_script min_np max_np".split())
 
 
 def run(  # noqa: PLR0913 -- the signature of Horovod
@@ -74,15 +77,15 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
         args: Its positional arguments, the same on every rank. Function and arguments may take up to 1 GiB pickled.
         kwargs: Its keyword arguments.
         num_proc: Number of ranks.
-        min_num_proc: Must be None, because `run` does not support elastic jobs. The same applies to `max_num_proc`,
-            `slots`, `reset_limit`, `cooldown_range`, `host_discovery_script`, `min_np` and `max_np`.
-        max_num_proc: Must be None.
-        slots: Must be None; give the slots of a host in `hosts` or `hostfile`.
-        reset_limit: Must be None.
-        cooldown_range: Must be None.
+        min_num_proc: The fewest ranks that may continue when others are lost; makes the job elastic, for a `func` that
+            trains with `DataParallel(elastic=True)` or `tfdist.elastic.run`. None ends the job when one is lost.
+        max_num_proc: The most ranks of an elastic job; default `num_proc`, with `host_discovery_script` all slots.
+        slots: Slots of a host that `host_discovery_script` prints without a number; else give them in `hosts`.
+        reset_limit: How often all ranks of an elastic job may be started anew.
+        cooldown_range: Seconds after which a lost host of an elastic job is used again, and the most, as it doubles.
         hosts: Hosts with the number of ranks each may run, such as `"host1:2,host2:4"`. Default: this machine.
         hostfile: A file with one host per line, as `name slots=2`; replaces `hosts`.
-        host_discovery_script: Must be None.
+        host_discovery_script: A program that prints the hosts that are there now, one a line, for an elastic job.
         start_timeout: Seconds within which all ranks must have started and received the function; default 30.
         ssh_port: ssh port of the other hosts.
         ssh_identity_file: Private key for ssh.
@@ -96,11 +99,12 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
         network_interfaces: Network interfaces to use, as in `"eth0,eth1"`.
         executable: The Python interpreter of the ranks: same minor version, tfdist installed. Default: this one.
         np: Deprecated name of `num_proc`.
-        min_np: Must be None.
-        max_np: Must be None.
+        min_np: Deprecated name of `min_num_proc`.
+        max_np: Deprecated name of `max_num_proc`.
 
     Returns:
-        What `func` returned on each rank, up to 1 GiB pickled per rank.
+        What `func` returned on each rank, up to 1 GiB pickled per rank; of an elastic job, on those that were there at
+        its end, by rank.
 
     Raises:
         ConfigError: If an argument cannot be used, the function or an argument cannot be pickled, or this process
@@ -127,7 +131,12 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
         raise ConfigError("tfdist.run starts a new job and cannot be called on a rank of a running job.")
     _refuse(given)
     given["num_proc"] = _ranks(num_proc, np)
-    given["network_interfaces"] = _interfaces(network_interface, network_interfaces)
+    for name, old in (
+        ("network_interfaces", "network_interface"),
+        ("min_num_proc", "min_np"),
+        ("max_num_proc", "max_np"),
+    ):
+        given[name] = _renamed(name, given[name], old, given[old])
     packed = parcel.pack_call(func, args, kwargs or {})
     return call_on_ranks(packed, parcel.name_of(func), option_words(given), program_of(executable))
 
@@ -181,7 +190,16 @@ def option_words(given: Mapping[str, Any]) -> list[str]:
                 wanted = " or ".join(kind.__name__ for kind in _VALUED[name])
                 raise ConfigError(f"tfdist.run: {name} must be {wanted}; received {value!r}.")
             words.append(f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    if given["cooldown_range"] is not None:
+        words += ["--blacklist-cooldown-range", *(f"{seconds:g}" for seconds in _cooldown(given["cooldown_range"]))]
     return words
+
+
+def _cooldown(value: Any) -> tuple[float, float]:
+    numbers = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(numbers) != len(("first", "most")) or not all(type(each) in (int, float) for each in numbers):
+        raise ConfigError(f"tfdist.run: cooldown_range must be two numbers of seconds; received {value!r}.")
+    return numbers[0], numbers[1]
 
 
 def _ranks(num_proc: int, np: int | None) -> int:
@@ -195,18 +213,14 @@ def _ranks(num_proc: int, np: int | None) -> int:
     return wanted
 
 
-def _interfaces(network_interface: str | None, network_interfaces: str | None) -> str | None:
-    if network_interface is None:
-        return network_interfaces
-    warnings.warn(
-        "tfdist.run: network_interface is deprecated, use network_interfaces", DeprecationWarning, stacklevel=3
-    )
-    if network_interfaces not in (None, network_interface):
-        raise ConfigError(
-            f"tfdist.run: network_interface={network_interface!r} and network_interfaces={network_interfaces!r} "
-            "differ; give only network_interfaces."
-        )
-    return network_interface
+def _renamed(name: str, value: Any, old: str, former: Any) -> Any:
+    """The value of an argument that may be given by its old name."""
+    if former is None:
+        return value
+    warnings.warn(f"tfdist.run: {old} is deprecated, use {name}", DeprecationWarning, stacklevel=3)
+    if value not in (None, former):
+        raise ConfigError(f"tfdist.run: {name}={value!r} and {old}={former!r} differ; give only {name}.")
+    return former
 
 
 def check_call(function: str, func: Any, args: Any, kwargs: Any) -> None:
@@ -223,15 +237,6 @@ def check_call(function: str, func: Any, args: Any, kwargs: Any) -> None:
 def _refuse(given: Mapping[str, Any]) -> None:
     """Raises ConfigError for arguments that cannot be used."""
     check_call("tfdist.run: func", given["func"], given["args"], given["kwargs"])
-    for name in _ELASTIC:
-        if given[name] is not None:
-            raise ConfigError(
-                f"tfdist.run: {name}={given[name]!r} is for elastic jobs, which tfdist.run does not support; omit it."
-            )
-    if given["slots"] is not None:
-        raise ConfigError(
-            f"tfdist.run: slots={given['slots']!r} is for elastic jobs; give slots in hosts, as in hosts='host1:2'."
-        )
     if given["use_gloo"] and given["use_mpi"]:
         raise ConfigError("tfdist.run: use_gloo and use_mpi cannot be combined; give only one.")
     if not isinstance(given["executable"], (str, os.PathLike, type(None))):

@@ -26,11 +26,18 @@ OPTIONS = {
     "use_mpi": "--mpi",
     "mpi_args": "--mpi-args",
     "network_interfaces": "--network-interfaces",
+    "min_num_proc": "--min-np",
+    "max_num_proc": "--max-np",
+    "slots": "--slots-per-host",
+    "reset_limit": "--reset-limit",
+    "host_discovery_script": "--host-discovery-script",
 }
 ARGUMENTS = {option: argument for argument, option in OPTIONS.items()} | {
     "-np/--num-proc": "num_proc",
     "-p/--ssh-port": "ssh_port",
     "--verbose": "verbose=True",
+    "--elastic": "min_num_proc",
+    "--blacklist-cooldown-range": "cooldown_range",
 }
 
 

@@ -45,14 +45,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"num_proc": 0}, "num_proc must be a whole number of ranks, 1 or more; received 0"),
         ({"num_proc": True}, "num_proc must be a whole number of ranks, 1 or more; received True"),
         ({"num_proc": "2"}, "num_proc must be a whole number of ranks, 1 or more; received '2'"),
-        ({"min_num_proc": 1}, "min_num_proc=1 is for elastic jobs"),
-        ({"max_num_proc": 1}, "max_num_proc=1 is for elastic jobs"),
-        ({"slots": 2}, "slots=2 is for elastic jobs; give slots in hosts"),
-        ({"reset_limit": 0}, "reset_limit=0 is for elastic jobs"),
-        ({"cooldown_range": (1, 2)}, r"cooldown_range=\(1, 2\) is for elastic jobs"),
-        ({"host_discovery_script": "hosts.sh"}, "host_discovery_script='hosts.sh' is for elastic jobs"),
-        ({"min_np": 1}, "min_np=1 is for elastic jobs"),
-        ({"max_np": 1}, "max_np=1 is for elastic jobs"),
+        ({"min_num_proc": "1"}, "min_num_proc must be int; received '1'"),
+        ({"cooldown_range": 3}, "cooldown_range must be two numbers of seconds; received 3"),
+        ({"cooldown_range": (1, "2")}, "cooldown_range must be two numbers of seconds"),
+        ({"max_num_proc": 3, "max_np": 2}, "max_num_proc=3 and max_np=2 differ; give only max_num_proc"),
         ({"hosts": ["a:1"]}, r"hosts must be str; received \['a:1'\]"),
         ({"hostfile": 1}, "hostfile must be str or PathLike; received 1"),
         ({"start_timeout": "30"}, "start_timeout must be int or float; received '30'"),
@@ -103,6 +99,16 @@ def test_words_are_understood_by_tfdistrun(started: list[list[str]]) -> None:
     assert len(option.notes(known)) == 1
 
 
+def test_words_of_an_elastic_job(started: list[list[str]]) -> None:
+    given = {"min_num_proc": 2, "max_num_proc": 5, "reset_limit": 0, "cooldown_range": (1, 2.5), "slots": 3}
+    with pytest.raises(ConfigError, match="not started"):
+        tfdist.run(print, num_proc=4, host_discovery_script=Path("hosts.sh"), **given)
+    known, _ = option.parse(started[0])
+    assert (known.min_np, known.num_proc, known.max_np, known.reset_limit) == (2, 4, 5, 0)
+    assert (known.blacklist_cooldown_range, known.slots_per_host) == ([1, 2.5], 3)
+    assert known.host_discovery_script == "hosts.sh"
+
+
 def test_flags_that_are_false_are_not_given() -> None:
     given = NOTHING | {"num_proc": 2, "verbose": False, "use_mpi": False, "use_gloo": 0, "disable_cache": False}
     assert function_job.option_words(given) == ["-np=2"]
@@ -124,7 +130,7 @@ def test_deprecated_interface(started: list[list[str]]) -> None:
             tfdist.run(print, network_interface="eth0", network_interfaces="eth0")
     assert [one.filename for one in warned] == [__file__]
     assert "--network-interfaces=eth0" in started[0]
-    with pytest.warns(DeprecationWarning, match="use"), pytest.raises(ConfigError, match=r"='eth0' and .*='lo' differ"):
+    with pytest.warns(DeprecationWarning, match="use"), pytest.raises(ConfigError, match=r"='lo' and .*='eth0' differ"):
         tfdist.run(print, network_interface="eth0", network_interfaces="lo")
 
 

@@ -1,0 +1,340 @@
+"""Estimators on the executors of an application: what they learn, what they leave, and what they refuse before it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle
+import keras
+import numpy as np
+import pytest
+from pyspark.ml import Pipeline
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.linalg import SparseVector, Vectors
+from pyspark.sql import functions
+from sklearn.datasets import load_digits
+
+from tfdist.errors import ConfigError
+from tfdist.spark.keras import KerasEstimator, KerasModel, Store
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left", "all_packages")
+
+ROWS = 45
+FRESH = """
+import sys
+from pyspark.ml import PipelineModel
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+frame = PipelineModel.load(sys.argv[1]).transform(spark.read.parquet(sys.argv[2]))
+print([int(row["digit__output"].toArray().argmax()) for row in frame.orderBy("number").collect()])
+"""
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def spark(context):
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+@pytest.fixture(scope="module")
+def digits(spark):
+    """With the number of a row; its images as columns of eight pixels, arrays."""
+    images, labels = load_digits(return_X_y=True)
+    rows = [
+        (number, *_rows_of(image / 16), int(label))
+        for number, (image, label) in enumerate(zip(images, labels, strict=True))
+    ]
+    lines = ", ".join(f"line{place} array<float>" for place in range(8))
+    return spark.createDataFrame(rows, f"number int, {lines}, digit int").cache()
+
+
+def _rows_of(image):
+    return [row.tolist() for row in image.reshape(8, 8)]
+
+
+def _assembler():
+    return VectorAssembler(inputCols=[f"line{place}_vector" for place in range(8)], outputCol="image")
+
+
+def _with_vectors(frame):
+    from pyspark.ml.functions import array_to_vector
+
+    return frame.select("*", *[array_to_vector(f"line{place}").alias(f"line{place}_vector") for place in range(8)])
+
+
+def _network():
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input((8, 8, 1)), *(keras.layers.Conv2D(32, 3, activation="relu") for _ in range(2))]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(64, activation="relu"), keras.layers.Dropout(0.3)]
+    layers += [keras.layers.Dense(10, activation="softmax")]
+    return keras.Sequential(layers)
+
+
+def _vectors_of(frame, column):
+    return np.stack([row[column].toArray() for row in frame.select(column).collect()])
+
+
+def test_digits_in_a_pipeline(context, digits, tmp_path):
+    frame = _with_vectors(digits)
+    train, test = frame.where("number % 5 != 0"), frame.where("number % 5 = 0")
+    estimator = KerasEstimator(
+        model=_network(),
+        optimizer=keras.optimizers.Adam(2e-3),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        feature_cols=["image"],
+        label_cols=["digit"],
+        store=Store.create(tmp_path / "store"),
+        num_proc=2,
+        batch_size=16,
+        epochs=16,
+        validation=0.1,
+        random_seed=1,
+        partitions_per_process=4,
+        run_id="digits",
+    )
+    fitted = Pipeline(stages=[_assembler(), estimator]).fit(train)
+    model = fitted.stages[1]
+    assert {name: len(values) for name, values in model.getHistory().items()} == dict.fromkeys(
+        ["loss", "accuracy", "val_loss", "val_accuracy"], 16
+    )
+    assert model.getHistory()["val_accuracy"][-1] > 0.95
+
+    predicted = fitted.transform(test).orderBy("number")
+    found = _vectors_of(predicted, "digit__output")
+    images = np.array([[row[f"line{place}"] for place in range(8)] for row in predicted.collect()], "float32")
+    np.testing.assert_allclose(found, model.keras().predict(images[..., None], verbose=0), rtol=1e-4, atol=1e-6)
+    labels = np.array([row["digit"] for row in predicted.collect()])
+    assert (found.argmax(1) == labels).mean() >= 0.97
+
+    run = tmp_path / "store" / "runs" / "digits"
+    assert sorted(path.name for path in run.iterdir()) == ["checkpoint.keras", "logs"], "the backup is gone"
+    assert len(next((run / "logs").iterdir()).read_text().splitlines()) == 17
+    assert not list((tmp_path / "store").rglob("*.parquet"))
+
+    fitted.save(str(tmp_path / "fitted"))
+    test.write.parquet(str(tmp_path / "rows"))
+    words = [sys.executable, "-c", FRESH, str(tmp_path / "fitted"), str(tmp_path / "rows")]
+    fresh = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert fresh.stdout.strip() == str([int(each) for each in found.argmax(1)]), fresh.stderr
+
+    steps = int(model.keras().optimizer.iterations)
+    again = estimator.copy({estimator.epochs: 1}).fit(_assembler().transform(train))
+    assert int(again.keras().optimizer.iterations) == steps + steps // 16
+    assert again.getHistory()["loss"][0] < model.getHistory()["loss"][2], "it goes on"
+
+
+def _table(spark):
+    """Rows of three kinds of columns, with a label and a weight of each."""
+    draw = np.random.default_rng(3)
+    scalars, arrays = draw.normal(size=ROWS), draw.normal(size=(ROWS, 4)).astype("float32")
+    vectors, labels, weights = draw.normal(size=(ROWS, 3)), draw.normal(size=(ROWS, 2)), draw.uniform(1, 2, ROWS)
+    rows = [
+        (float(a), b.tolist(), Vectors.dense(c) if place % 2 else SparseVector(3, [0, 1, 2], c), d.tolist(), float(e))
+        for place, (a, b, c, d, e) in enumerate(zip(scalars, arrays, vectors, labels, weights, strict=True))
+    ]
+    frame = spark.createDataFrame(rows, ["one", "several", "a.vector", "label", "weight"])
+    return frame, (scalars, arrays, vectors.astype("float32")), labels, weights
+
+
+def _of_three():
+    keras.utils.set_random_seed(2)
+    inputs = [keras.Input((1,)), keras.Input((2, 2)), keras.Input((3,))]
+    parts = [inputs[0], keras.layers.Flatten()(inputs[1]), inputs[2]]
+    return keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Concatenate()(parts)))
+
+
+def _cubed(labels, predictions):
+    return keras.ops.mean(keras.ops.abs(labels - predictions) ** 3, axis=-1)
+
+
+def test_three_kinds_of_columns_equal_one_process(context, spark, tmp_path):
+    frame, features, labels, weights = _table(spark)
+    estimator = KerasEstimator(
+        model=_of_three(),
+        optimizer=keras.optimizers.SGD(0.05, momentum=0.9),
+        loss=_cubed,
+        metrics=[keras.metrics.MeanAbsoluteError(name="mae")],
+        feature_cols=["one", "several", "a.vector"],
+        label_cols=["label"],
+        sample_weight_col="weight",
+        store=Store(tmp_path / "store", save_runs=False),
+        num_proc=2,
+        batch_size=ROWS,  # so the order of rows does not matter
+        epochs=3,
+        partitions_per_process=2,
+    )
+    model = estimator.fit(frame)
+    alone = _of_three()
+    alone.compile(
+        keras.optimizers.SGD(0.05, momentum=0.9), _cubed, metrics=[keras.metrics.MeanAbsoluteError(name="mae")]
+    )
+    inputs = (features[0], features[1].reshape(-1, 2, 2), features[2])
+    history = alone.fit(inputs, labels, sample_weight=weights, batch_size=ROWS, epochs=3, shuffle=False, verbose=0)
+    for one, other in zip(model.keras().get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+    for name, values in history.history.items():
+        np.testing.assert_allclose(model.getHistory()[name], values, rtol=1e-4)
+    found = _vectors_of(model.setOutputCols(["said"]).transform(frame), "said")
+    np.testing.assert_allclose(found, alone.predict(inputs, verbose=0), rtol=1e-4, atol=1e-5)
+    assert not (tmp_path / "store" / "runs").exists()
+
+
+class _Fails(keras.callbacks.Callback):
+    """Once, in the third epoch."""
+
+    def __init__(self, mark):
+        super().__init__()
+        self.mark = mark
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2 and not Path(self.mark).exists():
+            Path(self.mark).touch()
+            raise InterruptedError("in the third epoch")
+
+
+def _line(tmp_path, **parameters):
+    """An estimator of a small model, with two outputs of one value."""
+    keras.utils.set_random_seed(2)
+    entry = keras.Input((1,))
+    model = keras.Model(entry, [keras.layers.Dense(1)(entry), keras.layers.Dense(1)(entry)])
+    model.compile(keras.optimizers.SGD(0.01), ["mse", "mae"], loss_weights=[1.0, 0.5])
+    given = {"feature_cols": ["x"], "label_cols": ["y", "z"], "num_proc": 2, "partitions_per_process": 1}
+    return KerasEstimator(model=model, store=Store(tmp_path), verbose=0, **{**given, **parameters})
+
+
+def _points(spark, rows=ROWS):
+    return (
+        spark.range(rows)
+        .select(
+            functions.col("id").cast("double").alias("x"),
+            (2 * functions.col("id")).alias("y"),
+            functions.lit(1.0).alias("z"),
+            functions.col("id") % 3 == 0,
+        )
+        .toDF("x", "y", "z", "third")
+    )
+
+
+def test_a_run_that_failed_goes_on(context, spark, tmp_path):
+    frame = _points(spark).withColumn("x", functions.col("x") / ROWS)
+    estimator = _line(
+        tmp_path,
+        epochs=4,
+        run_id="mine",
+        callbacks=[_Fails(str(tmp_path / "mark"))],
+        validation="third",
+        inmemory_cache_all=True,
+        metrics=[["mae"], []],
+        checkpoint_callback=keras.callbacks.ModelCheckpoint("unused.keras", monitor="loss", save_best_only=True),
+    )
+    with pytest.raises(InterruptedError, match="in the third epoch"):
+        estimator.fit(frame)
+    model = estimator.fit(frame)
+    assert len(model.getHistory()["loss"]) == 2, "two of four epochs were done"
+    values = np.arange(ROWS) / ROWS
+    chosen = values[np.arange(ROWS) % 3 == 0][:, None]
+    first, second = model.keras().predict(chosen, verbose=0)
+    expected = np.mean((first[:, 0] - 2 * ROWS * chosen[:, 0]) ** 2) + np.mean(np.abs(second[:, 0] - 1)) / 2
+    np.testing.assert_allclose(model.getHistory()["val_loss"][-1], expected, rtol=1e-4)
+    row = model.transform(frame.where("x = 0")).first()
+    np.testing.assert_allclose([row["y__output"], row["z__output"]], [w[0] for w in model.keras().get_weights()[1::2]])
+    with pytest.raises(Exception, match="a null in column 'x', which the model cannot take"):
+        model.transform(frame.withColumn("x", functions.when(functions.col("x") > 0, functions.col("x")))).collect()
+
+
+@pytest.mark.parametrize(
+    ("change", "parameters", "said"),
+    [
+        (
+            lambda frame: frame.withColumn("x", functions.when(functions.col("x") > 9, functions.col("x"))),
+            {},
+            "'x' has 10 nulls, which tensors",
+        ),
+        (lambda frame: frame.drop("y"), {}, r"label_cols: the DataFrame has no column 'y'; it has 'x', 'z', 'third'"),
+        (
+            lambda frame: frame.limit(1),
+            {},
+            r"1 rows to train on, in 1 row groups of 1 files, and each of 2 ranks needs",
+        ),
+        (lambda frame: frame.withColumn("x", functions.col("x").cast("decimal")), {}, "is of type decimal.*cast it"),
+        (
+            lambda frame: frame.withColumn(
+                "x", functions.array_repeat(functions.col("x"), functions.col("id_").cast("int"))
+            ),
+            {},
+            r"'x' has arrays of \(1,\) and of \(2,\) values, and a tensor needs the same number",
+        ),
+        (
+            lambda frame: frame.withColumn("x", functions.array("x", "z")),
+            {},
+            r"'x' has 2 values in a row, and the model takes 1",
+        ),
+        (lambda frame: frame, {"feature_cols": ["x", "z"]}, "the model has 1 inputs, and each is a column; received 2"),
+        (lambda frame: frame, {"validation": "z"}, "'z' must have booleans, or 0 and 1; it is of type double"),
+        (lambda frame: frame, {"train_steps_per_epoch": 3}, "needs a full batch of 32 rows, and one has 2[0-9]"),
+        (lambda frame: frame, {"num_proc": 7}, "7 ranks need as many task slots"),
+    ],
+    ids=["null", "no column", "few rows", "decimal", "ragged", "size", "inputs", "validation", "steps", "slots"],
+)
+def test_refused_before_training(context, spark, tmp_path, change, parameters, said):
+    frame = _points(spark).withColumn("id_", 1 + (functions.col("x") % 2))
+    with pytest.raises(ConfigError, match=said):
+        _line(tmp_path, **parameters).fit(change(frame))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()], "nothing is left"
+
+
+def test_an_estimator_is_kept(context, tmp_path):
+    estimator = _line(
+        tmp_path / "store", epochs=7, loss=[_cubed, keras.losses.Huber(2.0)], optimizer=keras.optimizers.Adam(0.25)
+    )
+    estimator.save(str(tmp_path / "kept"))
+    read = KerasEstimator.load(str(tmp_path / "kept"))
+    assert (read.uid, read.getEpochs(), read.getLabelCols()) == (estimator.uid, 7, ["y", "z"])
+    assert read.getStore().prefix_path == str(tmp_path / "store")
+    assert float(read.getOptimizer().learning_rate) == 0.25
+    zeros = np.zeros(2, "float32")
+    assert read.getLoss()[0](zeros, zeros + 2) == 8
+    assert read.getLoss()[1](zeros, zeros + 4) == 6, "of Huber's loss with 2.0"
+    for one, other in zip(read.getModel().get_weights(), estimator.getModel().get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert isinstance(read.setEpochs(3), KerasEstimator) and read.getEpochs() == 3
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"backend": object()}, "backend is not supported: ranks are started by tfdist.spark.run; use num_proc"),
+        ({"transformation_fn": print}, "transformation_fn is not supported: transform the DataFrame before fit"),
+        ({"reader_pool_type": "process"}, "reader_pool_type is not supported"),
+        ({"batch_size": 0}, "batch_size must be a whole number, 1 or more; received 0"),
+        ({"validation": 1.5}, "validation must be a share of the rows, from 0 up to 1"),
+        ({"feature_cols": ["x", "x"]}, "feature_cols must be a list of one or more names of columns, each once"),
+        ({"model": None}, "model is needed; received None"),
+        ({"run_id": "a/b"}, "run_id is the name of a folder"),
+        ({"checkpoint_callback": 3}, "checkpoint_callback must be a keras.callbacks.ModelCheckpoint that saves whole"),
+        ({"label_shapes": [1]}, "label_shapes needs 2 shapes, one for each label"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_parameters_that_cannot_be(context, spark, tmp_path, parameters, said):
+    estimator = _line(tmp_path)
+    estimator._set(**parameters)
+    with pytest.raises(ConfigError, match=f"KerasEstimator: {said}"):
+        estimator.fit(_points(spark))
+
+
+def test_names_of_horovod():
+    estimator = KerasEstimator(reader_pool_type="thread").setShufflingBufferSize(9).setInMemoryCacheAll(True)
+    assert (estimator.getShufflingBufferSize(), estimator.getInMemoryCacheAll(), estimator.getNumProc()) == (
+        9,
+        True,
+        None,
+    )
+    with pytest.raises(TypeError, match=r"no parameters \['epoch'\]"):
+        KerasEstimator(epoch=3)
+    with pytest.raises(TypeError, match=r"no parameters \['epochs'\]"):
+        KerasModel(epochs=3)

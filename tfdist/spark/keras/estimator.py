@@ -1,0 +1,338 @@
+"""`KerasEstimator`: trains a model of Keras on a DataFrame of Spark, on several ranks."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.ml import Estimator
+from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql import Column, DataFrame, functions
+
+from tfdist.errors import ConfigError
+from tfdist.spark import check, job
+from tfdist.spark import store as place
+from tfdist.spark.keras import columns, frozen, params, writing
+from tfdist.spark.keras.model import KerasModel, input_shapes, output_shapes
+from tfdist.spark.keras.params import DEFAULTS, NAME, declared
+from tfdist.spark.keras.persistence import Reader, Writer
+from tfdist.spark.keras.training import Run, Shape, Side, Work, train
+
+
+@declared(DEFAULTS)
+class KerasEstimator(Estimator, MLReadable, MLWritable):
+    """Trains a model of Keras on a DataFrame, data-parallel on the executors: an Estimator of Spark ML.
+
+    `fit(df)` writes the columns into the store as Parquet, trains on `num_proc` ranks that read their own row groups
+    (`tfdist.spark.run` with `DataParallel`), removes the data, and returns a `KerasModel`. Each row counts once in an
+    epoch, and the gradient is the mean over the rows of all ranks. The learning rate is as the optimizer has it.
+
+    Each parameter has a getter and a setter, as in `setEpochs(3)` and `getEpochs()`. Those of Horovod that have no
+    counterpart here are refused by name if they are given. `save` and `load` are as those of `KerasModel`.
+
+    Args:
+        num_proc: Number of ranks; default: the application's `defaultParallelism`.
+        model: A model of Keras, which stays as it is. One input for each of `feature_cols`, in their order.
+        store: A `tfdist.spark.store.Store`, which the driver and all executors reach.
+        custom_objects: Classes and functions that the model needs, by name.
+        optimizer: An optimizer of Keras, or its name; default: that of the model, which is then compiled.
+        loss: A loss of Keras, its name, a function, or a list with one for each output; default: that of the model.
+        loss_weights: A number for each output.
+        sample_weight_col: Name of a column with the weight of each row.
+        gradient_compression: A member of `tfdist.Compression`, or its name.
+        metrics: As `metrics` of `compile`.
+        feature_cols: Names of columns: single values, arrays of one size, or vectors. Their values get the shape of
+            the model's input.
+        label_cols: Names of columns, one for each output.
+        validation: A share of the rows, chosen at random; or the name of a column that is true for rows to validate
+            with.
+        callbacks: Callbacks of Keras, which run on every rank.
+        batch_size: Rows of each rank in a step.
+        val_batch_size: Rows of each rank in a step of validation; default `batch_size`.
+        epochs: Number of epochs.
+        verbose: 0 prints nothing, 1 a line for each epoch, 2 also how the job is started.
+        random_seed: Makes shuffling, the choice of rows for validation, and dropout the same in every run.
+        shuffle_buffer_size: Rows that a rank shuffles at a time; default: as many as fit in 256 MiB; 0 does not
+            shuffle.
+        shuffle: Whether to shuffle rows in each epoch.
+        partitions_per_process: Parquet files for each rank.
+        run_id: Name of a run in the store. If it has a checkpoint, training goes on from there, for `epochs` more; if
+            it was killed, from the end of its last epoch.
+        train_steps_per_epoch: Steps in an epoch; default: all rows.
+        validation_steps_per_epoch: Steps of validation; default: all rows.
+        label_shapes: Shape of a row of each label, if it is not that of the output.
+        checkpoint_callback: A `ModelCheckpoint`, for its `monitor`, `mode`, `save_best_only` and `save_freq`; the file
+            is that of the store. With `save_best_only`, `fit` returns the best model. Default: one for each epoch.
+        inmemory_cache_all: Whether ranks keep their rows in memory after the first epoch.
+        backend_env: Environment variables for the ranks.
+        use_gpu: Whether ranks use the GPUs of their task.
+        **refused: `backend`, `transformation_fn`, `train_reader_num_workers`, `val_reader_num_workers`,
+            `reader_pool_type`, `mp_start_method`, and others of Horovod; they must be None.
+
+    Raises:
+        ConfigError: Before training, if a parameter or a column cannot be used, there are nulls, arrays of different
+            size, or fewer row groups than ranks.
+        StoreError: If the store cannot be written.
+        RankError: As `tfdist.spark.run`.
+
+    Example:
+
+    ```python
+    estimator = tfdist.spark.keras.KerasEstimator(
+        model=model,
+        optimizer=keras.optimizers.Adam(1e-3),
+        loss="sparse_categorical_crossentropy",
+        store=Store.create("s3://bucket/digits"),
+        feature_cols=["features"],
+        label_cols=["digit"],
+        num_proc=4,
+        epochs=5,
+    )
+    predicted = estimator.fit(train).transform(test)
+    ```
+    """
+
+    def __init__(self, **parameters: Any) -> None:
+        super().__init__()
+        self._setDefault(**DEFAULTS)
+        self.setParams(**parameters)
+
+    def setParams(self, **parameters: Any) -> KerasEstimator:  # noqa: N802  (Spark's name)
+        """Sets parameters by name."""
+        unknown = sorted(set(parameters) - set(DEFAULTS))
+        if unknown:
+            raise TypeError(f"{NAME} has no parameters {unknown}; it has {sorted(DEFAULTS)}")
+        self._set(**parameters)
+        return self
+
+    def write(self) -> Writer:
+        """A writer of Spark ML, as for `save`."""
+        return Writer(self)
+
+    @classmethod
+    def read(cls) -> Reader:
+        """A reader of Spark ML, as for `load`."""
+        return Reader(cls)
+
+    def _fit(self, dataset: DataFrame) -> KerasModel:
+        values = {name: self.getOrDefault(name) for name in DEFAULTS}
+        params.check(values)
+        ranks = check.ranks(NAME, check.application(NAME), values["num_proc"])
+        fit = _Fit(values, ranks)
+        recipe = fit.recipe()
+        store: place.Store = values["store"]
+        token = f"{fit.run_id}-{secrets.token_hex(4)}"
+        folders = (f"{store.get_train_data_path()}/{token}", f"{store.get_val_data_path()}/{token}")
+        try:
+            work = fit.work(recipe, fit.write(dataset, folders))
+            verbose = values["verbose"]
+            first = job.run(train, (work,), num_proc=ranks, env=values["backend_env"], verbose=verbose)[0]
+        finally:
+            for folder in folders:
+                place.remove(folder)
+        history, data = first
+        return KerasModel(
+            model=recipe.going_on_from(data).build(),
+            feature_columns=list(values["feature_cols"]),
+            label_columns=list(values["label_cols"]),
+            custom_objects=fit.custom_objects,
+            history=history,
+            run_id=fit.run_id,
+            batch_size=fit.validation_batch,
+        )
+
+    def _state(self) -> dict[str, Any]:
+        values = {name: self.getOrDefault(name) for name in DEFAULTS}
+        model = values["model"]
+        kept = {name: frozen.freeze(values[name]) for name in ("optimizer", "loss", "metrics")}
+        return values | kept | {"model": None if model is None else frozen.dump(model)}
+
+    @classmethod
+    def _restored(cls, values: dict[str, Any]) -> KerasEstimator:
+        known = values["custom_objects"]
+        thawed = {name: frozen.thaw(values[name], known) for name in ("optimizer", "loss", "metrics")}
+        model = None if values["model"] is None else frozen.load(values["model"], known)
+        return cls(**(values | thawed | {"model": model}))
+
+
+class _Fit:
+    """One call of `fit`."""
+
+    def __init__(self, values: dict[str, Any], ranks: int) -> None:
+        self._values, self._ranks = values, ranks
+        self._store: place.Store = values["store"]
+        self.run_id: str = values["run_id"] or f"keras_{int(time.time())}_{secrets.token_hex(4)}"
+        loss = values["model"].loss if values["model"].compiled else None
+        own = frozen.objects_in(values["optimizer"], values["loss"], values["metrics"], loss)
+        self.custom_objects: dict[str, Any] = {**own, **values["custom_objects"]}
+        self.validation_batch: int = values["val_batch_size"] or values["batch_size"]
+        self._inputs = input_shapes(values["model"], len(values["feature_cols"]))
+        self._outputs = output_shapes(values["model"], len(values["label_cols"]))
+        self._settings = _checkpoint_settings(values["checkpoint_callback"])
+
+    def recipe(self) -> frozen.Recipe:
+        """The model to begin with: that of the run's checkpoint, or the one that was given."""
+        values, model = self._values, self._values["model"]
+        given = {name: values[name] for name in ("optimizer", "loss", "loss_weights", "metrics") if values[name]}
+        known = {"optimizer": model.optimizer, "loss": model.loss} if model.compiled else {}
+        compiled = known | given
+        for name in ("optimizer", "loss"):
+            if compiled.get(name) is None:
+                raise ConfigError(f"{NAME}: {name} is needed, here or in a model that is compiled; received None.")
+        others = model.get_compile_config() if model.compiled else {}
+        recipe = frozen.Recipe(frozen.dump(model), self.custom_objects, frozen.freeze(compiled), others)
+        path = self._store.get_checkpoint_path(self.run_id)
+        if self._store.saving_runs() and values["run_id"] is not None and self._store.exists(path):
+            self._say(f"training goes on from {path}")
+            return recipe.going_on_from(self._store.read(path))
+        return recipe
+
+    def write(self, frame: DataFrame, folders: tuple[str, str]) -> writing.Written:
+        """Writes all columns that are needed into the store. Raises ConfigError."""
+        chosen = [
+            (f"{NAME}: {what}: column {name!r}", columns.expression(frame, f"{NAME}: {what}", name))
+            for what, name in self._chosen()
+        ]
+        parts = self._ranks * self._values["partitions_per_process"]
+        self._say(f"writing {len(chosen)} columns to {self._store.prefix_path}")
+        written = writing.write(frame, chosen, self._validation(frame), folders, parts)
+        self._check_files(written)
+        return written
+
+    def work(self, recipe: frozen.Recipe, written: writing.Written) -> Work:
+        """What each rank gets. Raises ConfigError if columns do not fit the model."""
+        values = self._values
+        chosen = self._chosen()
+        wanted = [*self._inputs, *self._label_shapes(written.shapes), *([()] if values["sample_weight_col"] else [])]
+        shapes = tuple(
+            Shape(number, columns.fitted(f"{NAME}: {what}", name, written.shapes[number], wanted[number]))
+            for number, (what, name) in enumerate(chosen)
+        )
+        features, labels = len(values["feature_cols"]), len(values["label_cols"])
+        steps, validation_steps = values["train_steps_per_epoch"], values["validation_steps_per_epoch"]
+        train_side = Side(self._shares(written.train), values["batch_size"], steps)
+        if steps is not None:
+            self._check_full_batches(train_side)
+        validation = None
+        if written.validation:
+            validation = Side(self._shares(written.validation), self.validation_batch, validation_steps)
+        return Work(
+            recipe=recipe,
+            features=shapes[:features],
+            labels=shapes[features : features + labels],
+            weight=shapes[-1] if values["sample_weight_col"] else None,
+            train=train_side,
+            validation=validation,
+            run=self._run(),
+            callbacks=values["callbacks"],
+            epochs=values["epochs"],
+            verbose=values["verbose"],
+            random_seed=values["random_seed"],
+            shuffle_rows=values["shuffle_buffer_size"] if values["shuffle"] else 0,
+            cache=values["inmemory_cache_all"],
+            use_gpu=values["use_gpu"],
+            compression=values["gradient_compression"],
+        )
+
+    def _chosen(self) -> list[tuple[str, str]]:
+        """The columns to read, each with the parameter that names it."""
+        values = self._values
+        found = [("feature_cols", name) for name in values["feature_cols"]]
+        found += [("label_cols", name) for name in values["label_cols"]]
+        return found + ([("sample_weight_col", values["sample_weight_col"])] if values["sample_weight_col"] else [])
+
+    def _validation(self, frame: DataFrame) -> Column:
+        """Whether a row is for validation."""
+        validation = self._values["validation"]
+        if not validation:
+            return functions.lit(False)
+        if not isinstance(validation, str):
+            return functions.rand(self._values["random_seed"]) < validation
+        kind = columns.field_type(frame, f"{NAME}: validation", validation).simpleString()
+        if kind not in ("boolean", "tinyint", "smallint", "int", "bigint"):
+            raise ConfigError(
+                f"{NAME}: validation: column {validation!r} must have booleans, or 0 and 1; it is of type {kind}."
+            )
+        return functions.coalesce(frame[columns.quoted(validation)].cast("boolean"), functions.lit(False))
+
+    def _label_shapes(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[int | None, ...] | None]:
+        """What the labels become: what the user says, or the shape of the output if it has as many values."""
+        given = self._values["label_shapes"]
+        first = len(self._values["feature_cols"])
+        if given is not None:
+            if len(given) != len(self._outputs):
+                raise ConfigError(
+                    f"{NAME}: label_shapes needs {len(self._outputs)} shapes, one for each label; received {given!r}."
+                )
+            return [(each,) if isinstance(each, int) else tuple(each) for each in given]
+        pairs = zip(self._outputs, rows[first : first + len(self._outputs)], strict=True)
+        return [output if row and output and columns.same_count(row, output) else None for output, row in pairs]
+
+    def _check_files(self, written: writing.Written) -> None:
+        groups = sum(file.groups for file in written.train)
+        rows = sum(file.rows for file in written.train)
+        what = [("train on", len(written.train), rows, groups)]
+        if self._values["validation"]:
+            found = written.validation
+            what.append(
+                ("validate with", len(found), sum(file.rows for file in found), sum(file.groups for file in found))
+            )
+        for doing, files, number, number_of_groups in what:
+            if files < self._ranks:
+                raise ConfigError(
+                    f"{NAME}: the DataFrame has {number} rows to {doing}, in {number_of_groups} row groups of {files} "
+                    f"files, and each of {self._ranks} ranks needs one of its own. Give it more rows, or ask for fewer "
+                    "ranks with num_proc."
+                )
+        for file in (*written.train, *written.validation)[:1]:
+            if not self._store.exists(file.path):
+                raise ConfigError(
+                    f"{NAME}: {file.path}, which an executor has written, is not there for the driver. The store must "
+                    "be a place that the driver and all executors reach: a shared file system, or an object store."
+                )
+
+    def _check_full_batches(self, side: Side) -> None:
+        fewest = min(sum(file.rows for file in share) for share in side.shares)
+        if fewest < side.batch_size:
+            raise ConfigError(
+                f"{NAME}: with train_steps_per_epoch each rank needs a full batch of {side.batch_size} rows, and one "
+                f"has {fewest}. Choose a smaller batch_size, or omit train_steps_per_epoch."
+            )
+
+    def _shares(self, files: Sequence[writing.File]) -> tuple[tuple[writing.File, ...], ...]:
+        """The files of each rank, about as many rows for each."""
+        shares: list[list[writing.File]] = [[] for _ in range(self._ranks)]
+        for file in sorted(files, key=lambda file: (-file.rows, file.path)):
+            min(shares, key=lambda share: sum(each.rows for each in share)).append(file)
+        return tuple(map(tuple, shares))
+
+    def _run(self) -> Run | None:
+        if not self._store.saving_runs():
+            return None
+        store, run_id = self._store, self.run_id
+        backup = f"{store.get_run_path(run_id)}/backup"
+        return Run(store.get_checkpoint_path(run_id), backup, store.get_logs_path(run_id), self._settings)
+
+    def _say(self, text: str) -> None:
+        if self._values["verbose"]:
+            print(f"{NAME}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _checkpoint_settings(callback: Any) -> dict[str, Any]:
+    """How the checkpoint is written, from a callback of Keras. Raises ConfigError."""
+    import keras
+
+    if callback is None:
+        return {}
+    if not isinstance(callback, keras.callbacks.ModelCheckpoint) or callback.save_weights_only:
+        raise ConfigError(
+            f"{NAME}: checkpoint_callback must be a keras.callbacks.ModelCheckpoint that saves whole models; received "
+            f"{callback!r}."
+        )
+    operation = getattr(callback.monitor_op, "__name__", "")
+    mode = {"less": "min", "greater": "max"}.get(operation, "auto")
+    best = {"save_best_only": callback.save_best_only, "save_freq": callback.save_freq}
+    return {"monitor": callback.monitor, "mode": mode, **best}

@@ -1,0 +1,74 @@
+"""What an executor does for `KerasModel.transform`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+
+from tfdist.spark.keras import frozen
+
+# Models of this process, by content: Spark uses its Python workers again.
+_models: dict[bytes, Any] = {}
+_MOST_MODELS = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Shapes in which a model takes the values of its columns, rows that it takes at a time, and its outputs."""
+
+    shapes: tuple[tuple[int, ...] | None, ...]
+    batch_size: int
+    outputs: int
+
+
+def predictor(data: Any, custom_objects: Mapping[str, Any], plan: Plan) -> Callable[[Any], Any]:
+    """A function for `pandas_udf`.
+
+    Args:
+        data: A broadcast variable with a `.keras` file.
+        custom_objects: What that needs.
+        plan: How it is called.
+    """
+    # Spark has a cloudpickle of its own, to which the user may have said nothing.
+    packed = cloudpickle.dumps(dict(custom_objects))
+
+    def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
+        model = _model(data.value, packed)
+        for columns in batches:
+            # Spark gives a single column without a tuple around it.
+            yield _outputs(model, (columns,) if isinstance(columns, pd.Series) else columns, plan)
+
+    predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.DataFrame]}
+    return predict
+
+
+def _model(data: bytes, packed: bytes) -> Any:
+    digest = hashlib.sha256(data).digest()
+    if digest not in _models:
+        if len(_models) >= _MOST_MODELS:
+            _models.clear()
+        _models[digest] = frozen.load(data, cloudpickle.loads(packed), compiled=False)
+    return _models[digest]
+
+
+def _outputs(model: Any, columns: Sequence[pd.Series], plan: Plan) -> pd.DataFrame:
+    if not len(columns[0]):
+        return pd.DataFrame({f"o{place}": [] for place in range(plan.outputs)})
+    inputs = [_stacked(column, shape) for column, shape in zip(columns, plan.shapes, strict=True)]
+    found = model.predict(inputs[0] if len(inputs) == 1 else tuple(inputs), batch_size=plan.batch_size, verbose=0)
+    outputs = found if isinstance(found, (list, tuple)) else [found]
+    flat = [np.reshape(np.asarray(output, "float64"), (len(columns[0]), -1)) for output in outputs]
+    return pd.DataFrame({f"o{place}": list(output) for place, output in enumerate(flat)})
+
+
+def _stacked(column: pd.Series, shape: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
+    values = column.to_numpy()
+    if values.dtype == object and len(values) and not isinstance(values[0], (str, bytes)):
+        values = np.array([np.asarray(value.tolist()) for value in values])
+    return values if shape is None else values.reshape(len(values), *shape)
