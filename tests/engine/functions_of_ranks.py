@@ -136,10 +136,13 @@ def kill_above(folder, candidates):
     Path(folder, "killed").touch()
 
 
-def check_example(script, ranks, folder, said=r"validation accuracy: (\d\.\d+), by a model of 9610 parameters"):
+def check_example(
+    script, ranks, folder, said=r"validation accuracy: (\d\.\d+), by a model of 9610 parameters", words=()
+):
     """It runs as it is, and learns the digits; returns what it has printed, and the accuracy."""
+    program = Path(__file__).resolve().parents[2] / "examples" / script
     done = subprocess.run(
-        [sys.executable, Path(__file__).resolve().parents[2] / "examples" / script, f"--ranks={ranks}", "--epochs=8"],
+        [sys.executable, program, f"--ranks={ranks}", "--epochs=8", *words],
         capture_output=True,
         text=True,
         cwd=folder,
