@@ -203,7 +203,7 @@ def _line(tmp_path, **parameters):
     model = keras.Model(entry, [keras.layers.Dense(1)(entry), keras.layers.Dense(1)(entry)])
     model.compile(keras.optimizers.SGD(0.01), ["mse", "mae"], loss_weights=[1.0, 0.5])
     given = {"feature_cols": ["x"], "label_cols": ["y", "z"], "num_proc": 2, "partitions_per_process": 1}
-    return KerasEstimator(model=model, store=Store(tmp_path), verbose=0, **{**given, **parameters})
+    return KerasEstimator(**{"model": model, "store": str(tmp_path), "verbose": 0, **given, **parameters})
 
 
 def _points(spark, rows=ROWS):
@@ -242,6 +242,15 @@ def test_a_run_that_failed_goes_on(context, spark, tmp_path):
     np.testing.assert_allclose(model.getHistory()["val_loss"][-1], expected, rtol=1e-4)
     row = model.transform(frame.where("x = 0")).first()
     np.testing.assert_allclose([row["y__output"], row["z__output"]], [w[0] for w in model.keras().get_weights()[1::2]])
+    for other in (
+        _line(tmp_path, optimizer="adam"),
+        _line(tmp_path, model=_of_three(), optimizer="sgd", feature_cols=["x", "y", "z"]),
+    ):
+        other._set(run_id="mine", loss="mse", label_cols=["y", "z"] if other.getModel().outputs[1:] else ["y"])
+        with pytest.raises(ConfigError, match="run_id 'mine' has a checkpoint of a model with 4 weights"):
+            other.fit(frame)
+    with pytest.raises(Exception, match=r"column 'x' has 2 values in a row, and the model takes 1"):
+        model.transform(frame.withColumn("x", functions.array("x", "z"))).collect()
     with pytest.raises(Exception, match="a null in column 'x', which the model cannot take"):
         model.transform(frame.withColumn("x", functions.when(functions.col("x") > 0, functions.col("x")))).collect()
 
@@ -254,6 +263,7 @@ def test_a_run_that_failed_goes_on(context, spark, tmp_path):
             {},
             "'x' has 10 nulls, which tensors",
         ),
+        (lambda frame: frame.withColumn("y", frame.x.cast("string")), {}, "label_cols: column 'y' has text, and the"),
         (lambda frame: frame.drop("y"), {}, r"label_cols: the DataFrame has no column 'y'; it has 'x', 'z', 'third'"),
         (
             lambda frame: frame.limit(1),
@@ -278,7 +288,19 @@ def test_a_run_that_failed_goes_on(context, spark, tmp_path):
         (lambda frame: frame, {"train_steps_per_epoch": 3}, "needs a full batch of 32 rows, and one has 2[0-9]"),
         (lambda frame: frame, {"num_proc": 7}, "7 ranks need as many task slots"),
     ],
-    ids=["null", "no column", "few rows", "decimal", "ragged", "size", "inputs", "validation", "steps", "slots"],
+    ids=[
+        "null",
+        "text",
+        "no column",
+        "few rows",
+        "decimal",
+        "ragged",
+        "size",
+        "inputs",
+        "validation",
+        "steps",
+        "slots",
+    ],
 )
 def test_refused_before_training(context, spark, tmp_path, change, parameters, said):
     frame = _points(spark).withColumn("id_", 1 + (functions.col("x") % 2))
@@ -294,7 +316,7 @@ def test_an_estimator_is_kept(context, tmp_path):
     estimator.save(str(tmp_path / "kept"))
     read = KerasEstimator.load(str(tmp_path / "kept"))
     assert (read.uid, read.getEpochs(), read.getLabelCols()) == (estimator.uid, 7, ["y", "z"])
-    assert read.getStore().prefix_path == str(tmp_path / "store")
+    assert read.getStore() == str(tmp_path / "store")
     assert float(read.getOptimizer().learning_rate) == 0.25
     zeros = np.zeros(2, "float32")
     assert read.getLoss()[0](zeros, zeros + 2) == 8
@@ -315,6 +337,8 @@ def test_an_estimator_is_kept(context, tmp_path):
         ({"feature_cols": ["x", "x"]}, "feature_cols must be a list of one or more names of columns, each once"),
         ({"model": None}, "model is needed; received None"),
         ({"run_id": "a/b"}, "run_id is the name of a folder"),
+        ({"loss": ["mse", "msee"]}, r"loss must be a loss of Keras; received \['mse', 'msee'\]"),
+        ({"metrics": "mae"}, "metrics must be a list, as metrics of compile; received 'mae'"),
         ({"checkpoint_callback": 3}, "checkpoint_callback must be a keras.callbacks.ModelCheckpoint that saves whole"),
         ({"label_shapes": [1]}, "label_shapes needs 2 shapes, one for each label"),
     ],

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from tfdist.errors import ConfigError
 from tfdist.storage import store as objects
@@ -116,6 +117,15 @@ class Store:
 
 
 LocalStore = FilesystemStore = DBFSLocalStore = Store
+
+
+def opened(given: Any) -> Store:
+    """A store as it is, or that at a path or an address. Raises ConfigError."""
+    if isinstance(given, Store):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        return Store(given)
+    raise ConfigError(f"expected a Store, or its path or address; received {given!r}.")
 
 
 def put(source: Path, path: str) -> None:

@@ -36,31 +36,32 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
     Args:
         num_proc: Number of ranks; default: the application's `defaultParallelism`.
         model: A model of Keras, which stays as it is. One input for each of `feature_cols`, in their order.
-        store: A `tfdist.spark.store.Store`, which the driver and all executors reach.
+        store: A `tfdist.spark.store.Store`, or its path or address, which the driver and all executors reach.
         custom_objects: Classes and functions that the model needs, by name.
         optimizer: An optimizer of Keras, or its name; default: that of the model, which is then compiled.
         loss: A loss of Keras, its name, a function, or a list with one for each output; default: that of the model.
         loss_weights: A number for each output.
         sample_weight_col: Name of a column with the weight of each row.
         gradient_compression: A member of `tfdist.Compression`, or its name.
-        metrics: As `metrics` of `compile`.
+        metrics: A list, as `metrics` of `compile`.
         feature_cols: Names of columns: single values, arrays of one size, or vectors. Their values get the shape of
             the model's input.
         label_cols: Names of columns, one for each output.
         validation: A share of the rows, chosen at random; or the name of a column that is true for rows to validate
             with.
         callbacks: Callbacks of Keras, which run on every rank.
-        batch_size: Rows of each rank in a step.
+        batch_size: Rows of each rank in a step; default 32.
         val_batch_size: Rows of each rank in a step of validation; default `batch_size`.
-        epochs: Number of epochs.
-        verbose: 0 prints nothing, 1 a line for each epoch, 2 also how the job is started.
+        epochs: Number of epochs; default 1.
+        verbose: 0 prints nothing, 1 (the default) a line for each epoch, 2 also how the job is started.
         random_seed: Makes shuffling, the choice of rows for validation, and dropout the same in every run.
         shuffle_buffer_size: Rows that a rank shuffles at a time; default: as many as fit in 256 MiB; 0 does not
             shuffle.
-        shuffle: Whether to shuffle rows in each epoch.
-        partitions_per_process: Parquet files for each rank.
+        shuffle: Whether to shuffle rows in each epoch; default True.
+        partitions_per_process: Parquet files for each rank; default 10.
         run_id: Name of a run in the store. If it has a checkpoint, training goes on from there, for `epochs` more; if
-            it was killed, from the end of its last epoch.
+            it failed or was killed, from the end of its last epoch. The optimizer is then that of the checkpoint; a
+            checkpoint of another model is an error.
         train_steps_per_epoch: Steps in an epoch; default: all rows.
         validation_steps_per_epoch: Steps of validation; default: all rows.
         label_shapes: Shape of a row of each label, if it is not that of the output.
@@ -120,6 +121,7 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
     def _fit(self, dataset: DataFrame) -> KerasModel:
         values = {name: self.getOrDefault(name) for name in DEFAULTS}
         params.check(values)
+        values["store"] = place.opened(values["store"])
         ranks = check.ranks(NAME, check.application(NAME), values["num_proc"])
         fit = _Fit(values, ranks)
         recipe = fit.recipe()
@@ -186,9 +188,26 @@ class _Fit:
         recipe = frozen.Recipe(frozen.dump(model), self.custom_objects, frozen.freeze(compiled), others)
         path = self._store.get_checkpoint_path(self.run_id)
         if self._store.saving_runs() and values["run_id"] is not None and self._store.exists(path):
-            self._say(f"training goes on from {path}")
-            return recipe.going_on_from(self._store.read(path))
+            going_on = recipe.going_on_from(self._store.read(path))
+            self._check_same(going_on.build(), path, compiled["optimizer"])
+            self._say(f"training goes on from {path}, with the optimizer that it has")
+            return going_on
         return recipe
+
+    def _check_same(self, found: Any, path: str, optimizer: Any) -> None:
+        """Raises ConfigError if a checkpoint is of another model or optimizer, which it would replace."""
+        import keras
+
+        model = self._values["model"]
+        shapes = [[weight.shape for weight in each.weights] for each in (found, model)]
+        kinds = [type(found.optimizer).__name__, type(keras.optimizers.get(optimizer)).__name__]
+        if (model.built and shapes[0] != shapes[1]) or kinds[0] != kinds[1]:
+            weights, given = (f"{len(each)} weights" for each in shapes)
+            raise ConfigError(
+                f"{NAME}: run_id {self.run_id!r} has a checkpoint of a model with {weights} and the optimizer "
+                f"{kinds[0]}, and training would go on from it; received a model with {given}, of the same or other "
+                f"shapes, and {kinds[1]}. Choose another run_id, or remove {path}."
+            )
 
     def write(self, frame: DataFrame, folders: tuple[str, str]) -> writing.Written:
         """Writes all columns that are needed into the store. Raises ConfigError."""
@@ -196,9 +215,10 @@ class _Fit:
             (f"{NAME}: {what}: column {name!r}", columns.expression(frame, f"{NAME}: {what}", name))
             for what, name in self._chosen()
         ]
-        parts = self._ranks * self._values["partitions_per_process"]
+        self._check_text(frame)
+        parts, validation = self._ranks * self._values["partitions_per_process"], self._validation(frame)
         self._say(f"writing {len(chosen)} columns to {self._store.prefix_path}")
-        written = writing.write(frame, chosen, self._validation(frame), folders, parts)
+        written = writing.write(frame, chosen, validation, folders, parts)
         self._check_files(written)
         return written
 
@@ -236,6 +256,18 @@ class _Fit:
             use_gpu=values["use_gpu"],
             compression=values["gradient_compression"],
         )
+
+    def _check_text(self, frame: DataFrame) -> None:
+        """Raises ConfigError for text where the model takes numbers."""
+        inputs = getattr(self._values["model"], "inputs", None) or [None] * len(self._values["feature_cols"])
+        takes_text = [tensor is None or tensor.dtype == "string" for tensor in inputs]
+        takes_text += [False] * (len(self._chosen()) - len(inputs))
+        for (what, name), text in zip(self._chosen(), takes_text, strict=True):
+            if not text and columns.field_type(frame, what, name).simpleString() in ("string", "binary"):
+                raise ConfigError(
+                    f"{NAME}: {what}: column {name!r} has text, and the model takes numbers there. Make numbers of it, "
+                    "as with pyspark.ml.feature.StringIndexer."
+                )
 
     def _chosen(self) -> list[tuple[str, str]]:
         """The columns to read, each with the parameter that names it."""

@@ -77,7 +77,7 @@ class KerasModel(Model, MLReadable, MLWritable):
         taken = [_whole(dataset, name) for name in features]
         shapes = tuple(map(columns.known, input_shapes(model, len(features))))
         context = dataset.sparkSession.sparkContext
-        plan = prediction.Plan(shapes, values["batch_size"], len(outputs))
+        plan = prediction.Plan(tuple(features), shapes, values["batch_size"], len(outputs))
         function = prediction.predictor(context.broadcast(frozen.dump(model)), values["custom_objects"], plan)
         kind = ", ".join(f"o{place} array<double>" for place in range(len(outputs)))
         found = dataset.withColumn("__tfdist", pandas_udf(function, kind)(*taken))

@@ -76,11 +76,27 @@ def declared(defaults: Mapping[str, Any]) -> Callable[[Kind], Kind]:
         for name in defaults:
             called = _CALLED.get(name) or "".join(map(str.capitalize, name.split("_")))
             setattr(kind, name, Param(Params._dummy(), name, f"{name} of {kind.__name__}"))
-            setattr(kind, f"get{called}", lambda self, name=name: self.getOrDefault(name))
-            setattr(kind, f"set{called}", lambda self, value, name=name: self._set(**{name: value}))
+            for accessor in (_getter(f"get{called}", name), _setter(f"set{called}", name)):
+                setattr(kind, accessor.__name__, accessor)
         return kind
 
     return declare
+
+
+def _getter(called: str, name: str) -> Callable[[Any], Any]:
+    def get(self: Any) -> Any:
+        return self.getOrDefault(name)
+
+    get.__name__, get.__doc__ = called, f"The parameter `{name}`."
+    return get
+
+
+def _setter(called: str, name: str) -> Callable[[Any, Any], Any]:
+    def set_(self: Any, value: Any) -> Any:
+        return self._set(**{name: value})
+
+    set_.__name__, set_.__doc__ = called, f"Sets the parameter `{name}`; returns the stage."
+    return set_
 
 
 class _Rule(NamedTuple):
@@ -107,6 +123,17 @@ def _is_split(value: Any) -> bool:
     return isinstance(value, str) or (_is_number(value) and 0 <= value < 1)
 
 
+def _are_known(loss: Any) -> bool:
+    import keras
+
+    for each in loss if isinstance(loss, (list, tuple)) else loss.values() if isinstance(loss, dict) else [loss]:
+        try:
+            keras.losses.get(each)
+        except ValueError:  # a name that Keras does not know
+            return False
+    return True
+
+
 _COUNT = _Rule("a whole number, 1 or more", _is_count)
 _NAMES = _Rule("a list of one or more names of columns, each once", _are_names)
 _TEXT = _Rule("a text", lambda value: isinstance(value, str) and bool(value))
@@ -122,6 +149,8 @@ _RULES = {
     **dict.fromkeys(("shuffle", "inmemory_cache_all", "use_gpu"), _BOOL),
     **dict.fromkeys(("verbose", "shuffle_buffer_size", "random_seed"), _WHOLE),
     "validation": _Rule("a share of the rows, from 0 up to 1, or the name of a column", _is_split),
+    "metrics": _Rule("a list, as metrics of compile", lambda value: isinstance(value, (list, dict))),
+    "loss": _Rule("a loss of Keras", _are_known),
     "callbacks": _Rule("a list of callbacks of Keras", lambda value: isinstance(value, (list, tuple))),
     "custom_objects": _Rule("a dict from names to classes or functions", lambda value: isinstance(value, dict)),
     "backend_env": _Rule("a dict of environment variables", lambda value: isinstance(value, dict)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,9 @@ _MOST_MODELS = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """Shapes in which a model takes the values of its columns, rows that it takes at a time, and its outputs."""
+    """Columns, shapes in which the model takes their values, rows that it takes at a time, and its outputs."""
 
+    names: tuple[str, ...]
     shapes: tuple[tuple[int, ...] | None, ...]
     batch_size: int
     outputs: int
@@ -60,15 +62,20 @@ def _model(data: bytes, packed: bytes) -> Any:
 def _outputs(model: Any, columns: Sequence[pd.Series], plan: Plan) -> pd.DataFrame:
     if not len(columns[0]):
         return pd.DataFrame({f"o{place}": [] for place in range(plan.outputs)})
-    inputs = [_stacked(column, shape) for column, shape in zip(columns, plan.shapes, strict=True)]
+    inputs = [_stacked(*each) for each in zip(columns, plan.names, plan.shapes, strict=True)]
     found = model.predict(inputs[0] if len(inputs) == 1 else tuple(inputs), batch_size=plan.batch_size, verbose=0)
     outputs = found if isinstance(found, (list, tuple)) else [found]
     flat = [np.reshape(np.asarray(output, "float64"), (len(columns[0]), -1)) for output in outputs]
     return pd.DataFrame({f"o{place}": list(output) for place, output in enumerate(flat)})
 
 
-def _stacked(column: pd.Series, shape: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
+def _stacked(column: pd.Series, name: str, shape: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
     values = column.to_numpy()
     if values.dtype == object and len(values) and not isinstance(values[0], (str, bytes)):
         values = np.array([np.asarray(value.tolist()) for value in values])
+    if shape is not None and values.size != len(values) * math.prod(shape):
+        raise ValueError(
+            f"KerasModel: column {name!r} has {values.size // len(values)} values in a row, and the model takes "
+            f"{math.prod(shape)} (shape {shape})"
+        )
     return values if shape is None else values.reshape(len(values), *shape)
