@@ -15,7 +15,8 @@ from pyspark.sql import functions
 from sklearn.datasets import load_digits
 
 from tfdist.errors import ConfigError
-from tfdist.spark.keras import KerasEstimator, KerasModel, Store
+from tfdist.spark.keras import KerasEstimator, KerasModel, Store, training
+from tfdist.spark.keras import estimator as estimators
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left", "all_packages")
 
@@ -249,70 +250,112 @@ def test_a_run_that_failed_goes_on(context, spark, tmp_path):
         other._set(run_id="mine", loss="mse", label_cols=["y", "z"] if other.getModel().outputs[1:] else ["y"])
         with pytest.raises(ConfigError, match="run_id 'mine' has a checkpoint of a model with 4 weights"):
             other.fit(frame)
+    with pytest.raises(ConfigError, match="has a column 'y__output' already"):
+        model.transform(model.transform(frame))
     with pytest.raises(Exception, match=r"column 'x' has 2 values in a row, and the model takes 1"):
         model.transform(frame.withColumn("x", functions.array("x", "z"))).collect()
     with pytest.raises(Exception, match="a null in column 'x', which the model cannot take"):
         model.transform(frame.withColumn("x", functions.when(functions.col("x") > 0, functions.col("x")))).collect()
 
 
-@pytest.mark.parametrize(
-    ("change", "parameters", "said"),
-    [
-        (
-            lambda frame: frame.withColumn("x", functions.when(functions.col("x") > 9, functions.col("x"))),
-            {},
-            "'x' has 10 nulls, which tensors",
-        ),
-        (lambda frame: frame.withColumn("y", frame.x.cast("string")), {}, "label_cols: column 'y' has text, and the"),
-        (lambda frame: frame.drop("y"), {}, r"label_cols: the DataFrame has no column 'y'; it has 'x', 'z', 'third'"),
-        (
-            lambda frame: frame.limit(1),
-            {},
-            r"1 rows to train on, in 1 row groups of 1 files, and each of 2 ranks needs",
-        ),
-        (lambda frame: frame.withColumn("x", functions.col("x").cast("decimal")), {}, "is of type decimal.*cast it"),
-        (
-            lambda frame: frame.withColumn(
-                "x", functions.array_repeat(functions.col("x"), functions.col("id_").cast("int"))
-            ),
-            {},
-            r"'x' has arrays of \(1,\) and of \(2,\) values, and a tensor needs the same number",
-        ),
-        (
-            lambda frame: frame.withColumn("x", functions.array("x", "z")),
-            {},
-            r"'x' has 2 values in a row, and the model takes 1",
-        ),
-        (lambda frame: frame, {"feature_cols": ["x", "z"]}, "the model has 1 inputs, and each is a column; received 2"),
-        (lambda frame: frame, {"validation": "z"}, "'z' must have booleans, or 0 and 1; it is of type double"),
-        (lambda frame: frame, {"train_steps_per_epoch": 3}, "needs a full batch of 32 rows, and one has 2[0-9]"),
-        (lambda frame: frame, {"num_proc": 7}, "7 ranks need as many task slots"),
-    ],
-    ids=[
-        "null",
-        "text",
-        "no column",
-        "few rows",
-        "decimal",
-        "ragged",
-        "size",
-        "inputs",
-        "validation",
-        "steps",
-        "slots",
-    ],
-)
-def test_refused_before_training(context, spark, tmp_path, change, parameters, said):
-    frame = _points(spark).withColumn("id_", 1 + (functions.col("x") % 2))
+def _with_x(column):
+    """A change of the column x."""
+    return lambda frame: frame.withColumn("x", column(frame))
+
+
+def _unchanged(frame):
+    return frame
+
+
+REFUSED = {
+    "null": (
+        _with_x(lambda frame: functions.when(frame.x > 9, frame.x)),
+        {},
+        "'x' has 10 nulls, which tensors",
+    ),
+    "text": (
+        lambda frame: frame.withColumn("y", frame.x.cast("string")),
+        {},
+        "label_cols: column 'y' has text, and the model takes numbers there",
+    ),
+    "no column": (
+        lambda frame: frame.drop("y"),
+        {},
+        "label_cols: the DataFrame has no column 'y'; it has 'x', 'z', 'third'",
+    ),
+    "few rows": (
+        lambda frame: frame.limit(1),
+        {},
+        "1 rows to train on, in 1 row groups of 1 files, and each of 2 ranks needs",
+    ),
+    "decimal": (_with_x(lambda frame: frame.x.cast("decimal")), {}, "is of type decimal.*cast it"),
+    "ragged": (
+        _with_x(lambda frame: functions.expr("array_repeat(x, int(1 + x % 2))")),
+        {},
+        r"'x' has arrays of \(1,\) and of \(2,\) values, and a tensor needs the same number",
+    ),
+    "empty": (
+        _with_x(lambda frame: functions.array_repeat("x", 0)),
+        {},
+        r"'x' has arrays of \(0,\) values, and a tensor needs the same number, at least 1",
+    ),
+    "size": (
+        _with_x(lambda frame: functions.array("x", "z")),
+        {},
+        "'x' has 2 values in a row, and the model takes 1",
+    ),
+    "inputs": (_unchanged, {"feature_cols": ["x", "z"]}, "the model has 1 inputs, and each is a column; received 2"),
+    "validation": (_unchanged, {"validation": "z"}, "'z' must have booleans, or 0 and 1; it is of type double"),
+    "steps": (_unchanged, {"train_steps_per_epoch": 3}, "needs a full batch of 32 rows, and one has 2[0-9]"),
+    "slots": (_unchanged, {"num_proc": 7}, "7 ranks need as many task slots"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_training(context, spark, tmp_path, case):
+    change, parameters, said = REFUSED[case]
     with pytest.raises(ConfigError, match=said):
-        _line(tmp_path, **parameters).fit(change(frame))
+        _line(tmp_path, **parameters).fit(change(_points(spark)))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()], "nothing is left"
+
+
+def _rows_of_epochs(work, side, epochs, **options):
+    """The values of x that each rank reads in its epochs."""
+    sets = [training._dataset(work, side, rank, **options) for rank in range(2)]
+    return [[[float(x) for batch in data for x in np.ravel(batch[0])] for _ in range(epochs)] for data in sets]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"shuffle": False}, {"inmemory_cache_all": True}], ids=str)
+def test_each_row_is_read_once_in_an_epoch(context, spark, tmp_path, parameters):
+    estimator = _line(tmp_path, validation="third", partitions_per_process=3, random_seed=1, batch_size=4, **parameters)
+    fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)
+    work = fit.work(None, fit.write(_points(spark), (str(tmp_path / "train"), str(tmp_path / "validation"))))
+    ranks = _rows_of_epochs(work, work.train, 2, shuffled=True)
+    for epoch in range(2):
+        assert sorted(ranks[0][epoch] + ranks[1][epoch]) == [x for x in range(ROWS) if x % 3]
+    shuffled = parameters.get("shuffle", True)
+    assert all((rank[0] != rank[1]) == shuffled for rank in ranks)
+    ((one,), (other,)) = _rows_of_epochs(work, work.validation, 1, shuffled=False)
+    assert sorted(one + other) == list(range(0, ROWS, 3)) and one and other
+
+
+def test_steps_are_as_many_full_batches(context, spark, tmp_path):
+    estimator = _line(tmp_path, train_steps_per_epoch=5, validation="third", validation_steps_per_epoch=3, batch_size=4)
+    fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)
+    work = fit.work(None, fit.write(_points(spark), (str(tmp_path / "train"), str(tmp_path / "validation"))))
+    batches = [len(batch[0]) for batch in training._dataset(work, work.train, 0, shuffled=True).take(20)]
+    assert batches == [4] * 20, "it has no end"
+    assert len(list(training._dataset(work, work.validation, 0, shuffled=False))) == 3
 
 
 def test_an_estimator_is_kept(context, tmp_path):
     estimator = _line(
-        tmp_path / "store", epochs=7, loss=[_cubed, keras.losses.Huber(2.0)], optimizer=keras.optimizers.Adam(0.25)
+        tmp_path / "store",
+        epochs=7,
+        loss=[_cubed, keras.losses.Huber(2.0)],
+        optimizer=keras.optimizers.Adam(0.25),
     )
+    estimator.getModel().compile("sgd", [keras.losses.Huber(3.0), _cubed])
     estimator.save(str(tmp_path / "kept"))
     read = KerasEstimator.load(str(tmp_path / "kept"))
     assert (read.uid, read.getEpochs(), read.getLabelCols()) == (estimator.uid, 7, ["y", "z"])
@@ -321,9 +364,25 @@ def test_an_estimator_is_kept(context, tmp_path):
     zeros = np.zeros(2, "float32")
     assert read.getLoss()[0](zeros, zeros + 2) == 8
     assert read.getLoss()[1](zeros, zeros + 4) == 6, "of Huber's loss with 2.0"
+    assert read.getModel().loss[0](zeros, zeros + 4) == 7.5, "of Huber's loss with 3.0, in the model"
     for one, other in zip(read.getModel().get_weights(), estimator.getModel().get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert isinstance(read.setEpochs(3), KerasEstimator) and read.getEpochs() == 3
+
+
+def test_how_a_checkpoint_is_made():
+    given = {"monitor": "mine", "mode": "max", "verbose": 1, "save_best_only": True, "save_freq": 7}
+    callback = keras.callbacks.ModelCheckpoint("unused.keras", **given, initial_value_threshold=0.5)
+    assert estimators._checkpoint_settings(callback, validates=False) == given | {"initial_value_threshold": 0.5}
+
+
+def test_data_that_cannot_be_removed_is_told(monkeypatch):
+    def fail(folder):
+        raise PermissionError(f"not {folder}")
+
+    monkeypatch.setattr("tfdist.spark.store.remove", fail)
+    with pytest.warns(UserWarning, match="here is left in the store: not here"):
+        estimators._clear(["here"])
 
 
 @pytest.mark.parametrize(
@@ -338,7 +397,12 @@ def test_an_estimator_is_kept(context, tmp_path):
         ({"model": None}, "model is needed; received None"),
         ({"run_id": "a/b"}, "run_id is the name of a folder"),
         ({"loss": ["mse", "msee"]}, r"loss must be a loss of Keras; received \['mse', 'msee'\]"),
-        ({"metrics": "mae"}, "metrics must be a list, as metrics of compile; received 'mae'"),
+        ({"metrics": "mae"}, "metrics must be a list of metrics of Keras, as that of compile; received 'mae'"),
+        ({"metrics": [["accuracy"], ["maee"]]}, "metrics must be a list of metrics of Keras"),
+        (
+            {"checkpoint_callback": keras.callbacks.ModelCheckpoint("unused.keras", save_best_only=True)},
+            "checkpoint_callback saves the best 'val_loss' only, and there is no validation",
+        ),
         ({"checkpoint_callback": 3}, "checkpoint_callback must be a keras.callbacks.ModelCheckpoint that saves whole"),
         ({"label_shapes": [1]}, "label_shapes needs 2 shapes, one for each label"),
     ],

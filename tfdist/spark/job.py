@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO
@@ -174,21 +173,11 @@ def run_elastic(  # noqa: PLR0913 -- the signature of Horovod
     check_refused(caller, {"elastic_timeout": elastic_timeout, "reset_limit": reset_limit})
     terms.check()
     context = check.application(caller)
-    least, most = _renamed(caller, "min", min_num_proc, min_np), _renamed(caller, "max", max_num_proc, max_np)
+    least = function_job.renamed(caller, "min_num_proc", min_num_proc, "min_np", min_np)
+    most = function_job.renamed(caller, "max_num_proc", max_num_proc, "max_np", max_np)
     sizes = check.sizes(caller, context, least, num_proc, most)
     call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), PROGRAM)
     return _run(context, terms, call, sizes, elastic=True)
-
-
-def _renamed(caller: str, which: str, value: int | None, old: int | None) -> int | None:
-    """The value of an argument that may be given by its old name."""
-    if old is None:
-        return value
-    new = f"{which}_num_proc"
-    warnings.warn(f"{caller}: {which}_np is deprecated, use {new}", DeprecationWarning, stacklevel=3)
-    if value not in (None, old):
-        raise ConfigError(f"{caller}: {new}={value!r} and {which}_np={old!r} differ; give only {new}.")
-    return old
 
 
 @dataclass(frozen=True)

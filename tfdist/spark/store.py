@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ from tfdist.errors import ConfigError
 from tfdist.storage import store as objects
 from tfdist.system.atomic_file import write_atomically
 from tfdist.system.local_path import address_of, local_path
+
+__all__ = ["DBFSLocalStore", "FilesystemStore", "LocalStore", "Store"]
 
 _DBFS = re.compile(r"dbfs:/+")
 
@@ -87,7 +90,7 @@ class Store:
         return f"{self.get_run_path(run_id)}/{self.get_checkpoint_filename()}"
 
     def get_logs_subdir(self) -> str:
-        """The name of the folder of a run's logs, which TensorBoard reads."""
+        """The name of the folder of a run's logs, a CSV file for each fit."""
         return "logs"
 
     def get_logs_path(self, run_id: str) -> str:
@@ -100,20 +103,14 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Whether there is a file. Raises StoreError."""
-        address = address_of(path)
-        if address is None:
+        if address_of(path) is None:
             return Path(path).is_file()
-        folder, _, name = address.rpartition("/")
-        return objects.Store(folder).size(name) is not None
+        folder, name = _object(path)
+        return folder.size(name) is not None
 
     def read(self, path: str) -> bytes:
         """The contents of a file. Raises OSError."""
-        address = address_of(path)
-        if address is None:
-            return Path(path).read_bytes()
-        folder, _, name = address.rpartition("/")
-        opened = objects.Store(folder)
-        return opened.read(name, 0, opened.size(name))
+        return read(path)
 
 
 LocalStore = FilesystemStore = DBFSLocalStore = Store
@@ -121,32 +118,43 @@ LocalStore = FilesystemStore = DBFSLocalStore = Store
 
 def opened(given: Any) -> Store:
     """A store as it is, or that at a path or an address. Raises ConfigError."""
-    if isinstance(given, Store):
-        return given
-    if isinstance(given, (str, os.PathLike)):
-        return Store(given)
+    if isinstance(given, (Store, str, os.PathLike)):
+        return given if isinstance(given, Store) else Store(given)
     raise ConfigError(f"expected a Store, or its path or address; received {given!r}.")
+
+
+def read(path: str) -> bytes:
+    """The contents of a file at a path or an address. Raises OSError."""
+    if address_of(path) is None:
+        return Path(path).read_bytes()
+    folder, name = _object(path)
+    return folder.read(name, 0, folder.size(name))
 
 
 def put(source: Path, path: str) -> None:
     """Copies a file to a path or an address, completely or not at all. Raises OSError."""
-    address = address_of(path)
-    if address is None:
+    if address_of(path) is None:
         write_atomically(path, lambda temporary: shutil.copyfile(source, temporary))
     else:
-        folder, _, name = address.rpartition("/")
-        objects.Store(folder).put(source, name)
+        folder, name = _object(path)
+        folder.put(source, name)
 
 
 def remove(folder: str) -> None:
     """Removes a folder with all that is in it, if it is there. Raises OSError."""
-    address = address_of(folder)
-    if address is None:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    opened = objects.Store(address)
-    for name in opened.sizes():
-        opened.remove(name)
+    if address_of(folder) is None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+    else:
+        opened = objects.Store(folder)
+        for name in opened.sizes():
+            opened.remove(name)
+
+
+def _object(address: str) -> tuple[objects.Store, str]:
+    """The folder of an object, and its name in there."""
+    folder, _, name = address.rpartition("/")
+    return objects.Store(folder), name
 
 
 def _place(what: str, path: str | os.PathLike[str]) -> str:

@@ -136,7 +136,7 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
         ("min_num_proc", "min_np"),
         ("max_num_proc", "max_np"),
     ):
-        given[name] = _renamed(name, given[name], old, given[old])
+        given[name] = renamed("tfdist.run", name, given[name], old, given[old])
     packed = parcel.pack_call(func, args, kwargs or {})
     return call_on_ranks(packed, parcel.name_of(func), option_words(given), program_of(executable))
 
@@ -213,13 +213,13 @@ def _ranks(num_proc: int, np: int | None) -> int:
     return wanted
 
 
-def _renamed(name: str, value: Any, old: str, former: Any) -> Any:
-    """The value of an argument that may be given by its old name."""
+def renamed(caller: str, name: str, value: Any, old: str, former: Any) -> Any:
+    """The value of an argument that may be given by its old name. Raises ConfigError if both are, and differ."""
     if former is None:
         return value
-    warnings.warn(f"tfdist.run: {old} is deprecated, use {name}", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"{caller}: {old} is deprecated, use {name}", DeprecationWarning, stacklevel=3)
     if value not in (None, former):
-        raise ConfigError(f"tfdist.run: {name}={value!r} and {old}={former!r} differ; give only {name}.")
+        raise ConfigError(f"{caller}: {name}={value!r} and {old}={former!r} differ; give only {name}.")
     return former
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ from tfdist.spark.keras.model import KerasModel, input_shapes, output_shapes
 from tfdist.spark.keras.params import DEFAULTS, NAME, declared
 from tfdist.spark.keras.persistence import Reader, Writer
 from tfdist.spark.keras.training import Run, Shape, Side, Work, train
+
+# Weights that a message has.
+_SHOWN = 4
 
 
 @declared(DEFAULTS)
@@ -65,8 +69,8 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
         train_steps_per_epoch: Steps in an epoch; default: all rows.
         validation_steps_per_epoch: Steps of validation; default: all rows.
         label_shapes: Shape of a row of each label, if it is not that of the output.
-        checkpoint_callback: A `ModelCheckpoint`, for its `monitor`, `mode`, `save_best_only` and `save_freq`; the file
-            is that of the store. With `save_best_only`, `fit` returns the best model. Default: one for each epoch.
+        checkpoint_callback: A `ModelCheckpoint`, for all but its file, which is that of the store. With
+            `save_best_only`, `fit` returns the best model. Default: one for each epoch.
         inmemory_cache_all: Whether ranks keep their rows in memory after the first epoch.
         backend_env: Environment variables for the ranks.
         use_gpu: Whether ranks use the GPUs of their task.
@@ -109,6 +113,10 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
         self._set(**parameters)
         return self
 
+    def values(self) -> dict[str, Any]:
+        """All parameters by name."""
+        return {name: self.getOrDefault(name) for name in DEFAULTS}
+
     def write(self) -> Writer:
         """A writer of Spark ML, as for `save`."""
         return Writer(self)
@@ -119,7 +127,7 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
         return Reader(cls)
 
     def _fit(self, dataset: DataFrame) -> KerasModel:
-        values = {name: self.getOrDefault(name) for name in DEFAULTS}
+        values = self.values()
         params.check(values)
         values["store"] = place.opened(values["store"])
         ranks = check.ranks(NAME, check.application(NAME), values["num_proc"])
@@ -133,31 +141,29 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
             verbose = values["verbose"]
             first = job.run(train, (work,), num_proc=ranks, env=values["backend_env"], verbose=verbose)[0]
         finally:
-            for folder in folders:
-                place.remove(folder)
+            _clear(folders)
         history, data = first
         return KerasModel(
             model=recipe.going_on_from(data).build(),
             feature_columns=list(values["feature_cols"]),
             label_columns=list(values["label_cols"]),
-            custom_objects=fit.custom_objects,
+            custom_objects=recipe.custom_objects,
             history=history,
             run_id=fit.run_id,
             batch_size=fit.validation_batch,
         )
 
     def _state(self) -> dict[str, Any]:
-        values = {name: self.getOrDefault(name) for name in DEFAULTS}
+        values = self.values()
         model = values["model"]
         kept = {name: frozen.freeze(values[name]) for name in ("optimizer", "loss", "metrics")}
-        return values | kept | {"model": None if model is None else frozen.dump(model)}
+        return values | kept | {"model": None if model is None else frozen.Recipe.of(model, values["custom_objects"])}
 
     @classmethod
     def _restored(cls, values: dict[str, Any]) -> KerasEstimator:
-        known = values["custom_objects"]
+        known, recipe = values["custom_objects"], values["model"]
         thawed = {name: frozen.thaw(values[name], known) for name in ("optimizer", "loss", "metrics")}
-        model = None if values["model"] is None else frozen.load(values["model"], known)
-        return cls(**(values | thawed | {"model": model}))
+        return cls(**(values | thawed | {"model": None if recipe is None else recipe.build()}))
 
 
 class _Fit:
@@ -167,47 +173,35 @@ class _Fit:
         self._values, self._ranks = values, ranks
         self._store: place.Store = values["store"]
         self.run_id: str = values["run_id"] or f"keras_{int(time.time())}_{secrets.token_hex(4)}"
-        loss = values["model"].loss if values["model"].compiled else None
-        own = frozen.objects_in(values["optimizer"], values["loss"], values["metrics"], loss)
-        self.custom_objects: dict[str, Any] = {**own, **values["custom_objects"]}
         self.validation_batch: int = values["val_batch_size"] or values["batch_size"]
         self._inputs = input_shapes(values["model"], len(values["feature_cols"]))
         self._outputs = output_shapes(values["model"], len(values["label_cols"]))
-        self._settings = _checkpoint_settings(values["checkpoint_callback"])
+        self._settings = _checkpoint_settings(values["checkpoint_callback"], bool(values["validation"]))
 
     def recipe(self) -> frozen.Recipe:
         """The model to begin with: that of the run's checkpoint, or the one that was given."""
         values, model = self._values, self._values["model"]
         given = {name: values[name] for name in ("optimizer", "loss", "loss_weights", "metrics") if values[name]}
-        known = {"optimizer": model.optimizer, "loss": model.loss} if model.compiled else {}
-        compiled = known | given
+        recipe = frozen.Recipe.of(model, values["custom_objects"], given)
         for name in ("optimizer", "loss"):
-            if compiled.get(name) is None:
+            if recipe.compiled.get(name) is None:
                 raise ConfigError(f"{NAME}: {name} is needed, here or in a model that is compiled; received None.")
-        others = model.get_compile_config() if model.compiled else {}
-        recipe = frozen.Recipe(frozen.dump(model), self.custom_objects, frozen.freeze(compiled), others)
+        # Here as well as on the ranks, so that what Keras does not know is an error before anything is written.
+        fresh = recipe.build()
         path = self._store.get_checkpoint_path(self.run_id)
-        if self._store.saving_runs() and values["run_id"] is not None and self._store.exists(path):
-            going_on = recipe.going_on_from(self._store.read(path))
-            self._check_same(going_on.build(), path, compiled["optimizer"])
-            self._say(f"training goes on from {path}, with the optimizer that it has")
-            return going_on
-        return recipe
-
-    def _check_same(self, found: Any, path: str, optimizer: Any) -> None:
-        """Raises ConfigError if a checkpoint is of another model or optimizer, which it would replace."""
-        import keras
-
-        model = self._values["model"]
-        shapes = [[weight.shape for weight in each.weights] for each in (found, model)]
-        kinds = [type(found.optimizer).__name__, type(keras.optimizers.get(optimizer)).__name__]
-        if (model.built and shapes[0] != shapes[1]) or kinds[0] != kinds[1]:
-            weights, given = (f"{len(each)} weights" for each in shapes)
+        if not self._store.saving_runs() or values["run_id"] is None or not self._store.exists(path):
+            return recipe
+        going_on = recipe.going_on_from(self._store.read(path))
+        found = going_on.build()
+        shapes = [[tuple(weight.shape) for weight in each.weights] for each in (found, fresh)]
+        is_same = type(found.optimizer) is type(fresh.optimizer) and (shapes[0] == shapes[1] or not fresh.built)
+        if not is_same:
             raise ConfigError(
-                f"{NAME}: run_id {self.run_id!r} has a checkpoint of a model with {weights} and the optimizer "
-                f"{kinds[0]}, and training would go on from it; received a model with {given}, of the same or other "
-                f"shapes, and {kinds[1]}. Choose another run_id, or remove {path}."
+                f"{NAME}: run_id {self.run_id!r} has a checkpoint of {_described(found)}, from which training would go "
+                f"on; received {_described(fresh)}. Choose another run_id, or remove {path}."
             )
+        self._say(f"training goes on from {path}, with the optimizer that it has")
+        return going_on
 
     def write(self, frame: DataFrame, folders: tuple[str, str]) -> writing.Written:
         """Writes all columns that are needed into the store. Raises ConfigError."""
@@ -243,7 +237,7 @@ class _Fit:
             recipe=recipe,
             features=shapes[:features],
             labels=shapes[features : features + labels],
-            weight=shapes[-1] if values["sample_weight_col"] else None,
+            weights=shapes[features + labels :],
             train=train_side,
             validation=validation,
             run=self._run(),
@@ -304,27 +298,23 @@ class _Fit:
         return [output if row and output and columns.same_count(row, output) else None for output, row in pairs]
 
     def _check_files(self, written: writing.Written) -> None:
-        groups = sum(file.groups for file in written.train)
-        rows = sum(file.rows for file in written.train)
-        what = [("train on", len(written.train), rows, groups)]
+        sides = {"train on": written.train}
         if self._values["validation"]:
-            found = written.validation
-            what.append(
-                ("validate with", len(found), sum(file.rows for file in found), sum(file.groups for file in found))
+            sides["validate with"] = written.validation
+        for doing, files in sides.items():
+            if len(files) < self._ranks:
+                rows, groups = sum(file.rows for file in files), sum(file.groups for file in files)
+                raise ConfigError(
+                    f"{NAME}: the DataFrame has {rows} rows to {doing}, in {groups} row groups of {len(files)} files, "
+                    f"and each of {self._ranks} ranks needs one of its own. Give it more rows, or ask for fewer ranks "
+                    "with num_proc."
+                )
+        path = written.train[0].path
+        if not self._store.exists(path):
+            raise ConfigError(
+                f"{NAME}: {path}, which an executor has written, is not there for the driver. The store must be a "
+                "place that the driver and all executors reach: a shared file system, or an object store."
             )
-        for doing, files, number, number_of_groups in what:
-            if files < self._ranks:
-                raise ConfigError(
-                    f"{NAME}: the DataFrame has {number} rows to {doing}, in {number_of_groups} row groups of {files} "
-                    f"files, and each of {self._ranks} ranks needs one of its own. Give it more rows, or ask for fewer "
-                    "ranks with num_proc."
-                )
-        for file in (*written.train, *written.validation)[:1]:
-            if not self._store.exists(file.path):
-                raise ConfigError(
-                    f"{NAME}: {file.path}, which an executor has written, is not there for the driver. The store must "
-                    "be a place that the driver and all executors reach: a shared file system, or an object store."
-                )
 
     def _check_full_batches(self, side: Side) -> None:
         fewest = min(sum(file.rows for file in share) for share in side.shares)
@@ -353,7 +343,22 @@ class _Fit:
             print(f"{NAME}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _checkpoint_settings(callback: Any) -> dict[str, Any]:
+def _clear(folders: Sequence[str]) -> None:
+    """Removes the data; what cannot be removed is told, since the model counts more."""
+    for folder in folders:
+        try:
+            place.remove(folder)
+        except OSError as error:
+            warnings.warn(f"{NAME}: {folder} is left in the store: {error}", stacklevel=4)
+
+
+def _described(model: Any) -> str:
+    weights = model.weights
+    shown = ", ".join(str(tuple(weight.shape)) for weight in weights[:_SHOWN]) + (", ..." if weights[_SHOWN:] else "")
+    return f"a model with {len(weights)} weights ({shown}) and the optimizer {type(model.optimizer).__name__}"
+
+
+def _checkpoint_settings(callback: Any, validates: bool) -> dict[str, Any]:
     """How the checkpoint is written, from a callback of Keras. Raises ConfigError."""
     import keras
 
@@ -364,7 +369,10 @@ def _checkpoint_settings(callback: Any) -> dict[str, Any]:
             f"{NAME}: checkpoint_callback must be a keras.callbacks.ModelCheckpoint that saves whole models; received "
             f"{callback!r}."
         )
-    operation = getattr(callback.monitor_op, "__name__", "")
-    mode = {"less": "min", "greater": "max"}.get(operation, "auto")
-    best = {"save_best_only": callback.save_best_only, "save_freq": callback.save_freq}
-    return {"monitor": callback.monitor, "mode": mode, **best}
+    if callback.save_best_only and callback.monitor.startswith("val_") and not validates:
+        raise ConfigError(
+            f"{NAME}: checkpoint_callback saves the best {callback.monitor!r} only, and there is no validation. Give "
+            "validation, or another monitor."
+        )
+    taken = ("monitor", "mode", "verbose", "save_best_only", "save_freq")
+    return {**{name: getattr(callback, name) for name in taken}, "initial_value_threshold": callback.best}

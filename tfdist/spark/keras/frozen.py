@@ -33,7 +33,8 @@ class Recipe:
     Attributes:
         model: A `.keras` file.
         custom_objects: Classes and functions that it needs, by name.
-        compiled: Arguments of `compile`, frozen; without an optimizer if the file has the one to go on with.
+        compiled: Arguments of `compile`, frozen; without an optimizer if the file has the one to go on with; empty if
+            the model is not compiled.
         others: More of them, as the model has been compiled, as Keras writes them.
     """
 
@@ -42,15 +43,26 @@ class Recipe:
     compiled: Mapping[str, Any]
     others: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, model: Any, custom_objects: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Recipe:
+        """That of a model as it is, but for the arguments of `compile` that are given."""
+        known = {"optimizer": model.optimizer, "loss": model.loss} if model.compiled else {}
+        compiled = {**known, **(given or {})}
+        others = (model.get_compile_config() or {}) if model.compiled else {}
+        others = {name: value for name, value in others.items() if name not in compiled}
+        return cls(dump(model), {**objects_in(compiled), **custom_objects}, freeze(compiled), others)
+
     def going_on_from(self, model: bytes) -> Recipe:
         """The same for another file, with the optimizer that it has."""
         compiled = {name: value for name, value in self.compiled.items() if name != "optimizer"}
         return replace(self, model=model, compiled=compiled)
 
     def build(self) -> Any:
-        """The model, compiled."""
+        """The model, compiled if there are arguments for it."""
         import keras
 
+        if not self.compiled:
+            return load(self.model, self.custom_objects, compiled=False)
         optimizer = self.compiled.get("optimizer")
         model = load(self.model, self.custom_objects, compiled=optimizer is None)
         arguments = keras.saving.deserialize_keras_object(dict(self.others), dict(self.custom_objects))
@@ -103,19 +115,15 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def objects_in(*values: Any) -> dict[str, Any]:
+def objects_in(value: Any) -> dict[str, Any]:
     """The functions and classes of the user's own in optimizers, losses and metrics, by the names that Keras writes."""
-    found: dict[str, Any] = {}
-    for value in values:
-        if isinstance(value, dict):
-            found |= objects_in(*value.values())
-        elif isinstance(value, (list, tuple)):
-            found |= objects_in(*value)
-        elif value is not None and not isinstance(value, str):
-            named = value if hasattr(value, "__name__") else type(value)
-            if not named.__module__.startswith("keras."):
-                found[named.__name__] = named
-    return found
+    if isinstance(value, (dict, list, tuple)):
+        found: dict[str, Any] = {}
+        for each in value.values() if isinstance(value, dict) else value:
+            found |= objects_in(each)
+        return found
+    named = value if hasattr(value, "__name__") else type(value)
+    return {} if named.__module__.partition(".")[0] in ("builtins", "keras") else {named.__name__: named}
 
 
 def thaw(value: Any, custom_objects: Mapping[str, Any]) -> Any:

@@ -71,19 +71,29 @@ class KerasModel(Model, MLReadable, MLWritable):
 
         from tfdist.spark.keras import prediction
 
-        values = {name: self.getOrDefault(name) for name in _DEFAULTS}
+        values = self.values()
         model, features = values["model"], values["feature_columns"]
         outputs = _output_names(values)
+        there = [name for name in outputs if name in dataset.columns]
+        if there:
+            raise ConfigError(
+                f"{_NAME}: the DataFrame has a column {there[0]!r} already; choose others by setOutputCols."
+            )
         taken = [_whole(dataset, name) for name in features]
         shapes = tuple(map(columns.known, input_shapes(model, len(features))))
         context = dataset.sparkSession.sparkContext
         plan = prediction.Plan(tuple(features), shapes, values["batch_size"], len(outputs))
         function = prediction.predictor(context.broadcast(frozen.dump(model)), values["custom_objects"], plan)
         kind = ", ".join(f"o{place} array<double>" for place in range(len(outputs)))
-        found = dataset.withColumn("__tfdist", pandas_udf(function, kind)(*taken))
+        own = f"tfdist_{self.uid}"
+        found = dataset.withColumn(own, pandas_udf(function, kind)(*taken))
         for place, (name, single) in enumerate(zip(outputs, _are_single(model, len(outputs)), strict=True)):
-            found = found.withColumn(name, _value(functions.col("__tfdist")[f"o{place}"], single))
-        return found.drop("__tfdist")
+            found = found.withColumn(name, _value(functions.col(own)[f"o{place}"], single))
+        return found.drop(own)
+
+    def values(self) -> dict[str, Any]:
+        """All parameters by name."""
+        return {name: self.getOrDefault(name) for name in _DEFAULTS}
 
     def write(self) -> Writer:
         """A writer of Spark ML, as for `save`."""
@@ -95,13 +105,12 @@ class KerasModel(Model, MLReadable, MLWritable):
         return Reader(cls)
 
     def _state(self) -> dict[str, Any]:
-        values = {name: self.getOrDefault(name) for name in _DEFAULTS}
-        return values | {"model": frozen.dump(values["model"])}
+        values = self.values()
+        return values | {"model": frozen.Recipe.of(values["model"], values["custom_objects"])}
 
     @classmethod
     def _restored(cls, values: dict[str, Any]) -> KerasModel:
-        model = frozen.load(values["model"], values["custom_objects"])
-        return cls(**(values | {"model": model}))
+        return cls(**(values | {"model": values["model"].build()}))
 
 
 def input_shapes(model: Any, count: int) -> list[tuple[int | None, ...] | None]:
@@ -115,6 +124,12 @@ def output_shapes(model: Any, count: int) -> list[tuple[int | None, ...] | None]
 
 
 def _shapes(model: Any, which: str, count: int, named: str) -> list[tuple[int | None, ...] | None]:
+    named_by = getattr(model, f"_{which}_struct", None)
+    if isinstance(named_by, dict):
+        raise ConfigError(
+            f"the {which} of the model are a dict with {sorted(named_by)}, which has no order; received {count} "
+            f"{named}. Build the model with a list of them."
+        )
     tensors = getattr(model, which, None)
     if not tensors:  # a model of a class of its own, or one that is not built
         return [None] * count

@@ -123,13 +123,27 @@ def _is_split(value: Any) -> bool:
     return isinstance(value, str) or (_is_number(value) and 0 <= value < 1)
 
 
-def _are_known(loss: Any) -> bool:
+def _are_losses(value: Any) -> bool:
     import keras
 
-    for each in loss if isinstance(loss, (list, tuple)) else loss.values() if isinstance(loss, dict) else [loss]:
+    return _are_known(value, keras.losses.get)
+
+
+def _are_metrics(value: Any) -> bool:
+    import keras
+
+    known = ("accuracy", "acc", "crossentropy", "ce")  # of which Keras chooses one by the loss
+    return isinstance(value, (list, dict)) and _are_known(value, lambda each: each in known or keras.metrics.get(each))
+
+
+def _are_known(value: Any, get: Callable[[str], Any]) -> bool:
+    """Whether Keras knows all names in a structure."""
+    if isinstance(value, (list, tuple, dict)):
+        return all(_are_known(each, get) for each in (value.values() if isinstance(value, dict) else value))
+    if isinstance(value, str):
         try:
-            keras.losses.get(each)
-        except ValueError:  # a name that Keras does not know
+            get(value)
+        except ValueError:
             return False
     return True
 
@@ -149,8 +163,8 @@ _RULES = {
     **dict.fromkeys(("shuffle", "inmemory_cache_all", "use_gpu"), _BOOL),
     **dict.fromkeys(("verbose", "shuffle_buffer_size", "random_seed"), _WHOLE),
     "validation": _Rule("a share of the rows, from 0 up to 1, or the name of a column", _is_split),
-    "metrics": _Rule("a list, as metrics of compile", lambda value: isinstance(value, (list, dict))),
-    "loss": _Rule("a loss of Keras", _are_known),
+    "metrics": _Rule("a list of metrics of Keras, as that of compile", _are_metrics),
+    "loss": _Rule("a loss of Keras", _are_losses),
     "callbacks": _Rule("a list of callbacks of Keras", lambda value: isinstance(value, (list, tuple))),
     "custom_objects": _Rule("a dict from names to classes or functions", lambda value: isinstance(value, dict)),
     "backend_env": _Rule("a dict of environment variables", lambda value: isinstance(value, dict)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfdist.spark import store
 from tfdist.spark.keras import frozen
 from tfdist.spark.keras.writing import File, name_of
 from tfdist.system.local_path import address_of
@@ -56,7 +57,7 @@ class Work:
     recipe: frozen.Recipe
     features: tuple[Shape, ...]
     labels: tuple[Shape, ...]
-    weight: Shape | None
+    weights: tuple[Shape, ...]  # one or none
     train: Side
     validation: Side | None
     run: Run | None
@@ -98,9 +99,7 @@ def train(work: Work) -> tuple[dict[str, list[float]], bytes] | None:
     if rank:
         return None
     if work.run is not None and work.run.settings.get("save_best_only"):
-        from tfdist.spark.store import Store
-
-        return history.history, Store(work.run.checkpoint).read(work.run.checkpoint)
+        return history.history, store.read(work.run.checkpoint)
     return history.history, frozen.dump(model)
 
 
@@ -140,7 +139,7 @@ def _dataset(work: Work, side: Side, rank: int, shuffled: bool) -> Any:
     rows = sum(file.rows for file in files)
     window = _window(work, files) if shuffled else 0
     endless = shuffled and side.steps is not None
-    columns = {shape.column for shape in (*work.features, *work.labels, *([work.weight] if work.weight else []))}
+    columns = {shape.column for shape in (*work.features, *work.labels, *work.weights)}
     data = from_parquet(
         [file.path for file in files],
         [name_of(column) for column in sorted(columns)],
@@ -151,7 +150,7 @@ def _dataset(work: Work, side: Side, rank: int, shuffled: bool) -> Any:
     )
     if work.cache:
         data = data.unbatch().cache()
-        data = data.shuffle(rows, seed=work.random_seed) if window else data
+        data = data.shuffle(work.shuffle_rows or rows, seed=work.random_seed) if window else data
         data = data.batch(side.batch_size, drop_remainder=endless)
     if endless:
         data = data.repeat()
@@ -181,7 +180,6 @@ def _assembled(work: Work) -> Any:
 
     @tf.autograph.experimental.do_not_convert
     def assemble(row: Mapping[str, Any]) -> Any:
-        parts = (shaped(row, work.features), shaped(row, work.labels))
-        return parts if work.weight is None else (*parts, shaped(row, [work.weight]))
+        return tuple(shaped(row, part) for part in (work.features, work.labels, work.weights) if part)
 
     return assemble

@@ -139,7 +139,7 @@ class _Seen:
 
     @property
     def is_bad(self) -> bool:
-        return bool(self.nulls) or len(self.sizes) > 1
+        return bool(self.nulls) or len(self.sizes) > 1 or any(0 in size for size in self.sizes)
 
     def look(self, array: Any) -> Any:
         """The array, with lists of a fixed size if it has lists; if that cannot be, it is bad, and unchanged."""
@@ -148,7 +148,7 @@ class _Seen:
         while pa.types.is_list(inner.type):
             self.nulls += inner.null_count
             lengths = set(pc.unique(pc.list_value_length(inner)).to_pylist()) - {None}
-            if len(lengths) > 1:
+            if len(lengths) > 1 or 0 in lengths:
                 self.sizes |= {(length,) for length in lengths}
             if len(lengths) != 1 or self.is_bad:
                 return array
