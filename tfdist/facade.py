@@ -86,7 +86,6 @@ _SESSIONS = "sessions and global variables belong to TensorFlow 1"
 _INSIDE = "internal to Horovod"
 _MODULE = "its public names are in tfdist.tensorflow"
 _MISSING = {
-    "BroadcastGlobalVariablesHook": f"{_SESSIONS}: use callbacks.BroadcastGlobalVariablesCallback(0)",
     "LocalGradientAggregationHelper": f"{_INSIDE}: use backward_passes_per_step",
     "broadcast_global_variables": f"{_SESSIONS}: call broadcast_variables(model.weights, root_rank=0)",
     "check_extension": f"{_INSIDE}: importing tfdist reports what is missing",

@@ -65,8 +65,8 @@ def test_differs_from_a_script_for_horovod_in_import_lines(path: Path) -> None:
     assert len(lines) <= LINES_AT_MOST
 
 
-def test_there_are_seven() -> None:
-    assert len(SCRIPTS) == 7
+def test_there_are_eight() -> None:
+    assert len(SCRIPTS) == 8
 
 
 def test_keras_callbacks(tmp_path: Path) -> None:
@@ -188,3 +188,12 @@ def test_data_service(
     assert same(results, "accuracy")[-1] >= 0.9
     assert job.wait(30) == 0, (tmp_path / "compute.log").read_text()
     assert not (tmp_path / "compute.json").exists()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_session(size: int, tmp_path: Path) -> None:
+    results = run("session", size, tmp_path)
+    assert same(results, "steps") == 120
+    assert np.mean(same(results, "accuracy")) >= 0.9
+    same(results, "weights")
+    assert (tmp_path / "checkpoints" / "checkpoint").exists()

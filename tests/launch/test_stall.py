@@ -234,3 +234,33 @@ def test_the_page_on_hangs_is_true(launch: Any, wait_until: Callable[..., None])
 
 # As the shell's `kill`.
 KILL = "import os, signal, sys; os.kill(int(sys.argv[2]), signal.SIGUSR1)"
+
+
+FETCHES = """
+import tensorflow as tf
+import tfdist.tensorflow as hvd
+hvd.init()
+graph = tf.Graph()
+with graph.as_default():
+    sums = [hvd.allreduce(tf.ones((2,)), op=hvd.Sum, name=name) for name in "ab"]
+with tf.compat.v1.Session(graph=graph) as session:
+    session.run(sums)
+    try:
+        session.run(sums[rank])
+    except tf.errors.DeadlineExceededError as error:
+        print("told", "no collective is waited for on all ranks: WHAT" in error.message)
+"""
+WHAT = (
+    "rank 0 waits for 'a' (collective 1 of graph 1); rank 1 waits for 'b' (collective 2 of graph 1). Every rank must "
+    "fetch the same collectives from its session."
+)
+
+
+def test_sessions_that_fetch_different_collectives(launch: Any) -> None:
+    """A warning first, then an error on both."""
+    launch.script(FETCHES.replace("WHAT", WHAT))
+    variables = {"TFDIST_STALL_CHECK_WARNING_TIME": "1", "TFDIST_STALL_CHECK_SHUTDOWN_TIME": "4"}
+    done = launch.end(launch.start("-np", "2", sys.executable, "rank.py", variables=variables))
+    assert done.code == 0, done.stderr
+    assert done.stdout.count("told True") == 2
+    assert words(done.stderr).count(f"tfdist: for N s no collective was waited for on all ranks: {WHAT}") == 1

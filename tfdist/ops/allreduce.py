@@ -68,7 +68,7 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
     ```
     """
     call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
-    reduction = _reduction(average, op)
+    reduction = reduction_of(average, op)
     label = name or "allreduce"
     if isinstance(tensor, tf.IndexedSlices):
         _remember([tensor])
@@ -132,7 +132,7 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
     ```
     """
     call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
-    label, reduction = name or "grouped_allreduce", _reduction(average, op)
+    label, reduction = name or "grouped_allreduce", reduction_of(average, op)
     names = list(tensor_names) if tensor_names is not None else call.names_of(tensors, label)
     if len(names) != len(tensors):
         raise errors.ConfigError(
@@ -264,7 +264,12 @@ def _never_alone() -> AbstractContextManager[Any]:
     return tf.xla.experimental.jit_scope(compile_ops=False)
 
 
-def _reduction(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+def reduction_of(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """How to reduce, from the two arguments that say so.
+
+    Raises:
+        ConfigError: If both are given, or `op` is no reduction.
+    """
     if average is not None and op is not None:
         raise errors.ConfigError(f"give op or average, not both; received op={op} and average={average}.")
     if average is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from tfdist import errors
 from tfdist.ops import allgather, broadcast
+from tfdist.ops.graph import session_graph
 from tfdist.system import pickler
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -31,6 +33,8 @@ def broadcast_object(
         name: Same on every rank; errors name the object by it.
         process_set: The ranks that take part.
 
+    In a graph that a session runs it adds nothing to the graph: the object travels at once.
+
     Raises:
         ConfigError: Inside a `tf.function`, compiled by XLA or not. On every rank, if an object cannot be pickled on
             its rank or unpickled on another.
@@ -42,7 +46,6 @@ def broadcast_object(
     ```
     """
     label = name or "broadcast_object"
-    _refuse_graph("broadcast_object", label)
     is_root = runtime.rank() == root_rank
 
     def attempt(dumps: _Dumps) -> tuple[list[Any], str]:
@@ -54,7 +57,8 @@ def broadcast_object(
         received = broadcast.broadcast(data, root_rank, name=label, process_set=process_set).numpy()
         return _loaded([received], [length], [root_rank], label, process_set)
 
-    return _first_that_loads(attempt)[0]
+    with _at_once("broadcast_object", label):
+        return _first_that_loads(attempt)[0]
 
 
 def broadcast_object_fn(
@@ -85,6 +89,8 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         name: Same on every rank; errors name the object by it.
         process_set: The ranks that take part.
 
+    In a graph that a session runs it adds nothing to the graph: the object travels at once.
+
     Raises:
         ConfigError: Inside a `tf.function`, compiled by XLA or not. On every rank, if an object cannot be pickled on
             its rank or unpickled on another.
@@ -96,21 +102,24 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     ```
     """
     label = name or "allgather_object"
-    _refuse_graph("allgather_object", label)
 
     def attempt(dumps: _Dumps) -> tuple[list[Any], str]:
         lengths, parts = _gathered(*_pickled(obj, dumps), label, process_set)
         return _loaded(parts, lengths, _givers(lengths, process_set), label, process_set)
 
-    return _first_that_loads(attempt)
+    with _at_once("allgather_object", label):
+        return _first_that_loads(attempt)
 
 
-def _refuse_graph(function: str, label: str) -> None:
-    if not tf.executing_eagerly():
-        raise errors.ConfigError(
-            f"{function} {label!r} ran inside a tf.function, whose graph holds only tensors. Call it outside the "
-            "function, with or without jit_compile=True, and pass tensors in."
-        )
+@contextlib.contextmanager
+def _at_once(function: str, label: str) -> Iterator[None]:
+    with session_graph.left():
+        if not tf.executing_eagerly():
+            raise errors.ConfigError(
+                f"{function} {label!r} ran inside a tf.function, whose graph holds only tensors. Call it outside the "
+                "function, with or without jit_compile=True, and pass tensors in."
+            )
+        yield
 
 
 def _first_that_loads(attempt: Callable[[_Dumps], tuple[list[Any], str]]) -> list[Any]:

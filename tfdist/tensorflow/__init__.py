@@ -5,16 +5,17 @@ Contains signatures that differ from tfdist's own; everything else is re-exporte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import tensorflow as tf
 from keras import optimizers
 
 from tfdist import errors, facade
 from tfdist.facade import *  # noqa: F403
-from tfdist.ops import object as object_op
 from tfdist.ops.broadcast import broadcast_
 from tfdist.ops.compression import AnyCompression, Compression
+from tfdist.ops.graph import call
 from tfdist.ops.reduction import Average, ReduceOp
 from tfdist.ops.topology import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from tfdist.tensorflow import data, elastic
@@ -29,11 +30,21 @@ from tfdist.tensorflow.collective import (
     grouped_reducescatter,
     reducescatter,
 )
+from tfdist.tensorflow.session import (
+    BroadcastGlobalVariablesHook,
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+)
+from tfdist.tensorflow.session_optimizer import SessionOptimizer
 from tfdist.training import optimizer as optimizer_module
 from tfdist.training.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
+from tfdist.training.gradients import GradientReduction, Grouping
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 __all__ = [
+    "BroadcastGlobalVariablesHook",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "PartialDistributedGradientTape",
@@ -43,6 +54,7 @@ __all__ = [
     "alltoall",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
@@ -70,7 +82,7 @@ if not TYPE_CHECKING:  # where it is seen, any name is one
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horovod's
-    optimizer: optimizers.Optimizer,
+    optimizer: optimizers.Optimizer | tf.compat.v1.train.Optimizer,
     name: str | None = None,
     use_locking: bool = False,
     device_dense: str = "",
@@ -85,13 +97,15 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horov
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> optimizers.Optimizer:
+) -> optimizers.Optimizer | tf.compat.v1.train.Optimizer:
     """`tfdist.DistributedOptimizer`, with Horovod's argument order for TensorFlow.
 
     Args:
-        optimizer: As in `tfdist.DistributedOptimizer`, like all arguments not described here.
+        optimizer: As in `tfdist.DistributedOptimizer`, like all arguments not described here; or an optimizer of
+            `tf.compat.v1.train`, for a graph that a session runs.
         name: Name of the returned optimizer.
-        use_locking: Must be False: Keras 3 optimizers have no locks.
+        use_locking: For an optimizer of `tf.compat.v1.train`, as there. Else it must be False: Keras 3 optimizers have
+            no locks.
         device_dense: Must be "".
         device_sparse: Must be "".
         compression: Compression on the wire.
@@ -108,6 +122,21 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horov
     Raises:
         ConfigError: If an argument is invalid.
     """
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
+        call.number_of(process_set)
+        reduction = GradientReduction(
+            op,
+            Compression.of(compression),
+            sparse_as_dense,
+            gradient_predivide_factor,
+            Grouping.of(num_groups, groups),
+            scale_local_gradients,
+            process_set,
+        )
+        return SessionOptimizer(
+            optimizer, name, use_locking, reduction, backward_passes_per_step, average_aggregated_gradients
+        )
     if use_locking:
         raise errors.ConfigError("use_locking=True is not supported: Keras 3 optimizers have no locks. Omit it.")
     return optimizer_module.DistributedOptimizer(
@@ -126,70 +155,3 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horov
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-
-
-def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    session: None = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Returns the object of one rank on every rank; see `tfdist.broadcast_object`.
-
-    Args:
-        obj: As in `tfdist.broadcast_object`.
-        root_rank: As in `tfdist.broadcast_object`.
-        session: Only None.
-        name: As in `tfdist.broadcast_object`.
-        process_set: As in `tfdist.broadcast_object`.
-
-    Raises:
-        ConfigError: If `session` is given.
-    """
-    _refuse_session(session)
-    return object_op.broadcast_object(obj, root_rank, name=name, process_set=process_set)
-
-
-def broadcast_object_fn(
-    root_rank: int = 0,
-    session: None = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Callable[[Any], Any]:
-    """Returns a function of one object that broadcasts it; see `tfdist.broadcast_object_fn`.
-
-    Args:
-        root_rank: As in `tfdist.broadcast_object_fn`.
-        session: Only None.
-        name: As in `tfdist.broadcast_object_fn`.
-        process_set: As in `tfdist.broadcast_object_fn`.
-
-    Raises:
-        ConfigError: If `session` is given.
-    """
-    _refuse_session(session)
-    return object_op.broadcast_object_fn(root_rank, name=name, process_set=process_set)
-
-
-def allgather_object(
-    obj: Any, session: None = None, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
-    """Returns the objects of all ranks; see `tfdist.allgather_object`.
-
-    Args:
-        obj: As in `tfdist.allgather_object`.
-        session: Only None.
-        name: As in `tfdist.allgather_object`.
-        process_set: As in `tfdist.allgather_object`.
-
-    Raises:
-        ConfigError: If `session` is given.
-    """
-    _refuse_session(session)
-    return object_op.allgather_object(obj, name=name, process_set=process_set)
-
-
-def _refuse_session(session: Any) -> None:
-    if session is not None:
-        raise errors.ConfigError("session= is not supported: TensorFlow 2 has no sessions. Omit it.")

@@ -18,8 +18,9 @@ from tfdist.ops import alltoall as alltoall_op
 from tfdist.ops import broadcast as broadcast_op
 from tfdist.ops import reducescatter as reducescatter_op
 from tfdist.ops.compression import AnyCompression, Compression
-from tfdist.ops.graph import call
+from tfdist.ops.graph import call, session_graph
 from tfdist.ops.reduction import Average, ReduceOp
+from tfdist.tensorflow import integer, session
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
@@ -38,6 +39,8 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
 ) -> Any:
     """Reduces one tensor over all ranks; see `tfdist.allreduce`.
 
+    Averages and factors of integers are computed in float64 and cut to a whole number.
+
     Args:
         tensor: As in `tfdist.allreduce`, and so are the other arguments.
         average: As in `tfdist.allreduce`.
@@ -52,6 +55,10 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
         ignore_name_scope: True or False, which are the same.
     """
     _check_flag(ignore_name_scope)
+    reduction, factors = allreduce_op.reduction_of(average, op), (prescale_factor, postscale_factor)
+    if integer.are_affected(tensor, reduction, factors):
+        call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
+        return integer.reduce([tensor], reduction, factors, name or "allreduce", process_set)[0]
     return allreduce_op.allreduce(
         tensor,
         average,
@@ -81,6 +88,8 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
 ) -> list[Any]:
     """Reduces several tensors over all ranks; see `tfdist.grouped_allreduce`.
 
+    Averages and factors of integers are computed in float64 and cut to a whole number, in a collective of their own.
+
     Args:
         tensors: As in `tfdist.grouped_allreduce`, and so are the other arguments.
         average: As in `tfdist.grouped_allreduce`.
@@ -95,18 +104,28 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
         name: As in `tfdist.grouped_allreduce`.
     """
     _check_flag(ignore_name_scope)
-    return allreduce_op.grouped_allreduce(
-        tensors,
-        average,
+    reduction, factors = allreduce_op.reduction_of(average, op), (prescale_factor, postscale_factor)
+    result = list(tensors)
+    places = [place for place, tensor in enumerate(tensors) if integer.are_affected(tensor, reduction, factors)]
+    others = [place for place in range(len(result)) if place not in places]
+    reduced = allreduce_op.grouped_allreduce(
+        [tensors[place] for place in others],
+        None,
         device_dense,
         device_sparse,
         compression,
-        op,
+        reduction,
         prescale_factor,
         postscale_factor,
         name,
         process_set,
     )
+    if places:
+        whole = [tensors[place] for place in places]
+        reduced += integer.reduce(whole, reduction, factors, f"{name or 'grouped_allreduce'}/integers", process_set)
+    for place, tensor in zip([*others, *places], reduced, strict=True):
+        result[place] = tensor
+    return result
 
 
 def allgather(
@@ -170,8 +189,10 @@ def broadcast_variables(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
     inplace: bool = True,
-) -> None:
+) -> tf.Operation | None:
     """Overwrites variables with the values they have on one rank; see `tfdist.broadcast_variables`.
+
+    In a graph that a session runs, it returns the op that does so.
 
     Args:
         variables: As in `tfdist.broadcast_variables`, and so are the other arguments.
@@ -180,9 +201,11 @@ def broadcast_variables(
         inplace: Whether values are received directly in the memory of the variables. If False, they are received in
             tensors and then assigned, which takes the same memory again.
     """
+    if session_graph.is_current():
+        return session.broadcast_in_graph(variables, root_rank, process_set)
     if inplace:
         broadcast_op.broadcast_variables(variables, root_rank, process_set=process_set)
-        return
+        return None
     received = broadcast_op.grouped_broadcast(
         [tf.convert_to_tensor(variable) for variable in variables],
         root_rank,
@@ -191,6 +214,7 @@ def broadcast_variables(
     )
     for variable, value in zip(variables, received, strict=True):
         variable.assign(value)
+    return None
 
 
 def alltoall(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist import errors
 from tfdist.native import adapter, library
-from tfdist.ops.graph import caller, failure, order, replica
+from tfdist.ops.graph import caller, failure, order, replica, session_graph
 from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet
 from tfdist.world.session import session
@@ -44,6 +44,9 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
     if _forked:
         # The threads that would run the graph are not there: it would hang instead of saying so.
         library.call("tfdist_check_place")
+    if session_graph.is_current():
+        with session_graph.announcing(op, str(kwargs.get("label", ""))):
+            return run_anytime(op, *args, order=order.here(), **kwargs)
     return run_anytime(op, *args, order=order.here(), **kwargs)
 
 
@@ -93,7 +96,8 @@ def overlaps() -> bool:
 
     On the CPU both compete for the same cores.
     """
-    return order.collective_device().startswith("GPU") or tuning.current().thread
+    on_side = order.collective_device().startswith("GPU") or tuning.current().thread
+    return on_side and not session_graph.is_current()
 
 
 def factor_of(value: Any) -> tf.Tensor:

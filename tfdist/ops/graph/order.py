@@ -12,6 +12,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfdist import config, errors
 from tfdist.native import hardware
+from tfdist.ops.graph import session_graph
 
 _BRANCH_OR_BODY = (
     control_flow_util_v2.CondBranchFuncGraph,
@@ -48,6 +49,8 @@ def collective_device() -> str:
 
 def _inside(graph: Any) -> tf.Tensor:
     """The handle in a graph."""
+    if not isinstance(graph, FuncGraph):
+        return session_graph.handle(graph)
     # Kept with the graph: a table of handles, which refer to their graphs, would keep all graphs.
     if not hasattr(graph, "_tfdist_order"):
         graph._tfdist_order = _captured(graph)

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.ops.graph import call
+from tfdist.ops.graph import call, session_graph
 
 
 def after(values: Sequence[Any]) -> AbstractContextManager[Any]:
@@ -67,7 +67,7 @@ class Section:
 
 
 def _is_free() -> bool:
-    return tf.executing_eagerly() or call.overlaps()
+    return tf.executing_eagerly() or call.overlaps() or session_graph.is_current()
 
 
 def _tensors_of(values: Sequence[Any]) -> list[tf.Tensor]:

@@ -97,6 +97,7 @@ class TFDIST_API Engine {
   Status Open();
 
   const Communicator& communicator() const { return *communicator_; }
+  const EngineConfig& config() const { return config_; }
 
   // All ranks call it: records what their calls do from now on, each rank in a file of its own,
   // until the timeline is stopped. `mark_cycles` marks the moments when all ranks have come.

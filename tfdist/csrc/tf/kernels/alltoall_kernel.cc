@@ -5,6 +5,7 @@
 
 #include "tf/conversion.h"
 #include "tf/kernels/collective_kernel.h"
+#include "tf/kernels/session_kernel.h"
 
 namespace tfdist {
 namespace {
@@ -47,6 +48,7 @@ class AlltoallKernel : public Kernel {
 
 TFDIST_REGISTER_COLLECTIVE("TfdistAlltoall", AlltoallKernel,
                            .HostMemory("splits").HostMemory("received_splits"));
+TFDIST_REGISTER_IN_SESSION("TfdistAlltoall", AlltoallKernel);
 
 }  // namespace
 }  // namespace tfdist

@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tf/conversion.h"
 #include "tf/kernels/collective_kernel.h"
+#include "tf/kernels/session_kernel.h"
 
 namespace tfdist {
 namespace {
@@ -144,6 +145,7 @@ class BroadcastVariablesKernel : public Kernel {
 };
 
 TFDIST_REGISTER_COLLECTIVE("TfdistGroupedBroadcast", GroupedBroadcastKernel, );
+TFDIST_REGISTER_IN_SESSION("TfdistGroupedBroadcast", GroupedBroadcastKernel);
 TFDIST_REGISTER_COLLECTIVE("TfdistBroadcastVariables", BroadcastVariablesKernel,
                            .HostMemory("variables"));
 

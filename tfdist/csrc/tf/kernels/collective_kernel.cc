@@ -15,14 +15,10 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-namespace {
-
 absl::Status ReadIdentity(OpKernelConstruction* context, Identity* identity) {
   TF_RETURN_IF_ERROR(context->GetAttr("label", &identity->label));
   return context->GetAttr("process_set", &identity->process_set);
 }
-
-}  // namespace
 
 Status FindPlace(OpKernelContext* context, OnGpu* gpu) {
   tensorflow::DeviceContext* const device = context->op_device_context();

@@ -18,6 +18,8 @@ struct Identity {
   int process_set = 0;
 };
 
+absl::Status ReadIdentity(tensorflow::OpKernelConstruction* context, Identity* identity);
+
 // On the CPU: runs the collective on the thread that TensorFlow gives.
 class HostKernel : public tensorflow::OpKernel {
  public:

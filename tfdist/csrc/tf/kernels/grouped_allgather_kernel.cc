@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tf/kernels/collective_kernel.h"
+#include "tf/kernels/session_kernel.h"
 
 namespace tfdist {
 namespace {
@@ -37,6 +38,7 @@ class GroupedAllgatherKernel : public Kernel {
 };
 
 TFDIST_REGISTER_COLLECTIVE("TfdistGroupedAllgather", GroupedAllgatherKernel, .HostMemory("rows"));
+TFDIST_REGISTER_IN_SESSION("TfdistGroupedAllgather", GroupedAllgatherKernel);
 
 }  // namespace
 }  // namespace tfdist

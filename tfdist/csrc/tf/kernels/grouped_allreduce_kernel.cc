@@ -6,6 +6,7 @@
 #include "tf/conversion.h"
 #include "tf/kernels/collective_kernel.h"
 #include "tf/kernels/result_memory.h"
+#include "tf/kernels/session_kernel.h"
 
 namespace tfdist {
 namespace {
@@ -46,6 +47,7 @@ class GroupedAllreduceKernel : public Kernel {
 
 TFDIST_REGISTER_COLLECTIVE("TfdistGroupedAllreduce", GroupedAllreduceKernel,
                            .HostMemory("prescale").HostMemory("postscale").HostMemory("weight"));
+TFDIST_REGISTER_IN_SESSION("TfdistGroupedAllreduce", GroupedAllreduceKernel);
 
 }  // namespace
 }  // namespace tfdist

@@ -3,6 +3,7 @@
 
 #include "tf/conversion.h"
 #include "tf/kernels/collective_kernel.h"
+#include "tf/kernels/session_kernel.h"
 
 namespace tfdist {
 namespace {
@@ -41,6 +42,7 @@ class GroupedReducescatterKernel : public Kernel {
 
 TFDIST_REGISTER_COLLECTIVE("TfdistGroupedReducescatter", GroupedReducescatterKernel,
                            .HostMemory("prescale").HostMemory("postscale"));
+TFDIST_REGISTER_IN_SESSION("TfdistGroupedReducescatter", GroupedReducescatterKernel);
 
 }  // namespace
 }  // namespace tfdist

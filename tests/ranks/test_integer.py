@@ -1,0 +1,77 @@
+"""Averages and factors of integers under Horovod's names: computed in float64, and cut to a whole number."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+import tfdist.tensorflow as hvd
+
+SIZES = pytest.mark.ranks(1, 2, 3, 4)
+MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64")
+
+
+def values_of(rank, dtype="int32"):
+    return np.array([rank, 2 * rank + 1, 7, 3 * rank], dtype)
+
+
+def total(world, dtype="int32"):
+    return np.sum([values_of(rank, dtype) for rank in range(world)], axis=0, dtype="float64")
+
+
+def mine(dtype="int32"):
+    return tf.constant(values_of(tfdist.rank(), dtype))
+
+
+@SIZES
+@MODES
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_average(world, wrap, dtype):
+    result = wrap(lambda: hvd.allreduce(mine(dtype), name="x"))()
+    assert result.dtype == dtype
+    assert np.array_equal(result, np.trunc(total(world) / world).astype(dtype))
+
+
+@SIZES
+@MODES
+def test_factors(world, wrap):
+    """Each rank's part is cut before it is added up."""
+    result = wrap(lambda: hvd.allreduce(mine(), op=hvd.Sum, prescale_factor=0.7, postscale_factor=-1.5, name="x"))()
+    summed = np.sum([np.trunc(values_of(rank) * 0.7) for rank in range(world)], axis=0)
+    assert np.array_equal(result, np.trunc(summed * -1.5))
+
+
+@SIZES
+def test_what_divides_without_rest_is_exact(world):
+    """Multiplied by 1 / 49, 49 is less than 1."""
+    x = tf.constant([49, 98, -49], tf.int64)
+    assert np.array_equal(hvd.allreduce(x * world, op=hvd.Average), x.numpy() * world)
+    assert np.array_equal(hvd.allreduce(x, op=hvd.Max, postscale_factor=1 / 7), [7, 14, -7])
+
+
+@SIZES
+@MODES
+def test_in_a_group_beside_others(world, wrap):
+    tensors = [mine(), tf.cast(mine(), tf.float32), mine("int64")]
+    results = wrap(lambda: hvd.grouped_allreduce(tensors, name="x"))()
+    assert [result.dtype.name for result in results] == ["int32", "float32", "int64"]
+    for result, expected in zip(results, [np.trunc(total(world) / world), total(world) / world] * 2, strict=False):
+        np.testing.assert_allclose(result, expected, rtol=1e-6)
+    sums = hvd.grouped_allreduce(tensors, op=hvd.Sum, name="y")
+    for result in sums:
+        assert np.array_equal(result, total(world))
+
+
+@pytest.mark.ranks(2, 3)
+def test_in_a_session(world):
+    with tf.Graph().as_default():
+        fetched = hvd.allreduce(mine(), name="x")
+        with tf.compat.v1.Session() as session:
+            assert np.array_equal(session.run(fetched), np.trunc(total(world) / world))
+
+
+@pytest.mark.ranks(1)
+def test_device_names_are_refused_here_too(world):
+    with pytest.raises(tfdist.errors.ConfigError, match="device_dense"):
+        hvd.allreduce(mine(), device_dense="/gpu:0")

@@ -1,0 +1,238 @@
+#include "core/engine/unordered_calls.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "core/engine/world.h"
+#include "core/watch/steady_clock.h"
+
+namespace tfdist {
+namespace {
+
+constexpr int64_t kPauseNs = 1'000'000;
+
+using Message = UnorderedCalls::Message;
+
+void Append(std::string* text, const void* data, size_t bytes) {
+  text->append(static_cast<const char*>(data), bytes);
+}
+
+std::string Encode(const Message& message) {
+  std::string text;
+  Append(&text, &message.waited_seconds, sizeof message.waited_seconds);
+  for (const std::string& key : message.keys) {
+    const int32_t length = static_cast<int32_t>(key.size());
+    Append(&text, &length, sizeof length);
+    text += key;
+  }
+  return text;
+}
+
+// Takes a value from the front of what is left of a text; false where it does not have as much.
+template <typename T>
+bool Read(const std::string& text, size_t* position, T* value) {
+  if (text.size() - *position < sizeof *value) return false;
+  std::memcpy(value, text.data() + *position, sizeof *value);
+  *position += sizeof *value;
+  return true;
+}
+
+// False for what Encode has not made. A rank that has joined says nothing.
+bool Decode(const std::string& text, Message* message) {
+  size_t position = 0;
+  if (text.empty()) return true;
+  if (!Read(text, &position, &message->waited_seconds)) return false;
+  while (position < text.size()) {
+    int32_t length = 0;
+    if (!Read(text, &position, &length)) return false;
+    if (length < 0 || text.size() - position < static_cast<size_t>(length)) return false;
+    message->keys.push_back(text.substr(position, length));
+    position += length;
+  }
+  return true;
+}
+
+// What all ranks have announced, in the order in which they run it: that of the first one.
+std::vector<std::string> Ready(const std::vector<Message>& messages) {
+  std::map<std::string, size_t> count;
+  for (const Message& message : messages) {
+    for (const std::string& key : message.keys) ++count[key];
+  }
+  std::vector<std::string> ready;
+  for (const std::string& key : messages[0].keys) {
+    if (count[key] == messages.size()) ready.push_back(key);
+  }
+  return ready;
+}
+
+// "rank 0 waits for 'a' (...); rank 1 waits for nothing". `ranks` are their numbers among all.
+std::string Waiting(const std::vector<int>& ranks, const std::vector<Message>& messages) {
+  constexpr size_t kMostNames = 3;
+  std::string text;
+  for (size_t place = 0; place < messages.size(); ++place) {
+    text += (place == 0 ? "rank " : "; rank ") + std::to_string(ranks[place]) + " waits for ";
+    const std::vector<std::string>& keys = messages[place].keys;
+    if (keys.empty()) text += "nothing";
+    for (size_t i = 0; i < std::min(keys.size(), kMostNames); ++i) {
+      text += (i == 0 ? "" : ", ") + keys[i];
+    }
+    if (keys.size() > kMostNames) {
+      text += " and " + std::to_string(keys.size() - kMostNames) + " more";
+    }
+  }
+  return text + ". Every rank must fetch the same collectives from its session.";
+}
+
+}  // namespace
+
+UnorderedCalls::~UnorderedCalls() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ending_ = true;
+  }
+  came_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+UnorderedCalls& UnorderedCalls::Of(int process_set) {
+  static std::mutex* const mutex = new std::mutex;
+  static auto* const calls = new std::map<int, UnorderedCalls*>;
+  std::lock_guard<std::mutex> lock(*mutex);
+  UnorderedCalls*& found = (*calls)[process_set];
+  if (found == nullptr) {
+    found = new UnorderedCalls([process_set](std::shared_ptr<Engine>* engine) {
+      return World::Find(process_set, engine);
+    });
+  }
+  return *found;
+}
+
+void UnorderedCalls::Announce(Call call) {
+  std::shared_ptr<Engine> engine;
+  Status status = find_(&engine);
+  if (status.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool twice =
+        std::any_of(announced_.begin(), announced_.end(),
+                    [&call](const Announced& other) { return other.call.key == call.key; });
+    if (!twice) {
+      announced_.push_back(Announced{std::move(call), SteadyNs()});
+      warned_ = false;
+      if (!thread_.joinable()) thread_ = std::thread(&UnorderedCalls::Work, this);
+      came_.NotifyAll();
+      return;
+    }
+    status = Status(StatusCode::kInvalidArgument,
+                    "the collective " + call.key +
+                        " is already under way in this process. Two sessions, or two threads, run "
+                        "the same graph at once; give each a graph of its own.");
+  }
+  call.done(status);
+}
+
+void UnorderedCalls::Work() {
+  for (;;) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      while (!ending_ && announced_.empty()) came_.Wait(&lock);
+      if (announced_.empty()) return;
+    }
+    Meet();
+  }
+}
+
+// The ranks meet once: all come here as long as each waits for something.
+void UnorderedCalls::Meet() {
+  const Message mine = Mine();
+  std::shared_ptr<Engine> engine;
+  std::vector<Message> messages;
+  Status status = find_(&engine);
+  if (status.ok()) status = Exchange(engine.get(), mine, &messages);
+  if (!status.ok()) return Fail(mine.keys, status);
+  const std::vector<std::string> ready = Ready(messages);
+  for (const std::string& key : ready) Run(key, engine.get());
+  if (!ready.empty()) return;
+  // All ranks have the same messages, and decide alike.
+  double waited = 0;
+  for (const Message& message : messages) waited = std::max(waited, message.waited_seconds);
+  const EngineConfig& config = engine->config();
+  const std::string waiting = Waiting(engine->communicator().topology().world_ranks, messages);
+  if (waited > config.stall_shutdown_seconds) {
+    return Fail(mine.keys, Status(StatusCode::kDeadlineExceeded,
+                                  "no collective is waited for on all ranks: " + waiting));
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (config.stall_warning_seconds > 0 && waited > config.stall_warning_seconds && !warned_) {
+    warned_ = true;
+    if (engine->communicator().rank() == 0) {
+      std::fprintf(stderr, "tfdist: for %.0f s no collective was waited for on all ranks: %s\n",
+                   waited, waiting.c_str());
+    }
+  }
+  const size_t count = announced_.size();
+  came_.WaitFor(&lock, kPauseNs, [this, count] { return ending_ || announced_.size() != count; });
+}
+
+UnorderedCalls::Message UnorderedCalls::Mine() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Message mine;
+  for (const Announced& one : announced_) mine.keys.push_back(one.call.key);
+  mine.waited_seconds = static_cast<double>(SteadyNs() - announced_.front().since_ns) * 1e-9;
+  return mine;
+}
+
+Status UnorderedCalls::Exchange(Engine* engine, const Message& mine,
+                                std::vector<Message>* messages) {
+  std::string sent = Encode(mine), received;
+  GatherOptions options;
+  options.name = kName;
+  options.tensor_names = {"keys"};
+  TensorView view;
+  view.dtype = DType::kUint8;
+  view.shape = {static_cast<int64_t>(sent.size())};
+  view.data = &sent[0];
+  const Allocate allocate = [&received](int, const std::vector<int64_t>& shape, TensorView* whole) {
+    received.resize(shape[0]);
+    whole->dtype = DType::kUint8;
+    whole->shape = shape;
+    whole->data = &received[0];
+    return Status::Ok();
+  };
+  std::vector<int64_t> rows;
+  TFDIST_RETURN_IF_ERROR(engine->Allgather(options, {view}, allocate, &rows));
+  size_t begin = 0;
+  for (const int64_t bytes : rows) {
+    messages->emplace_back();
+    if (!Decode(received.substr(begin, bytes), &messages->back())) {
+      return Status(StatusCode::kInternal,
+                    "a rank announced collectives in a form that this one does not know. All ranks "
+                    "need the same version of tfdist.");
+    }
+    begin += bytes;
+  }
+  return Status::Ok();
+}
+
+void UnorderedCalls::Run(const std::string& key, Engine* engine) {
+  const Call call = Take(key);
+  call.done(call.run(engine));
+}
+
+void UnorderedCalls::Fail(const std::vector<std::string>& keys, const Status& status) {
+  for (const std::string& key : keys) Take(key).done(status);
+}
+
+// Takes an announced call away.
+UnorderedCalls::Call UnorderedCalls::Take(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(announced_.begin(), announced_.end(),
+                                  [&key](const Announced& one) { return one.call.key == key; });
+  Call call = std::move(found->call);
+  announced_.erase(found);
+  return call;
+}
+
+}  // namespace tfdist

@@ -1,0 +1,26 @@
+#include "tf/kernels/session_kernel.h"
+
+#include <utility>
+
+#include "core/engine/unordered_calls.h"
+#include "tf/conversion.h"
+
+namespace tfdist {
+
+SessionKernel::SessionKernel(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
+  OP_REQUIRES_OK(context, ReadIdentity(context, &identity_));
+  OP_REQUIRES_OK(context, context->GetAttr("_tfdist_key", &key_));
+}
+
+void SessionKernel::ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) {
+  UnorderedCalls::Call call;
+  call.key = key_;
+  call.run = [this, context](Engine* engine) { return Run(context, engine, nullptr); };
+  call.done = [context, done = std::move(done)](const Status& status) {
+    if (!status.ok()) context->SetStatus(ToTensorFlow(status));
+    done();
+  };
+  UnorderedCalls::Of(identity_.process_set).Announce(std::move(call));
+}
+
+}  // namespace tfdist
