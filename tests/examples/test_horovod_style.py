@@ -193,7 +193,7 @@ def test_data_service(
 @pytest.mark.parametrize("size", [1, 2])
 def test_session(size: int, tmp_path: Path) -> None:
     results = run("session", size, tmp_path)
-    assert same(results, "steps") == 120
+    assert same(results, "steps") == 200
     assert np.mean(same(results, "accuracy")) >= 0.9
     same(results, "weights")
     assert (tmp_path / "checkpoints" / "checkpoint").exists()
