@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+import tfdist.keras as hvd_keras
 import tfdist.tensorflow as hvd
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)
@@ -75,3 +76,13 @@ def test_in_a_session(world):
 def test_device_names_are_refused_here_too(world):
     with pytest.raises(tfdist.errors.ConfigError, match="device_dense"):
         hvd.allreduce(mine(), device_dense="/gpu:0")
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("make", [lambda x: x, np.int64, tf.constant], ids=["python", "numpy", "tensor"])
+def test_under_the_names_for_keras_they_become_fractions(world, make):
+    mean = hvd_keras.allreduce(make(tfdist.rank()), name="x")
+    assert mean.dtype == tf.float32
+    assert float(mean) == (world - 1) / 2
+    assert int(hvd_keras.allreduce(make(2), op=hvd.Sum, name="y")) == 2 * world
+    assert float(hvd_keras.allreduce(make(1), op=hvd.Max, postscale_factor=0.5, name="z")) == 0.5

@@ -116,7 +116,7 @@ def test_several_passes_for_one_update(world, average):
 
 
 @pytest.mark.ranks(2)
-def test_passes_count_no_step_between_updates(world):
+def test_every_pass_counts_as_a_step(world):
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
     counter = v1.train.get_or_create_global_step()
     variable = v1.get_variable("x", initializer=1.0)
@@ -126,8 +126,8 @@ def test_passes_count_no_step_between_updates(world):
         for _ in range(4):
             session.run(step)
             seen.append([float(value) for value in session.run([counter, variable])])
-    assert [number for number, _ in seen] == [0, 1, 1, 2]
-    assert seen[1][1] == pytest.approx(0.6)  # 1 - 0.1 * (2 + 2)
+    assert [number for number, _ in seen] == [1, 2, 3, 4]
+    assert [value for _, value in seen] == pytest.approx([1.0, 0.6, 0.6, 0.36])  # 1 - 0.1 * (2 + 2)
 
 
 @pytest.mark.ranks(2)
@@ -236,3 +236,11 @@ def test_slices_are_not_added_up(world):
 def test_global_variables_belong_to_a_session(world):
     with session_graph.left(), pytest.raises(ConfigError, match="needs a graph that a session runs"):
         hvd.broadcast_global_variables(0)
+
+
+@pytest.mark.ranks(1)
+def test_reference_variables_in_several_passes_say_what_to_do(world):
+    variable = v1.get_variable("x", initializer=1.0, use_resource=False)
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
+    with pytest.raises(ConfigError, match=r"x:0 has use_resource=False.*disable_v2_behavior"):
+        optimizer.minimize(variable * variable)

@@ -123,7 +123,7 @@ def allreduce(
     """Reduces one value over all ranks, with Horovod's argument order for Keras.
 
     Args:
-        value: As `tensor` in `tfdist.allreduce`.
+        value: As `tensor` in `tfdist.allreduce`. For an average, or with a factor, integers become `floatx()` of Keras.
         name: As in `tfdist.allreduce`.
         average: As in `tfdist.allreduce`.
         prescale_factor: As in `tfdist.allreduce`.
@@ -137,6 +137,9 @@ def allreduce(
     score = hvd.allreduce(score, name="score")
     ```
     """
+    scaled = allreduce_op.reduction_of(average, op) is Average or prescale_factor != 1 or postscale_factor != 1
+    if scaled and not isinstance(value, tf.IndexedSlices) and tf.convert_to_tensor(value).dtype.is_integer:
+        value = tf.cast(value, keras.config.floatx())
     return allreduce_op.allreduce(
         value,
         average=average,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import is_resource_variable
 
 from tfdist import errors
 from tfdist.training.gradients import GradientReduction
@@ -59,19 +60,27 @@ class SessionOptimizer(tf.compat.v1.train.Optimizer):
             reduced = self._reduce(gradients, variables)
         return list(zip(reduced, variables, strict=True))
 
-    def apply_gradients(self, grads_and_vars: GradientsAndVariables, *args: Any, **kwargs: Any) -> tf.Operation:
-        """As in TensorFlow; with `backward_passes_per_step` only in the last step of an update."""
+    def apply_gradients(
+        self, grads_and_vars: GradientsAndVariables, global_step: Any = None, name: str | None = None
+    ) -> tf.Operation:
+        """As in TensorFlow; with `backward_passes_per_step` variables change in the last step of an update only, while
+        `global_step` counts every step.
+        """
         pairs = list(grads_and_vars)
         if self._is_update is None:
-            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+            return self._optimizer.apply_gradients(pairs, global_step, name)
         gradients = [gradient for gradient, _ in pairs if gradient is not None]
 
         def apply() -> tf.Tensor:
-            with tf.control_dependencies([self._optimizer.apply_gradients(pairs, *args, **kwargs)]):
+            with tf.control_dependencies([self._optimizer.apply_gradients(pairs, name=name)]):
                 return tf.constant(True)
 
         with tf.control_dependencies(gradients):
-            return tf.cond(self._is_update, apply, lambda: tf.constant(False)).op
+            applied = tf.cond(self._is_update, apply, lambda: tf.constant(False))
+        if global_step is None:
+            return applied.op
+        with tf.control_dependencies([applied]):
+            return tf.group(tf.compat.v1.assign_add(global_step, tf.ones_like(global_step)))
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """As in TensorFlow."""
@@ -91,6 +100,7 @@ class SessionOptimizer(tf.compat.v1.train.Optimizer):
     def _reduce_sometimes(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         """Adds gradients up, and reduces the sum in every so many steps; in the others it returns zeros."""
         present = [place for place, gradient in enumerate(gradients) if gradient is not None]
+        _refuse_references([variables[place] for place in present])
         sums = [_sum_of(gradients[place], variables[place], self._reduction.sparse_as_dense) for place in present]
         count = _kept(tf.zeros((), tf.int64))
         added = [
@@ -113,6 +123,16 @@ class SessionOptimizer(tf.compat.v1.train.Optimizer):
         for place, gradient in zip(present, updates if isinstance(updates, list) else [updates], strict=True):
             result[place] = gradient
         return result
+
+
+def _refuse_references(variables: list[Any]) -> None:
+    """TensorFlow 2's `tf.cond` cannot pass them on, and says so in words about input types."""
+    for variable in variables:
+        if tf.compat.v1.control_flow_v2_enabled() and not is_resource_variable(variable):
+            raise errors.ConfigError(
+                f"backward_passes_per_step needs resource variables; {variable.name} has use_resource=False. Leave "
+                "that out, or call tf.compat.v1.disable_v2_behavior() at the start of the script."
+            )
 
 
 def _sum_of(gradient: Any, variable: Any, sparse_as_dense: bool) -> tf.Variable:
