@@ -38,6 +38,8 @@ optimizer = tf.train.AdagradOptimizer(0.05 * hvd.size())
 optimizer = hvd.DistributedOptimizer(optimizer)
 global_step = tf.train.get_or_create_global_step()
 train_step = optimizer.minimize(loss, global_step=global_step)
+with tf.control_dependencies([train_step]):
+    trained = last.read_value()
 mean_accuracy = hvd.allreduce(accuracy, name="accuracy")
 
 hooks = [hvd.BroadcastGlobalVariablesHook(0), tf.train.StopAtStepHook(last_step=STEPS)]
@@ -49,7 +51,7 @@ reached = []
 with tf.train.MonitoredTrainingSession(checkpoint_dir=checkpoint_dir, config=config, hooks=hooks) as session:
     while not session.should_stop():
         x, y = next(batches)
-        _, weights, value = session.run([train_step, last, mean_accuracy], {images: x, labels: y})
+        weights, value = session.run([trained, mean_accuracy], {images: x, labels: y})
         reached.append(float(value))
 
 print(
