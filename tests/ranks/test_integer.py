@@ -1,4 +1,4 @@
-"""Averages and factors of integers under Horovod's names: computed in float64, and cut to a whole number."""
+"""Averages and factors of integers under Horovod's names: added up in int64, and cut to a whole number."""
 
 import numpy as np
 import pytest
@@ -49,6 +49,14 @@ def test_what_divides_without_rest_is_exact(world):
     x = tf.constant([49, 98, -49], tf.int64)
     assert np.array_equal(hvd.allreduce(x * world, op=hvd.Average), x.numpy() * world)
     assert np.array_equal(hvd.allreduce(x, op=hvd.Max, postscale_factor=1 / 7), [7, 14, -7])
+
+
+@SIZES
+def test_an_average_of_large_numbers_is_exact(world):
+    """Their sum would not fit in uint8 or int32, nor would a float64 keep the last digits."""
+    for dtype, number in (("uint8", 250), ("int8", -120), ("int32", 2**31 - 9), ("int64", 2**60 + 1)):
+        x = tf.constant([number, number - world + 1 + 2 * tfdist.rank()], dtype)
+        assert hvd.allreduce(x, name=dtype).numpy().tolist() == [number, number]
 
 
 @SIZES

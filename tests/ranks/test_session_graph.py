@@ -200,6 +200,30 @@ def test_two_graphs_by_turns_and_at_once(world):
 
 
 @pytest.mark.ranks(2)
+def test_threads_make_their_graphs_in_any_order(world):
+    """As long as each makes its own in one order. On each rank another thread comes first."""
+    results, first_has_begun = {1: [], 2: []}, threading.Event()
+
+    def work(factor):
+        for _ in range(2):
+            with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+                if factor != tfdist.rank() + 1:
+                    first_has_begun.wait(60)
+                fetched = hvd.allreduce(mine() * factor, op=hvd.Sum, name="same name")
+                first_has_begun.set()
+                results[factor].append(session.run(fetched))
+
+    threads = [threading.Thread(target=work, args=(factor,), name=f"of {factor}") for factor in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for factor, values in results.items():
+        assert len(values) == 2
+        assert all(np.array_equal(value, sum(rows(world)) * factor) for value in values)
+
+
+@pytest.mark.ranks(2)
 def test_the_same_graph_twice_at_once_is_refused(world, wait_until):
     """Whose sum is whose, nobody could tell."""
     slow = hvd.allreduce(mine(), op=hvd.Sum, name="x")

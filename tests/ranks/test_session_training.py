@@ -244,3 +244,34 @@ def test_reference_variables_in_several_passes_say_what_to_do(world):
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
     with pytest.raises(ConfigError, match=r"x:0 has use_resource=False.*disable_v2_behavior"):
         optimizer.minimize(variable * variable)
+
+
+@pytest.mark.ranks(1)
+def test_passes_outside_a_graph_are_refused(world):
+    """There every step would begin a new sum, and no update would ever come."""
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
+    with session_graph.left():
+        variable = tf.Variable(1.0)
+        with pytest.raises(ConfigError, match="needs a graph that a session runs"):
+            optimizer.minimize(lambda: variable * variable, var_list=[variable])
+
+
+@pytest.mark.ranks(1)
+def test_passes_of_two_losses_need_two_optimizers(world):
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
+    variable = v1.get_variable("x", initializer=1.0)
+    optimizer.minimize(variable * variable)
+    with pytest.raises(ConfigError, match="Make one for each loss"):
+        optimizer.minimize(variable)
+    with tf.Graph().as_default():
+        optimizer.minimize(v1.get_variable("x", initializer=1.0))
+
+
+@pytest.mark.ranks(2, 3)
+def test_in_eager_execution(world):
+    """The optimizers of TensorFlow 1 work there, too."""
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"]())
+    with session_graph.left():
+        variable = tf.Variable(1.0)
+        optimizer.minimize(lambda: variable * (tfdist.rank() + 1.0), var_list=[variable])
+        assert float(variable) == pytest.approx(1.0 - 0.1 * (world + 1) / 2)

@@ -39,7 +39,7 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
 ) -> Any:
     """Reduces one tensor over all ranks; see `tfdist.allreduce`.
 
-    Averages and factors of integers are computed in float64 and cut to a whole number.
+    Averages of integers are cut to a whole number; factors multiply them in float64, and each product is cut.
 
     Args:
         tensor: As in `tfdist.allreduce`, and so are the other arguments.
@@ -88,7 +88,7 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
 ) -> list[Any]:
     """Reduces several tensors over all ranks; see `tfdist.grouped_allreduce`.
 
-    Averages and factors of integers are computed in float64 and cut to a whole number, in a collective of their own.
+    Averages and factors of integers are as in `allreduce`, in a collective of their own.
 
     Args:
         tensors: As in `tfdist.grouped_allreduce`, and so are the other arguments.

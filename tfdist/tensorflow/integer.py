@@ -1,4 +1,4 @@
-"""Averages and factors of integers, which Horovod has: computed in float64, and cut to a whole number."""
+"""Averages and factors of integers, which Horovod has: added up in int64, and cut to a whole number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def are_affected(tensor: Any, op: ReduceOp, factors: Sequence[Any]) -> bool:
     """Whether a tensor is one of integers that an average or a factor may turn into fractions."""
     if isinstance(tensor, tf.IndexedSlices) or not tf.convert_to_tensor(tensor).dtype.is_integer:
         return False
-    return op is Average or any(hasattr(factor, "dtype") or factor != 1 for factor in factors)
+    return op is Average or any(map(_matters, factors))
 
 
 def reduce(
@@ -33,14 +33,23 @@ def reduce(
         name: Name of the collective in errors.
         process_set: The ranks that take part.
     """
-    before, after = (call.factor_of(factor) for factor in factors)
-    divisor = tf.constant(1.0, tf.float64)
-    if op is Average:
-        op, divisor = Sum, tf.cast(size_op(call.number_of(process_set)), tf.float64)
-    inputs = [_cut(tf.cast(tensor, tf.float64) * before, tensor) for tensor in map(tf.convert_to_tensor, tensors)]
-    reduced = allreduce_op.grouped_allreduce(inputs, op=op, name=name, process_set=process_set)
-    return [_cut(tf.cast(tensor, tf.float64) * after / divisor, tensor) for tensor in reduced]
+    inputs = [tf.cast(tensor, tf.int64) for tensor in tensors]
+    if _matters(factors[0]):
+        inputs = [_scaled(tensor, factors[0]) for tensor in inputs]
+    average = op is Average
+    reduced = allreduce_op.grouped_allreduce(inputs, op=Sum if average else op, name=name, process_set=process_set)
+    if _matters(factors[1]):
+        reduced = [_scaled(tensor, factors[1]) for tensor in reduced]
+    if average:
+        ranks = tf.cast(size_op(call.number_of(process_set)), tf.int64)
+        reduced = [tf.truncatediv(tensor, ranks) for tensor in reduced]
+    dtypes = [tf.convert_to_tensor(tensor).dtype for tensor in tensors]
+    return [tf.cast(result, dtype) for result, dtype in zip(reduced, dtypes, strict=True)]
 
 
-def _cut(value: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    return tf.cast(value, like.dtype)
+def _matters(factor: Any) -> bool:
+    return bool(hasattr(factor, "dtype") or factor != 1)
+
+
+def _scaled(tensor: tf.Tensor, factor: Any) -> tf.Tensor:
+    return tf.cast(tf.cast(tensor, tf.float64) * call.factor_of(factor), tf.int64)

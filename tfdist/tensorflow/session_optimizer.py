@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import is_resource_variable
 
 from tfdist import errors
+from tfdist.ops.graph import session_graph
 from tfdist.training.gradients import GradientReduction
 from tfdist.training.local_variable import LocalVariables
 
@@ -99,6 +100,7 @@ class SessionOptimizer(tf.compat.v1.train.Optimizer):
 
     def _reduce_sometimes(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         """Adds gradients up, and reduces the sum in every so many steps; in the others it returns zeros."""
+        self._refuse_what_does_not_count()
         present = [place for place, gradient in enumerate(gradients) if gradient is not None]
         _refuse_references([variables[place] for place in present])
         sums = [_sum_of(gradients[place], variables[place], self._reduction.sparse_as_dense) for place in present]
@@ -123,6 +125,19 @@ class SessionOptimizer(tf.compat.v1.train.Optimizer):
         for place, gradient in zip(present, updates if isinstance(updates, list) else [updates], strict=True):
             result[place] = gradient
         return result
+
+    def _refuse_what_does_not_count(self) -> None:
+        """Sums and their count are made with the graph, for one list of gradients."""
+        if not session_graph.is_current():
+            raise errors.ConfigError(
+                "backward_passes_per_step with an optimizer of tf.compat.v1.train needs a graph that a session runs. "
+                "In eager execution use an optimizer of Keras."
+            )
+        if self._is_update is not None and self._is_update.graph is tf.compat.v1.get_default_graph():
+            raise errors.ConfigError(
+                "with backward_passes_per_step an optimizer computes the gradients of one loss; compute_gradients was "
+                "called twice in this graph. Make one for each loss."
+            )
 
 
 def _refuse_references(variables: list[Any]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,8 @@ from tensorflow.python.ops import control_flow_util_v2
 from tfdist import errors
 from tfdist.ops.graph import caller
 
-_numbers = itertools.count(1)
+# How many such graphs each thread has made.
+_graphs: Counter[str] = Counter()
 
 
 def is_current() -> bool:
@@ -74,7 +76,8 @@ def _key(graph: Any, label: str) -> str:
     """By which the ranks know a collective: they make the same graphs, in the same order on each of their threads."""
     if not hasattr(graph, "_tfdist_number"):
         thread = caller.title(threading.current_thread())
-        graph._tfdist_number = f"{next(_numbers)}{f' of thread {thread}' if thread else ''}"
+        _graphs[thread] += 1
+        graph._tfdist_number = f"{_graphs[thread]}{f' of thread {thread}' if thread else ''}"
         graph._tfdist_collectives = itertools.count(1)
     return f"'{label}' (collective {next(graph._tfdist_collectives)} of graph {graph._tfdist_number})"
 

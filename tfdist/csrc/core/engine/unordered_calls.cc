@@ -120,7 +120,6 @@ void UnorderedCalls::Announce(Call call) {
                     [&call](const Announced& other) { return other.call.key == call.key; });
     if (!twice) {
       announced_.push_back(Announced{std::move(call), SteadyNs()});
-      warned_ = false;
       if (!thread_.joinable()) thread_ = std::thread(&UnorderedCalls::Work, this);
       came_.NotifyAll();
       return;
@@ -165,13 +164,13 @@ void UnorderedCalls::Meet() {
                                   "no collective is waited for on all ranks: " + waiting));
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  if (config.stall_warning_seconds > 0 && waited > config.stall_warning_seconds && !warned_) {
-    warned_ = true;
-    if (engine->communicator().rank() == 0) {
-      std::fprintf(stderr, "tfdist: for %.0f s no collective was waited for on all ranks: %s\n",
-                   waited, waiting.c_str());
-    }
+  const double limit = config.stall_warning_seconds;
+  const bool late = limit > 0 && waited > limit;
+  if (late && !warned_ && engine->communicator().rank() == 0) {
+    std::fprintf(stderr, "tfdist: for %.0f s no collective was waited for on all ranks: %s\n",
+                 waited, waiting.c_str());
   }
+  warned_ = late;
   const size_t count = announced_.size();
   came_.WaitFor(&lock, kPauseNs, [this, count] { return ending_ || announced_.size() != count; });
 }

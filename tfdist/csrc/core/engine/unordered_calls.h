@@ -78,7 +78,7 @@ class TFDIST_API UnorderedCalls {
   SteadyCondition came_;
   std::list<Announced> announced_;  // in the order in which they came
   bool ending_ = false;
-  bool warned_ = false;  // of what is waited for now
+  bool warned_ = false;  // of the wait that goes on
   std::thread thread_;   // from the first announcement on
 };
 

@@ -15,11 +15,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-absl::Status ReadIdentity(OpKernelConstruction* context, Identity* identity) {
-  TF_RETURN_IF_ERROR(context->GetAttr("label", &identity->label));
-  return context->GetAttr("process_set", &identity->process_set);
-}
-
 Status FindPlace(OpKernelContext* context, OnGpu* gpu) {
   tensorflow::DeviceContext* const device = context->op_device_context();
   if (device == nullptr || device->stream() == nullptr) {
@@ -32,18 +27,10 @@ Status FindPlace(OpKernelContext* context, OnGpu* gpu) {
   return Status::Ok();
 }
 
-HostKernel::HostKernel(OpKernelConstruction* context) : OpKernel(context) {
-  OP_REQUIRES_OK(context, ReadIdentity(context, &identity_));
-}
-
 void HostKernel::Compute(OpKernelContext* context) {
   std::shared_ptr<Engine> engine;
-  OP_REQUIRES_OK(context, ToTensorFlow(World::Find(identity_.process_set, &engine)));
+  OP_REQUIRES_OK(context, ToTensorFlow(World::Find(process_set(), &engine)));
   OP_REQUIRES_OK(context, ToTensorFlow(Run(context, engine.get(), nullptr)));
-}
-
-GpuKernel::GpuKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
-  OP_REQUIRES_OK(context, ReadIdentity(context, &identity_));
 }
 
 void GpuKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
@@ -57,7 +44,7 @@ void GpuKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
     std::shared_ptr<Engine> engine;
     OnGpu gpu;
     gpu.done = end;
-    Status status = World::Find(identity_.process_set, &engine);
+    Status status = World::Find(process_set(), &engine);
     if (status.ok()) status = FindPlace(context, &gpu);
     if (status.ok()) status = Run(context, engine.get(), &gpu);
     if (!status.ok()) end(status);

@@ -1,6 +1,6 @@
 // What the kernels of all collectives have in common: attributes, the engine, memory for results.
-// Registers nothing and runs no collective. A kernel is a class template over one of the two here,
-// and so has one Run for tensors of the host and of a GPU.
+// Registers nothing and runs no collective. A kernel is a class template over one of the bases here
+// or in session_kernel.h, and so has one Run for all of them.
 #ifndef TFDIST_TF_KERNELS_COLLECTIVE_KERNEL_H_
 #define TFDIST_TF_KERNELS_COLLECTIVE_KERNEL_H_
 
@@ -12,48 +12,45 @@
 
 namespace tfdist {
 
-// The attributes that all collectives have.
-struct Identity {
-  std::string label;
-  int process_set = 0;
+// What the bases of all kernels have: OpKernel or AsyncOpKernel with the attributes that all
+// collectives have.
+template <typename Base>
+class CollectiveKernel : public Base {
+ public:
+  explicit CollectiveKernel(tensorflow::OpKernelConstruction* context) : Base(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("label", &label_));
+    OP_REQUIRES_OK(context, context->GetAttr("process_set", &process_set_));
+  }
+
+ protected:
+  // `gpu` is null where the tensors are in the host's memory.
+  virtual Status Run(tensorflow::OpKernelContext* context, Engine* engine, OnGpu* gpu) = 0;
+
+  const std::string& label() const { return label_; }
+  int process_set() const { return process_set_; }
+
+ private:
+  std::string label_;
+  int process_set_ = 0;
 };
 
-absl::Status ReadIdentity(tensorflow::OpKernelConstruction* context, Identity* identity);
-
 // On the CPU: runs the collective on the thread that TensorFlow gives.
-class HostKernel : public tensorflow::OpKernel {
+class HostKernel : public CollectiveKernel<tensorflow::OpKernel> {
  public:
-  explicit HostKernel(tensorflow::OpKernelConstruction* context);
+  using CollectiveKernel::CollectiveKernel;
 
   // Finds the engine of the process set and hands over to Run; an error of Run becomes the op's.
   void Compute(tensorflow::OpKernelContext* context) final;
-
- protected:
-  // `gpu` is null here.
-  virtual Status Run(tensorflow::OpKernelContext* context, Engine* engine, OnGpu* gpu) = 0;
-
-  const std::string& label() const { return identity_.label; }
-
- private:
-  Identity identity_;
 };
 
 // On a GPU: waits for the other ranks on a thread of its own, since TensorFlow's are needed for the
-// rest of the step, and is done when the results are there. No stream of TensorFlow waits.
-class GpuKernel : public tensorflow::AsyncOpKernel {
+// rest of the step, and is done when the results are there. No stream of TensorFlow waits. Run may
+// put more before gpu->done, which ends the op.
+class GpuKernel : public CollectiveKernel<tensorflow::AsyncOpKernel> {
  public:
-  explicit GpuKernel(tensorflow::OpKernelConstruction* context);
+  using CollectiveKernel::CollectiveKernel;
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
-
- protected:
-  // May put more before gpu->done, which ends the op.
-  virtual Status Run(tensorflow::OpKernelContext* context, Engine* engine, OnGpu* gpu) = 0;
-
-  const std::string& label() const { return identity_.label; }
-
- private:
-  Identity identity_;
 };
 
 // Registers the class template `kernel` for an op on both devices. What follows are the arguments

@@ -7,8 +7,8 @@
 
 namespace tfdist {
 
-SessionKernel::SessionKernel(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
-  OP_REQUIRES_OK(context, ReadIdentity(context, &identity_));
+SessionKernel::SessionKernel(tensorflow::OpKernelConstruction* context)
+    : CollectiveKernel(context) {
   OP_REQUIRES_OK(context, context->GetAttr("_tfdist_key", &key_));
 }
 
@@ -20,7 +20,7 @@ void SessionKernel::ComputeAsync(tensorflow::OpKernelContext* context, DoneCallb
     if (!status.ok()) context->SetStatus(ToTensorFlow(status));
     done();
   };
-  UnorderedCalls::Of(identity_.process_set).Announce(std::move(call));
+  UnorderedCalls::Of(process_set()).Announce(std::move(call));
 }
 
 }  // namespace tfdist

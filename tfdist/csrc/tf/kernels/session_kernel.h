@@ -9,26 +9,18 @@
 
 #include <string>
 
-#include "core/engine/engine.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/kernels/collective_kernel.h"
 
 namespace tfdist {
 
-class SessionKernel : public tensorflow::AsyncOpKernel {
+class SessionKernel : public CollectiveKernel<tensorflow::AsyncOpKernel> {
  public:
   explicit SessionKernel(tensorflow::OpKernelConstruction* context);
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
 
- protected:
-  // As HostKernel's.
-  virtual Status Run(tensorflow::OpKernelContext* context, Engine* engine, OnGpu* gpu) = 0;
-
-  const std::string& label() const { return identity_.label; }
-
  private:
-  Identity identity_;
   std::string key_;
 };
 
