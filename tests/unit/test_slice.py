@@ -77,6 +77,17 @@ def test_what_would_end_too_late_is_left_out_and_said(monkeypatch: pytest.Monkey
     assert "make test-images is left out" in capsys.readouterr().out
 
 
+def test_slices_are_expected_at_the_pace_of_make_test(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(slices, "_for_the_last_commits", lambda: ["images", "slurm"])
+    minutes = iter((slices.TEST_MINUTES * 3, 42, 42))
+    monkeypatch.setattr(slices, "_minutes_since", lambda begin: next(minutes))
+    ran: list[str] = []
+    monkeypatch.setattr(slices, "run", lambda target: (ran.append(target), (True, PASSED))[1])
+    assert slices.main(["touched"]) == 0
+    assert ran == ["test", "test-slurm"]
+    assert "make test-images is left out: with its 45 minutes" in capsys.readouterr().out
+
+
 def test_report_is_the_summary_of_failures_or_the_closing_line() -> None:
     assert slices.report(FAILED).splitlines()[1:] == FAILED.splitlines()[2:4]
     assert slices.report(PASSED) == PASSED.splitlines()[1]

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <utility>
 
+#include "core/agree/byte_record.h"
 #include "core/engine/world.h"
 #include "core/watch/steady_clock.h"
 
@@ -16,43 +16,20 @@ constexpr int64_t kPauseNs = 1'000'000;
 
 using Message = UnorderedCalls::Message;
 
-void Append(std::string* text, const void* data, size_t bytes) {
-  text->append(static_cast<const char*>(data), bytes);
-}
-
 std::string Encode(const Message& message) {
-  std::string text;
-  Append(&text, &message.waited_seconds, sizeof message.waited_seconds);
-  for (const std::string& key : message.keys) {
-    const int32_t length = static_cast<int32_t>(key.size());
-    Append(&text, &length, sizeof length);
-    text += key;
-  }
-  return text;
-}
-
-// Takes a value from the front of what is left of a text; false where it does not have as much.
-template <typename T>
-bool Read(const std::string& text, size_t* position, T* value) {
-  if (text.size() - *position < sizeof *value) return false;
-  std::memcpy(value, text.data() + *position, sizeof *value);
-  *position += sizeof *value;
-  return true;
+  ByteWriter writer;
+  writer.Add(message.waited_seconds);
+  for (const std::string& key : message.keys) writer.Add(key);
+  return writer.bytes();
 }
 
 // False for what Encode has not made. A rank that has joined says nothing.
 bool Decode(const std::string& text, Message* message) {
-  size_t position = 0;
   if (text.empty()) return true;
-  if (!Read(text, &position, &message->waited_seconds)) return false;
-  while (position < text.size()) {
-    int32_t length = 0;
-    if (!Read(text, &position, &length)) return false;
-    if (length < 0 || text.size() - position < static_cast<size_t>(length)) return false;
-    message->keys.push_back(text.substr(position, length));
-    position += length;
-  }
-  return true;
+  ByteReader reader(text);
+  message->waited_seconds = reader.Next<double>();
+  while (reader.ok() && !reader.AtEnd()) message->keys.push_back(reader.NextText());
+  return reader.ok();
 }
 
 // What all ranks have announced, in the order in which they run it: that of the first one.
