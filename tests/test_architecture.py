@@ -69,6 +69,8 @@ ROOMS = {
     "spark": "protocol storage launch.host launch.function",
     "spark.keras": "storage world input data_service.source spark tfdist",
     "testing": "world tfdist",
+    "alias": "world ops tfdist",
+    "alias.path": "alias",
     "command.bench.measure": "native tfdist",
     "command.bench.allreduce": "command.bench.measure testing tfdist",
     "command.bench.train": "world ops.graph callbacks command.bench.measure tfdist",

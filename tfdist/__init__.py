@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tfdist import ray as ray
     from tfdist import spark as spark
     from tfdist import testing as testing
+    from tfdist.alias import as_horovod as as_horovod
     from tfdist.input import shard as data  # noqa: F401
     from tfdist.input.shard import shard as shard
     from tfdist.launch.function.function_job import run as run
@@ -118,6 +119,7 @@ _HOMES = {
     "tfdist.training.optimizer": "DistributedOptimizer PartialDistributedOptimizer",
     "tfdist.training.gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
     "tfdist.training.sync_batch_norm": "SyncBatchNormalization",
+    "tfdist.alias": "as_horovod",
     "tfdist.input.shard": "shard",
     "tfdist.observe.timeline": "start_timeline stop_timeline",
     "tfdist.observe.meter": "metrics",

@@ -21,6 +21,44 @@ from tfdist.system.terminal.text_table import aligned
 COMPRESSIONS = {"none": "", "fp16": "float16", "bf16": "bfloat16"}
 
 
+# Horovod's variables that have no effect here -> why.
+_CHOSEN = "tfdist chooses the algorithm by the size of the tensors and the hosts"
+_OPTION = "give tfdistrun the option"
+_IDLE = {
+    "HOROVOD_CYCLE_TIME": "there is no negotiation cycle",
+    "HOROVOD_CACHE_CAPACITY": "there is no negotiation, so there is no response cache",
+    "HOROVOD_NUM_NCCL_STREAMS": "collectives run in order, in one stream separate from the training",
+    "HOROVOD_HIERARCHICAL_ALLGATHER": _CHOSEN,
+    "HOROVOD_TORUS_ALLREDUCE": _CHOSEN,
+    "HOROVOD_THREAD_AFFINITY": f"there is no background thread to bind; to bind the ranks {_OPTION} --binding-args",
+    "HOROVOD_MPI_THREADS_DISABLE": "tfdist calls MPI from one thread at a time",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": f"{_OPTION} --start-timeout or --stall-check-shutdown-time-seconds",
+    "HOROVOD_GLOO_IFACE": f"{_OPTION} --network-interfaces",
+    "HOROVOD_START_TIMEOUT": f"{_OPTION} --start-timeout",
+    "HOROVOD_ELASTIC_TIMEOUT": f"{_OPTION} --elastic-timeout",
+    "HOROVOD_CONTROLLER": f"{_OPTION} --mpi or --no-mpi",
+    "HOROVOD_CPU_OPERATIONS": f"{_OPTION} --mpi or --no-mpi",
+    "HOROVOD_LOG_HIDE_TIME": "tfdist's log lines have no time",
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "each setting is compared with the default several times instead",
+    "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "the search uses no Gaussian process",
+    "HOROVOD_BATCH_D2D_MEMCOPIES": "one kernel always copies all tensors of a bucket",
+    "HOROVOD_ENABLE_ASYNC_COMPLETION": "the streams of a GPU always wait for each other by events",
+    "HOROVOD_ENABLE_XLA_OPS": "collectives can always be compiled by XLA",
+    "HOROVOD_DISABLE_NVTX_RANGES": "a profiler that runs is shown the collectives; without one there are none",
+    "HOROVOD_DISABLE_GROUP_FUSION": "the tensors of a group are always fused",
+    "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "Adasum sends through tfdist's own collectives",
+    "HOROVOD_CCL_BGT_AFFINITY": "tfdist does not use oneCCL",
+    "HOROVOD_CCL_CACHE": "tfdist does not use oneCCL",
+}
+# The beginnings of those that only Horovod's build reads, and what horovodrun gives its processes.
+_OF_HOROVODS_BUILD = tuple(
+    f"HOROVOD_{name}"
+    for name in ("WITH", "WITHOUT", "BUILD", "GPU_", "ALLOW_", "NCCL_", "CUDA_", "ROCM_", "DDL_", "CCL_", "MPICXX_")
+)
+_PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME", "ELASTIC", "SECRET_KEY")
+_OF_HOROVODRUN = tuple(f"HOROVOD_{name}" for name in (*_PLACE, "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT"))
+
+
 @dataclass(frozen=True)
 class Setting:
     """One row of the table. If the default is a function, it is called with the environment.
@@ -91,6 +129,8 @@ AUTOTUNES = ("0", "1", "lossy")
 
 HIERARCHIES = ("off", "nccl", "mpi")
 
+GRADIENTS = ("exact", "0.28")
+
 
 def _flag(text: str) -> bool:
     return _choice("0", "1")(text) == "1"
@@ -127,6 +167,11 @@ def _stall_warning_seconds(source: Mapping[str, str]) -> float:
     """Horovod disables the report with a separate variable."""
     text = source.get("HOROVOD_STALL_CHECK_DISABLE", "")
     return 0.0 if text.isdecimal() and int(text) else 60.0
+
+
+def _gradients(source: Mapping[str, str]) -> str:
+    """A script that is not changed gets what it was tuned with."""
+    return GRADIENTS[1] if source.get("TFDIST_AS_HOROVOD") == "1" else GRADIENTS[0]
 
 
 def cache_folder(source: Mapping[str, str]) -> str:
@@ -225,6 +270,24 @@ class Config:
         _choice(*COMPRESSIONS),
         "none",
         "compression that DataParallel uses if the script names none",
+    )
+    gradients: str = _setting(
+        "TFDIST_GRADIENTS",
+        "HOROVOD_GRADIENTS",
+        _choice(*GRADIENTS),
+        _gradients,
+        "gradients of allgather, broadcast and reducescatter: exact, or 0.28, Horovod's, which differ from them by the "
+        "number of ranks",
+    )
+    dynamic_process_sets: bool = _setting(
+        "TFDIST_DYNAMIC_PROCESS_SETS",
+        "HOROVOD_DYNAMIC_PROCESS_SETS",
+        _flag,
+        False,
+        '1: process sets can be added after tfdist.init(), as with its process_sets="dynamic"',
+    )
+    as_horovod: bool = _setting(
+        "TFDIST_AS_HOROVOD", None, _flag, False, "1: import horovod is tfdist; set by tfdistrun --as-horovod"
     )
     log_level: str = _setting(
         "TFDIST_LOG_LEVEL",
@@ -414,6 +477,26 @@ def misspelled(environment: Mapping[str, str] | None = None) -> list[str]:
         for name, near in meant.items()
         if near
     ]
+
+
+def horovod_leftovers(environment: Mapping[str, str] | None = None) -> list[str]:
+    """A line for each variable of Horovod that is set and has no effect; one for all that only its build reads."""
+    source = ancestry.own_environment() if environment is None else environment
+    known = {setting.horovod_variable for setting in SETTINGS} | {"HOROVOD_STALL_CHECK_DISABLE", *_OF_HOROVODRUN}
+    given = sorted(name for name in source if name.startswith("HOROVOD_") and source[name] and name not in known)
+    of_build = [name for name in given if name not in _IDLE and name.startswith(_OF_HOROVODS_BUILD)]
+    lines = [_why_idle(name, [*filter(None, known), *_IDLE]) for name in given if name not in of_build]
+    if of_build:
+        lines.append(f"{', '.join(of_build)} can have no effect: only the build of Horovod reads that")
+    return lines
+
+
+def _why_idle(name: str, others: list[str]) -> str:
+    if name in _IDLE:
+        return f"{name} has no effect: {_IDLE[name]}"
+    near = difflib.get_close_matches(name, others, n=1, cutoff=0.79)
+    advice = f"; did you mean {near[0]}?" if near else ""
+    return f"{name} is not a variable of Horovod and is ignored{advice}"
 
 
 def variable(field: str) -> str:

@@ -36,7 +36,24 @@ class MismatchError(TfdistError, ValueError):
     """
 
 
-class PeerLostError(TfdistError, RuntimeError):
+class HorovodInternalError(TfdistError):
+    """A collective failed because of other ranks; Horovod's name, so that a script that catches it does so here.
+
+    Never raised itself: its subclasses say what happened.
+    """
+
+
+class HostsUpdatedInterrupt(TfdistError, RuntimeError):
+    """Raised at a commit where ranks join or leave the job; `tfdist.elastic.run` catches it and continues.
+
+    Attributes:
+        skip_sync: False, as in Horovod where ranks have been added: all ranks get the same state before they continue.
+    """
+
+    skip_sync = False
+
+
+class PeerLostError(HorovodInternalError, RuntimeError):
     """Another process of the job died or cannot be reached. `except tf.errors.UnavailableError` catches it too."""
 
 
@@ -58,7 +75,7 @@ class RankError(TfdistError, RuntimeError):
         self.rank = rank
 
 
-class StallError(TfdistError, TimeoutError):
+class StallError(HorovodInternalError, TimeoutError):
     """Waiting for the other ranks took longer than `TFDIST_STALL_CHECK_SHUTDOWN_TIME`.
 
     `except tf.errors.DeadlineExceededError` catches it too.

@@ -85,8 +85,14 @@ class ModelHook:
 
         Raises:
             NotInitializedError: Before `tfdist.init()`.
+            ConfigError: If the model is not one of Keras 3.
         """
         tfdist.rank()
+        if not isinstance(model, keras.Model):
+            raise errors.ConfigError(
+                f"callbacks of tfdist are for models of Keras 3; received {type(model)}. Unset TF_USE_LEGACY_KERAS "
+                "if it is set: tf.keras is then Keras 3."
+            )
         shuffle_warning.show()
         installed = getattr(model.train_step, "__self__", None)
         return installed if isinstance(installed, cls) else cls(model)

@@ -1,4 +1,7 @@
-"""As a user of Horovod writes an elastic training with Keras; test_horovod_script.py changes the import and runs it."""
+"""As a user of Horovod writes an elastic training with Keras.
+
+horovod_keras.py RANK EPOCH BATCH   that rank is killed there
+"""
 
 import hashlib
 import os
@@ -10,6 +13,7 @@ import horovod.tensorflow.keras as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+from horovod.common.exceptions import HorovodInternalError
 
 EPOCHS, STEPS, RATE = 3, 24, 0.01
 
@@ -46,6 +50,7 @@ class Victim(keras.callbacks.Callback):
 
 
 callbacks = [
+    hvd.callbacks.MetricAverageCallback(),
     hvd.elastic.UpdateEpochStateCallback(state),
     hvd.elastic.UpdateBatchStateCallback(state),
     hvd.elastic.CommitStateCallback(state),
@@ -55,9 +60,12 @@ callbacks = [
 
 @hvd.elastic.run
 def train(state):
-    state.model.fit(
-        dataset, steps_per_epoch=STEPS // hvd.size(), epochs=EPOCHS - state.epoch, callbacks=callbacks, verbose=0
-    )
+    steps, epochs = STEPS // hvd.size(), EPOCHS - state.epoch
+    try:
+        state.model.fit(dataset, steps_per_epoch=steps, epochs=epochs, callbacks=callbacks, verbose=0)
+    except HorovodInternalError:
+        print("a rank was lost", flush=True)
+        raise
 
 
 train(state)

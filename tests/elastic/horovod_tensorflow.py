@@ -1,15 +1,20 @@
-"""As a user of Horovod writes an elastic loop with TensorFlow; test_horovod_script.py changes the import."""
+"""As a user of Horovod writes an elastic loop with TensorFlow.
+
+horovod_tensorflow.py model|variables RANK STEP|hosts   that rank is killed at that step, or a host gets a third slot
+"""
 
 import hashlib
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+from horovod.common.exceptions import HostsUpdatedInterrupt
 
 STEPS, RATE = 60, 0.01
 
@@ -35,9 +40,24 @@ def training_step(inputs, targets):
 
 def kill_once():
     done = Path("killed")
+    if sys.argv[3] == "hosts":
+        return
     if [hvd.rank(), state.batch] == [int(word) for word in sys.argv[2:]] and not done.exists():
         done.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_others():
+    """With another slot on this host; the commit at which they come ends it."""
+    if sys.argv[3] == "hosts" and hvd.size() == 2 and state.batch == 20:
+        Path("hosts").write_text("localhost:3")
+        while True:
+            threading.Event().wait(0.05)
+            try:
+                state.commit()
+            except HostsUpdatedInterrupt:
+                print("hosts were updated", flush=True)
+                raise
 
 
 @hvd.elastic.run
@@ -48,6 +68,7 @@ def train(state, per_commit):
         if state.batch % per_commit == 0:
             state.commit()
         kill_once()
+        wait_for_others()
     return "trained"
 
 

@@ -18,8 +18,9 @@ pytestmark = pytest.mark.slice("docs")
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = ("install.md", "first-run.md", "scale-up.md", "inference.md", "custom-training.md", "drift.md", "processes.md")
+PAGES += ("migrating-from-horovod.md",)
 SECONDS = 300
-BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^ *```(python|bash)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]+))?\)")
 
 
@@ -28,7 +29,7 @@ def write_files(page: str, folder: Path) -> list[str]:
     commands: list[str] = []
     for language, block in BLOCK.findall((DOCS / page).read_text()):
         if language == "bash":
-            commands += block.splitlines()
+            commands += [line.strip() for line in block.splitlines()]
             continue
         named = re.match(r"# (\w+\.py)\n", block)
         assert named, f"{page}: a block of Python without a name"
@@ -38,7 +39,7 @@ def write_files(page: str, folder: Path) -> list[str]:
 
 def shown(page: str) -> set[str]:
     """What the page shows of the output of its ranks."""
-    return set(re.findall(r"^\[\d\] .+$", (DOCS / page).read_text(), re.MULTILINE))
+    return set(re.findall(r"^ *(\[\d\] .+)$", (DOCS / page).read_text(), re.MULTILINE))
 
 
 def check_here(command: str, words: list[str]) -> bool:
@@ -72,7 +73,7 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
         words[:] = [sys.executable if word == "python" else word for word in words]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        printed.update(done.stdout.splitlines())
+        printed.update((done.stdout + done.stderr).splitlines())
     assert shown(page) <= printed
     for file in tmp_path.glob("*.py"):
         if not any(file.name in command for command in commands):

@@ -1,4 +1,4 @@
-"""Scripts as Horovod's users write them run with other import lines only, and do what they say."""
+"""Scripts as Horovod's users write them run unchanged, or with other import lines, and do what they say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,13 @@ SECONDS = 300
 STALE = TfDataServiceConfig(1, 2, "compute", {"lo": [("127.0.0.1", 1)]}, bytes(32), 5)
 
 
-def run(name: str, size: int, folder: Path, *options: str) -> list[dict[str, Any]]:
+def run(
+    name: str, size: int, folder: Path, *options: str, launch: Sequence[str] = ("--as-horovod",)
+) -> list[dict[str, Any]]:
     """What each rank says at its end, by rank."""
     launcher = Path(sys.executable).parent / "tfdistrun"
-    command = [str(launcher), "-np", str(size), sys.executable, str(FOLDER / f"{name}.py"), *options]
+    path = Path(name) if name.endswith(".py") else FOLDER / f"{name}.py"
+    command = [str(launcher), *launch, "-np", str(size), sys.executable, str(path), *options]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -39,6 +42,16 @@ def run(name: str, size: int, folder: Path, *options: str) -> list[dict[str, Any
     found = dict(re.findall(r"^\[(\d+)\] result (.+)$", done.stdout, flags=re.MULTILINE))
     assert sorted(found) == [str(rank) for rank in range(size)], done.stdout[-3000:]
     return [json.loads(found[str(rank)]) for rank in range(size)]
+
+
+def with_other_import_lines(name: str, folder: Path) -> str:
+    """The script as the migration guide has it; its path."""
+    text = (FOLDER / f"{name}.py").read_text()
+    for theirs, ours in (("horovod.tensorflow.keras", "tfdist.keras"), ("horovod.tensorflow", "tfdist.tensorflow")):
+        text = re.sub(rf"^(import|from) {re.escape(theirs)}\b", rf"\1 {ours}", text, flags=re.MULTILINE)
+    assert "horovod" not in text.replace("horovod_style", "")
+    (folder / f"{name}.py").write_text(text)
+    return str(folder / f"{name}.py")
 
 
 def same(results: list[dict[str, Any]], name: str) -> Any:
@@ -56,21 +69,23 @@ def accuracy_of(path: Path, shape: tuple[int, ...]) -> float:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_differs_from_a_script_for_horovod_in_import_lines(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    ours = [line for line in lines if "tfdist" in line]
-    assert re.fullmatch(r"import tfdist\.(keras|tensorflow) as hvd", ours[0])
-    assert all(line.startswith("from tfdist.tensorflow.data.compute_service import ") for line in ours[1:])
-    assert len(ours) <= 2
-    assert len(lines) <= LINES_AT_MOST
+def test_is_a_script_for_horovod(path: Path) -> None:
+    text = path.read_text()
+    assert re.search(r"^import horovod\.(keras|tensorflow|tensorflow\.keras) as hvd$", text, re.MULTILINE)
+    assert "tfdist" not in text
+    assert text.count("\n") <= LINES_AT_MOST
 
 
-def test_there_are_eight() -> None:
-    assert len(SCRIPTS) == 8
+def test_there_are_nine() -> None:
+    assert len(SCRIPTS) == 9
 
 
-def test_keras_callbacks(tmp_path: Path) -> None:
-    results = run("keras_callbacks", 2, tmp_path)
+@pytest.mark.parametrize("unchanged", [True, False])
+def test_keras_callbacks(tmp_path: Path, unchanged: bool) -> None:
+    name, launch = ("keras_callbacks", ("--as-horovod",)) if unchanged else ("", ())
+    folder = tmp_path / "run"
+    folder.mkdir()
+    results = run(name or with_other_import_lines("keras_callbacks", tmp_path), 2, folder, launch=launch)
     same(results, "weights")
     for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
         same(results, name)
@@ -80,10 +95,20 @@ def test_keras_callbacks(tmp_path: Path) -> None:
     assert same(results, "first_rate") == pytest.approx(0.05)
     assert rates[:2] == [pytest.approx(0.05 * (1 + epochs / 3), rel=0.02) for epochs in (1, 2)]
     assert rates[3:] == [pytest.approx(0.1)] * 7 + [pytest.approx(0.01)] * 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
         f"checkpoint-{epoch:02d}.keras".replace("-0", "-") for epoch in range(1, 13)
     )
-    assert accuracy_of(tmp_path / "checkpoint-12.keras", (8, 8, 1)) >= 0.95
+    assert accuracy_of(folder / "checkpoint-12.keras", (8, 8, 1)) >= 0.95
+
+
+def test_script_for_keras_2(tmp_path: Path) -> None:
+    results = run("keras2", 2, tmp_path)
+    same(results, "weights")
+    assert same(results, "score") == pytest.approx(same(results, "val_accuracy"), abs=1e-6)
+    assert same(results, "val_accuracy") >= 0.8
+    assert same(results, "rate") == pytest.approx(0.1)
+    assert same(results, "variables") == 2 + 6  # iterations and rate, and the momenta
+    assert accuracy_of(tmp_path / "checkpoint-4.h5", (8, 8, 1)) >= 0.8
 
 
 def test_custom_loop(tmp_path: Path) -> None:
@@ -159,9 +184,11 @@ def compute_job(tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[Cal
     def start(*options: str) -> subprocess.Popen[bytes]:
         STALE.write(str(path))
         launcher = Path(sys.executable).parent / "tfdistrun"
-        program = [sys.executable, "-m", "tfdist.tensorflow.data.compute_worker", str(path), *options]
+        program = [sys.executable, "-m", "horovod.tensorflow.data.compute_worker", str(path), *options]
         with log.open("w") as file:
-            made.append(subprocess.Popen([str(launcher), "-np", "2", *program], stdout=file, stderr=file))
+            made.append(
+                subprocess.Popen([str(launcher), "--as-horovod", "-np", "2", *program], stdout=file, stderr=file)
+            )
         wait_until(lambda: TfDataServiceConfig.read(str(path)) != STALE, 60, "the file of the compute job")
         return made[-1]
 

@@ -326,6 +326,24 @@ def test_restarted_training_names_damaged_commits(world, store, shared_tmp_path,
         ]
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize(("more", "expected"), [(None, False), (0, False), (1, True)])
+def test_a_commit_of_another_number_of_ranks_is_told(world, store, more, expected):
+    """So that what was registered for a reset adapts the rate after a restart, too."""
+    if tfdist.rank() == 0:
+        store.put(0, 2, {"values": {"epoch": 7}} | ({} if more is None else {"ranks": world + more}))
+    tfdist.barrier()
+    state = ObjectState(epoch=0)
+    state.keep_in(store, 0)
+    tfdist.barrier()
+    state.sync()
+    assert (state.epoch, state.is_of_others) == (7, expected)
+    state.sync()
+    assert not state.is_of_others
+    tfdist.barrier()
+    assert store.newest(0)[1]["ranks"] == world
+
+
 @pytest.mark.ranks(2)
 def test_damage_is_passed_over_where_another_rank_has_a_commit(world, store, shared_tmp_path, warnings_of_tfdist):
     (shared_tmp_path / f"{tfdist.rank()}-1.commit").write_bytes(b"no")

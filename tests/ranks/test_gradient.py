@@ -4,12 +4,16 @@ The function is f = sum over ranks of w_r . op(x)_r, with other weights on every
 rank's x: of the sum over ranks, which is what ranks that minimise the sum of their losses need.
 """
 
+import importlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist.ops.graph import gradient_factor
 from tfdist.world import process_sets
+from tfdist.world.session import session
 
 MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
 SIZES = pytest.mark.ranks(1, 2, 3, 4)
@@ -168,7 +172,7 @@ def differences(part_of_f, x, where):
     return slopes[begin : begin + x.size].reshape(x.shape)
 
 
-def check(name, wrap, where):
+def check(name, wrap, where, factor=1.0):
     values, shape, call = CASES[name]
     x = values(shape(tfdist.rank(), where.size()) if callable(shape) else shape, tfdist.rank())
     weights = weights_of(call(tf.constant(x), where).shape)
@@ -184,7 +188,7 @@ def check(name, wrap, where):
     slopes = differences(lambda moved: part_of_f(tf.constant(moved)), x, where)
     steepest = tfdist.allreduce(np.abs(slopes).max(initial=0), op=tfdist.Max, name="steepest", process_set=where)
     assert steepest > 0.1, "f does not depend on what the ranks put in"
-    np.testing.assert_allclose(gradient(tf.constant(x)), slopes, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(gradient(tf.constant(x)), factor * slopes, rtol=1e-6, atol=1e-7)
 
 
 @SIZES
@@ -370,3 +374,43 @@ def test_dtype_of_the_gradient(world, dtype):
         gradient = tape.gradient(y, x)
         assert gradient.dtype == x.dtype
         assert np.all(np.isfinite(tf.cast(gradient, tf.float32)))
+
+
+# Where Horovod's gradient is not that of the sum over n ranks: by how much.
+HOROVODS = {
+    "average": lambda n: 1,
+    "alltoall": lambda n: 1,
+    "allgather": lambda n: 1 / n,
+    "grouped allgather": lambda n: 1 / n,
+    "broadcast": lambda n: 1 / n,
+    "reducescatter, sum": lambda n: n,
+    "reducescatter, average": lambda n: n,
+    "grouped reducescatter": lambda n: n,
+}
+
+
+@SIZES
+@MODES
+@pytest.mark.parametrize("name", HOROVODS)
+def test_of_horovod_if_it_is_chosen(world, name, wrap, monkeypatch):
+    monkeypatch.setattr(session, "gradients", "0.28")
+    check(name, wrap, tfdist.global_process_set, HOROVODS[name](world))
+
+
+@pytest.mark.parametrize("name", ["allgather", "broadcast", "reducescatter"])
+def test_a_script_with_horovods_names_is_told_once(world, name, monkeypatch, caplog):
+    importlib.import_module("tfdist.tensorflow")  # as the script does
+    monkeypatch.setattr(gradient_factor, "_said", set())
+    x = tf.ones([2])
+    for chosen in ("exact", "", ""):
+        monkeypatch.setattr(session, "gradients", chosen)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = {"broadcast": lambda: tfdist.broadcast(x, 0)}.get(name, lambda: getattr(tfdist, name)(x))()
+        tape.gradient(y, x)
+        assert chosen != "exact" or not caplog.messages
+    words = f"{world} times" if name == "reducescatter" else f"1/{world} of"
+    told = (
+        f"tfdist rank 0: the gradient of {name} is that of the sum over the {world} ranks; Horovod's is {words} that."
+    )
+    assert [text.split(" For a script")[0] for text in caplog.messages] == [told] * (tfdist.rank() == 0)

@@ -142,3 +142,37 @@ def test_table_has_every_variable_once():
     for setting in config.SETTINGS:
         assert [line.split()[0] for line in text.splitlines()].count(setting.variable) == 1
     assert "fp16" in text
+
+
+def test_every_variable_of_horovod_has_an_effect_or_says_why_not():
+    """Those of Horovod 0.28.1: of its C++ sources, of its launcher, and of its build."""
+    honoured = {setting.horovod_variable for setting in config.SETTINGS} - {None}
+    given = dict.fromkeys([*honoured, "HOROVOD_STALL_CHECK_DISABLE", "HOROVOD_RANK", "HOROVOD_HOSTNAME"], "1")
+    assert config.horovod_leftovers(given) == []
+    lines = config.horovod_leftovers(dict.fromkeys(config._IDLE, "1"))
+    assert [line.partition(" has no effect: ")[0] for line in lines] == sorted(config._IDLE)
+    of_build = {"HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_NCCL_HOME": "/n", "HOROVOD_CUDA_HOME": "", "HOME": "/"}
+    (line,) = config.horovod_leftovers(of_build)
+    assert line.startswith("HOROVOD_NCCL_HOME, HOROVOD_WITH_TENSORFLOW can have no effect")
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("HOROVOD_FUSION_TRESHOLD", "did you mean HOROVOD_FUSION_THRESHOLD?"),
+        ("HOROVOD_CYCLE_TIMES", "did you mean HOROVOD_CYCLE_TIME?"),
+        ("HOROVOD_WHATEVER", "is not a variable of Horovod and is ignored"),
+    ],
+)
+def test_a_variable_that_horovod_does_not_have_is_said(name, end):
+    (line,) = config.horovod_leftovers({name: "1"})
+    assert line.startswith(name)
+    assert line.endswith(end)
+
+
+def test_gradients_of_a_script_that_is_not_changed_are_horovods():
+    assert config.read({}).gradients == "exact"
+    assert config.read({"TFDIST_AS_HOROVOD": "1"}).gradients == "0.28"
+    assert config.read({"TFDIST_AS_HOROVOD": "1", "HOROVOD_GRADIENTS": "exact"}).gradients == "exact"
+    with pytest.raises(ConfigError, match=r"must be one of exact, 0\.28"):
+        config.read({"HOROVOD_GRADIENTS": "0.27"})

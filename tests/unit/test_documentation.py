@@ -15,6 +15,7 @@ from tfdist.command.bench import option as bench_option
 from tfdist.command.main import COMMANDS
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.host import Host
+from tfdist.launch.option import horovod_option
 from tfdist.launch.option import option as launch_option
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +55,7 @@ def test_tfdistrun_takes_it(page: str, words: list[str], tmp_path: Path, monkeyp
     (tmp_path / "job.yaml").write_text("num-proc: 2\n")
     known, command = launch_option.parse(words, allocation)
     assert known.check_build or command
-    assert launch_option.notes(known) == []
+    assert horovod_option.notes(known) == []
 
 
 @pytest.mark.parametrize(("page", "words"), of_program("tfdist"))

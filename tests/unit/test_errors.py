@@ -36,6 +36,14 @@ def test_is_of_both_classes(ours, theirs, of_python):
     assert f"{type(error).__module__}.{type(error).__qualname__}" == f"tfdist.errors.{ours.__name__}"
 
 
+def test_losses_and_stalls_are_horovods_internal_error():
+    for kind in (errors.PeerLostError, errors.StallError):
+        assert isinstance(kind("rank 1"), errors.HorovodInternalError)
+    assert not isinstance(errors.MismatchError("x"), errors.HorovodInternalError)
+    assert isinstance(errors.HostsUpdatedInterrupt("x"), RuntimeError)
+    assert not errors.HostsUpdatedInterrupt("x").skip_sync
+
+
 @pytest.mark.parametrize(("ours", "theirs", "_"), PAIRS)
 @pytest.mark.parametrize("module", [pickle, cloudpickle])
 def test_pickles(ours, theirs, _, module):

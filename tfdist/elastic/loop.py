@@ -83,13 +83,13 @@ def run(
                 if lost:
                     state.restore()
                 state.sync()
-                if lost:
+                if lost or state.is_of_others:
                     state.on_reset()
                 result = func(state, *args, **kwargs)
                 if state.is_open:  # nobody ends alone while another meets newcomers at its last commit
                     allgather_object(None, name="end of the training")
                 return result
-            except survival.Meeting as meeting:
+            except errors.HostsUpdatedInterrupt as meeting:
                 survival.go_on(meeting)
                 release.forget(meeting)
                 lost = True
@@ -99,7 +99,7 @@ def run(
                     member.report(member.STALLED)  # the launcher of an elastic job ends the rank that hangs
                     if not config.is_elastic():
                         raise
-                if not isinstance(trouble, (errors.PeerLostError, errors.StallError)):
+                if not isinstance(trouble, errors.HorovodInternalError):
                     raise
                 survival.go_on(trouble)
                 release.forget(error, trouble)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdist import errors
-from tfdist.elastic import retirement, survival
+from tfdist.elastic import retirement
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.ops.object import allgather_object, broadcast_object
 from tfdist.protocol import member
@@ -36,6 +36,9 @@ class State(abc.ABC):
         self._is_new = session.apart >= 0
         # Whether others may join at a commit, and whether some of the ranks have come since their last commit.
         self.is_open = self.has_newcomers = False
+        # Whether the state comes from another number of ranks, which what was registered must be told.
+        self.is_of_others = False
+        self._ranks_of_found = 0
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def commit(self) -> None:
@@ -69,7 +72,7 @@ class State(abc.ABC):
 
         Raises:
             SystemExit: With a status that `tfdistrun` recognises.
-            Meeting: For `run`, which continues when the others have come.
+            HostsUpdatedInterrupt: For `run`, which continues when the others have come.
         """
         if self._store is None:
             return
@@ -80,7 +83,7 @@ class State(abc.ABC):
             member.report(member.RETIRED)
             sys.exit(member.LEFT_STATUS)  # unlike the exception alone, this does not wait for other ranks
         if self.is_open and runtime.meets():
-            raise survival.Meeting
+            raise errors.HostsUpdatedInterrupt("ranks join the job at this commit")
 
     def restore(self) -> None:
         """Returns to the last commit of this rank; without one, to the state at the last `sync`."""
@@ -95,10 +98,13 @@ class State(abc.ABC):
         Raises:
             PeerLostError: If a rank is lost in the process; call `restore` and `sync` again then.
         """
-        by_rank = allgather_object((self._commits, self._is_new), name="commits")
-        commits = [number for number, _ in by_rank]
-        self.has_newcomers = any(is_new for _, is_new in by_rank)
+        by_rank = allgather_object((self._commits, self._is_new, self._ranks_of_found), name="commits")
+        commits = [number for number, _, _ in by_rank]
+        self.has_newcomers = any(is_new for _, is_new, _ in by_rank)
         newest = max(commits)
+        ranks = by_rank[commits.index(newest)][2]
+        self.is_of_others = self.has_newcomers or ranks not in (0, runtime.size())
+        self._ranks_of_found = 0
         if newest and not self._synced:
             session.resumed_at = newest  # otherwise models would draw the same dropout masks again
         self._synced = True
@@ -125,14 +131,18 @@ class State(abc.ABC):
         found = store.newest(training)
         if found is not None:
             self._commits, content = found
+            self._ranks_of_found = content.get("ranks", 0)
             self._adopt(content)
             self._put_back()
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Registers functions to call after ranks are lost and before training continues, for example to adapt a rate.
+        """Registers functions to call before training continues with other ranks, for example to adapt a rate.
+
+        After ranks are lost, when ranks have joined, and after a restart with another number of ranks.
 
         Args:
-            callbacks: Functions without arguments, called in order on every rank; `tfdist.size()` is the new size.
+            callbacks: Functions without arguments, called in order on every rank, also on one that has just joined;
+                `tfdist.size()` is the new size.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -158,7 +168,7 @@ class State(abc.ABC):
         if self._store is None or runtime.local_rank() != 0:
             return
         try:
-            self._store.put(self._training, self._commits, self._kept_content())
+            self._store.put(self._training, self._commits, {"ranks": runtime.size(), **self._kept_content()})
             self._lacks_room = False
         except OSError as error:
             if not self._lacks_room:

@@ -11,10 +11,6 @@ from tfdist.world import runtime
 _logger = logging.getLogger("tfdist")
 
 
-class Meeting(Exception):
-    """At this commit the ranks meet others that join them. For `loop.run`, which no script's code is between."""
-
-
 def join() -> None:
     """This process, which has prepared apart, joins the ranks that train. It waits until they are at a commit.
 
@@ -26,7 +22,7 @@ def join() -> None:
     _logger.warning("joined a training in progress as rank %d of %d", runtime.rank(), runtime.size())
 
 
-def go_on(loss: errors.PeerLostError | errors.StallError | Meeting) -> None:
+def go_on(loss: errors.HorovodInternalError | errors.HostsUpdatedInterrupt) -> None:
     """Continues with the ranks that the launcher announces, renumbered: after a loss or a stall, or for others that
     come. Each of the ranks so far calls it.
 

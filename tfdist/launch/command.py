@@ -22,7 +22,7 @@ from tfdist.launch.host import core, host, interface, network
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.discovery import DiscoveryError, find_hosts, wait_for_hosts
 from tfdist.launch.job.membership import Rules
-from tfdist.launch.option import agent_option, option
+from tfdist.launch.option import agent_option, horovod_option, option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher
@@ -241,9 +241,8 @@ def _plan(
     warnings = [program.foreign_interpreter(everywhere), option.crowding(call.processes, cores) if call.local else None]
     if call.processes < known.num_proc:
         warnings.append(_shortage(known, hosts))
-    remarks = (
-        config.misspelled(environment) + option.notes(known) + notes + [line for line in warnings if line is not None]
-    )
+    unread = config.misspelled(environment) + config.horovod_leftovers(environment)
+    remarks = [*unread, *horovod_option.notes(known), *notes, *filter(None, warnings)]
     if known.verbose:
         remarks += _choices(known, call, why)
     plan = Plan(

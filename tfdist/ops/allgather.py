@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.ops import allreduce
-from tfdist.ops.graph import call
+from tfdist.ops.graph import call, gradient_factor
 from tfdist.ops.reduction import Sum
 from tfdist.world import process_sets
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -81,8 +81,12 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     label = f"gradient of {op.get_attr('label').decode()}"
     rows, rank = op.outputs[-1], process_set.rank()
 
+    factor = gradient_factor.of_average("allgather", process_set)
+
     def own_rows(places: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
-        summed = allreduce.grouped_allreduce(dense, op=Sum, name=label, process_set=process_set)
+        summed = allreduce.grouped_allreduce(
+            dense, op=Sum, postscale_factor=factor, name=label, process_set=process_set
+        )
         kept = []
         for place, gradient in zip(places, summed, strict=True):
             begin = tf.reduce_sum(rows[place, :rank])

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist import config, errors
 from tfdist.ops import allgather
 from tfdist.ops.compression import AnyCompression, Compression
-from tfdist.ops.graph import call
+from tfdist.ops.graph import call, gradient_factor
 from tfdist.ops.reduction import Average, ReduceOp, Sum
 from tfdist.world import process_sets
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -122,6 +122,7 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     factor = op.inputs[count] * op.inputs[count + 1]
     if op.get_attr("reduction") == b"average":
         factor /= process_set.size()
+    factor *= gradient_factor.of_repeated_sum("reducescatter", process_set)
     label = f"gradient of {op.get_attr('label').decode()}"
 
     def all_rows(places: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -92,6 +92,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     if session.transport:
         ancestry.mark(str(rank()))
     session.arguments = (comm, process_sets)
+    session.gradients = _chosen_gradients(settings)
     if session.first_rank < 0:
         session.first_rank = rank()  # of one that is apart, its own number
     if settings.autotune != "0":  # the engine has room for more than the settings say
@@ -101,7 +102,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     try:
         if settings.timeline:
             timeline.start_timeline(settings.timeline, settings.timeline_mark_cycles)
-        process_set_module.start(process_sets, comm)
+        process_set_module.start(_wanted_sets(process_sets, settings), comm)
     except errors.TfdistError:
         with contextlib.suppress(errors.TfdistError):  # the first error is the one that explains
             shutdown()
@@ -119,6 +120,16 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         _logger.info(
             "importing tfdist has changed this process: %s. Set %s=0 to postpone that to tfdist.init()", changes, name
         )
+
+
+def _chosen_gradients(settings: config.Config) -> str:
+    """Empty where nobody has chosen, neither by the variable nor by wanting a script unchanged."""
+    is_chosen = config.is_set("gradients") or settings.gradients != config.GRADIENTS[0]
+    return settings.gradients if is_chosen else ""
+
+
+def _wanted_sets(process_sets: Any, settings: config.Config) -> Any:
+    return "dynamic" if process_sets is None and settings.dynamic_process_sets else process_sets
 
 
 def _check_group(comm: Any, settings: config.Config) -> None:
@@ -403,7 +414,7 @@ def _serve_metrics(host: str, port: int) -> None:
 def _warn(settings: config.Config) -> None:
     """Warns of settings that would be silently ignored."""
     first = not settings.launched and job_place.rank() in ("?", "0")  # else another has said so
-    lines = config.misspelled() if first else []
+    lines = config.misspelled() + config.horovod_leftovers() if first else []
     if gpu.has_driver():
         lines.append(gpu.unseen_by_profiler())
     for line in filter(None, lines):

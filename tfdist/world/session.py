@@ -31,6 +31,7 @@ class Session:
         process_sets: Process sets in use, besides the set of all ranks, by their numbers in the engine.
         dynamic: Whether process sets may be added and removed.
         tuning: How collectives run, if that was changed; None if the settings apply.
+        gradients: Whose gradients of collectives were chosen, as in the setting; empty if nobody has chosen.
         catches_up: Whether a `fit` begins here that the other ranks have begun before.
         resumed_at: The progress of earlier processes in the training that this one continues.
         data_sharded: Whether `tfdist.shard` has sharded data.
@@ -57,6 +58,7 @@ class Session:
     process_sets: dict[int, ProcessSet] = field(default_factory=dict)
     dynamic: bool = False
     tuning: Tuning | None = None
+    gradients: str = ""
     catches_up: bool = False
     resumed_at: int = 0
     data_sharded: bool = False

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-import tfdist.tensorflow as hvd
+import horovod.tensorflow as hvd
 
 BATCH, STEPS = 32, 600
 

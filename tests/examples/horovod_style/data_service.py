@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-import tfdist.keras as hvd
-from tfdist.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
+import horovod.tensorflow.keras as hvd
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
 
 parser = argparse.ArgumentParser()
 parser.add_argument("compute_service_config_file")

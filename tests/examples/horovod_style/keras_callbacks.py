@@ -8,7 +8,7 @@ import keras
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-import tfdist.keras as hvd
+import horovod.tensorflow.keras as hvd
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=12)

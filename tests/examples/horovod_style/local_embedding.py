@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfdist.tensorflow as hvd
+import horovod.tensorflow as hvd
 
 ROWS, WIDTH, SAMPLES, STEPS = 30, 4, 60, 200
 

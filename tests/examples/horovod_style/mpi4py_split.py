@@ -7,7 +7,7 @@ import keras
 from mpi4py import MPI
 from sklearn.datasets import load_digits
 
-import tfdist.keras as hvd
+import horovod.tensorflow.keras as hvd
 
 EPOCHS = 8
 WIDTHS = (2, 48)

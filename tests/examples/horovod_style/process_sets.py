@@ -5,7 +5,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
-import tfdist.tensorflow as hvd
+import horovod.tensorflow as hvd
 
 STEPS, RATE = 200, 0.3
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from sklearn.datasets import load_digits
 
-import tfdist.tensorflow as hvd
+import horovod.tensorflow as hvd
 
 tf.disable_v2_behavior()
 hvd.init()

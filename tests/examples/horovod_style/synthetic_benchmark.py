@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfdist.tensorflow as hvd
+import horovod.tensorflow as hvd
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--batch-size", type=int, default=8)

@@ -18,14 +18,16 @@ class Iterator:
     """Weak references to an object of this class are possible."""
 
 
-@pytest.mark.parametrize("trouble", [LOSS, survival.Meeting()])
+@pytest.mark.parametrize("trouble", [LOSS, errors.HostsUpdatedInterrupt("x")])
 def test_what_the_function_had_is_destroyed_in_a_thread(monkeypatch, wait_until, trouble):
     """An iterator of tf.data, which the others would wait for."""
     for module, name in ((runtime, "init"), (advice, "need_elastic_job"), (survival, "go_on")):
         monkeypatch.setattr(module, name, lambda *_: None)
     monkeypatch.setattr(config, "is_elastic", lambda: True)
     monkeypatch.setattr(failure, "trouble_behind", lambda error: error)
-    state = types.SimpleNamespace(is_open=False, **dict.fromkeys(("restore", "sync", "on_reset"), lambda: None))
+    state = types.SimpleNamespace(
+        is_open=False, is_of_others=False, **dict.fromkeys(("restore", "sync", "on_reset"), lambda: None)
+    )
     ends, calls = [], []
 
     @elastic.run

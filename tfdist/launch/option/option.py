@@ -15,12 +15,13 @@ from tfdist.config import COMPRESSIONS
 from tfdist.errors import ConfigError
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
-from tfdist.launch.option import agent_option, option_file
+from tfdist.launch.option import agent_option, horovod_option, option_file
 from tfdist.system.terminal import command_line
 from tfdist.system.terminal.command_line import Parser, whole
 
 START_TIMEOUT_S = 30.0
 ELASTIC_TIMEOUT_S = 600.0
+STALL_WARNING_S = "60"
 
 _USAGE = "tfdistrun -np N [-H host:slots,...] [options] COMMAND [ARGUMENTS...]"
 
@@ -49,14 +50,6 @@ exit status: 0 if every rank exited with 0; else that of the first rank to fail 
 no record); 130 after Ctrl-C, 143 after SIGTERM; 2 for an error in the options, before anything was started. With
 --elastic, ranks that were lost while the others continued do not count.
 """
-
-# horovodrun's flags that are accepted without effect: name -> (takes a value, the reason).
-_IDLE = {
-    "--cycle-time-ms": (True, "there is no negotiation cycle"),
-    "--cache-capacity": (True, "there is no negotiation, so there is no response cache"),
-    "--disable-cache": (False, "there is no negotiation, so there is no response cache"),
-    "--num-nccl-streams": (True, "collectives run in order, in one stream separate from the training"),
-}
 
 # Options that choose who starts the ranks: names, programs, meanings.
 _STARTERS = (
@@ -110,7 +103,7 @@ def _names(text: str) -> tuple[str, ...]:
 def parser() -> argparse.ArgumentParser:
     """All options, in the groups of `--help`; the user's command is split off before (see `split`)."""
     made = Parser(prog="tfdistrun", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG)
-    made.add_argument("--version", action="version", version=f"tfdist {__version__}")
+    made.add_argument("-v", "--version", action="version", version=f"tfdist {__version__}")
     made.add_argument(
         "-cb", "--check-build", action="store_true", help="show what this installation supports and finds, and exit"
     )
@@ -133,9 +126,7 @@ def parser() -> argparse.ArgumentParser:
     _add_output(made.add_argument_group("output"))
     _add_training(made.add_argument_group("training (each sets the variable named)"))
     _add_transport(made.add_argument_group("MPI, sockets and network"))
-    idle = made.add_argument_group("accepted from horovodrun, without effect")
-    for name, (valued, reason) in _IDLE.items():
-        idle.add_argument(name, help=reason, **({"metavar": "N"} if valued else {"action": "store_true"}))  # type: ignore[arg-type]
+    horovod_option.add(made)
     return made
 
 
@@ -150,7 +141,9 @@ def _add_placement(group: Any) -> None:
         help="host:slots,host:slots (default: the hosts of the Slurm, LSF, PBS, SageMaker or Kubeflow job this runs "
         "in, else this machine)",
     )
-    group.add_argument("--hostfile", metavar="FILE", help="file with one host per line: `name slots=2` or `name:2`")
+    group.add_argument(
+        "-hostfile", "--hostfile", metavar="FILE", help="file with one host per line: `name slots=2` or `name:2`"
+    )
     group.add_argument("-p", "--ssh-port", type=_port, metavar="PORT", help="ssh port of the other hosts")
     group.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     group.add_argument(
@@ -267,7 +260,9 @@ def _add_output(group: Any) -> None:
         metavar="S",
         help="TFDIST_UPLOAD_SECONDS: how often output, timelines and CSV logs are put into an object store, default 60",
     )
-    group.add_argument("--prefix-output-with-timestamp", action="store_true", help="start each line with the time")
+    group.add_argument(
+        "-prefix-timestamp", "--prefix-output-with-timestamp", action="store_true", help="start each line with the time"
+    )
 
 
 def _add_training(group: Any) -> None:
@@ -278,6 +273,7 @@ def _add_training(group: Any) -> None:
     group.add_argument(
         "--autotune",
         action="store_true",
+        default=None,
         help="search for the fastest settings while DataParallel trains (TFDIST_AUTOTUNE=1)",
     )
     group.add_argument(
@@ -290,15 +286,17 @@ def _add_training(group: Any) -> None:
     group.add_argument(
         "--no-stall-check",
         action="store_true",
+        default=None,
         help="TFDIST_STALL_CHECK_WARNING_TIME=0: no warnings about stragglers; the shutdown time still applies",
     )
     group.add_argument(
         "--hierarchical-allreduce",
         action="store_true",
+        default=None,
         help="TFDIST_HIERARCHICAL_ALLREDUCE=mpi: GPUs reduce within a host, then between hosts with MPI",
     )
     group.add_argument("--timeline-filename", metavar="FILE", help="TFDIST_TIMELINE: FILE.json writes FILE.RANK.json")
-    group.add_argument("--timeline-mark-cycles", action="store_true", help="TFDIST_TIMELINE_MARK_CYCLES")
+    group.add_argument("--timeline-mark-cycles", action="store_true", default=None, help="TFDIST_TIMELINE_MARK_CYCLES")
     group.add_argument("--log-level", type=str.upper, choices=_LOG_LEVELS, help="TFDIST_LOG_LEVEL")
 
 
@@ -388,6 +386,7 @@ def parse(
     if known.config_file is not None:
         known = options.parse_args([*_read_file(known, options), *ours])
     agent_option.check(known)
+    horovod_option.complete(known)
     _complete(known, find)
     if known.hosts and known.hostfile:
         raise ConfigError("-H and --hostfile cannot be combined; give only one")
@@ -503,31 +502,33 @@ def elastic_timeout(known: argparse.Namespace) -> float:
     return ELASTIC_TIMEOUT_S if known.elastic_timeout is None else float(known.elastic_timeout)
 
 
-def notes(known: argparse.Namespace) -> list[str]:
-    """A line for each given option that has no effect."""
-    given = [name for name in _IDLE if getattr(known, name.removeprefix("--").replace("-", "_"))]
-    return [f"{name} has no effect: {_IDLE[name][1]}" for name in given]
-
-
 def variables(known: argparse.Namespace) -> dict[str, str]:
     """The configuration variables that options stand for."""
     threshold, level = known.fusion_threshold_mb, known.log_level
     warning = "0" if known.no_stall_check else known.stall_check_warning_time_seconds
+    if known.no_stall_check is False and warning is None:
+        warning = STALL_WARNING_S
     values = {
+        **horovod_option.variables(known),
         "TFDIST_FUSION_THRESHOLD": None if threshold is None else str(threshold << 20),
         "TFDIST_COMPRESSION": known.compression,
-        "TFDIST_AUTOTUNE": "1" if known.autotune else None,
+        "TFDIST_AUTOTUNE": _on_or_off(known.autotune),
         "TFDIST_AUTOTUNE_LOG": known.autotune_log_file,
         "TFDIST_STALL_CHECK_WARNING_TIME": warning,
         "TFDIST_STALL_CHECK_SHUTDOWN_TIME": known.stall_check_shutdown_time_seconds,
         "TFDIST_HOST_TIMEOUT": known.host_timeout,
-        "TFDIST_HIERARCHICAL_ALLREDUCE": "mpi" if known.hierarchical_allreduce else None,
+        "TFDIST_HIERARCHICAL_ALLREDUCE": _on_or_off(known.hierarchical_allreduce, "mpi", "off"),
         "TFDIST_TIMELINE": known.timeline_filename,
         "TFDIST_UPLOAD_SECONDS": None if known.upload_seconds is None else str(known.upload_seconds),
-        "TFDIST_TIMELINE_MARK_CYCLES": "1" if known.timeline_mark_cycles else None,
+        "TFDIST_TIMELINE_MARK_CYCLES": _on_or_off(known.timeline_mark_cycles),
         "TFDIST_LOG_LEVEL": None if level is None else _LOG_LEVELS[level],
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _on_or_off(given: bool | None, on: str = "1", off: str = "0") -> str | None:
+    """The value of a variable; None if neither the option nor the one that undoes it was given."""
+    return None if given is None else on if given else off
 
 
 def crowding(ranks: int, cores: Cores) -> str | None:

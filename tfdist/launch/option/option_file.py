@@ -74,8 +74,8 @@ def _flat(content: Mapping[Any, Any], known: Mapping[str, argparse.Action]) -> I
             written = f"{key}: {part}"
             if part != "enabled":
                 yield written, _SECTIONS[name] + _hyphenated(part), inner
-            elif f"no-{name}" in known and isinstance(inner, bool):
-                yield written, f"no-{name}", not inner
+            elif f"no-{name}" in known and inner is False:
+                yield written, f"no-{name}", True
             else:
                 yield written, name, inner
 

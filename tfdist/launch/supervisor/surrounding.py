@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from tfdist.launch.host.core import available, thread_defaults
 from tfdist.launch.start import place
 from tfdist.launch.wire.ticket import FINGERPRINT_VARIABLE, KEY_VARIABLE
 from tfdist.system.rank import job_place
 
+# The folder with the package horovod that is tfdist, as in tfdist.alias.
+HOROVODS_NAMES = str(Path(__file__).parents[2] / "alias" / "path")
 _LAUNCHERS_OWN = (KEY_VARIABLE, FINGERPRINT_VARIABLE)
 
 
 def of_rank(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the rank's process: no key, a share of the cores, unbuffered output."""
+    """The environment of the rank's process: no key, a share of the cores, unbuffered output, Horovod's names."""
     child = {name: value for name, value in environment.items() if name not in _LAUNCHERS_OWN}
     child |= place.for_others(environment)
     _, ranks_here = job_place.of_host(environment) or (0, 1)
@@ -24,4 +27,7 @@ def of_rank(environment: Mapping[str, str]) -> dict[str, str]:
         bound = os.sched_getaffinity(0) != os.sched_getaffinity(os.getppid())
         child.update(thread_defaults(cores if bound else cores // ranks_here, environment))
     child.setdefault("PYTHONUNBUFFERED", "1")
+    if child.get("TFDIST_AS_HOROVOD") == "1":
+        others = [place for place in child.get("PYTHONPATH", "").split(os.pathsep) if place]
+        child["PYTHONPATH"] = os.pathsep.join([HOROVODS_NAMES, *others])
     return child

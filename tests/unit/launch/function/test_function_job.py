@@ -14,7 +14,7 @@ import pytest
 import tfdist
 from tfdist.errors import ConfigError
 from tfdist.launch.function import function_job, session, worker
-from tfdist.launch.option import option
+from tfdist.launch.option import horovod_option, option
 
 NOTHING = dict.fromkeys(inspect.signature(tfdist.run).parameters)
 
@@ -96,7 +96,7 @@ def test_words_are_understood_by_tfdistrun(started: list[list[str]]) -> None:
     assert known.network_interfaces == ("eth0", "eth1")
     assert command[0] == "python3.12"
     assert known.starter == "direct"
-    assert len(option.notes(known)) == 1
+    assert len(horovod_option.notes(known)) == 1
 
 
 def test_words_of_an_elastic_job(started: list[list[str]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.launch.host.core import Cores
-from tfdist.launch.option import option
+from tfdist.launch.option import horovod_option, option
 
 
 def test_command_begins_at_the_first_word_that_is_no_option() -> None:
@@ -136,12 +136,38 @@ def test_switches_that_are_variables() -> None:
 
 
 def test_options_without_effect_say_so() -> None:
-    idle = "--cycle-time-ms 3 --cache-capacity 9 --disable-cache --num-nccl-streams 2"
-    known, command = option.parse(f"-np 1 {idle} --mpi x".split())
+    idle = [word for name, (valued, _) in horovod_option.IDLE.items() for word in (name, "3")[: 1 + valued]]
+    known, command = option.parse(["-np", "1", *idle, "--mpi", "x"])
     assert command == ["x"]
-    assert len(option.notes(known)) == 4
-    assert "--cycle-time-ms has no effect: there is no negotiation cycle" in option.notes(known)[0]
-    assert option.notes(option.parse(["-np", "1", "--mpi", "x"])[0]) == []
+    notes = horovod_option.notes(known)
+    assert "--cycle-time-ms has no effect: there is no negotiation cycle" in notes
+    assert [note.partition(" ")[0] for note in notes] == list(horovod_option.IDLE)
+    assert horovod_option.notes(option.parse(["-np", "1", "--mpi", "x"])[0]) == []
+
+
+def test_options_that_undo_others() -> None:
+    """They win over the environment, too."""
+    words = "-np 1 --no-autotune --no-hierarchical-allreduce --no-timeline-mark-cycles --stall-check x"
+    assert option.variables(option.parse(words.split())[0]) == {
+        "TFDIST_AUTOTUNE": "0",
+        "TFDIST_HIERARCHICAL_ALLREDUCE": "off",
+        "TFDIST_TIMELINE_MARK_CYCLES": "0",
+        "TFDIST_STALL_CHECK_WARNING_TIME": "60",
+    }
+    known = option.parse(words.replace("--stall-check", "--stall-check-warning-time-seconds 7").split())[0]
+    assert option.variables(known)["TFDIST_STALL_CHECK_WARNING_TIME"] == "7"
+    assert option.variables(option.parse(["-np", "1", "x"])[0]) == {}
+
+
+def test_old_spellings_of_horovodrun() -> None:
+    words = "-np 1 -hostfile h -prefix-timestamp --network-interface eth0 --network-interface eth1,eth2 "
+    known = option.parse((words + "--network-interfaces lo --as-horovod x").split())[0]
+    assert (known.hostfile, known.prefix_output_with_timestamp) == ("h", True)
+    assert known.network_interfaces == ("lo", "eth0", "eth1", "eth2")
+    assert option.variables(known) == {"TFDIST_AS_HOROVOD": "1"}
+    tuned = "-np 1 --autotune --autotune-steps-per-sample 4 --autotune-bayes-opt-max-samples 9 x"
+    settings = config.read(option.variables(option.parse(tuned.split())[0]))
+    assert (settings.autotune, settings.autotune_steps, settings.autotune_samples) == ("1", 4, 9)
 
 
 @pytest.mark.parametrize("name", ["--no-mpi", "--gloo"])

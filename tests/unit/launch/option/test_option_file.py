@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.launch.option import option
+from tfdist.launch.option import horovod_option, option
 
 
 def _parse(tmp_path: Path, text: str, *words: str) -> argparse.Namespace:
@@ -71,7 +71,7 @@ verbose: false
         "TFDIST_AUTOTUNE": "1",
         "TFDIST_AUTOTUNE_LOG": "tuning.csv",
     }
-    assert [note.partition(" ")[0] for note in option.notes(known)] == ["--cycle-time-ms"]
+    assert [note.partition(" ")[0] for note in horovod_option.notes(known)] == ["--cycle-time-ms"]
 
 
 def test_command_line_wins(tmp_path: Path) -> None:
@@ -85,7 +85,8 @@ def test_command_line_wins(tmp_path: Path) -> None:
 def test_check_for_stalls_can_be_switched_off(tmp_path: Path) -> None:
     text = "num-proc: 1\nstall_check: {enabled: false}\n"
     assert option.variables(_parse(tmp_path, text)) == {"TFDIST_STALL_CHECK_WARNING_TIME": "0"}
-    assert option.variables(_parse(tmp_path, text.replace("false", "true"))) == {}
+    on = _parse(tmp_path, text.replace("false", "true"))
+    assert option.variables(on) == {"TFDIST_STALL_CHECK_WARNING_TIME": option.STALL_WARNING_S}
     given = _parse(tmp_path, text, "--stall-check-warning-time-seconds", "4")
     assert option.variables(given) == {"TFDIST_STALL_CHECK_WARNING_TIME": "4"}
 

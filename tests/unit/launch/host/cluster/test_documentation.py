@@ -11,7 +11,7 @@ import pytest
 from tfdist.launch.host.cluster import allocation
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.host import Host
-from tfdist.launch.option import option
+from tfdist.launch.option import horovod_option, option
 
 PAGE = Path(__file__).resolve().parents[5] / "docs" / "clusters.md"
 TEXT = PAGE.read_text()
@@ -44,7 +44,7 @@ def test_command(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert command == ["python", "train.py"]
     ranks = 8 if "10.0.0.11" in line or "--config-file" in line else 12
     assert known.num_proc == ranks
-    assert option.notes(known) == []
+    assert horovod_option.notes(known) == []
 
 
 def test_options_and_variables_are_those_of_the_code() -> None:
