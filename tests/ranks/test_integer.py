@@ -72,6 +72,32 @@ def test_in_a_group_beside_others(world, wrap):
         assert np.array_equal(result, total(world))
 
 
+def dealt(rows, world):
+    """This rank's part of rows, as reducescatter deals them."""
+    return np.array_split(rows, world)[tfdist.rank()]
+
+
+@SIZES
+@MODES
+def test_reducescatter(world, wrap):
+    result = wrap(lambda: hvd.reducescatter(mine(), name="x"))()
+    assert result.dtype == tf.int32
+    assert np.array_equal(result, dealt(np.trunc(total(world) / world), world))
+    tensors = [tf.cast(mine(), tf.float32), mine("uint8"), mine()]
+    results = wrap(lambda: hvd.grouped_reducescatter(tensors, op=hvd.Sum, prescale_factor=0.5, postscale_factor=2.0))()
+    halves = np.sum([np.trunc(values_of(rank) * 0.5) for rank in range(world)], axis=0)
+    assert [each.dtype.name for each in results] == ["float32", "uint8", "int32"]
+    for each, expected in zip(results, (total(world), 2 * halves, 2 * halves), strict=True):
+        assert np.array_equal(each, dealt(expected, world))
+    assert np.array_equal(hvd.reducescatter(mine(), op=hvd.Sum), dealt(total(world), world))
+
+
+@SIZES
+def test_reducescatter_under_the_names_for_keras(world):
+    np.testing.assert_allclose(hvd_keras.reducescatter(mine()), dealt(total(world) / world, world), rtol=1e-6)
+    assert hvd_keras.reducescatter(mine(), op=hvd.Sum).dtype == tf.int32
+
+
 @pytest.mark.ranks(2, 3)
 def test_in_a_session(world):
     with tf.Graph().as_default():

@@ -137,9 +137,8 @@ def allreduce(
     score = hvd.allreduce(score, name="score")
     ```
     """
-    scaled = allreduce_op.reduction_of(average, op) is Average or prescale_factor != 1 or postscale_factor != 1
-    if scaled and not isinstance(value, tf.IndexedSlices) and tf.convert_to_tensor(value).dtype.is_integer:
-        value = tf.cast(value, keras.config.floatx())
+    if allreduce_op.reduction_of(average, op) is Average or prescale_factor != 1 or postscale_factor != 1:
+        value = _with_fractions(value)
     return allreduce_op.allreduce(
         value,
         average=average,
@@ -176,11 +175,18 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -
     """Returns this rank's rows of the reduction over all ranks; see `tfdist.reducescatter`.
 
     Args:
-        value: As `tensor` of `tfdist.reducescatter`.
+        value: As `tensor` of `tfdist.reducescatter`. For an average, integers become `floatx()` of Keras.
         name: As in `tfdist.reducescatter`.
         op: As in `tfdist.reducescatter`.
     """
-    return reducescatter_op.reducescatter(value, op=op, name=name)
+    return reducescatter_op.reducescatter(_with_fractions(value) if op is Average else value, op=op, name=name)
+
+
+def _with_fractions(value: Any) -> Any:
+    """Integers as `floatx()` of Keras; anything else as it is."""
+    if isinstance(value, tf.IndexedSlices) or not tf.convert_to_tensor(value).dtype.is_integer:
+        return value
+    return tf.cast(value, keras.config.floatx())
 
 
 def load_model(

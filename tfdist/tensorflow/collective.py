@@ -6,7 +6,7 @@ equivalent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -58,7 +58,8 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
     reduction, factors = allreduce_op.reduction_of(average, op), (prescale_factor, postscale_factor)
     if integer.are_affected(tensor, reduction, factors):
         call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
-        return integer.reduce([tensor], reduction, factors, name or "allreduce", process_set)[0]
+        label = name or "allreduce"
+        return integer.reduce([tensor], reduction, factors, process_set, _sum_of(label, process_set))[0]
     return allreduce_op.allreduce(
         tensor,
         average,
@@ -105,27 +106,13 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
     """
     _check_flag(ignore_name_scope)
     reduction, factors = allreduce_op.reduction_of(average, op), (prescale_factor, postscale_factor)
-    result = list(tensors)
-    places = [place for place, tensor in enumerate(tensors) if integer.are_affected(tensor, reduction, factors)]
-    others = [place for place in range(len(result)) if place not in places]
-    reduced = allreduce_op.grouped_allreduce(
-        [tensors[place] for place in others],
-        None,
-        device_dense,
-        device_sparse,
-        compression,
-        reduction,
-        prescale_factor,
-        postscale_factor,
-        name,
-        process_set,
-    )
-    if places:
-        whole = [tensors[place] for place in places]
-        reduced += integer.reduce(whole, reduction, factors, f"{name or 'grouped_allreduce'}/integers", process_set)
-    for place, tensor in zip([*others, *places], reduced, strict=True):
-        result[place] = tensor
-    return result
+    label = f"{name or 'grouped_allreduce'}/integers"
+
+    def reduce(others: list[Any]) -> list[Any]:
+        given = (device_dense, device_sparse, compression, reduction, prescale_factor, postscale_factor)
+        return allreduce_op.grouped_allreduce(others, None, *given, name, process_set)
+
+    return integer.beside_others(tensors, reduction, factors, process_set, _sum_of(label, process_set), reduce)
 
 
 def allgather(
@@ -250,6 +237,8 @@ def reducescatter(  # noqa: PLR0913 -- the signature of Horovod
 ) -> tf.Tensor:
     """Returns this rank's rows of the reduction over all ranks; see `tfdist.reducescatter`.
 
+    Averages and factors of integers are as in `allreduce`.
+
     Args:
         tensor: As in `tfdist.reducescatter`, and so are the other arguments.
         device_dense: Must be "".
@@ -263,6 +252,9 @@ def reducescatter(  # noqa: PLR0913 -- the signature of Horovod
     """
     _check_flag(ignore_name_scope)
     call.refuse_device(device_dense=device_dense)
+    factors = (prescale_factor, postscale_factor)
+    if integer.are_affected(tensor, op, factors):
+        return integer.reduce([tensor], op, factors, process_set, _rows_of(name or "reducescatter", process_set))[0]
     return reducescatter_op.reducescatter(tensor, op, compression, prescale_factor, postscale_factor, name, process_set)
 
 
@@ -277,6 +269,8 @@ def grouped_reducescatter(
 ) -> list[tf.Tensor]:
     """Returns this rank's rows of several reductions over all ranks; see `tfdist.grouped_reducescatter`.
 
+    Averages and factors of integers are as in `allreduce`, in a collective of their own.
+
     Args:
         tensors: As in `tfdist.grouped_reducescatter`, and so are the other arguments.
         device_dense: Must be "".
@@ -287,9 +281,21 @@ def grouped_reducescatter(
         postscale_factor: As in `tfdist.grouped_reducescatter`.
     """
     call.refuse_device(device_dense=device_dense)
-    return reducescatter_op.grouped_reducescatter(
-        tensors, op, compression, prescale_factor, postscale_factor, process_set=process_set
-    )
+    factors = (prescale_factor, postscale_factor)
+
+    def reduce(others: list[Any]) -> list[Any]:
+        return reducescatter_op.grouped_reducescatter(others, op, compression, *factors, process_set=process_set)
+
+    of_integers = _rows_of("grouped_reducescatter/integers", process_set)
+    return integer.beside_others(tensors, op, factors, process_set, of_integers, reduce)
+
+
+def _sum_of(name: str, process_set: ProcessSet) -> Callable[[list[tf.Tensor], ReduceOp], list[tf.Tensor]]:
+    return lambda tensors, op: allreduce_op.grouped_allreduce(tensors, op=op, name=name, process_set=process_set)
+
+
+def _rows_of(name: str, process_set: ProcessSet) -> Callable[[list[tf.Tensor], ReduceOp], list[tf.Tensor]]:
+    return lambda tensors, op: reducescatter_op.grouped_reducescatter(tensors, op, name=name, process_set=process_set)
 
 
 def _check_flag(ignore_name_scope: Any) -> None:
