@@ -15,6 +15,9 @@ _MESSAGE_ONLY: Any = object()
 class TfdistError(Exception):
     """Base class of all tfdist errors."""
 
+    # AutoGraph raises an error of a function's code again with its class if that has this initializer, else as its own.
+    __init__ = Exception.__init__
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         is_united = cls in _EVERYWHERE and hasattr(sys.modules.get("tensorflow"), "errors")
         return super().__new__(united(cls) if is_united else cls, *args, **kwargs)
@@ -26,6 +29,10 @@ class NotInitializedError(TfdistError, ValueError):
 
 class ConfigError(TfdistError, ValueError):
     """An argument, option or environment variable has a value that cannot be used."""
+
+
+class UnsupportedError(ConfigError, NotImplementedError):
+    """There is no way to do this with values of that kind; Horovod raises `NotImplementedError`."""
 
 
 class MismatchError(TfdistError, ValueError):

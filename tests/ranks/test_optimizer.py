@@ -314,3 +314,38 @@ def test_backward_passes_in_a_file(world, shared_tmp_path):
     assert type(loaded.optimizer) is keras.optimizers.SGD
     assert loaded.optimizer.gradient_accumulation_steps == 3
     assert_close(loaded.optimizer.variables, model.optimizer.variables, relative=0)
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_configuration_makes_an_optimizer_that_reduces_alike(world, scaled):
+    plain = keras.optimizers.SGD(0.5)
+    wrapped = keras.optimizers.LossScaleOptimizer(plain, initial_scale=1.0) if scaled else plain
+    optimizer = tfdist.DistributedOptimizer(wrapped, op=tfdist.Sum)
+    again = optimizer.from_config(optimizer.get_config())
+    assert again.get_config() == optimizer.get_config()
+    assert again is not optimizer
+    variable = tf.Variable([8.0])
+    again.apply_gradients([(tf.constant([1.0 + tfdist.rank()]), variable)])
+    assert variable.numpy() == [8.0 - 0.5 * sum(range(1, world + 1))]
+    with pytest.raises(tfdist.errors.ConfigError, match=r"optimizer\.from_config\(config\) instead of type"):
+        type(optimizer).from_config(optimizer.get_config())
+
+
+@pytest.mark.ranks(1, 2)
+@MODES
+def test_an_infinity_stays_in_its_update(world, wrap):
+    """Accumulated gradients begin again at zero."""
+    optimizer = tfdist.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), backward_passes_per_step=2, average_aggregated_gradients=True
+    )
+    variable = tf.Variable([0.0])
+    optimizer.build([variable])
+    step = wrap(lambda gradient: optimizer.apply_gradients([(gradient, variable)]))
+    for value in (np.inf, 1.0):
+        step(tf.constant([value], tf.float32))
+    assert not np.isfinite(variable.numpy())
+    variable.assign([0.0])
+    for value in (1.0, 3.0):
+        step(tf.constant([value], tf.float32))
+    assert variable.numpy() == [-2.0]

@@ -275,7 +275,6 @@ MEMBERS_ONLY = {
     "alltoall": lambda where: tfdist.alltoall([1.0], process_set=where),
     "reducescatter": lambda where: tfdist.reducescatter([1.0], process_set=where),
     "barrier": lambda where: tfdist.barrier(process_set=where),
-    "size_op": lambda where: tfdist.size_op(where.process_set_id),
 }
 
 

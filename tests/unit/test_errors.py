@@ -80,6 +80,22 @@ def test_keras_adds_its_words_and_keeps_the_class():
     assert isinstance(caught.value, tf.errors.FailedPreconditionError)
 
 
+@pytest.mark.parametrize(
+    "kind", [errors.ConfigError, errors.UnsupportedError, errors.NotInitializedError, errors.StoreError]
+)
+def test_autograph_keeps_other_classes(kind):
+    @tf.function
+    def broken(x):
+        if x.shape.rank == 1:
+            raise kind("received 3; expected 4")
+        return x
+
+    with pytest.raises(kind, match="received 3; expected 4"):
+        broken(tf.zeros([1]))
+    assert str(kind("x")) == "x"
+    assert pickle.loads(pickle.dumps(kind("x"))).args == ("x",)
+
+
 def test_autograph_keeps_the_class():
     @tf.function
     def broken(x):

@@ -298,7 +298,7 @@ def _weight(weight: Any) -> tf.Tensor:
 
 def _check_slices(slices: tf.IndexedSlices, reduction: ReduceOp, factors: Sequence[Any], name: str) -> None:
     if reduction not in (Average, Sum):
-        raise errors.ConfigError(
+        raise errors.UnsupportedError(
             f"tf.IndexedSlices can only be reduced by Sum or Average; {name} received {reduction.name.title()}."
         )
     scaled = reduction is Average or any(hasattr(factor, "dtype") or factor != 1 for factor in factors)

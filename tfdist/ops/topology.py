@@ -32,9 +32,15 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """The number of ranks as an int32 scalar, read when the op runs.
 
     Args:
-        process_set_id: The number of a process set to which this process belongs; 0 for all ranks.
+        process_set_id: The number of a process set; 0 for all ranks.
         name: Name of the op in a graph.
+
+    Raises:
+        ConfigError: If there is no such process set.
     """
+    where = process_sets.of_number(process_set_id)
+    if not where.included():  # this process has no engine that could tell, and the set stays as it is
+        return tf.constant(len(where.ranks), name=name)
     return call.run_anytime("tfdist_topology", what="size", process_set=process_set_id, name=name)
 
 

@@ -31,7 +31,7 @@ def broadcast_global_variables(root_rank: int) -> tf.Operation:
     ```
     """
     if not session_graph.is_current():
-        raise errors.ConfigError(
+        raise errors.UnsupportedError(
             "broadcast_global_variables needs a graph that a session runs (tf.compat.v1); in eager execution call "
             "hvd.broadcast_variables(model.weights, root_rank=0)."
         )

@@ -29,7 +29,8 @@ from tfdist.ops.graph import call
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training.gradients import GradientReduction, Grouping, name_of
 from tfdist.training.local_variable import LocalVariables, key_of
-from tfdist.training.schedule import ScaledSchedule
+from tfdist.training.schedule import ScaledSchedule, UnscaledRate
+from tfdist.training.schedule import learning_rate_scale as learning_rate_scale
 from tfdist.training.update import Holding
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -146,40 +147,6 @@ class _Registering:
                 "local variables before the first step."
             )
         self._tfdist.local.add(var)
-
-
-class _UnscaledRate:
-    """Mixed into a distributed optimizer: files store the rate of one process.
-
-    Training continues from such a file at the right rate in one process, and a later job scales it for its own size. A
-    `LossScaleOptimizer` saves the variables of its inner optimizer too.
-    """
-
-    def get_config(self) -> dict[str, Any]:
-        config: dict[str, Any] = super().get_config()  # type: ignore[misc]
-        source = keras_version.learning_rate_of(self)
-        if "learning_rate" not in config:  # a LossScaleOptimizer: its inner optimizer writes it
-            return config
-        if isinstance(source, ScaledSchedule):
-            config["learning_rate"] = keras.optimizers.schedules.serialize(source.schedule)
-        elif isinstance(config["learning_rate"], float):
-            config["learning_rate"] /= learning_rate_scale(self)
-        return config
-
-    def save_own_variables(self, store: Any) -> None:
-        super().save_own_variables(store)  # type: ignore[misc]
-        source, factor = keras_version.learning_rate_of(self), learning_rate_scale(self)
-        for index, variable in enumerate(self.variables):  # type: ignore[attr-defined]
-            if variable is source and factor != 1.0:
-                rate = variable.numpy()
-                del store[str(index)]
-                store[str(index)] = rate / rate.dtype.type(factor)
-
-    def load_own_variables(self, store: Any) -> None:
-        super().load_own_variables(store)  # type: ignore[misc]
-        source, factor = keras_version.learning_rate_of(self), learning_rate_scale(self)
-        if isinstance(source, keras.Variable) and factor != 1.0:
-            source.assign(source * factor)
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horovod's
@@ -410,11 +377,6 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
     inner._tfdist_rate_factor = float(factor)
 
 
-def learning_rate_scale(optimizer: keras.optimizers.Optimizer) -> float:
-    """The factor set by `scale_learning_rate`; 1.0 by default."""
-    return float(getattr(keras_version.inner_optimizer(optimizer), "_tfdist_rate_factor", 1.0))
-
-
 def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
     """The rate of one process, or None if it is a schedule or a function."""
     source = keras_version.learning_rate_of(optimizer)
@@ -577,23 +539,42 @@ def _reducing(optimizer: Any) -> Any:
     return inner if inner is optimizer or inner.gradient_accumulation_steps else optimizer
 
 
+class _FromConfig:
+    """`from_config` of a distributed optimizer: makes one that reduces in the same way, without local variables."""
+
+    def __get__(self, optimizer: Any, kind: Any) -> Callable[..., keras.optimizers.Optimizer]:
+        def from_config(config: dict[str, Any], *more: Any) -> keras.optimizers.Optimizer:
+            if optimizer is None:
+                raise errors.ConfigError(
+                    f"{kind.__name__} of a distributed optimizer does not know how that reduces its gradients. Call "
+                    "optimizer.from_config(config) instead of type(optimizer).from_config(config), or make the "
+                    f"optimizer by keras.optimizers.{kind.__name__} and DistributedOptimizer."
+                )
+            made: keras.optimizers.Optimizer = kind._tfdist_base.from_config(config, *more)
+            _install(made, optimizer._tfdist.reduction).factor = optimizer._tfdist.factor
+            return made
+
+        return from_config
+
+
 def _subclass(base: type, *mixins: type) -> type:
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    subclass = type(base.__name__, (*mixins, Holding, base), {**namespace, "_tfdist_base": base})
+    own = {"_tfdist_base": base, "from_config": _FromConfig()}
+    subclass = type(base.__name__, (*mixins, Holding, base), namespace | own)
     keras_version.publish_as(subclass, base)
     return subclass
 
 
 @functools.cache
 def _reducing_class(base: type) -> type:
-    return _subclass(base, _Distributed, _Registering, _UnscaledRate)
+    return _subclass(base, _Distributed, _Registering, UnscaledRate)
 
 
 @functools.cache
 def _clipping_class(base: type) -> type:
-    return _subclass(base, _Clipping, _Registering, _UnscaledRate)
+    return _subclass(base, _Clipping, _Registering, UnscaledRate)
 
 
 @functools.cache
 def _loss_scale_class(base: type) -> type:
-    return _subclass(base, _DistributedLossScale, _Registering, _UnscaledRate)
+    return _subclass(base, _DistributedLossScale, _Registering, UnscaledRate)

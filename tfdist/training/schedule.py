@@ -1,4 +1,4 @@
-"""A learning-rate schedule times a factor that is read at run time."""
+"""The factor of a learning rate: of a schedule, read at run time; and files that have the rate without the factor."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+
+from tfdist.native import keras_version
 
 
 class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -28,3 +30,42 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         return {"schedule": keras.optimizers.schedules.serialize(self.schedule), "factor": float(self.factor.numpy())}
+
+
+def learning_rate_scale(optimizer: keras.optimizers.Optimizer) -> float:
+    """The factor set by `scale_learning_rate`; 1.0 by default."""
+    return float(getattr(keras_version.inner_optimizer(optimizer), "_tfdist_rate_factor", 1.0))
+
+
+class UnscaledRate:
+    """Mixed into a distributed optimizer: files store the rate of one process.
+
+    Training continues from such a file at the right rate in one process, and a later job scales it for its own size. A
+    `LossScaleOptimizer` saves the variables of its inner optimizer too.
+    """
+
+    def get_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = super().get_config()  # type: ignore[misc]
+        source = keras_version.learning_rate_of(self)
+        if "learning_rate" not in config:  # a LossScaleOptimizer: its inner optimizer writes it
+            return config
+        if isinstance(source, ScaledSchedule):
+            config["learning_rate"] = keras.optimizers.schedules.serialize(source.schedule)
+        elif isinstance(config["learning_rate"], float):
+            config["learning_rate"] /= learning_rate_scale(self)
+        return config
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)  # type: ignore[misc]
+        source, factor = keras_version.learning_rate_of(self), learning_rate_scale(self)
+        for index, variable in enumerate(self.variables):  # type: ignore[attr-defined]
+            if variable is source and factor != 1.0:
+                rate = variable.numpy()
+                del store[str(index)]
+                store[str(index)] = rate / rate.dtype.type(factor)
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables(store)  # type: ignore[misc]
+        source, factor = keras_version.learning_rate_of(self), learning_rate_scale(self)
+        if isinstance(source, keras.Variable) and factor != 1.0:
+            source.assign(source * factor)
