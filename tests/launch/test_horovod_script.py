@@ -34,3 +34,25 @@ def test_train() -> None:
     names = ("model", "image_size", "batch_size", "compression", "ranks")
     assert [line[name] for name in names] == ["digits", 8, 2, "fp16", 2]
     assert 0 < line["min_ms"] <= line["median_ms"]
+
+
+NOTEBOOK = """
+import tfdist
+tfdist.as_horovod()
+import horovod
+import horovod.tensorflow as hvd
+
+def total(x):
+    hvd.init()
+    return hvd.rank(), float(hvd.allreduce(float(x + hvd.rank()), op=hvd.Sum))
+
+if __name__ == "__main__":
+    print(horovod.run(total, args=(10,), num_proc=2))
+"""
+
+
+def test_function_of_a_notebook(tmp_path: Path) -> None:
+    (tmp_path / "notebook.py").write_text(NOTEBOOK)
+    command = [sys.executable, "notebook.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1:] == ["[(0, 21.0), (1, 21.0)]"], done.stderr

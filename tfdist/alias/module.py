@@ -84,6 +84,10 @@ class _Alias(ModuleType):
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.__all__]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its name, as part of a function that ranks are to run."""
+        return importlib.import_module, (self.__name__,)
+
 
 def _public(home: ModuleType) -> list[str]:
     return list(getattr(home, "__all__", [name for name in vars(home) if not name.startswith("_")]))

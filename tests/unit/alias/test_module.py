@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 import tfdist
@@ -115,6 +118,12 @@ def test_a_rank_finds_the_names_before_an_installed_horovod(tmp_path):
 
 def test_without_the_variable_the_search_path_stays():
     assert "PYTHONPATH" not in surrounding.of_rank({"PATH": os.defpath})
+
+
+def test_a_function_that_uses_a_module_can_be_sent(names):
+    hvd = importlib.import_module("horovod.tensorflow")
+    sent = cloudpickle.dumps(lambda: hvd)
+    assert pickle.loads(sent)() is hvd
 
 
 def test_module_that_is_run(names):
