@@ -145,6 +145,27 @@ def test_options_without_effect_say_so() -> None:
     assert horovod_option.notes(option.parse(["-np", "1", "--mpi", "x"])[0]) == []
 
 
+# Those of horovodrun 0.28.1.
+HOROVODRUN = """
+-v --version -np --num-proc -cb --check-build --disable-cache --start-timeout --network-interfaces --network-interface
+--output-filename --verbose --config-file -p --ssh-port -i --ssh-identity-file --fusion-threshold-mb --cycle-time-ms
+--cache-capacity --hierarchical-allreduce --no-hierarchical-allreduce --hierarchical-allgather
+--no-hierarchical-allgather
+--torus-allreduce --no-torus-allreduce --autotune --no-autotune --autotune-log-file --autotune-warmup-samples
+--autotune-steps-per-sample --autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --min-np --min-num-proc
+--max-np --max-num-proc --slots-per-host --elastic-timeout --reset-limit --blacklist-cooldown-range --timeline-filename
+--timeline-mark-cycles --no-timeline-mark-cycles --no-stall-check --stall-check --stall-check-warning-time-seconds
+--stall-check-shutdown-time-seconds --mpi-threads-disable --no-mpi-threads-disable --mpi-args --tcp --binding-args
+--num-nccl-streams --thread-affinity --gloo-timeout-seconds --log-level --log-with-timestamp --log-without-timestamp
+-prefix-timestamp --prefix-output-with-timestamp --log-hide-timestamp --no-log-hide-timestamp -H --hosts -hostfile
+--hostfile --host-discovery-script --gloo --mpi --jsrun
+"""
+
+
+def test_every_option_of_horovodrun_is_known() -> None:
+    assert [name for name in HOROVODRUN.split() if name not in option.parser()._option_string_actions] == []
+
+
 def test_options_that_undo_others() -> None:
     """They win over the environment, too."""
     words = "-np 1 --no-autotune --no-hierarchical-allreduce --no-timeline-mark-cycles --stall-check x"
