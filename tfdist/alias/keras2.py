@@ -18,10 +18,10 @@ from tfdist.world import runtime
 
 _logger = logging.getLogger("tfdist")
 _said: set[str] = set()
-_SPEED = "Keras 3 reads a PyDataset with its own workers: pass them to the PyDataset"
+_SPEED = "the call without it; a keras.utils.PyDataset takes it"
 # Of a method of keras.Model: arguments that Keras 3 does not have and that change no result, with what to write.
 _DROPPED = {
-    "compile": {"experimental_run_tf_function": "omit it: Keras 3 has one way to run"},
+    "compile": {"experimental_run_tf_function": "the call without it"},
     **{
         method: dict.fromkeys(("workers", "use_multiprocessing", "max_queue_size"), _SPEED)
         for method in ("fit", "evaluate", "predict")
@@ -41,7 +41,8 @@ def _translate() -> None:
     if "lr" in vars(keras.optimizers.Optimizer):
         return
     _translate_optimizers(keras.optimizers.Optimizer)
-    keras.Model.fit = _with_repeated_data(keras.Model.fit)
+    for method, steps_name in (("fit", "steps_per_epoch"), ("evaluate", "steps"), ("predict", "steps")):
+        setattr(keras.Model, method, _with_repeated_data(getattr(keras.Model, method), steps_name))
     for method, dropped in _DROPPED.items():
         setattr(keras.Model, method, _without(getattr(keras.Model, method), dropped))
     for old, new in _GENERATORS.items():
@@ -50,12 +51,18 @@ def _translate() -> None:
     for backend in (keras.backend, keras._tf_keras.keras.backend):
         backend.set_session = _set_session
         backend.get_session = _no_session
+    keras.backend.get_value, keras.backend.set_value = _get_value, _set_value
 
 
 def _warn(what: str, instead: str) -> None:
+    """Says what to write for something of Keras 2."""
+    _say(what, f"Keras 3 has no {what}, so tfdist translates it. Write {instead}.")
+
+
+def _say(what: str, text: str) -> None:
     """Once for each `what`, on rank 0 of a job, or in a process alone."""
     if what not in _said and (not runtime.is_initialized() or runtime.rank() == 0):
-        _logger.warning("Keras 3 has no %s, so tfdist translates it. Write %s.", what, instead)
+        _logger.warning("%s", text)
     _said.add(what)
 
 
@@ -109,30 +116,46 @@ def _without(method: Callable[..., Any], dropped: dict[str, str]) -> Callable[..
         for name, instead in dropped.items():
             if name in kwargs:
                 del kwargs[name]
-                _warn(f"argument {name} in model.{method.__name__}", f"the call without it ({instead})")
+                _warn(f"argument {name} in model.{method.__name__}", instead)
         return method(*args, **kwargs)
 
     return call
 
 
-def _with_repeated_data(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """Epochs of `steps_per_epoch` go on in the data where the last one has ended, and begin it again at its end.
+def _with_repeated_data(method: Callable[..., Any], steps_name: str) -> Callable[..., Any]:
+    """A dataset of a known length begins again where it ends before the steps that were asked for.
 
-    Keras 3 ends the epoch there, so a rank would train on less than Keras 2 did.
+    Keras 3 ends the epoch, the evaluation or the prediction there, so it would use less than Keras 2 did.
     """
 
-    @functools.wraps(fit)
+    @functools.wraps(method)
     def call(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        steps = kwargs.get("steps_per_epoch")
-        if steps is not None and hasattr(x, "__getitem__") and hasattr(x, "on_epoch_end") and steps != len(x):
-            _warn(
-                f"model.fit with steps_per_epoch={steps} of a dataset of {len(x)} batches that begins again",
-                "a generator that yields dataset[i] in a loop, and calls dataset.on_epoch_end() after each pass",
-            )
-            x = _forever(x)
-        return fit(self, x, *args, **kwargs)
+        name, steps = method.__name__, kwargs.get(steps_name)
+        if name == "fit" and _is_sequence(x) and steps not in (None, len(x)):
+            _tell_of_repetition(f"{steps_name}={steps} and {len(x)} batches")
+            x = _forever(x)  # an epoch goes on where the last one has ended
+        elif name != "fit" and _is_sequence(x) and steps is not None and steps > len(x):
+            _tell_of_repetition(f"{steps_name}={steps} and {len(x)} batches")
+            x = _repeated(x, steps)
+        data, steps = kwargs.get("validation_data"), kwargs.get("validation_steps")
+        if name == "fit" and _is_sequence(data) and steps is not None and steps > len(data):
+            _tell_of_repetition(f"validation_steps={steps} and {len(data)} batches")
+            kwargs["validation_data"] = _repeated(data, steps)
+        return method(self, x, *args, **kwargs)
 
     return call
+
+
+def _is_sequence(data: Any) -> bool:
+    return isinstance(data, sys.modules["keras"].utils.PyDataset) and data.num_batches is not None
+
+
+def _tell_of_repetition(numbers: str) -> None:
+    _say(
+        numbers,
+        f"Keras 3 uses a dataset once where Keras 2 began it again ({numbers}), so tfdist repeats it. Write a "
+        "generator that yields dataset[index] in a loop and calls dataset.on_epoch_end() after each pass.",
+    )
 
 
 def _forever(dataset: Any) -> Iterator[Any]:
@@ -140,6 +163,20 @@ def _forever(dataset: Any) -> Iterator[Any]:
         for index in range(len(dataset)):
             yield dataset[index]
         dataset.on_epoch_end()
+
+
+def _repeated(dataset: Any, steps: int) -> Any:
+    class Repeated(sys.modules["keras"].utils.PyDataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return steps
+
+        def __getitem__(self, index: int) -> Any:
+            return dataset[index % len(dataset)]
+
+        def on_epoch_end(self) -> None:
+            dataset.on_epoch_end()
+
+    return Repeated()
 
 
 def _of_generator(old: str, new: str) -> Callable[..., Any]:
@@ -174,6 +211,16 @@ def _set_session(session: Any) -> None:
     if wanted.gpu_options.allow_growth:
         for gpu in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def _get_value(variable: Any) -> Any:
+    _warn("backend.get_value", "variable.numpy()")
+    return variable.numpy()
+
+
+def _set_value(variable: Any, value: Any) -> None:
+    _warn("backend.set_value", "variable.assign(value)")
+    variable.assign(value)
 
 
 def _no_session() -> None:

@@ -15,6 +15,10 @@ from tfdist.world.session import session
 _CACHE_LINE = 64
 
 
+# The settings that make one, in the order of `_tuning_of`.
+_FIELDS = ("fusion_threshold", "shared_memory", "hierarchical_allreduce", "communication_thread")
+
+
 @dataclass(frozen=True)
 class Tuning:
     """How collectives run.
@@ -38,7 +42,7 @@ def current() -> Tuning:
     Raises:
         ConfigError: If a setting has a value that cannot be used.
     """
-    return session.tuning or of_settings(config.read())
+    return session.tuning or _tuning_of(*map(config.value, _FIELDS))
 
 
 def of_settings(settings: config.Config, most_chunk: int | None = None) -> Tuning:
@@ -48,13 +52,14 @@ def of_settings(settings: config.Config, most_chunk: int | None = None) -> Tunin
         settings: The settings.
         most_chunk: The largest chunk that fits, in bytes; None if not known yet.
     """
-    chunk = settings.shared_memory // SHARED_CHUNKS // _CACHE_LINE * _CACHE_LINE
-    return Tuning(
-        settings.fusion_threshold,
-        chunk if most_chunk is None else min(chunk, most_chunk),
-        settings.hierarchical_allreduce,
-        settings.communication_thread,
-    )
+    return _tuning_of(*(getattr(settings, field) for field in _FIELDS), most_chunk=most_chunk)
+
+
+def _tuning_of(
+    fusion_threshold: int, shared_memory: int, hierarchy: str, thread: bool, most_chunk: int | None = None
+) -> Tuning:
+    chunk = shared_memory // SHARED_CHUNKS // _CACHE_LINE * _CACHE_LINE
+    return Tuning(fusion_threshold, chunk if most_chunk is None else min(chunk, most_chunk), hierarchy, thread)
 
 
 def apply(tuning: Tuning) -> None:

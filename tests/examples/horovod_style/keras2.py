@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import backend as K
+from keras.preprocessing.image import ImageDataGenerator
 from sklearn.datasets import load_digits
-from tensorflow.keras.preprocessing.image import ImageDataGenerator
 
 import horovod
 import horovod.keras as hvd
@@ -66,7 +66,7 @@ history = model.fit_generator(
     verbose=0,
     workers=2,
     validation_data=test,
-    validation_steps=len(test),
+    validation_steps=3 * len(test) // hvd.size(),
 )
 score = hvd.allreduce(model.evaluate_generator(test, len(test), workers=2, verbose=0)[1])
 answer = {

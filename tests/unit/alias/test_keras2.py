@@ -106,7 +106,7 @@ class Passes(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         self.used.append(index)
-        return X[:1], Y[:1]
+        return X[:1] * index, Y[:1] * 0
 
     def on_epoch_end(self):
         self.used.append("end")
@@ -120,7 +120,31 @@ def test_data_begins_again_in_the_middle_of_an_epoch(translated, method, caplog)
     getattr(trained, method)(data, steps_per_epoch=2, epochs=4, verbose=0, shuffle=False, callbacks=[count])
     assert steps == [0, 1] * 4
     assert data.used[:10] == [0, 1, 2, "end", 0, 1, 2, "end", 0, 1]
-    assert "steps_per_epoch=2 of a dataset of 3 batches" in caplog.text
+    assert "began it again (steps_per_epoch=2 and 3 batches)" in caplog.text
+
+
+def test_data_begins_again_in_evaluation_and_prediction(translated, caplog):
+    trained = model()
+    trained.compile("sgd", "mse")
+    data, seen = Passes(), []
+    count = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: seen.append(batch))
+    trained.fit(X, Y, verbose=0, epochs=2, validation_data=data, validation_steps=5, callbacks=[count])
+    assert seen == [0, 1, 2, 3, 4] * 2
+    fresh = model()
+    fresh.compile("sgd", "mse")
+    assert fresh.predict_generator(Passes(), steps=7, verbose=0).flatten().tolist() == [0, 3, 6, 0, 3, 6, 0]
+    for steps, numbers in ((5, (0, 1, 2, 0, 1)), (2, (0, 1))):
+        loss = fresh.evaluate_generator(Passes(), steps=steps, verbose=0)
+        assert loss == pytest.approx(np.mean([(3 * number) ** 2 for number in numbers]))
+    assert "began it again (validation_steps=5 and 3 batches)" in caplog.text
+    assert "steps=2" not in caplog.text
+
+
+def test_values_of_variables(translated, caplog):
+    optimizer = keras.optimizers.SGD(0.5)
+    keras.backend.set_value(optimizer.learning_rate, 0.25)
+    assert keras.backend.get_value(optimizer.learning_rate) == 0.25
+    assert "Write variable.assign(value)." in caplog.text
 
 
 def test_images_by_their_old_name(translated):

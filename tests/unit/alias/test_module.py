@@ -116,6 +116,17 @@ def test_a_rank_finds_the_names_before_an_installed_horovod(tmp_path):
     assert Path(surrounding.HOROVODS_NAMES).parent == Path(alias.__file__).parent
 
 
+def test_keras_is_translated_before_horovod_is_imported(tmp_path):
+    """And another sitecustomize, which comes behind, runs too."""
+    (tmp_path / "sitecustomize.py").write_text("print('the other one')")
+    environment = surrounding.of_rank({**os.environ, "TFDIST_AS_HOROVOD": "1", "PYTHONPATH": str(tmp_path)})
+    early = "import sys; print('tfdist' in sys.modules); from keras.preprocessing.image import ImageDataGenerator"
+    script = f"{early}; import keras; print(keras.optimizers.SGD(lr=0.5).lr.numpy())"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:3] == ["the other one", "False", "0.5"], done.stderr
+    assert "Write SGD(learning_rate=0.5)." in done.stderr
+
+
 def test_without_the_variable_the_search_path_stays():
     assert "PYTHONPATH" not in surrounding.of_rank({"PATH": os.defpath})
 

@@ -43,7 +43,7 @@ def here() -> tf.Tensor:
 
 def collective_device() -> str:
     """Where this process runs collectives: on its GPU with NCCL if it has one, unless configured otherwise."""
-    by_nccl = config.read().gpu_operations == "nccl"
+    by_nccl = config.value("gpu_operations") == "nccl"
     return "GPU:0" if by_nccl and hardware.gpus() else "CPU:0"
 
 
