@@ -131,26 +131,36 @@ def _with_repeated_data(method: Callable[..., Any], steps_name: str) -> Callable
     @functools.wraps(method)
     def call(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         name, steps = method.__name__, kwargs.get(steps_name)
-        if name == "fit" and _is_sequence(x) and steps not in (None, len(x)):
-            _tell_of_repetition(f"{steps_name}={steps} and {len(x)} batches")
+        length = _length(x)
+        if name == "fit" and length is not None and steps not in (None, length):
+            _tell_of_repetition(steps_name, steps, length)
             x = _forever(x)  # an epoch goes on where the last one has ended
-        elif name != "fit" and _is_sequence(x) and steps is not None and steps > len(x):
-            _tell_of_repetition(f"{steps_name}={steps} and {len(x)} batches")
-            x = _repeated(x, steps)
-        data, steps = kwargs.get("validation_data"), kwargs.get("validation_steps")
-        if name == "fit" and _is_sequence(data) and steps is not None and steps > len(data):
-            _tell_of_repetition(f"validation_steps={steps} and {len(data)} batches")
-            kwargs["validation_data"] = _repeated(data, steps)
+        elif name != "fit":
+            x = _long_enough(x, steps_name, steps)
+        if name == "fit" and "validation_data" in kwargs:
+            data, steps = kwargs["validation_data"], kwargs.get("validation_steps")
+            kwargs["validation_data"] = _long_enough(data, "validation_steps", steps)
         return method(self, x, *args, **kwargs)
 
     return call
 
 
-def _is_sequence(data: Any) -> bool:
-    return isinstance(data, sys.modules["keras"].utils.PyDataset) and data.num_batches is not None
+def _length(data: Any) -> int | None:
+    """Of a dataset that knows it, in batches."""
+    known = isinstance(data, sys.modules["keras"].utils.PyDataset) and data.num_batches is not None
+    return len(data) if known else None
 
 
-def _tell_of_repetition(numbers: str) -> None:
+def _long_enough(data: Any, steps_name: str, steps: int | None) -> Any:
+    length = _length(data)
+    if length is None or steps is None or steps <= length:
+        return data
+    _tell_of_repetition(steps_name, steps, length)
+    return _repeated(data, steps)
+
+
+def _tell_of_repetition(steps_name: str, steps: Any, length: int) -> None:
+    numbers = f"{steps_name}={steps} and {length} batches"
     _say(
         numbers,
         f"Keras 3 uses a dataset once where Keras 2 began it again ({numbers}), so tfdist repeats it. Write a "
@@ -166,7 +176,7 @@ def _forever(dataset: Any) -> Iterator[Any]:
 
 
 def _repeated(dataset: Any, steps: int) -> Any:
-    class Repeated(sys.modules["keras"].utils.PyDataset):  # type: ignore[misc, name-defined]
+    class Repeated(sys.modules["keras"].utils.PyDataset):  # type: ignore[misc]
         def __len__(self) -> int:
             return steps
 

@@ -5,7 +5,9 @@ Applies changes, which others decide. A step that was traced before a change kee
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tfdist import config
 from tfdist.native import library
@@ -42,7 +44,7 @@ def current() -> Tuning:
     Raises:
         ConfigError: If a setting has a value that cannot be used.
     """
-    return session.tuning or _tuning_of(*map(config.value, _FIELDS))
+    return session.tuning or _tuning_of([config.value(field) for field in _FIELDS], None)
 
 
 def of_settings(settings: config.Config, most_chunk: int | None = None) -> Tuning:
@@ -52,12 +54,11 @@ def of_settings(settings: config.Config, most_chunk: int | None = None) -> Tunin
         settings: The settings.
         most_chunk: The largest chunk that fits, in bytes; None if not known yet.
     """
-    return _tuning_of(*(getattr(settings, field) for field in _FIELDS), most_chunk=most_chunk)
+    return _tuning_of([getattr(settings, field) for field in _FIELDS], most_chunk)
 
 
-def _tuning_of(
-    fusion_threshold: int, shared_memory: int, hierarchy: str, thread: bool, most_chunk: int | None = None
-) -> Tuning:
+def _tuning_of(values: Sequence[Any], most_chunk: int | None) -> Tuning:
+    fusion_threshold, shared_memory, hierarchy, thread = values
     chunk = shared_memory // SHARED_CHUNKS // _CACHE_LINE * _CACHE_LINE
     return Tuning(fusion_threshold, chunk if most_chunk is None else min(chunk, most_chunk), hierarchy, thread)
 

@@ -7,26 +7,33 @@ import importlib
 import importlib.util
 import os
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 
 
-def translate_keras():
+def translate_keras() -> None:
     """Called when Keras has been imported."""
     importlib.import_module("tfdist.alias.keras2").translate()
 
 
+def run(found: ModuleSpec | None) -> ModuleType | None:
+    """Runs a module that has been found, if one has, without making it known by a name."""
+    if found is None or found.loader is None:
+        return None
+    made = importlib.util.module_from_spec(found)
+    found.loader.exec_module(made)
+    return made
+
+
 if os.environ.get("TFDIST_AS_HOROVOD") == "1":
     place = HERE.parents[1] / "system" / "after_import.py"
-    spec = importlib.util.spec_from_file_location("tfdist_after_import", place)
-    after_import = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(after_import)
-    after_import.after_import("keras", translate_keras)
+    system = run(importlib.util.spec_from_file_location("tfdist_after_import", place))
+    if system is not None:
+        system.after_import("keras", translate_keras)
 
 # The one that this one hides, which some environments have.
 others = [place for place in sys.path if Path(place or ".").resolve() != HERE]
-spec = PathFinder.find_spec("sitecustomize", others)
-if spec is not None and spec.loader is not None:
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+run(PathFinder.find_spec("sitecustomize", others))

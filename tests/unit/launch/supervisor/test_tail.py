@@ -18,7 +18,7 @@ def test_tail_leaves_out_what_every_process_of_tensorflow_says() -> None:
     assert tail.lines(chatter) == [], "so that another stream may tell"
 
 
-def test_tail_ends_with_the_reason_and_not_with_where_the_node_was_made() -> None:
+def test_tail_ends_with_the_reason_of_a_session() -> None:
     """As the error of a session has both."""
     calls = b"".join(
         b'  File "train.py", line %d, in <module>\n    y = hvd.allreduce(x)\n' % line for line in range(60)
