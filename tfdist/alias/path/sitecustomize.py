@@ -28,12 +28,12 @@ def run(found: ModuleSpec | None) -> ModuleType | None:
     return made
 
 
+# First the one that this one hides, which some environments have and which may find Keras, too.
+others = [place for place in sys.path if Path(place or ".").resolve() != HERE]
+run(PathFinder.find_spec("sitecustomize", others))
+
 if os.environ.get("TFDIST_AS_HOROVOD") == "1":
     place = HERE.parents[1] / "system" / "after_import.py"
     system = run(importlib.util.spec_from_file_location("tfdist_after_import", place))
     if system is not None:
         system.after_import("keras", translate_keras)
-
-# The one that this one hides, which some environments have.
-others = [place for place in sys.path if Path(place or ".").resolve() != HERE]
-run(PathFinder.find_spec("sitecustomize", others))
