@@ -24,7 +24,7 @@ COMPRESSIONS = {"none": "", "fp16": "float16", "bf16": "bfloat16"}
 # Horovod's variables that have no effect here -> why.
 _CHOSEN = "tfdist chooses the algorithm by the size of the tensors and the hosts"
 _OPTION = "give tfdistrun the option"
-_IDLE = {
+IDLE_OF_HOROVOD = {
     "HOROVOD_CYCLE_TIME": "there is no negotiation cycle",
     "HOROVOD_CACHE_CAPACITY": "there is no negotiation, so there is no response cache",
     "HOROVOD_NUM_NCCL_STREAMS": "collectives run in order, in one stream separate from the training",
@@ -38,7 +38,7 @@ _IDLE = {
     "HOROVOD_ELASTIC_TIMEOUT": f"{_OPTION} --elastic-timeout",
     "HOROVOD_CONTROLLER": f"{_OPTION} --mpi or --no-mpi",
     "HOROVOD_CPU_OPERATIONS": f"{_OPTION} --mpi or --no-mpi",
-    "HOROVOD_LOG_HIDE_TIME": "tfdist's log lines have no time",
+    "HOROVOD_LOG_HIDE_TIME": f"tfdist's log lines have no time; {_OPTION} --prefix-output-with-timestamp for one",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "each setting is compared with the default several times instead",
     "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "the search uses no Gaussian process",
     "HOROVOD_BATCH_D2D_MEMCOPIES": "one kernel always copies all tensors of a bucket",
@@ -485,16 +485,16 @@ def horovod_leftovers(environment: Mapping[str, str] | None = None) -> list[str]
     source = ancestry.own_environment() if environment is None else environment
     known = {setting.horovod_variable for setting in SETTINGS} | {"HOROVOD_STALL_CHECK_DISABLE", *_OF_HOROVODRUN}
     given = sorted(name for name in source if name.startswith("HOROVOD_") and source[name] and name not in known)
-    of_build = [name for name in given if name not in _IDLE and name.startswith(_OF_HOROVODS_BUILD)]
-    lines = [_why_idle(name, [*filter(None, known), *_IDLE]) for name in given if name not in of_build]
+    of_build = [name for name in given if name not in IDLE_OF_HOROVOD and name.startswith(_OF_HOROVODS_BUILD)]
+    lines = [_why_idle(name, [*filter(None, known), *IDLE_OF_HOROVOD]) for name in given if name not in of_build]
     if of_build:
         lines.append(f"{', '.join(of_build)} can have no effect: only the build of Horovod reads that")
     return lines
 
 
 def _why_idle(name: str, others: list[str]) -> str:
-    if name in _IDLE:
-        return f"{name} has no effect: {_IDLE[name]}"
+    if name in IDLE_OF_HOROVOD:
+        return f"{name} has no effect: {IDLE_OF_HOROVOD[name]}"
     near = difflib.get_close_matches(name, others, n=1, cutoff=0.79)
     advice = f"; did you mean {near[0]}?" if near else ""
     return f"{name} is not a variable of Horovod and is ignored{advice}"

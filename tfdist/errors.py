@@ -51,7 +51,7 @@ class HorovodInternalError(TfdistError):
 
 
 class HostsUpdatedInterrupt(TfdistError, RuntimeError):
-    """Raised at a commit where ranks join or leave the job; `tfdist.elastic.run` catches it and continues.
+    """Raised at a commit where ranks join the job; `tfdist.elastic.run` catches it and continues.
 
     Attributes:
         skip_sync: False, as in Horovod where ranks have been added: all ranks get the same state before they continue.

@@ -149,8 +149,8 @@ def test_every_variable_of_horovod_has_an_effect_or_says_why_not():
     honoured = {setting.horovod_variable for setting in config.SETTINGS} - {None}
     given = dict.fromkeys([*honoured, "HOROVOD_STALL_CHECK_DISABLE", "HOROVOD_RANK", "HOROVOD_HOSTNAME"], "1")
     assert config.horovod_leftovers(given) == []
-    lines = config.horovod_leftovers(dict.fromkeys(config._IDLE, "1"))
-    assert [line.partition(" has no effect: ")[0] for line in lines] == sorted(config._IDLE)
+    lines = config.horovod_leftovers(dict.fromkeys(config.IDLE_OF_HOROVOD, "1"))
+    assert [line.partition(" has no effect: ")[0] for line in lines] == sorted(config.IDLE_OF_HOROVOD)
     of_build = {"HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_NCCL_HOME": "/n", "HOROVOD_CUDA_HOME": "", "HOME": "/"}
     (line,) = config.horovod_leftovers(of_build)
     assert line.startswith("HOROVOD_NCCL_HOME, HOROVOD_WITH_TENSORFLOW can have no effect")

@@ -7,6 +7,7 @@ import sys
 
 from tfdist import config, errors
 from tfdist.alias import keras2, module
+from tfdist.world import runtime
 
 
 def as_horovod() -> None:
@@ -16,7 +17,7 @@ def as_horovod() -> None:
     gradients are those of Horovod 0.28, and some names of Keras 2 are translated; see docs/migrating-from-horovod.md.
 
     Raises:
-        ConfigError: If Horovod itself has been imported before.
+        ConfigError: If Horovod itself has been imported before, or after `init()`, which chooses the gradients.
 
     Example:
 
@@ -34,6 +35,11 @@ def as_horovod() -> None:
         raise errors.ConfigError(
             f"horovod has been imported already, from {getattr(loaded, '__file__', 'an unknown place')}; expected "
             "tfdist.as_horovod() before it. Call it in the first lines of the script."
+        )
+    if runtime.is_initialized() and not config.value("as_horovod"):
+        raise errors.ConfigError(
+            "tfdist.as_horovod() was called after init(), which has chosen the gradients; expected it before. Call it "
+            "in the first lines of the script."
         )
     module.install()
     keras2.translate()

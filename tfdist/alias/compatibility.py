@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -79,38 +80,22 @@ def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> b
     return extension_available(ext_base_name, verbose) and bool(tf.config.list_physical_devices("GPU"))
 
 
-def mpi_built(verbose: bool = False) -> bool:
-    """As `tfdist.mpi_built`, like the next ones.
+def _with_verbose(built: Callable[[], bool]) -> Callable[..., bool]:
+    """The same, with Horovod's argument: whether to print why something is not built, of which there is nothing."""
 
-    Args:
-        verbose: As in `extension_available`, here and in the next ones: there is no reason to print.
-    """
-    del verbose
-    return runtime.mpi_built()
+    @functools.wraps(built)
+    def call(verbose: bool = False) -> bool:
+        del verbose
+        return built()
 
-
-def gloo_built(verbose: bool = False) -> bool:
-    """As `tfdist.gloo_built`."""
-    del verbose
-    return runtime.gloo_built()
+    return call
 
 
-def nccl_built(verbose: bool = False) -> bool:
-    """As `tfdist.nccl_built`."""
-    del verbose
-    return runtime.nccl_built()
-
-
-def ddl_built(verbose: bool = False) -> bool:
-    """As `tfdist.ddl_built`."""
-    del verbose
-    return runtime.ddl_built()
-
-
-def ccl_built(verbose: bool = False) -> bool:
-    """As `tfdist.ccl_built`."""
-    del verbose
-    return runtime.ccl_built()
+mpi_built = _with_verbose(runtime.mpi_built)
+gloo_built = _with_verbose(runtime.gloo_built)
+nccl_built = _with_verbose(runtime.nccl_built)
+ddl_built = _with_verbose(runtime.ddl_built)
+ccl_built = _with_verbose(runtime.ccl_built)
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tfdist.errors import ConfigError
 from tfdist.system.after_import import after_import
-from tfdist.world import runtime
+from tfdist.system.rank import job_place
 
 _logger = logging.getLogger("tfdist")
 _said: set[str] = set()
@@ -60,8 +60,8 @@ def _warn(what: str, instead: str) -> None:
 
 
 def _say(what: str, text: str) -> None:
-    """Once for each `what`, on rank 0 of a job, or in a process alone."""
-    if what not in _said and (not runtime.is_initialized() or runtime.rank() == 0):
+    """Once for each `what`, on rank 0 of a job, also before `init`, or in a process alone."""
+    if what not in _said and job_place.rank() in ("?", "0"):
         _logger.warning("%s", text)
     _said.add(what)
 

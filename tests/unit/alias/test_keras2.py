@@ -166,6 +166,13 @@ def test_session_for_the_gpu_is_not_needed(translated, caplog):
         keras.backend.get_session()
 
 
+@pytest.mark.parametrize(("rank", "told"), [("0", 1), ("1", 0)])
+def test_rank_0_tells_also_before_init(translated, monkeypatch, caplog, rank, told):
+    monkeypatch.setattr(keras2.job_place, "rank", lambda: rank)
+    keras.optimizers.SGD(lr=0.5)
+    assert len(caplog.messages) == told
+
+
 def test_translating_twice_is_translating_once(translated):
     made = keras.optimizers.Optimizer.__init__
     keras2.translate()

@@ -17,6 +17,7 @@ import tfdist
 from tfdist import alias, errors
 from tfdist.alias import module
 from tfdist.launch.supervisor import surrounding
+from tfdist.world import runtime
 
 # Names that Horovod's modules have besides those of the migration guide, which its test compares.
 MORE = {
@@ -94,8 +95,10 @@ def test_a_name_that_horovod_has_and_tfdist_lacks_says_why(names):
         importlib.import_module("horovod.tensorflow.mpi_opps")
 
 
-def test_as_horovod_is_for_this_process_and_its_ranks(names):
+def test_as_horovod_is_for_this_process_and_its_ranks(names, monkeypatch):
+    monkeypatch.setattr(runtime, "is_initialized", lambda: False)
     tfdist.as_horovod()
+    monkeypatch.setattr(runtime, "is_initialized", lambda: True)
     tfdist.as_horovod()
     assert sum(isinstance(finder, module._Finder) for finder in sys.meta_path) == 1
     assert os.environ["TFDIST_AS_HOROVOD"] == "1"
@@ -106,6 +109,14 @@ def test_as_horovod_after_horovod_itself_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod", type(sys)("horovod"))
     with pytest.raises(errors.ConfigError, match=r"horovod has been imported already.*in the first lines"):
         alias.as_horovod()
+
+
+def test_as_horovod_after_init_is_refused(names, monkeypatch):
+    """The gradients would stay as they are, without a word."""
+    monkeypatch.setattr(runtime, "is_initialized", lambda: True)
+    with pytest.raises(errors.ConfigError, match=r"called after init\(\).*expected it before"):
+        alias.as_horovod()
+    assert os.environ["TFDIST_AS_HOROVOD"] == ""
 
 
 def test_a_rank_finds_the_names_before_an_installed_horovod(tmp_path):

@@ -5,32 +5,29 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tfdist.config import IDLE_OF_HOROVOD
 from tfdist.system.terminal.command_line import whole
 
-# Accepted without effect: name -> (takes a value, the reason).
-_NO_CACHE = "there is no negotiation, so there is no response cache"
-_ALGORITHM = "tfdist chooses the algorithm by the size of the tensors and the hosts"
-_NO_TIMES = "tfdist's log lines have no time; --prefix-output-with-timestamp puts one before each line"
-_THREADS = "tfdist calls MPI from one thread at a time"
+# Accepted without effect: name -> (takes a value, the variable of Horovod that says why).
 IDLE = {
-    "--cycle-time-ms": (True, "there is no negotiation cycle"),
-    "--cache-capacity": (True, _NO_CACHE),
-    "--disable-cache": (False, _NO_CACHE),
-    "--num-nccl-streams": (True, "collectives run in order, in one stream separate from the training"),
-    "--hierarchical-allgather": (False, _ALGORITHM),
-    "--no-hierarchical-allgather": (False, _ALGORITHM),
-    "--torus-allreduce": (False, _ALGORITHM),
-    "--no-torus-allreduce": (False, _ALGORITHM),
-    "--autotune-warmup-samples": (True, "each setting is compared with the default several times instead"),
-    "--autotune-gaussian-process-noise": (True, "the search uses no Gaussian process"),
-    "--mpi-threads-disable": (False, _THREADS),
-    "--no-mpi-threads-disable": (False, _THREADS),
-    "--thread-affinity": (True, "there is no background thread to bind; --binding-args binds the ranks"),
-    "--gloo-timeout-seconds": (True, "--start-timeout and --stall-check-shutdown-time-seconds limit all waits"),
-    "--log-with-timestamp": (False, _NO_TIMES),
-    "--no-log-hide-timestamp": (False, _NO_TIMES),
-    "--log-without-timestamp": (False, _NO_TIMES),
-    "--log-hide-timestamp": (False, _NO_TIMES),
+    "--cycle-time-ms": (True, "CYCLE_TIME"),
+    "--cache-capacity": (True, "CACHE_CAPACITY"),
+    "--disable-cache": (False, "CACHE_CAPACITY"),
+    "--num-nccl-streams": (True, "NUM_NCCL_STREAMS"),
+    "--hierarchical-allgather": (False, "HIERARCHICAL_ALLGATHER"),
+    "--no-hierarchical-allgather": (False, "HIERARCHICAL_ALLGATHER"),
+    "--torus-allreduce": (False, "TORUS_ALLREDUCE"),
+    "--no-torus-allreduce": (False, "TORUS_ALLREDUCE"),
+    "--autotune-warmup-samples": (True, "AUTOTUNE_WARMUP_SAMPLES"),
+    "--autotune-gaussian-process-noise": (True, "AUTOTUNE_GAUSSIAN_PROCESS_NOISE"),
+    "--mpi-threads-disable": (False, "MPI_THREADS_DISABLE"),
+    "--no-mpi-threads-disable": (False, "MPI_THREADS_DISABLE"),
+    "--thread-affinity": (True, "THREAD_AFFINITY"),
+    "--gloo-timeout-seconds": (True, "GLOO_TIMEOUT_SECONDS"),
+    "--log-with-timestamp": (False, "LOG_HIDE_TIME"),
+    "--no-log-hide-timestamp": (False, "LOG_HIDE_TIME"),
+    "--log-without-timestamp": (False, "LOG_HIDE_TIME"),
+    "--log-hide-timestamp": (False, "LOG_HIDE_TIME"),
 }
 # Options that undo another one, of the command line or of the environment: name -> destination.
 _UNDOING = {
@@ -63,9 +60,9 @@ def add(made: argparse.ArgumentParser) -> None:
         told = f"undoes --{destination.replace('_', '-')}, also of a file and of the environment"
         group.add_argument(name, dest=destination, action="store_false", default=None, help=told)
     idle = made.add_argument_group("accepted from horovodrun, without effect")
-    for name, (valued, reason) in IDLE.items():
+    for name, (valued, _) in IDLE.items():
         more: dict[str, Any] = {"metavar": "N"} if valued else {"action": "store_true"}
-        idle.add_argument(name, help=reason, **more)
+        idle.add_argument(name, help=_reason(name), **more)
 
 
 def complete(known: argparse.Namespace) -> None:
@@ -77,7 +74,11 @@ def complete(known: argparse.Namespace) -> None:
 def notes(known: argparse.Namespace) -> list[str]:
     """A line for each given option that has no effect."""
     given = [name for name in IDLE if getattr(known, name.removeprefix("--").replace("-", "_"))]
-    return [f"{name} has no effect: {IDLE[name][1]}" for name in given]
+    return [f"{name} has no effect: {_reason(name)}" for name in given]
+
+
+def _reason(name: str) -> str:
+    return IDLE_OF_HOROVOD[f"HOROVOD_{IDLE[name][1]}"]
 
 
 def variables(known: argparse.Namespace) -> dict[str, str | None]:
