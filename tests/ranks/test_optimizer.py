@@ -316,6 +316,18 @@ def test_backward_passes_in_a_file(world, shared_tmp_path):
     assert_close(loaded.optimizer.variables, model.optimizer.variables, relative=0)
 
 
+@pytest.mark.ranks(1, 2)
+def test_a_configuration_makes_one_that_adds_up_passes(world):
+    """The sum of two passes, averaged over the ranks."""
+    optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.5), backward_passes_per_step=2)
+    again = optimizer.from_config(optimizer.get_config())
+    variable = tf.Variable([8.0])
+    again.build([variable])
+    for value in (1.0, 3.0):
+        again.apply_gradients([(tf.constant([value + tfdist.rank()]), variable)])
+    assert variable.numpy() == [8.0 - 0.5 * (4.0 + 2 * np.mean(range(world)))]
+
+
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_configuration_makes_an_optimizer_that_reduces_alike(world, scaled):

@@ -105,6 +105,12 @@ def test_as_horovod_is_for_this_process_and_its_ranks(names, monkeypatch):
     assert importlib.import_module("horovod").__version__ == "0.28.1"
 
 
+def test_names_come_before_an_installed_horovod(names, tmp_path, monkeypatch):
+    (tmp_path / "horovod.py").write_text("raise SystemExit('the installed one')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("horovod").__version__ == "0.28.1"
+
+
 def test_as_horovod_after_horovod_itself_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod", type(sys)("horovod"))
     with pytest.raises(errors.ConfigError, match=r"horovod has been imported already.*in the first lines"):
