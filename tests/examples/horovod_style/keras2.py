@@ -66,7 +66,7 @@ history = model.fit_generator(
     verbose=0,
     workers=2,
     validation_data=test,
-    validation_steps=3 * len(test) // hvd.size(),
+    validation_steps=4 * len(test) // hvd.size(),
 )
 score = hvd.allreduce(model.evaluate_generator(test, len(test), workers=2, verbose=0)[1])
 answer = {
