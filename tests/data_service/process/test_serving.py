@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+# It waits for a signal that is blocked: a handler that runs just before pause() would leave it there.
 PLAYER = """
 import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 sys.stdin.readline()
 os.write(1, b'{"ready": "127.0.0.1:7001/7002"}\\n')
-signal.pause()
+signal.sigwait({signal.SIGTERM})
 """
 PROGRAM = """
 import functools, sys
@@ -56,7 +57,7 @@ def test_signals_that_the_caller_ignores_stay_ignored(ignored):
 
 def test_nobody_who_does_not_read_its_log_holds_it_up(tmp_path, wait_until):
     flood = "for _ in range(20000): os.write(2, b'x' * 99 + b'\\n')\nopen('written', 'w').close()\n"
-    player = PLAYER.replace("signal.pause()", flood + "signal.pause()")
+    player = PLAYER.replace("signal.sigwait", flood + "signal.sigwait")
     words = [sys.executable, "-c", PROGRAM, sys.executable, "-c", player]
     with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=tmp_path) as server:
         wait_until((tmp_path / "written").exists, what="all lines")

@@ -5,7 +5,6 @@ Scripts import Keras before horovod. tfdist is imported then and not now, as not
 
 import importlib
 import importlib.util
-import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -32,8 +31,9 @@ def run(found: ModuleSpec | None) -> ModuleType | None:
 others = [place for place in sys.path if Path(place or ".").resolve() != HERE]
 run(PathFinder.find_spec("sitecustomize", others))
 
-if os.environ.get("TFDIST_AS_HOROVOD") == "1":
-    place = HERE.parents[1] / "system" / "after_import.py"
-    system = run(importlib.util.spec_from_file_location("tfdist_after_import", place))
-    if system is not None:
-        system.after_import("keras", translate_keras)
+# Without tfdist itself: it is imported when Keras is.
+system = run(
+    importlib.util.spec_from_file_location("tfdist_after_import", HERE.parents[1] / "system" / "after_import.py")
+)
+if system is not None:
+    system.after_import("keras", translate_keras)
