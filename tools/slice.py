@@ -5,7 +5,8 @@
 `data-service` and `docs` have the other sizes, ways and pages.
 
     slice.py NAME...    runs these; `make test-NAME` runs one alone
-    slice.py all        `make test`, then every slice
+    slice.py all        `make test`, then every slice; what has passed on the same committed sources is not repeated, so
+                        that a run that was stopped continues
     slice.py touched    `make test`, then the slices that the last commits touched, and one more in rotation, as far as
                         an hour goes at the pace of `make test`: what is left out is said, and is another one after the
                         next commit
@@ -118,7 +119,29 @@ def run(target: str) -> tuple[bool, str]:
     passed = started.returncode == 0
     print(f"== make {target}: {'passed' if passed else 'failed'} after {_minutes_since(begin):.1f} minutes", flush=True)
     (LOGS / f"{target}.log").write_text("".join(output))
+    (LOGS / f"{target}.passed").write_text(committed() if passed else "")
     return passed, "".join(output)
+
+
+def committed() -> str:
+    """The sources as git names them; empty if some are not committed."""
+    return "" if _git("status", "--porcelain") else _git("rev-parse", "HEAD^{tree}")
+
+
+def passed_before(target: str) -> str | None:
+    """The output of `make TARGET` if it has passed on these sources."""
+    record = LOGS / f"{target}.passed"
+    sources = record.read_text() if record.is_file() else ""
+    return (LOGS / f"{target}.log").read_text() if sources and sources == committed() else None
+
+
+def run_once(target: str) -> tuple[bool, str]:
+    """As `run`, unless it has passed on these sources."""
+    output = passed_before(target)
+    if output is None:
+        return run(target)
+    print(f"== make {target}: has passed on these sources; to repeat it, remove {LOGS.relative_to(ROOT)}", flush=True)
+    return True, output
 
 
 def main(words: list[str]) -> int:
@@ -127,7 +150,8 @@ def main(words: list[str]) -> int:
         known = ", ".join(NAMES)
         print(f"slice.py: received {' '.join(words) or 'nothing'}; expected all, touched, or names of {known}")
         return 2
-    ends = {"test": run("test")} if words[0] in ("all", "touched") else {}
+    start = run_once if words == ["all"] else run
+    ends = {"test": start("test")} if words[0] in ("all", "touched") else {}
     pace = max(1.0, _minutes_since(begin) / TEST_MINUTES)
     names = list(NAMES) if words == ["all"] else _for_the_last_commits() if words == ["touched"] else words
     by_name = {each.name: each for each in SLICES}
@@ -136,7 +160,7 @@ def main(words: list[str]) -> int:
         if words == ["touched"] and _minutes_since(begin) + minutes > BUDGET_MINUTES:
             print(f"== make test-{each.name} is left out: with its {minutes:.0f} minutes this would take too long")
         else:
-            ends[f"test-{each.name}"] = run(f"test-{each.name}")
+            ends[f"test-{each.name}"] = start(f"test-{each.name}")
     return _verdict(ends)
 
 

@@ -100,6 +100,7 @@ def test_failures_stop_nothing_and_are_shown_last(monkeypatch: pytest.MonkeyPatc
     rules = "test:\n\t@cat passed\ntest-slurm:\n\t@cat failed; false\ntest-images:\n\t@cat passed\n"
     (tmp_path / "Makefile").write_text(rules)
     monkeypatch.setattr(slices, "ROOT", tmp_path)
+    monkeypatch.setattr(slices, "committed", lambda: "")
     monkeypatch.setattr(slices, "LOGS", tmp_path / "logs")
     assert slices.main(["slurm", "images"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -109,6 +110,39 @@ def test_failures_stop_nothing_and_are_shown_last(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(slices, "NAMES", ("images",))
     assert slices.main(["all"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["== make test: passed", PASSED.splitlines()[1]]
+
+
+def test_a_stopped_run_of_all_continues(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", *words], cwd=tmp_path, check=True)
+
+    (tmp_path / "passed").write_text(PASSED)
+    (tmp_path / "Makefile").write_text("test:\n\t@cat passed\ntest-slurm:\n\t@cat passed; test -e ignored/fixed\n")
+    (tmp_path / ".gitignore").write_text("ignored\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    monkeypatch.setattr(slices, "ROOT", tmp_path)
+    monkeypatch.setattr(slices, "LOGS", tmp_path / "ignored")
+    monkeypatch.setattr(slices, "NAMES", ("slurm",))
+
+    def begun() -> list[str]:
+        words = capsys.readouterr().out.splitlines()
+        return [line.split()[-1] for line in words if re.fullmatch("== make [a-z-]+", line)]
+
+    assert slices.main(["all"]) == 1
+    assert begun() == ["test", "test-slurm"]
+    (tmp_path / "ignored" / "fixed").touch()
+    assert slices.main(["all"]) == 0
+    assert begun() == ["test-slurm"]
+    assert slices.main(["all"]) == 0
+    assert begun() == []
+    assert slices.main(["slurm"]) == 0
+    assert begun() == ["test-slurm"]
+    (tmp_path / "passed").write_text(PASSED + "changed\n")
+    for _ in range(2):
+        assert slices.main(["all"]) == 0
+        assert begun() == ["test", "test-slurm"]
 
 
 def test_unknown_slice_is_refused() -> None:
