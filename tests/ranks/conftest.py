@@ -45,12 +45,8 @@ DEVICES = {} if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICES": 
 # `make test` runs a few combinations of each test's parameters, and the slice `ranks` of the others one in so many.
 SAMPLED = bool(os.environ.get("TFDIST_TEST_SAMPLE"))
 ONE_IN = {1: 8, 2: 3, 3: 8, 4: 8}
-# These tests train, which takes a second or more at each size: `make test` runs each at one size, the others at two.
-TRAINING = (
-    *("callbacks", "test_control_flow", "test_gradient_tape", "test_loss_scale", "test_optimizer", "test_parity"),
-    *("test_partial_optimizer", "test_sync_batch_norm", "test_tape", "test_xla_training"),
-)
-# Where a test has them. Two ranks are the cheapest that can differ, three the cheapest that are no power of two.
+# `make test` runs a test at the first of these that it has, the slice `ranks` at all. Two ranks are the cheapest that can
+# differ, three the cheapest that are no power of two.
 ORDER_OF_SIZES = ((2, 3, 4, 1), (3, 2, 4, 1), (2, 4, 3, 1), (2, 1, 3, 4))
 POLL_SECONDS = 0.05
 SECONDS_FOR_END = 60
@@ -274,36 +270,31 @@ if not INNER:
     def _sample(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
         """What the slice `ranks` has beside `make test`: other combinations of each world; and what neither has.
 
-        One size of a test runs over one transport, the next over the other; where `make test` has one of a size, the
-        slice has the other too.
+        One size of a test runs over one transport, the next over the other; of the size that `make test` has, the slice
+        has the other too.
         """
         functions: dict[Callable[..., object], dict[World, list[pytest.Item]]] = {}
         for item in items:
             functions.setdefault(item.function, {}).setdefault(world_of(item), []).append(item)  # type: ignore[attr-defined]
         of_slice, left_out = [], []
         for function, worlds in functions.items():
-            turns, of_test = _turns(function, worlds)
+            turns = _turns(function, worlds)
+            first = next(iter(turns))
             for (size, transport), combinations in worlds.items():
                 step = min(ONE_IN[size], len(combinations))
                 some = [item for index, item in enumerate(combinations) if not (index - size) % step]
                 has_turn = transport == turns[size]
-                some = some if has_turn else some[:1] if size in of_test else []
+                some = some if has_turn else some[:1] if size == first else []
                 left_out += [item for item in combinations if item not in some]
-                of_slice += some[1:] if size in of_test and has_turn else some
+                of_slice += some[1:] if size == first and has_turn else some
         return of_slice, left_out
 
-    def _turns(
-        function: Callable[..., object], worlds: dict[World, list[pytest.Item]]
-    ) -> tuple[dict[int, str], list[int]]:
-        """Over which transport a test runs at each size, and the sizes that `make test` has."""
+    def _turns(function: Callable[..., object], worlds: dict[World, list[pytest.Item]]) -> dict[int, str]:
+        """Over which transport a test runs at each size; the first size is that of `make test`."""
         number = zlib.crc32(function.__name__.encode())  # the same whichever files are collected
         transports = sorted({transport for _, transport in worlds})
         order = [size for size in ORDER_OF_SIZES[number % len(ORDER_OF_SIZES)] if (size, transports[0]) in worlds]
-        turns = {size: transports[(number // 4 + place) % len(transports)] for place, size in enumerate(order)}
-        return turns, order[: 1 if _trains(worlds[order[0], transports[0]][0]) else 2]
-
-    def _trains(item: pytest.Item) -> bool:
-        return item.path.relative_to(HERE).parts[0].removesuffix(".py") in TRAINING
+        return {size: transports[(number // 4 + place) % len(transports)] for place, size in enumerate(order)}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -96,6 +96,7 @@ def test_recording_has_every_setting(model: str) -> None:
     assert min(map(len, recording.samples.values())) > 1
 
 
+@pytest.mark.slice("launch")
 @pytest.mark.parametrize("steady", [True, False])
 def test_is_as_good_as_a_random_search(steady: bool) -> None:
     """Over all models: of one, the fastest settings differ by less than what the recording can tell."""
