@@ -121,7 +121,7 @@ def _prepare(known: Namespace, command: Sequence[str], spell: Callable[[str], st
         ranks=known.num_proc,
         spell=spell,
     )
-    for remark in remarks:
+    for remark in filter(None, [known.count_note, *remarks]):
         console.say(f"tfdistrun: {remark}")
     return plan, console
 
@@ -440,11 +440,7 @@ def _offered(known: Namespace) -> tuple[host.Host, ...]:
     if known.host_discovery_script:
         return _discovered(known)
     if known.hostfile:
-        try:
-            text = Path(known.hostfile).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--hostfile {known.hostfile} cannot be read: {error}") from None
-        return host.parse_file(text, known.hostfile)
+        return host.read_file(known.hostfile)
     if known.allocation is not None:
         hosts: tuple[host.Host, ...] = known.allocation.hosts
         return hosts

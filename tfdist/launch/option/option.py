@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -13,9 +14,10 @@ from typing import Any
 from tfdist import __version__
 from tfdist.config import COMPRESSIONS
 from tfdist.errors import ConfigError
+from tfdist.launch.host import capacity
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
-from tfdist.launch.option import agent_option, horovod_option, option_file
+from tfdist.launch.option import agent_option, horovod_option, option_file, rank_count
 from tfdist.system.terminal import command_line
 from tfdist.system.terminal.command_line import Parser, whole
 
@@ -32,6 +34,7 @@ examples:
   tfdistrun -np 2 python train.py                        two ranks on this machine
   tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, over ssh
   tfdistrun -np 4 --output-filename logs python train.py each rank's output also in logs/rank.N/
+  tfdistrun -np auto python train.py                     as many as this machine has GPUs, else cores
   tfdistrun python train.py                              inside a Slurm, LSF, PBS ... job: on all of its slots
   tfdistrun --config-file job.yaml python train.py       options from a file
 
@@ -132,7 +135,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_placement(group: Any) -> None:
     group.add_argument(
-        "-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks (default: all slots of a cluster job)"
+        "-np",
+        "-n",
+        "--num-proc",
+        type=rank_count.number_or_auto,
+        metavar="N",
+        help="number of ranks (default: all slots of -H, --hostfile or a cluster job, else one per GPU); `auto`: the "
+        "same, and on machines without GPUs one per physical core, if each has "
+        f"{rank_count.RANK_BYTES // 10**9} GB of free memory",
     )
     group.add_argument(
         "-H",
@@ -387,9 +397,9 @@ def parse(
         known = options.parse_args([*_read_file(known, options), *ours])
     agent_option.check(known)
     horovod_option.complete(known)
-    _complete(known, find)
     if known.hosts and known.hostfile:
         raise ConfigError("-H and --hostfile cannot be combined; give only one")
+    _complete(known, find)
     if known.no_stall_check and known.stall_check_warning_time_seconds is not None:
         raise ConfigError("--no-stall-check and --stall-check-warning-time-seconds cannot be combined; give only one")
     _check_autoscale(known)
@@ -402,13 +412,9 @@ def _complete(known: argparse.Namespace, find: Callable[[str | None], Allocation
     known.listener = None
     known.agents_timeout = known.start_timeout or agent_option.AGENTS_TIMEOUT_S
     known.start_timeout = known.start_timeout or START_TIMEOUT_S
-    come = agent_option.is_given(known)
-    named = known.hosts or known.hostfile or known.host_discovery_script or come
+    named = known.hosts or known.hostfile or known.host_discovery_script or agent_option.is_given(known)
     known.allocation = None if named else find(known.starter)
-    if known.num_proc is None and known.allocation is not None:
-        known.num_proc = known.allocation.slots
-    if known.num_proc is None and not come:
-        raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
+    rank_count.complete(known, lambda: capacity.read(os.environ))
 
 
 def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> list[str]:

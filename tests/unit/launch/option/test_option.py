@@ -26,7 +26,7 @@ def test_value_may_look_like_an_option() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-n", "2"], "did you mean -np"),
+        (["-npp", "2"], "did you mean -np"),
         (["--autotun"], "--autotun: no such option; did you mean --autotune"),
         (["--output-filname", "x"], "did you mean --output-filename"),
         (["-np", "1.5", "x"], "'1.5' is not a number of ranks"),
