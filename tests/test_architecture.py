@@ -77,9 +77,11 @@ ROOMS = {
     "command.bench": "native command.bench.measure command.bench.allreduce command.bench.train",
     "command.chaos": "protocol",
     "command.doctor": "native launch.start tfdist",
+    "command.environment": "native launch.host launch.start command.doctor tfdist",
     "command.image": "",
     "command.timeline": "",
     "command": "",
+    "__main__": "command",
     "tfdist": "",
 }
 BASE = ("errors", "system", "system.terminal", "system.network", "system.rank", "config")
@@ -94,6 +96,7 @@ LIGHT_ROOMS = (
     "tfdist.command.bench.command",
     "tfdist.command.chaos",
     "tfdist.command.doctor.command",
+    "tfdist.command.environment",
     "tfdist.command.image",
     "tfdist.command.timeline",
     "tfdist.data_service.command",

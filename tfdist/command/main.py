@@ -31,6 +31,8 @@ class Command:
 
 
 COMMANDS = {
+    "run": Command("tfdist.launch.command", "start a command as the ranks of a job: the same as tfdistrun"),
+    "env": Command("tfdist.command.environment.command", "print the versions and settings that a bug report needs"),
     "doctor": Command(
         "tfdist.command.doctor.command", "check what works on this machine, what does not, and how to fix it"
     ),

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ Runs COMMAND as N ranks of one job, on this machine or on several hosts, and ter
 
 examples:
   tfdistrun -np 2 python train.py                        two ranks on this machine
+  tfdistrun -np 2 -m package.train --epochs 3            a module, with the Python of tfdistrun
   tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, over ssh
   tfdistrun -np 4 --output-filename logs python train.py each rank's output also in logs/rank.N/
   tfdistrun -np auto python train.py                     as many as this machine has GPUs, else cores
@@ -119,6 +121,12 @@ def parser() -> argparse.ArgumentParser:
         "--config-file",
         metavar="FILE",
         help="YAML file with options by their long names, as `num-proc: 4`; options on the command line win",
+    )
+    made.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE",
+        help="run `python -m MODULE` with the Python of tfdistrun; all words after it are arguments of the module",
     )
     _add_placement(made.add_argument_group("ranks and hosts"))
     agent_option.add(made.add_argument_group("hosts without ssh"))
@@ -358,7 +366,9 @@ def split(argv: Sequence[str], options: argparse.ArgumentParser) -> tuple[list[s
         word = words.pop(0)
         if word == "--":
             break
-        name, equals, _ = word.partition("=")
+        name, equals, value = word.partition("=")
+        if name == "-m":
+            return ours, _python_module([value, *words] if equals else words)
         if name not in known:
             raise ConfigError(_unknown(name, known))
         if known[name].nargs == 0 or equals:
@@ -371,6 +381,12 @@ def split(argv: Sequence[str], options: argparse.ArgumentParser) -> tuple[list[s
         else:
             raise ConfigError(f"{name} expects a value")
     return ours, words
+
+
+def _python_module(words: Sequence[str]) -> list[str]:
+    if not words or not words[0] or words[0].startswith("-"):
+        raise ConfigError("-m expects a module, as in: tfdistrun -np 2 -m package.train")
+    return [sys.executable, "-m", *words]
 
 
 def _unknown(name: str, known: Sequence[str] | dict[str, Any]) -> str:

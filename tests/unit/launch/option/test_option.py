@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tfdist import config
@@ -15,6 +17,19 @@ def test_command_begins_at_the_first_word_that_is_no_option() -> None:
     assert (known.num_proc, known.hosts, known.verbose) == (2, "a:2", True)
     assert command == ["python", "t.py", "-np", "9", "--verbose"]
     assert option.parse(["-np", "2", "--", "-odd"])[1] == ["-odd"]
+
+
+@pytest.mark.parametrize("words", [["-m", "a.b"], ["-m=a.b"]])
+def test_module(words: list[str]) -> None:
+    known, command = option.parse(["-n", "2", *words, "-np", "9", "-m", "c"])
+    assert known.num_proc == 2
+    assert command == [sys.executable, "-m", "a.b", "-np", "9", "-m", "c"]
+
+
+@pytest.mark.parametrize("words", [["-m"], ["-m", "-x"], ["-m="]])
+def test_module_is_missing(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"-m expects a module, as in: tfdistrun -np 2 -m package\.train"):
+        option.parse(["-np", "2", *words])
 
 
 def test_value_may_look_like_an_option() -> None:
