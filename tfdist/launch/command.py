@@ -22,7 +22,7 @@ from tfdist.launch.host import core, host, interface, network
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.discovery import DiscoveryError, find_hosts, wait_for_hosts
 from tfdist.launch.job.membership import Rules
-from tfdist.launch.option import agent_option, horovod_option, option
+from tfdist.launch.option import agent_option, default_file, horovod_option, option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher
@@ -61,9 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     home.fill()
     console = None
     try:
-        known, command = option.parse(sys.argv[1:] if argv is None else argv, _allocation)
+        words = sys.argv[1:] if argv is None else argv
+        known, command = option.parse(words, _allocation, lambda: default_file.find(_say))
         if known.check_build:
             return subprocess.run(_BUILD_CHECK, env=os.environ | {"PYTHONSAFEPATH": "1"}, check=False).returncode
+        if known.print_config:
+            print(known.print_config, end="")
+            return 0
         known.listener = assembly.open_port(known)
         if known.nodes is not None and known.listener is None:
             return assembly.follow(known, _say)

@@ -18,7 +18,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host import capacity
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
-from tfdist.launch.option import agent_option, horovod_option, option_file, rank_count
+from tfdist.launch.option import agent_option, default_file, horovod_option, option_file, rank_count
 from tfdist.system.terminal import command_line
 from tfdist.system.terminal.command_line import Parser, whole
 
@@ -120,7 +120,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--config-file",
         metavar="FILE",
-        help="YAML file with options by their long names, as `num-proc: 4`; options on the command line win",
+        help="YAML file with options by their long names, as `num-proc: 4`; options on the command line win. Default: "
+        f"./{default_file.NAME}, if it is there and only you can write it",
+    )
+    made.add_argument("--no-config", action="store_true", help=f"do not read ./{default_file.NAME}")
+    made.add_argument(
+        "--print-config",
+        action="store_true",
+        help=f"print the given options as such a file, and exit: tfdistrun ... --print-config > {default_file.NAME}",
     )
     made.add_argument(
         "-m",
@@ -396,21 +403,30 @@ def _unknown(name: str, known: Sequence[str] | dict[str, Any]) -> str:
 
 
 def parse(
-    argv: Sequence[str], find: Callable[[str | None], Allocation | None] = lambda _: None
+    argv: Sequence[str],
+    find: Callable[[str | None], Allocation | None] = lambda _: None,
+    nearby: Callable[[], tuple[str, str] | None] = lambda: None,
 ) -> tuple[argparse.Namespace, list[str]]:
     """The options and the user's command. Raises ConfigError.
 
     Args:
         argv: The arguments of `tfdistrun`. With --check-build, all others are ignored.
         find: Returns the `allocation` to run on, for a starter, if no option names hosts.
+        nearby: Returns the name and text of a file with options, if no option names one.
+
+    Returns:
+        Nothing is checked or added for --print-config, which becomes the text to print.
     """
     options = parser()
     ours, command = split(argv, options)
     known = options.parse_args(ours)
     if known.check_build:
         return known, command
-    if known.config_file is not None:
-        known = options.parse_args([*_read_file(known, options), *ours])
+    words = [*_of_file(known, options, nearby), *ours]
+    known = options.parse_args(words)
+    if known.print_config:
+        known.print_config = option_file.write(words, options._option_string_actions)
+        return known, command
     agent_option.check(known)
     horovod_option.complete(known)
     if known.hosts and known.hostfile:
@@ -433,23 +449,30 @@ def _complete(known: argparse.Namespace, find: Callable[[str | None], Allocation
     rank_count.complete(known, lambda: capacity.read(os.environ))
 
 
-def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> list[str]:
-    """The arguments in --config-file. Options `given` on the command line replace all that they exclude."""
-    path = given.config_file
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config-file {path} cannot be read: {error}") from None
+def _of_file(
+    given: argparse.Namespace, options: argparse.ArgumentParser, nearby: Callable[[], tuple[str, str] | None]
+) -> list[str]:
+    """The arguments in --config-file, else in a file nearby. Options `given` replace all that they exclude."""
+    if given.config_file is not None:
+        where = f"--config-file {given.config_file}"
+        try:
+            text = Path(given.config_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where} cannot be read: {error}") from None
+    elif given.no_config or (found := nearby()) is None:
+        return []
+    else:
+        where, text = found
     actions = options._option_string_actions
-    found = option_file.read(text, path, actions)
+    read = option_file.read(text, where, actions)
     for names in _EXCLUSIVE:
         if any(getattr(given, actions[name].dest) for name in names):
-            found = {name: words for name, words in found.items() if name not in names}
-    words = [word for of_one in found.values() for word in of_one]
+            read = {name: words for name, words in read.items() if name not in names}
+    words = [word for of_one in read.values() for word in of_one]
     try:
         options.parse_args(words)
     except ConfigError as error:
-        raise ConfigError(f"--config-file {path}: {str(error).partition(command_line.USAGE_MARK)[0]}") from None
+        raise ConfigError(f"{where}: {str(error).partition(command_line.USAGE_MARK)[0]}") from None
     return words
 
 
