@@ -80,7 +80,7 @@ ROOMS = {
     "command.environment": "native launch.host launch.start command.doctor tfdist",
     "command.image": "",
     "command.timeline": "",
-    "command": "",
+    "command": "launch.option",
     "__main__": "command",
     "tfdist": "",
 }

@@ -25,7 +25,7 @@ class Slow(keras.callbacks.Callback):
 model.fit(x, x[:, :1], batch_size=2, callbacks=[tfdist.callbacks.DataParallel(), Slow()])
 print("after")
 """
-PLAIN = {"TERM": "xterm", "TF_CPP_MIN_LOG_LEVEL": "3"}
+TERMINAL = {"TERM": "xterm", "TF_CPP_MIN_LOG_LEVEL": "3", "NO_COLOR": ""}
 
 
 class Terminal:
@@ -61,13 +61,13 @@ def test_bar_of_fit_is_redrawn_on_a_terminal(launch: Any) -> None:
     launch.script(FIT)
     terminal = Terminal()
     words = ("-np", "2", "--output-filename", "logs", "python", "rank.py")
-    started = launch.start(*words, variables=PLAIN, stdout=terminal.end, inside=("sh", "-c", 'exec "$@" 2>&1', "sh"))
+    started = launch.start(*words, variables=TERMINAL, stdout=terminal.end, inside=("sh", "-c", 'exec "$@" 2>&1', "sh"))
     done = launch.end(started)
     text = terminal.text()
     assert done.code == 0, text
     lines = [line for line in _shown(text) if "step - loss" in line]
     assert len(lines) == 1 and lines[0].startswith("[0] 100/100"), lines
-    states = re.findall(r"\r\[0\] \x1b\[1m *(\d+)/100", text)
+    states = re.findall(r"\r\x1b\[36m\[0\]\x1b\[0m \x1b\[1m *(\d+)/100", text)
     assert len(set(states)) >= 5, "drawn again while it trains"
     shown = _shown(text)
     assert shown.index("[1] from rank 1") < shown.index(lines[0]) < shown.index("[0] after")
@@ -78,7 +78,7 @@ def test_bar_of_fit_is_redrawn_on_a_terminal(launch: Any) -> None:
 
 def test_bar_of_fit_is_plain_lines_in_a_pipe(launch: Any) -> None:
     launch.script(FIT)
-    done = launch.run("-np", "2", "python", "rank.py", variables=PLAIN)
+    done = launch.run("-np", "2", "python", "rank.py", variables=TERMINAL)
     assert done.code == 0, done.stderr
     assert not re.search(r"[\x1b\b\r]", done.stdout)
     assert re.search(r"^\[0\] 100/100 \S+ \d+s \d+ms/step - loss: \S+$", done.stdout, re.MULTILINE), done.stdout

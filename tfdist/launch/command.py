@@ -35,7 +35,7 @@ from tfdist.protocol import backup, commit_file, member
 from tfdist.system import home, program
 from tfdist.system.local_path import address_of, local_path
 from tfdist.system.rank import ancestry, job_place
-from tfdist.system.terminal import descriptor
+from tfdist.system.terminal import descriptor, screen
 
 if TYPE_CHECKING:
     import socket
@@ -77,14 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if console is not None:  # what it has to say comes before
             console.close()
         interrupted = isinstance(error, KeyboardInterrupt)
-        _say("interrupted before any rank was started" if interrupted else str(error))
+        _say("interrupted before any rank was started" if interrupted else str(error), screen.ERROR)
         return INTERRUPTED if interrupted else USAGE_ERROR if isinstance(error, ConfigError) else FAILURE
     with contextlib.closing(console):
         status = job.run()
         for line in job.heard:
             console.quote(line)
         if job.explanation:
-            console.say(f"tfdistrun: {job.explanation}")
+            console.say(f"tfdistrun: {job.explanation}", screen.ERROR)
         return status
 
 
@@ -433,9 +433,9 @@ def _discovered(known: Namespace) -> tuple[host.Host, ...]:
     return found
 
 
-def _say(text: str) -> None:
+def _say(text: str, colour: str = screen.WARNING) -> None:
     """Prints a message before the console exists."""
-    print(f"tfdistrun: {text}", file=sys.stderr)
+    print(screen.labelled(f"tfdistrun: {text}", colour), file=sys.stderr)
 
 
 def _offered(known: Namespace) -> tuple[host.Host, ...]:

@@ -15,7 +15,7 @@ from tfdist.system.local_path import local_path
 from tfdist.system.terminal.chatter import is_chatter
 from tfdist.system.terminal.line import FINAL, LINE, PARTIAL, PROGRESS, Piece, PrefixWriter, plain
 from tfdist.system.terminal.outlet import Outlet
-from tfdist.system.terminal.screen import ScreenWriter, is_screen
+from tfdist.system.terminal.screen import WARNING, ScreenWriter, has_colours, is_screen, labelled
 
 if TYPE_CHECKING:
     from tfdist.storage.mirror import Mirror
@@ -59,6 +59,7 @@ class Console:
         self._lock = threading.RLock()
         self._spell = spell
         descriptors = descriptors or _DESCRIPTORS
+        self._stderr = descriptors["stderr"]
         self._writers = _writers(descriptors)
         self._on_done: Callable[[int, int], None] = lambda rank, size: None
         self._outlets = self._make_outlets(descriptors)
@@ -98,9 +99,9 @@ class Console:
         self._states.pop(source, None)
         return text + b"\n" if text else b""
 
-    def say(self, text: str) -> None:
-        """Writes a message of the launcher to stderr."""
-        self.quote(self._spell(text))
+    def say(self, text: str, colour: str = WARNING) -> None:
+        """Writes a message of the launcher to stderr; its label has the colour on a terminal."""
+        self.quote(labelled(self._spell(text), colour, self._stderr))
 
     def quote(self, text: str) -> None:
         """Writes another program's message, or a command, to stderr."""
@@ -184,7 +185,7 @@ def _writers(descriptors: Mapping[str, int]) -> dict[str, PrefixWriter]:
 def _writer(descriptor: int) -> PrefixWriter:
     if not is_screen(descriptor, os.environ):
         return PrefixWriter()
-    return ScreenWriter(lambda: _columns(descriptor))
+    return ScreenWriter(lambda: _columns(descriptor), has_colours(descriptor, os.environ))
 
 
 def _columns(descriptor: int) -> int:

@@ -136,11 +136,6 @@ def plain(text: bytes) -> bytes:
     return _CONTROL.sub(b"", text)
 
 
-def prefix(rank: int, stamp: str = "") -> bytes:
-    """What each line of a rank begins with."""
-    return f"{stamp}[{rank}] ".encode()
-
-
 class PrefixWriter:
     """Renders pieces of all ranks for one output: each line starts with its rank, and no rank splits another's.
 
@@ -154,14 +149,14 @@ class PrefixWriter:
         """The bytes to write for a piece of `source` (rank, stream); `stamp` goes before the rank."""
         if piece.end in (PROGRESS, FINAL):
             text = plain(piece.text)
-            return self._end_line() + prefix(source[0], stamp) + text + b"\n" if text else b""
+            return self._end_line() + self._prefix(source[0], stamp) + text + b"\n" if text else b""
         lines = piece.text.split(b"\n") if piece.end == LINE else [piece.text]
         if self._open == source:
             # The rest of a line whose beginning was already written.
             out = lines.pop(0) + (b"\n" if lines else b"")
         else:
             out = self._end_line()
-        out += b"\n".join(prefix(source[0], stamp) + line for line in lines)
+        out += b"\n".join(self._prefix(source[0], stamp) + line for line in lines)
         self._open = source if piece.end == PARTIAL else None
         return out if self._open else out + b"\n"
 
@@ -177,3 +172,7 @@ class PrefixWriter:
     def quote(self, text: bytes) -> bytes:
         """The bytes for whole lines that are no rank's."""
         return self._end_line() + text
+
+    def _prefix(self, rank: int, stamp: str) -> bytes:
+        """What each line of a rank begins with."""
+        return f"{stamp}[{rank}] ".encode()

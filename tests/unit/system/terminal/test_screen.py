@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tfdist.system.terminal.line import FINAL, LINE, PARTIAL, PROGRESS, Piece
-from tfdist.system.terminal.screen import ScreenWriter, fitting, is_screen
+from tfdist.system.terminal.screen import ERROR, ScreenWriter, fitting, has_colours, is_screen, labelled
 
 ZERO, ONE = (0, "stdout"), (1, "stdout")
 
@@ -90,3 +90,21 @@ def test_terminals(term: str | None, drawn: bool) -> None:
     assert not is_screen(writer, variables)
     for descriptor in (master, terminal, reader, writer):
         os.close(descriptor)
+
+
+def test_colours_of_ranks_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = ScreenWriter(lambda: 80, colours=True)
+    assert writer.render(ZERO, Piece(b"a\nb", LINE), "T ") == b"T \x1b[36m[0]\x1b[0m a\nT \x1b[36m[0]\x1b[0m b\n"
+    assert writer.render(ONE, Piece(b"\x1b[1m9/9\x1b[0m", FINAL)) == b"\x1b[32m[1]\x1b[0m \x1b[1m9/9\x1b[0m\n"
+    without = ScreenWriter(lambda: 80, colours=False)
+    assert without.render(ONE, Piece(b"\x1b[1m1/9\x1b[0m", PROGRESS)) == b"\r[1] 1/9\x1b[K"
+    master, terminal = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert labelled("tfdistrun: a: b", ERROR, terminal) == "\x1b[1;31mtfdistrun:\x1b[0m a: b"
+    assert labelled("no label", ERROR, terminal) == "no label"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert labelled("tfdistrun: a: b", ERROR, terminal) == "tfdistrun: a: b"
+    assert has_colours(terminal, {"TERM": "xterm", "NO_COLOR": ""}), "an empty one is not set"
+    os.close(master)
+    os.close(terminal)
