@@ -76,7 +76,7 @@ ROOMS = {
     "command.bench.train": "world ops.graph callbacks command.bench.measure tfdist",
     "command.bench": "native command.bench.measure command.bench.allreduce command.bench.train",
     "command.chaos": "protocol",
-    "command.doctor": "native launch.start tfdist",
+    "command.doctor": "native launch.host launch.start tfdist",
     "command.environment": "native launch.host launch.start command.doctor tfdist",
     "command.image": "",
     "command.timeline": "",
