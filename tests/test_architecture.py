@@ -76,10 +76,12 @@ ROOMS = {
     "command.bench.train": "world ops.graph callbacks command.bench.measure tfdist",
     "command.bench": "native command.bench.measure command.bench.allreduce command.bench.train",
     "command.chaos": "protocol",
-    "command.doctor": "native launch.start tfdist",
+    "command.doctor": "native launch.host launch.start tfdist",
+    "command.environment": "native launch.host launch.start command.doctor tfdist",
     "command.image": "",
     "command.timeline": "",
-    "command": "",
+    "command": "launch.option",
+    "__main__": "command",
     "tfdist": "",
 }
 BASE = ("errors", "system", "system.terminal", "system.network", "system.rank", "config")
@@ -94,6 +96,7 @@ LIGHT_ROOMS = (
     "tfdist.command.bench.command",
     "tfdist.command.chaos",
     "tfdist.command.doctor.command",
+    "tfdist.command.environment",
     "tfdist.command.image",
     "tfdist.command.timeline",
     "tfdist.data_service.command",

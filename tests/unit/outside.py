@@ -127,7 +127,8 @@ def options() -> Iterator[str]:
     from tfdist.launch import command as tfdistrun
 
     yield from _of_parser("tfdistrun", _parser_of(lambda: tfdistrun.main(["--help"])))
-    for name in tfdist.COMMANDS:
+    yield "tfdist run = tfdistrun"
+    for name in [each for each in tfdist.COMMANDS if each != "run"]:
         yield from _of_parser(f"tfdist {name}", _parser_of(lambda name=name: tfdist.main([name, "--help"])))
 
 

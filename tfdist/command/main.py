@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tfdist import __version__
 from tfdist.errors import BuildError, ConfigError
 from tfdist.system import home
-from tfdist.system.terminal import descriptor
+from tfdist.system.terminal import descriptor, screen
 
 USAGE_ERROR = 2
 BUILD_ERROR = 1
@@ -31,6 +31,8 @@ class Command:
 
 
 COMMANDS = {
+    "run": Command("tfdist.launch.command", "start a command as the ranks of a job: the same as tfdistrun"),
+    "env": Command("tfdist.command.environment.command", "print the versions and settings that a bug report needs"),
     "doctor": Command(
         "tfdist.command.doctor.command", "check what works on this machine, what does not, and how to fix it"
     ),
@@ -41,6 +43,7 @@ COMMANDS = {
     "timeline": Command("tfdist.command.timeline.command", "merge and summarize the recordings of a job's ranks"),
     "chaos": Command("tfdist.command.chaos.command", "run a job and kill its ranks, to test its fault tolerance"),
     "agent": Command("tfdist.launch.agent.command", "offer this host to a tfdistrun on another machine"),
+    "completion": Command("tfdist.command.completion", "print a script that completes these commands in a shell"),
     "image": Command("tfdist.command.image.command", "build container images from compatible releases"),
 }
 
@@ -61,7 +64,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
         print(f"tfdist {__version__}")
         return 0
     if name not in commands:
-        print(f"tfdist: {_unknown(name, commands)}", file=sys.stderr)
+        _complain(f"tfdist: {_unknown(name, commands)}")
         return USAGE_ERROR
     try:
         status = int(importlib.import_module(commands[name].module).main(rest))
@@ -74,11 +77,15 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except ConfigError as error:
-        print(f"tfdist {name}: {error}", file=sys.stderr)
+        _complain(f"tfdist {name}: {error}")
         return USAGE_ERROR
     except BuildError as error:
-        print(f"tfdist {name}: {error}", file=sys.stderr)
+        _complain(f"tfdist {name}: {error}")
         return BUILD_ERROR
+
+
+def _complain(text: str) -> None:
+    print(screen.labelled(text, screen.ERROR), file=sys.stderr)
 
 
 def _is_unread() -> bool:

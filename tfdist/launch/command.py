@@ -22,7 +22,7 @@ from tfdist.launch.host import core, host, interface, network
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.discovery import DiscoveryError, find_hosts, wait_for_hosts
 from tfdist.launch.job.membership import Rules
-from tfdist.launch.option import agent_option, horovod_option, option
+from tfdist.launch.option import agent_option, default_file, horovod_option, option
 from tfdist.launch.run.console import Console
 from tfdist.launch.run.generations import Generations
 from tfdist.launch.run.launcher import Launcher
@@ -35,7 +35,7 @@ from tfdist.protocol import backup, commit_file, member
 from tfdist.system import home, program
 from tfdist.system.local_path import address_of, local_path
 from tfdist.system.rank import ancestry, job_place
-from tfdist.system.terminal import descriptor
+from tfdist.system.terminal import descriptor, screen
 
 if TYPE_CHECKING:
     import socket
@@ -61,9 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     home.fill()
     console = None
     try:
-        known, command = option.parse(sys.argv[1:] if argv is None else argv, _allocation)
+        words = sys.argv[1:] if argv is None else argv
+        known, command = option.parse(words, _allocation, lambda: default_file.find(_say))
         if known.check_build:
             return subprocess.run(_BUILD_CHECK, env=os.environ | {"PYTHONSAFEPATH": "1"}, check=False).returncode
+        if known.print_config:
+            print(known.print_config, end="")
+            return 0
         known.listener = assembly.open_port(known)
         if known.nodes is not None and known.listener is None:
             return assembly.follow(known, _say)
@@ -73,14 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if console is not None:  # what it has to say comes before
             console.close()
         interrupted = isinstance(error, KeyboardInterrupt)
-        _say("interrupted before any rank was started" if interrupted else str(error))
+        _say("interrupted before any rank was started" if interrupted else str(error), screen.ERROR)
         return INTERRUPTED if interrupted else USAGE_ERROR if isinstance(error, ConfigError) else FAILURE
     with contextlib.closing(console):
         status = job.run()
         for line in job.heard:
             console.quote(line)
         if job.explanation:
-            console.say(f"tfdistrun: {job.explanation}")
+            console.say(f"tfdistrun: {job.explanation}", screen.ERROR)
         return status
 
 
@@ -121,7 +125,7 @@ def _prepare(known: Namespace, command: Sequence[str], spell: Callable[[str], st
         ranks=known.num_proc,
         spell=spell,
     )
-    for remark in remarks:
+    for remark in filter(None, [known.count_note, *remarks]):
         console.say(f"tfdistrun: {remark}")
     return plan, console
 
@@ -429,9 +433,9 @@ def _discovered(known: Namespace) -> tuple[host.Host, ...]:
     return found
 
 
-def _say(text: str) -> None:
+def _say(text: str, colour: str = screen.WARNING) -> None:
     """Prints a message before the console exists."""
-    print(f"tfdistrun: {text}", file=sys.stderr)
+    print(screen.labelled(f"tfdistrun: {text}", colour), file=sys.stderr)
 
 
 def _offered(known: Namespace) -> tuple[host.Host, ...]:
@@ -440,11 +444,7 @@ def _offered(known: Namespace) -> tuple[host.Host, ...]:
     if known.host_discovery_script:
         return _discovered(known)
     if known.hostfile:
-        try:
-            text = Path(known.hostfile).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--hostfile {known.hostfile} cannot be read: {error}") from None
-        return host.parse_file(text, known.hostfile)
+        return host.read_file(known.hostfile)
     if known.allocation is not None:
         hosts: tuple[host.Host, ...] = known.allocation.hosts
         return hosts

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import re
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tfdist.errors import ConfigError
@@ -44,10 +46,28 @@ def resolve(command: Sequence[str], *, check_files: bool = True) -> tuple[str, .
         raise ConfigError(f"{name} cannot be run: {reason}")
     program = _own_interpreter(os.path.abspath(found))
     if check_files and _PYTHON.fullmatch(os.path.basename(program)):
-        script = python_script(command[1:])
-        if script is not None and not os.path.exists(script):
-            raise ConfigError(f"{script}: no such file; cwd is {os.getcwd()}")
+        _check_source(program, command[1:])
     return (program, *command[1:])
+
+
+def _check_source(program: str, arguments: Sequence[str]) -> None:
+    """Raises ConfigError if the script or module that Python should run does not exist."""
+    script = python_script(arguments)
+    if script is not None and not os.path.exists(script):
+        raise ConfigError(f"{script}: no such file; cwd is {os.getcwd()}")
+    if program != sys.executable or len(arguments) < 2 or arguments[0] != "-m":
+        return
+    if not _is_module(arguments[1].partition(".")[0]):
+        raise ConfigError(f"{arguments[1]}: no such module; cwd is {os.getcwd()}")
+
+
+def _is_module(name: str) -> bool:
+    """Whether `python -m` could find this package or module, which is not imported."""
+    try:
+        found = importlib.util.find_spec(name)
+    except ValueError:  # it has no spec, so it has been found before
+        return True
+    return found is not None or PathFinder.find_spec(name, [os.getcwd()]) is not None
 
 
 def obstacle(name: str, error: OSError) -> str:

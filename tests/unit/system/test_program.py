@@ -38,6 +38,18 @@ def test_python_that_path_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None
     assert program.resolve(["python3", "t.py"])[0] == sys.executable
 
 
+def test_module_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/other.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    for name in ("t", "train.main", "other", "json.tool", "__main__"):
+        assert program.resolve([sys.executable, "-m", name]) == (sys.executable, "-m", name)
+    assert program.resolve([sys.executable, "-m", "gone.x"], check_files=False)[2] == "gone.x"
+    with pytest.raises(ConfigError, match=f"gone.x: no such module; cwd is {tmp_path}"):
+        program.resolve([sys.executable, "-m", "gone.x"])
+
+
 def test_other_programs() -> None:
     assert os.path.isabs(program.resolve(["sh", "-c", "x"])[0])
     assert program.resolve(["no-such", "x"], check_files=False) == ("no-such", "x")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfdist import config
-from tfdist.command.doctor import accelerator, child, host, network, software
+from tfdist.command.doctor import accelerator, child, host, hosts, network, software
 from tfdist.command.doctor.finding import BROKEN, Finding, any_broken, as_json, as_text
 from tfdist.errors import ConfigError
+from tfdist.launch.host import host as slot
 from tfdist.launch.start import mpirun
 from tfdist.system.terminal.command_line import Parser
 
@@ -31,11 +33,36 @@ def main(words: Sequence[str]) -> int:
     if options.env:
         print(config.table())
         return 0
+    if options.hosts is not None:
+        return _show(_across(options.hosts, options.run_args), options.json)
+    if options.run_args:
+        raise ConfigError("--run-args is for -H HOSTS; add it, or omit --run-args")
     settings = config.read()
     _tell("loading TensorFlow and the engine")
     found = examine(child.probe(), _pair, host.read(), settings, os.environ)
-    print(json.dumps(as_json(found), indent=2) if options.json else as_text(found))
+    return _show(found, options.json)
+
+
+def _show(found: list[Finding], as_data: bool) -> int:
+    print(json.dumps(as_json(found), indent=2) if as_data else as_text(found))
     return int(any_broken(found))
+
+
+def _across(given: str, words: Sequence[str]) -> list[Finding]:
+    """The findings about several hosts."""
+    names = [each.name for each in slot.parse_list(given)]
+    if len(names) < 2:
+        raise ConfigError(f"-H {given} names one host; expected two or more. Without -H this host is checked")
+    _tell(f"asking {', '.join(names)}")
+    told = child.told(names, words)
+    if isinstance(told, str):
+        return [hosts.silent(told, names)]
+    found = hosts.findings(told)
+    if not any_broken(found):
+        pair = (names[0], names[1])
+        _tell(f"starting a rank on {' and '.join(pair)}")
+        found.append(hosts.allreduce(child.between(pair, words), pair))
+    return found
 
 
 def examine(
@@ -103,5 +130,19 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 if everything that was found works (a missing GPU is not an error), else 1.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "-H",
+        "--hosts",
+        metavar="LIST",
+        help="check several hosts instead, as tfdistrun -H names them: the same software and paths, clocks, and an "
+        "all-reduce between the first two",
+    )
+    parser.add_argument(
+        "--run-args",
+        type=shlex.split,
+        default=[],
+        metavar="WORDS",
+        help="with -H: more options of tfdistrun, as in --run-args='--no-mpi -p 2222'",
+    )
     parser.add_argument("--env", action="store_true", help="print tfdist's environment variables with their values")
     return parser

@@ -25,7 +25,8 @@ def main() -> int:
 
     tensorflow = adapter.import_tensorflow()
     tfdist.init()
-    ranks, numbers = tfdist.size(), tensorflow.range(_ELEMENTS, dtype="float32")
+    elements = int(sys.argv[1]) if len(sys.argv) > 1 else _ELEMENTS
+    ranks, numbers = tfdist.size(), tensorflow.range(elements, dtype="float32")
     mine = numbers + tfdist.rank()
     expected = ranks * numbers + ranks * (ranks - 1) / 2
     seconds = []
@@ -35,10 +36,10 @@ def main() -> int:
         seconds.append(time.perf_counter() - started)
         wrong = int((total != expected.numpy()).sum())
         if wrong:
-            print(f"rank {tfdist.rank()} got {wrong} wrong sums of {_ELEMENTS}", file=sys.stderr)
+            print(f"rank {tfdist.rank()} got {wrong} wrong sums of {elements}", file=sys.stderr)
             return 1
     if tfdist.rank() == 0:
         device = mine.device.rsplit("device:", 1)[-1]
-        print(json.dumps({"ranks": ranks, "bytes": 4 * _ELEMENTS, "seconds": min(seconds), "device": device}))
+        print(json.dumps({"ranks": ranks, "bytes": 4 * elements, "seconds": min(seconds), "device": device}))
     tfdist.shutdown()
     return 0

@@ -33,7 +33,7 @@ OPTIONS = {
     "host_discovery_script": "--host-discovery-script",
 }
 ARGUMENTS = {option: argument for argument, option in OPTIONS.items()} | {
-    "-np/--num-proc": "num_proc",
+    "-np/-n/--num-proc": "num_proc",
     "-p/--ssh-port": "ssh_port",
     "--verbose": "verbose=True",
     "--elastic": "min_num_proc",

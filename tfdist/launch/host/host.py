@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tfdist.errors import ConfigError
 
@@ -114,6 +115,15 @@ def parse_file(text: str, path: str) -> tuple[Host, ...]:
     if not hosts:
         raise ConfigError(f"{path}: no hosts found; expected lines like `name slots=2`")
     return _merged(hosts, path)
+
+
+def read_file(path: str) -> tuple[Host, ...]:
+    """The hosts of a host file. Raises ConfigError."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--hostfile {path} cannot be read: {error}") from None
+    return parse_file(text, path)
 
 
 def parse_found(text: str, slots_per_host: int) -> tuple[Host, ...]:

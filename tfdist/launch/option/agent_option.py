@@ -91,7 +91,7 @@ def _check_others(known: argparse.Namespace, given: str) -> None:
 
 
 def _check_slots(known: argparse.Namespace) -> None:
-    if known.slots_per_host is not None or known.num_proc is None:
+    if known.slots_per_host is not None or not isinstance(known.num_proc, int):
         return
     if known.num_proc % known.nodes:
         raise ConfigError(

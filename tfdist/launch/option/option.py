@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ from typing import Any
 from tfdist import __version__
 from tfdist.config import COMPRESSIONS
 from tfdist.errors import ConfigError
+from tfdist.launch.host import capacity
 from tfdist.launch.host.cluster.allocation import Allocation
 from tfdist.launch.host.core import Cores
-from tfdist.launch.option import agent_option, horovod_option, option_file
+from tfdist.launch.option import agent_option, default_file, horovod_option, option_file, rank_count
 from tfdist.system.terminal import command_line
 from tfdist.system.terminal.command_line import Parser, whole
 
@@ -30,8 +33,10 @@ Runs COMMAND as N ranks of one job, on this machine or on several hosts, and ter
 
 examples:
   tfdistrun -np 2 python train.py                        two ranks on this machine
+  tfdistrun -np 2 -m package.train --epochs 3            a module, with the Python of tfdistrun
   tfdistrun -np 8 -H node1:4,node2:4 python train.py     four ranks on each of two hosts, over ssh
   tfdistrun -np 4 --output-filename logs python train.py each rank's output also in logs/rank.N/
+  tfdistrun -np auto python train.py                     as many as this machine has GPUs, else cores
   tfdistrun python train.py                              inside a Slurm, LSF, PBS ... job: on all of its slots
   tfdistrun --config-file job.yaml python train.py       options from a file
 
@@ -115,7 +120,20 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--config-file",
         metavar="FILE",
-        help="YAML file with options by their long names, as `num-proc: 4`; options on the command line win",
+        help="YAML file with options by their long names, as `num-proc: 4`; options on the command line win. Default: "
+        f"./{default_file.NAME}, if it is there and only you can write it",
+    )
+    made.add_argument("--no-config", action="store_true", help=f"do not read ./{default_file.NAME}")
+    made.add_argument(
+        "--print-config",
+        action="store_true",
+        help=f"print the given options as such a file, and exit: tfdistrun ... --print-config > {default_file.NAME}",
+    )
+    made.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE",
+        help="run `python -m MODULE` with the Python of tfdistrun; all words after it are arguments of the module",
     )
     _add_placement(made.add_argument_group("ranks and hosts"))
     agent_option.add(made.add_argument_group("hosts without ssh"))
@@ -132,7 +150,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_placement(group: Any) -> None:
     group.add_argument(
-        "-np", "--num-proc", type=_ranks, metavar="N", help="number of ranks (default: all slots of a cluster job)"
+        "-np",
+        "-n",
+        "--num-proc",
+        type=rank_count.number_or_auto,
+        metavar="N",
+        help="number of ranks (default: all slots of -H, --hostfile or a cluster job, else one per GPU); `auto`: the "
+        "same, and on machines without GPUs one per physical core, if each has "
+        f"{rank_count.RANK_BYTES // 10**9} GB of free memory",
     )
     group.add_argument(
         "-H",
@@ -348,7 +373,9 @@ def split(argv: Sequence[str], options: argparse.ArgumentParser) -> tuple[list[s
         word = words.pop(0)
         if word == "--":
             break
-        name, equals, _ = word.partition("=")
+        name, equals, value = word.partition("=")
+        if name == "-m":
+            return ours, _python_module([value, *words] if equals else words)
         if name not in known:
             raise ConfigError(_unknown(name, known))
         if known[name].nargs == 0 or equals:
@@ -363,6 +390,12 @@ def split(argv: Sequence[str], options: argparse.ArgumentParser) -> tuple[list[s
     return ours, words
 
 
+def _python_module(words: Sequence[str]) -> list[str]:
+    if not words or not words[0] or words[0].startswith("-"):
+        raise ConfigError("-m expects a module, as in: tfdistrun -np 2 -m package.train")
+    return [sys.executable, "-m", *words]
+
+
 def _unknown(name: str, known: Sequence[str] | dict[str, Any]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     advice = f"did you mean {near[0]}?" if near else "all options: tfdistrun --help"
@@ -370,26 +403,35 @@ def _unknown(name: str, known: Sequence[str] | dict[str, Any]) -> str:
 
 
 def parse(
-    argv: Sequence[str], find: Callable[[str | None], Allocation | None] = lambda _: None
+    argv: Sequence[str],
+    find: Callable[[str | None], Allocation | None] = lambda _: None,
+    nearby: Callable[[], tuple[str, str] | None] = lambda: None,
 ) -> tuple[argparse.Namespace, list[str]]:
     """The options and the user's command. Raises ConfigError.
 
     Args:
         argv: The arguments of `tfdistrun`. With --check-build, all others are ignored.
         find: Returns the `allocation` to run on, for a starter, if no option names hosts.
+        nearby: Returns the name and text of a file with options, if no option names one.
+
+    Returns:
+        Nothing is checked or added for --print-config, which becomes the text to print.
     """
     options = parser()
     ours, command = split(argv, options)
     known = options.parse_args(ours)
     if known.check_build:
         return known, command
-    if known.config_file is not None:
-        known = options.parse_args([*_read_file(known, options), *ours])
+    words = [*_of_file(known, options, nearby), *ours]
+    known = options.parse_args(words)
+    if known.print_config:
+        known.print_config = option_file.write(words, options._option_string_actions)
+        return known, command
     agent_option.check(known)
     horovod_option.complete(known)
-    _complete(known, find)
     if known.hosts and known.hostfile:
         raise ConfigError("-H and --hostfile cannot be combined; give only one")
+    _complete(known, find)
     if known.no_stall_check and known.stall_check_warning_time_seconds is not None:
         raise ConfigError("--no-stall-check and --stall-check-warning-time-seconds cannot be combined; give only one")
     _check_autoscale(known)
@@ -402,32 +444,35 @@ def _complete(known: argparse.Namespace, find: Callable[[str | None], Allocation
     known.listener = None
     known.agents_timeout = known.start_timeout or agent_option.AGENTS_TIMEOUT_S
     known.start_timeout = known.start_timeout or START_TIMEOUT_S
-    come = agent_option.is_given(known)
-    named = known.hosts or known.hostfile or known.host_discovery_script or come
+    named = known.hosts or known.hostfile or known.host_discovery_script or agent_option.is_given(known)
     known.allocation = None if named else find(known.starter)
-    if known.num_proc is None and known.allocation is not None:
-        known.num_proc = known.allocation.slots
-    if known.num_proc is None and not come:
-        raise ConfigError("-np N is missing: the number of ranks, as in: tfdistrun -np 2 python train.py")
+    rank_count.complete(known, lambda: capacity.read(os.environ))
 
 
-def _read_file(given: argparse.Namespace, options: argparse.ArgumentParser) -> list[str]:
-    """The arguments in --config-file. Options `given` on the command line replace all that they exclude."""
-    path = given.config_file
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config-file {path} cannot be read: {error}") from None
+def _of_file(
+    given: argparse.Namespace, options: argparse.ArgumentParser, nearby: Callable[[], tuple[str, str] | None]
+) -> list[str]:
+    """The arguments in --config-file, else in a file nearby. Options `given` replace all that they exclude."""
+    if given.config_file is not None:
+        where = f"--config-file {given.config_file}"
+        try:
+            text = Path(given.config_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where} cannot be read: {error}") from None
+    elif given.no_config or (found := nearby()) is None:
+        return []
+    else:
+        where, text = found
     actions = options._option_string_actions
-    found = option_file.read(text, path, actions)
+    read = option_file.read(text, where, actions)
     for names in _EXCLUSIVE:
         if any(getattr(given, actions[name].dest) for name in names):
-            found = {name: words for name, words in found.items() if name not in names}
-    words = [word for of_one in found.values() for word in of_one]
+            read = {name: words for name, words in read.items() if name not in names}
+    words = [word for of_one in read.values() for word in of_one]
     try:
         options.parse_args(words)
     except ConfigError as error:
-        raise ConfigError(f"--config-file {path}: {str(error).partition(command_line.USAGE_MARK)[0]}") from None
+        raise ConfigError(f"{where}: {str(error).partition(command_line.USAGE_MARK)[0]}") from None
     return words
 
 

@@ -1,11 +1,12 @@
-"""Reads tfdistrun options from a YAML file and turns them into command-line arguments."""
+"""Reads tfdistrun options from a YAML file as command-line arguments, and writes arguments as such a file."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdist.errors import ConfigError
@@ -20,15 +21,17 @@ _SECTIONS = {
     "timeline": "timeline-",
 }
 # Options that make no sense in a file.
-_OF_THE_COMMAND_LINE = ("help", "version", "check_build", "config_file")
+_OF_THE_COMMAND_LINE = ("help", "version", "check_build", "config_file", "no_config", "print_config")
+_HEADER = "# Options of tfdistrun. It finds them in ./tfdist.yaml, or by --config-file.\n"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
-def read(text: str, path: str, options: Mapping[str, argparse.Action]) -> dict[str, list[str]]:
+def read(text: str, where: str, options: Mapping[str, argparse.Action]) -> dict[str, list[str]]:
     """The command-line arguments for the options of a file, by option name.
 
     Args:
         text: YAML: a mapping of long option names, with - or _, to values. It may contain Horovod's sections.
-        path: The path of the file, for messages.
+        where: What messages call the file.
         options: The known options, by name.
 
     Raises:
@@ -36,7 +39,6 @@ def read(text: str, path: str, options: Mapping[str, argparse.Action]) -> dict[s
     """
     import yaml  # slow to import, and needed only with a file
 
-    where = f"--config-file {path}"
     try:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # for example, of an impossible date
@@ -61,6 +63,39 @@ def read(text: str, path: str, options: Mapping[str, argparse.Action]) -> dict[s
         dests[action.dest] = key
         found[f"--{name}"] = _words(f"{where}: {key}", name, value, action)
     return found
+
+
+def write(words: Sequence[str], options: Mapping[str, argparse.Action]) -> str:
+    """The YAML file that gives the same options.
+
+    Args:
+        words: The arguments; a value is joined to its option by `=`, several follow it. Of those that exclude each
+            other, the last one counts.
+        options: The known options, by name.
+    """
+    import yaml
+
+    found: dict[str, tuple[str, Any]] = {}
+    rest = list(words)
+    while rest:
+        option, equals, value = rest.pop(0).partition("=")
+        action = options[option]
+        if action.dest in _OF_THE_COMMAND_LINE:
+            continue
+        name = next(each for each in action.option_strings if each.startswith("--")).removeprefix("--")
+        given: Any = True
+        if isinstance(action.nargs, int) and action.nargs:
+            given = [_number(rest.pop(0)) for _ in range(action.nargs)]
+        elif equals:
+            given = _number(value)
+        if isinstance(action, argparse._AppendAction) and action.dest in found:
+            given = f"{found[action.dest][1]},{given}"
+        found[action.dest] = (name, given)
+    return _HEADER + str(yaml.safe_dump(dict(found.values()), sort_keys=False, allow_unicode=True))
+
+
+def _number(text: str) -> int | str:
+    return int(text) if _NUMBER.fullmatch(text) else text
 
 
 def _flat(content: Mapping[Any, Any], known: Mapping[str, argparse.Action]) -> Iterator[tuple[str, str, Any]]:

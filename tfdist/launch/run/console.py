@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from tfdist.errors import ConfigError
 from tfdist.system.local_path import local_path
 from tfdist.system.terminal.chatter import is_chatter
-from tfdist.system.terminal.line import LINE, PARTIAL, Piece, PrefixWriter
+from tfdist.system.terminal.line import FINAL, LINE, PARTIAL, PROGRESS, Piece, PrefixWriter, plain
 from tfdist.system.terminal.outlet import Outlet
+from tfdist.system.terminal.screen import WARNING, ScreenWriter, has_colours, is_screen, labelled
 
 if TYPE_CHECKING:
     from tfdist.storage.mirror import Mirror
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 # How long to wait for a reader that reads nothing once the job ends.
 READER_S = 2.0
+# Of a terminal that does not say how wide it is.
+_COLUMNS = 80
 
 
 def _stamp() -> str:
@@ -56,6 +59,7 @@ class Console:
         self._lock = threading.RLock()
         self._spell = spell
         descriptors = descriptors or _DESCRIPTORS
+        self._stderr = descriptors["stderr"]
         self._writers = _writers(descriptors)
         self._on_done: Callable[[int, int], None] = lambda rank, size: None
         self._outlets = self._make_outlets(descriptors)
@@ -64,7 +68,14 @@ class Console:
         # The folder or address where the ranks' output also goes; empty if nowhere.
         self.place = "" if folder is None else folder if isinstance(folder, str) else folder.address
         self._folder = folder if folder is None or isinstance(folder, str) else str(folder.folder)
+        # The newest states of bars that are redrawn: the files get only the last one.
+        self._states: dict[tuple[int, str], bytes] = {}
         self._files = {} if self._folder is None else _files(self._folder, range(ranks), self._width)
+
+    @property
+    def redrawn(self) -> list[str]:
+        """The streams that lead to a terminal on which progress bars are redrawn."""
+        return [stream for stream, writer in self._writers.items() if isinstance(writer, ScreenWriter)]
 
     def write(self, rank: int, stream: str, piece: Piece) -> None:
         """Writes a rank's piece with its prefix, and to its file without; then calls the callback of `watch`."""
@@ -76,17 +87,27 @@ class Console:
             if self._folder is not None and (rank, stream) not in self._files:
                 self._files |= _files(self._folder, range(rank, rank + 1), self._width)
             if self._folder is not None:
-                _write_all(self._files[rank, stream], piece.text + (b"" if piece.end == PARTIAL else b"\n"))
+                _write_all(self._files[rank, stream], self._for_file((rank, stream), piece))
 
-    def say(self, text: str) -> None:
-        """Writes a message of the launcher to stderr."""
-        self.quote(self._spell(text))
+    def _for_file(self, source: tuple[int, str], piece: Piece) -> bytes:
+        if piece.end == PROGRESS and source[1] in self.redrawn:
+            self._states[source] = piece.text
+            return b""
+        if piece.end not in (PROGRESS, FINAL):
+            return piece.text + (b"" if piece.end == PARTIAL else b"\n")
+        text = plain(piece.text or self._states.get(source, b""))
+        self._states.pop(source, None)
+        return text + b"\n" if text else b""
+
+    def say(self, text: str, colour: str = WARNING) -> None:
+        """Writes a message of the launcher to stderr; its label has the colour on a terminal."""
+        self.quote(labelled(self._spell(text), colour, self._stderr))
 
     def quote(self, text: str) -> None:
         """Writes another program's message, or a command, to stderr."""
         with self._lock:
             said = text.encode(errors="replace") + b"\n"
-            self._outlets["stderr"].put(self._writers["stderr"].close() + said)
+            self._outlets["stderr"].put(self._writers["stderr"].quote(said))
 
     def watch(self, on_done: Callable[[int, int], None]) -> None:
         """From now on, calls `on_done` with (rank, size) of each piece that was written or dropped; from any thread."""
@@ -153,12 +174,25 @@ def _without_chatter(piece: Piece) -> Piece | None:
 
 def _writers(descriptors: Mapping[str, int]) -> dict[str, PrefixWriter]:
     """One per stream; one for both if they lead to the same file or terminal, so that lines do not mix."""
-    shared = PrefixWriter()
+    shared = _writer(descriptors["stdout"])
     with contextlib.suppress(OSError):
         out, err = (os.fstat(descriptors[stream]) for stream in ("stdout", "stderr"))
         if (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino):
             return {"stdout": shared, "stderr": shared}
-    return {"stdout": shared, "stderr": PrefixWriter()}
+    return {"stdout": shared, "stderr": _writer(descriptors["stderr"])}
+
+
+def _writer(descriptor: int) -> PrefixWriter:
+    if not is_screen(descriptor, os.environ):
+        return PrefixWriter()
+    return ScreenWriter(lambda: _columns(descriptor), has_colours(descriptor, os.environ))
+
+
+def _columns(descriptor: int) -> int:
+    try:
+        return os.get_terminal_size(descriptor).columns or _COLUMNS
+    except OSError:  # the terminal is gone
+        return _COLUMNS
 
 
 def _files(folder: str, ranks: range, width: int) -> dict[tuple[int, str], int]:

@@ -381,6 +381,7 @@ class Launcher:
             elastic=plan.least is not None,
             commits=plan.commits if plan.reserve is None else self._newcomers.places.folder(rank, plan.commits),
             window=self._channel.window,
+            redrawn=self._console.redrawn,
         )
         if self._leaving:
             self._channel.send(rank, "leave")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tfdist.system.terminal.chatter import is_chatter
+from tfdist.system.terminal.line import plain
 
 LINES = 40
 # How much of a stream is kept for them.
@@ -16,7 +17,7 @@ def lines(data: bytes) -> list[str]:
     """The last lines of a stream, as text that is safe on any terminal; empty if they contain nothing useful."""
     telling = b"\n".join(line for line in data.split(b"\n") if not is_chatter(line))
     last = _without_origin(telling.decode(errors="replace").strip("\n").split("\n"))[-LINES:]
-    shown = [line.rstrip("\r").rpartition("\r")[2][:_WIDTH] for line in last]
+    shown = [plain(line.rstrip("\r\b").rpartition("\r")[2].encode()).decode()[:_WIDTH] for line in last]
     return shown if any(line.strip() for line in shown) else []
 
 

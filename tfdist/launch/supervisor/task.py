@@ -57,7 +57,7 @@ from tfdist.system.process import (
     signal_pipe,
 )
 from tfdist.system.rank import job_place
-from tfdist.system.terminal.line import LineSplitter, Piece
+from tfdist.system.terminal.line import REDRAW_S, LineSplitter, Piece
 
 CONNECT_TIMEOUT_S = 10.0
 # Until the launcher has sent its own limit.
@@ -358,7 +358,7 @@ class Supervisor:
         assert self._child is not None
         self._read_membership()
         for stream, splitter in self._splitters.items():
-            self._send_pieces(stream, splitter.flush(time.monotonic()))
+            self._send_pieces(stream, splitter.close(time.monotonic()))
         for descriptor in self._pipes.values():
             self._selector.unregister(descriptor)
         self._pipes.clear()
@@ -444,13 +444,7 @@ class Supervisor:
 
     def _obey(self, message: Message) -> None:
         if message.kind == "run" and self._command is None:
-            self._command = tuple(message.fields["command"])
-            self._elastic = message.fields["elastic"]
-            self._make_folder(message.fields["commits"])
-            # Another generation uses another name.
-            self._leave = None if self._commits is None else self._commits / f"leave-{self._job}"
-            self._watch(message.fields["silence_limit"])
-            self._window = message.fields["window"]
+            self._prepare(message.fields)
         elif message.kind == "more":
             self._window += message.fields["size"]
             self._pass_on()
@@ -469,6 +463,17 @@ class Supervisor:
             self._forget, self._backup = message.fields["forget"], message.fields["backup"]
             self._enter(Phase.RELEASED)
         self._start_when_ready()
+
+    def _prepare(self, fields: Mapping[str, Any]) -> None:
+        self._command = tuple(fields["command"])
+        self._elastic = fields["elastic"]
+        self._make_folder(fields["commits"])
+        # Another generation uses another name.
+        self._leave = None if self._commits is None else self._commits / f"leave-{self._job}"
+        self._watch(fields["silence_limit"])
+        self._window = fields["window"]
+        for stream in self._splitters.keys() & set(fields["redrawn"]):
+            self._splitters[stream].progress_s = REDRAW_S
 
     def _make_folder(self, name: str) -> None:
         """The folder for commits, if there is one."""

@@ -30,8 +30,15 @@ _MAYBE_NUMBER = (int, type(None))
 SCHEMAS: dict[str, dict[str, tuple[type, ...]]] = {
     "hello": {"host": _TEXT, "pid": _NUMBER},
     # `commits` names the folder for commits in this host's memory; empty for a job that is not elastic.
-    # `window`: how much output may be sent before `more` arrives.
-    "run": {"command": (list,), "silence_limit": _SECONDS, "elastic": (bool,), "commits": _TEXT, "window": _NUMBER},
+    # `window`: how much output may be sent before `more` arrives. `redrawn`: the streams shown on a terminal.
+    "run": {
+        "command": (list,),
+        "silence_limit": _SECONDS,
+        "elastic": (bool,),
+        "commits": _TEXT,
+        "window": _NUMBER,
+        "redrawn": (list,),
+    },
     "started": {"pid": _NUMBER},
     # A rank of a job without MPI listens there for the others; `epoch` is the last one that it knows, 0 for none.
     "listening": {"epoch": _NUMBER, "address": _TEXT},

@@ -6,6 +6,7 @@ a prompt without a newline, and a progress bar that rewrites its line after a ca
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 IDLE_S = 0.2
@@ -14,14 +15,21 @@ IDLE_S = 0.2
 BUFFER_BYTES = 4096
 BUFFER_IDLE_S = 5.0
 PROGRESS_S = 1.0
+# The same for a terminal, where the states replace each other.
+REDRAW_S = 0.1
 LINE_LIMIT_BYTES = 1 << 16
 
-LINE, PARTIAL, PROGRESS = "line", "partial", "progress"
+LINE, PARTIAL, PROGRESS, FINAL = "line", "partial", "progress", "final"
+# Escape sequences, such as those of colours, and backspaces.
+_CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x08")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Output to be written: whole lines (joined by newlines), part of a line, or the newest state of a progress bar."""
+    """Output to be written: whole lines (joined by newlines), part of a line, or a state of a progress bar.
+
+    That is the newest one, or the final one, after which the line has ended; empty if the newest one was the final one.
+    """
 
     text: bytes
     end: str
@@ -33,9 +41,14 @@ class Piece:
 
 
 class LineSplitter:
-    """Splits one stream of one rank into pieces. The caller passes the time; `due` says when to call `flush`."""
+    """Splits one stream of one rank into pieces. The caller passes the time; `due` says when to call `flush`.
+
+    Attributes:
+        progress_s: How often a bar that is redrawn all the time is shown.
+    """
 
     def __init__(self) -> None:
+        self.progress_s = PROGRESS_S
         self._open = b""
         self._progress = False
         self._shown = False
@@ -46,14 +59,9 @@ class LineSplitter:
     def feed(self, data: bytes, now: float) -> list[Piece]:
         self._bytes += len(data)
         whole, newline, rest = data.rpartition(b"\n")
-        pieces = []
+        pieces: list[Piece] = []
         if newline:
-            lines = [_newest_state(line) for line in (self._open + whole).split(b"\n")]
-            if self._shown and not lines[0]:
-                # This newline only ends a progress bar that was already written as a line of its own.
-                del lines[0]
-            if lines:
-                pieces.append(Piece(b"\n".join(lines), LINE))
+            pieces = self._end((self._open + whole).split(b"\n"))
             self._open, self._progress, self._shown = b"", False, False
         if rest:
             self._open += rest
@@ -67,6 +75,25 @@ class LineSplitter:
                 pieces += self.flush(now)
         return pieces
 
+    def _end(self, lines: list[bytes]) -> list[Piece]:
+        """Pieces of lines that have ended; the first one may be that of a bar."""
+        pieces = []
+        first = lines[0]
+        if self._shown or (self._progress and not first.endswith(b"\r")):
+            if self._shown and first and b"\r" not in first and not self._progress:
+                pieces.append(Piece(b"", FINAL))  # text after the bar, which does not replace it
+            else:
+                pieces.append(Piece(_newest_state(lines.pop(0)), FINAL))
+        plain: list[bytes] = []
+        for line in lines:
+            if b"\r" in line.rstrip(b"\r"):
+                pieces += [Piece(b"\n".join(plain), LINE)] if plain else []
+                pieces.append(Piece(_newest_state(line), FINAL))
+                plain = []
+            else:
+                plain.append(_newest_state(line))
+        return pieces + ([Piece(b"\n".join(plain), LINE)] if plain else [])
+
     def resume(self, now: float) -> None:
         """Reading resumed after we had paused it: until now the delay was ours, not the rank's."""
         self._since = now
@@ -76,7 +103,8 @@ class LineSplitter:
         if not self._open:
             return None
         if self._progress:
-            return max(min(self._since + IDLE_S, self._flushed + PROGRESS_S), self._flushed + IDLE_S)
+            least_s = min(IDLE_S, self.progress_s)
+            return max(min(self._since + least_s, self._flushed + self.progress_s), self._flushed + least_s)
         return self._since + (IDLE_S if self._bytes % BUFFER_BYTES else BUFFER_IDLE_S)
 
     def flush(self, now: float) -> list[Piece]:
@@ -84,37 +112,67 @@ class LineSplitter:
         if not self._open:
             return []
         text = self._open.rstrip(b"\r")
+        if self._progress:
+            text = text.rstrip(b"\b")
         piece = Piece(text, PROGRESS if self._progress else PARTIAL)
         self._open, self._flushed = b"", now
         self._shown, self._progress = self._progress, False
         return [piece] if text else []
 
+    def close(self, now: float) -> list[Piece]:
+        """The rest of the output, which ends here; a bar ends with it."""
+        pieces = self.flush(now)
+        ended, self._shown = self._shown, False
+        return [*pieces, Piece(b"", FINAL)] if ended else pieces
+
 
 def _newest_state(line: bytes) -> bytes:
     """What a terminal would show for a line with carriage returns, assuming each state is drawn in full."""
-    return line.rstrip(b"\r").rpartition(b"\r")[2]
+    return line.rstrip(b"\r\b").rpartition(b"\r")[2] if b"\r" in line else line
+
+
+def plain(text: bytes) -> bytes:
+    """The state of a bar for a file: without colours and backspaces."""
+    return _CONTROL.sub(b"", text)
 
 
 class PrefixWriter:
-    """Renders pieces of all ranks for one output: each line starts with its rank, and no rank splits another's."""
+    """Renders pieces of all ranks for one output: each line starts with its rank, and no rank splits another's.
+
+    For a file or a pipe: each state of a progress bar is a line.
+    """
 
     def __init__(self) -> None:
         self._open: tuple[int, str] | None = None
 
     def render(self, source: tuple[int, str], piece: Piece, stamp: str = "") -> bytes:
         """The bytes to write for a piece of `source` (rank, stream); `stamp` goes before the rank."""
-        prefix = f"{stamp}[{source[0]}] ".encode()
+        if piece.end in (PROGRESS, FINAL):
+            text = plain(piece.text)
+            return self._end_line() + self._prefix(source[0], stamp) + text + b"\n" if text else b""
         lines = piece.text.split(b"\n") if piece.end == LINE else [piece.text]
-        if self._open == source and piece.end != PROGRESS:
+        if self._open == source:
             # The rest of a line whose beginning was already written.
             out = lines.pop(0) + (b"\n" if lines else b"")
         else:
-            out = self.close()
-        out += b"\n".join(prefix + line for line in lines)
+            out = self._end_line()
+        out += b"\n".join(self._prefix(source[0], stamp) + line for line in lines)
         self._open = source if piece.end == PARTIAL else None
         return out if self._open else out + b"\n"
 
     def close(self) -> bytes:
-        """The bytes that end the last line, before something else is written."""
+        """The bytes that end the last line, after which nothing is written."""
+        return self._end_line()
+
+    def _end_line(self) -> bytes:
+        """The bytes that end a partial line, before something else is written."""
         was_open, self._open = self._open, None
         return b"\n" if was_open is not None else b""
+
+    def quote(self, text: bytes) -> bytes:
+        """The bytes for whole lines that are no rank's."""
+        return self._end_line() + text
+
+    def _prefix(self, rank: int, stamp: str) -> bytes:
+        """What each line of a rank begins with."""
+        return f"{stamp}[{rank}] ".encode()

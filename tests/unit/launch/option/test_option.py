@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tfdist import config
@@ -17,6 +19,19 @@ def test_command_begins_at_the_first_word_that_is_no_option() -> None:
     assert option.parse(["-np", "2", "--", "-odd"])[1] == ["-odd"]
 
 
+@pytest.mark.parametrize("words", [["-m", "a.b"], ["-m=a.b"]])
+def test_module(words: list[str]) -> None:
+    known, command = option.parse(["-n", "2", *words, "-np", "9", "-m", "c"])
+    assert known.num_proc == 2
+    assert command == [sys.executable, "-m", "a.b", "-np", "9", "-m", "c"]
+
+
+@pytest.mark.parametrize("words", [["-m"], ["-m", "-x"], ["-m="]])
+def test_module_is_missing(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"-m expects a module, as in: tfdistrun -np 2 -m package\.train"):
+        option.parse(["-np", "2", *words])
+
+
 def test_value_may_look_like_an_option() -> None:
     known, _ = option.parse(["-np", "1", "--mpi-args", "--mca a 'b c'", "--binding-args=--bind-to none", "x"])
     assert known.mpi_args == ("--mca", "a", "b c")
@@ -26,7 +41,7 @@ def test_value_may_look_like_an_option() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-n", "2"], "did you mean -np"),
+        (["-npp", "2"], "did you mean -np"),
         (["--autotun"], "--autotun: no such option; did you mean --autotune"),
         (["--output-filname", "x"], "did you mean --output-filename"),
         (["-np", "1.5", "x"], "'1.5' is not a number of ranks"),

@@ -108,7 +108,7 @@ def test_empty_file(tmp_path: Path) -> None:
         ("help: true", "help: no such option"),
         ("config-file: other.yaml", "config-file: no such option"),
         ("num-proc: {a: 1}", "num-proc: found {'a': 1}; expected text or a number"),
-        ("num-proc: two", "'two' is not a number of ranks; expected 1 or more$"),
+        ("num-proc: two", "'two' is not a number of ranks; expected 1 or more, or auto$"),
         ("num-proc: true", "num-proc: found True; expected text or a number"),
         ("num-proc:", "num-proc: found nothing"),
         ("num-proc: 2021-01-01", r"num-proc: found datetime.date\(2021, 1, 1\)"),

@@ -12,7 +12,7 @@ from tfdist.launch.option.spelling import in_arguments
     ("text", "expected"),
     [
         ("-np 3 asks; lower -np", "num_proc=3 asks; lower num_proc"),
-        ("argument -np/--num-proc: '0'", "argument num_proc: '0'"),
+        ("argument -np/-n/--num-proc: '0'", "argument num_proc: '0'"),
         ("-H a:0: '0'", "hosts=a:0: '0'"),
         ("-H host1:2,host2:4 takes", "hosts=host1:2,host2:4 takes"),
         ("--start-timeout 2.5 is over. It", "start_timeout=2.5 is over. It"),

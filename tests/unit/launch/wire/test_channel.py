@@ -75,12 +75,19 @@ def test_conversation(end: End) -> None:
         event = end.events.get(timeout=5)
         assert isinstance(event, Received)
         assert (event.rank, event.message.fields, event.address) == (1, {"host": "h", "pid": 3}, "127.0.0.1")
-        end.channel.send(1, "run", command=["x"], silence_limit=3, elastic=True, commits="", window=9)
+        end.channel.send(1, "run", command=["x"], silence_limit=3, elastic=True, commits="", window=9, redrawn=[])
         buffer = FrameBuffer()
         while (frame := buffer.take()) is None:
             buffer.feed(connection.recv(4096))
         opened = Opener(end.ticket.job, end.ticket.key, TO_RANK, range(1, 2)).open(*frame)[1]
-        assert opened.fields == {"command": ["x"], "silence_limit": 3, "elastic": True, "commits": "", "window": 9}
+        assert opened.fields == {
+            "command": ["x"],
+            "silence_limit": 3,
+            "elastic": True,
+            "commits": "",
+            "window": 9,
+            "redrawn": [],
+        }
         connection.sendall(sealer.seal("output", stream="stderr", text="é\udc80" * 9000, end="line"))
         assert end.output.get(timeout=5) == (1, "stderr", Piece(b"\xc3\xa9\x80" * 9000, "line"))
     assert end.events.get(timeout=5) == Lost(1, CLOSED)

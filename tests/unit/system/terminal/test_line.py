@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from tfdist.system.terminal.line import (
     BUFFER_BYTES,
     BUFFER_IDLE_S,
+    FINAL,
     IDLE_S,
     LINE,
     LINE_LIMIT_BYTES,
     PARTIAL,
     PROGRESS,
+    REDRAW_S,
     LineSplitter,
     Piece,
     PrefixWriter,
@@ -60,8 +62,52 @@ def test_only_the_newest_state_of_a_bar() -> None:
     assert due is not None
     assert 0.2 <= due <= 1.0
     assert splitter.flush(due) == [Piece(b"49%", PROGRESS)]
-    assert splitter.feed(b"\n", 1.2) == []
-    assert splitter.feed(b"\r50%\r100%\n", 1.3) == [Piece(b"100%", LINE)]
+    assert splitter.feed(b"\n", 1.2) == [Piece(b"", FINAL)]
+    assert splitter.feed(b"\r50%\r100%\n", 1.3) == [Piece(b"100%", FINAL)]
+
+
+def test_bar_among_lines() -> None:
+    """As Keras draws it: backspaces, a carriage return, the state."""
+    splitter = LineSplitter()
+    assert splitter.feed(b"Epoch 1\n\r1/9", 0.0) == [Piece(b"Epoch 1", LINE)]
+    assert splitter.flush(0.2) == [Piece(b"1/9", PROGRESS)]
+    ended = splitter.feed(b"\b\b\b\r2/9\b\b\b\r9/9\nEpoch 2\n\r1/9\b\b\b\r9/9\nend\n", 0.4)
+    assert ended == [Piece(b"9/9", FINAL), Piece(b"Epoch 2", LINE), Piece(b"9/9", FINAL), Piece(b"end", LINE)]
+
+
+def test_text_after_a_bar_is_a_line_of_its_own() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"\r1/9", 0.0)
+    splitter.flush(0.2)
+    assert splitter.feed(b"done\n", 0.3) == [Piece(b"", FINAL), Piece(b"done", LINE)]
+
+
+def test_bar_that_nothing_ends() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"\r1/9\b\b\b", 0.0)
+    assert splitter.close(0.1) == [Piece(b"1/9", PROGRESS), Piece(b"", FINAL)]
+    assert splitter.close(0.2) == []
+
+
+def test_bar_on_a_terminal_is_shown_more_often() -> None:
+    splitter = LineSplitter()
+    splitter.progress_s = REDRAW_S
+    shown = []
+    for step in range(100):
+        now = step / 100
+        splitter.feed(b"\r%d" % step, now)
+        if (splitter.due() or 0) <= now:
+            shown += splitter.flush(now)
+    assert 8 <= len(shown) <= 10
+
+
+def test_states_in_a_file_are_plain_lines() -> None:
+    writer = PrefixWriter()
+    out = writer.render((0, "stdout"), Piece(b"\x1b[1m1/9\x1b[0m \x1b[32mX\x1b[0m\x08", PROGRESS))
+    out += writer.render((0, "stdout"), Piece(b"\x1b[1;31m9/9\x1b[0m", FINAL)) + writer.quote(b"ours\n")
+    assert out + writer.render((0, "stdout"), Piece(b"", FINAL)) == b"[0] 1/9 X\n[0] 9/9\nours\n"
+    coloured = b"\x1b[31mof the script\x1b[0m"
+    assert writer.render((0, "stdout"), Piece(coloured, LINE)) == b"[0] " + coloured + b"\n"
 
 
 def test_endless_line_is_bounded() -> None:

@@ -73,8 +73,8 @@ def test_hosts_that_are_named_win(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("other8\n")
     plan, _ = _plan("-np", "1", "--hostfile", str(tmp_path / "hosts"), "sh")
     assert plan.starter.hosts == (Host("other8", 1),)
-    with pytest.raises(ConfigError, match="-np N is missing"):
-        _plan("-H", "other9:1", "sh")
+    plan, _ = _plan("-H", "other9:2", "sh")
+    assert plan.starter.hosts == (Host("other9", 2),)
 
 
 def test_values_that_cannot_be_used_end_the_command(

@@ -1,0 +1,1 @@
+"""The `tfdist env` command: versions and settings for a bug report."""
