@@ -45,7 +45,7 @@ DEVICES = {} if os.environ.get("TFDIST_TEST_GPU") else {"CUDA_VISIBLE_DEVICES": 
 # `make test` runs a few combinations of each test's parameters, and the slice `ranks` of the others one in so many.
 SAMPLED = bool(os.environ.get("TFDIST_TEST_SAMPLE"))
 ONE_IN = {1: 8, 2: 3, 3: 8, 4: 8}
-# `make test` runs a test at the first of these that it has, the slice `ranks` at all. Two ranks are the cheapest that can
+# `make test` runs a test at the first of these that it has, the slice `ranks` at each. Two ranks are the cheapest that
 # differ, three the cheapest that are no power of two.
 ORDER_OF_SIZES = ((2, 3, 4, 1), (3, 2, 4, 1), (2, 4, 3, 1), (2, 1, 3, 4))
 POLL_SECONDS = 0.05
