@@ -140,7 +140,7 @@ def _name(node: ast.expr) -> str:
     ):
         node = node.args[0]
     words = re.findall(r"[A-Za-z_]\w*", ast.unparse(node.func if isinstance(node, ast.Call) else node))
-    return words[-1].strip("_") if words else "..."
+    return words[-1].strip("_") if words and words != ["self"] else "..."
 
 
 def _is_part(one: Message, other: Message) -> bool:

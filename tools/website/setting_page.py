@@ -31,7 +31,8 @@ def page(config: Any) -> str:
         facts = [f"Default: {shown(default)}", f"accepts: {accepts(setting.parse)}"]
         facts += [f"Horovod's name: `{setting.horovod_variable}`"] if setting.horovod_variable else []
         meaning = setting.meaning[0].upper() + setting.meaning[1:]
-        sections.append(f"\n## {setting.variable}\n\n{meaning}.\n\n{'; '.join(facts)}.\n")
+        title = setting.variable.replace("_", "\\_<wbr>")  # a narrow page breaks it there
+        sections.append(f"\n## {title}\n\n{meaning}.\n\n{'; '.join(facts)}.\n")
     idle = [f"| `{name}` | {why} |" for name, why in config.IDLE_OF_HOROVOD.items()]
     return HEAD + "".join(sections) + IDLE + "\n".join(idle) + "\n"
 
