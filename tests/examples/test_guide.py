@@ -159,8 +159,9 @@ def test_first_run_halves_the_steps_and_saves_both_models(tmp_path: Path) -> Non
     """What the page says of its own output."""
     write_files("first-run.md", tmp_path)
     steps = []
-    for words in ([sys.executable, "alone.py"], ["tfdistrun", "-np", "2", sys.executable, "together.py"]):
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=True)
+    for command in ("python alone.py", "tfdistrun -np 2 python together.py"):
+        done = run(command, tmp_path)
+        assert done.returncode == 0, done.stderr[-2000:]
         steps.append(set(re.findall(r"(\d+)/\1 - ", done.stdout)))
     assert steps == [{"128"}, {"64"}]
     assert (tmp_path / "alone.keras").is_file() and (tmp_path / "together.keras").is_file()

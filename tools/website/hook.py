@@ -62,7 +62,8 @@ def _linked() -> list[str]:
             continue
         seen.add(path)
         if path.endswith(".md"):
-            waiting += [_file(target) for target in place.targets(path, (ROOT / path).read_text())]
+            targets = map(_file, place.targets(path, (ROOT / path).read_text()))
+            waiting += [target for target in targets if (ROOT / target).is_file()]  # mkdocs reports the others
     return sorted(path for path in seen if not path.startswith("docs/") or path == "docs/README.md")
 
 
