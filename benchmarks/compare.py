@@ -342,6 +342,7 @@ def main() -> None:
     runner = Runner(arguments, partial(save, arguments))
     runner.run()
     print(f"written to {arguments.document}:", *tables(runner.results, arguments), sep="\n\n", flush=True)
+    print("the chart of the README has the old figures until you run: python benchmarks/chart.py", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,26 @@ def replaced(document: str, section: str, text: str) -> str:
     Raises:
         ValueError: If they are not there once each, in order.
     """
+    begin, end = _markers(document, section)
+    before, after = document.partition(begin)[0], document.partition(end)[2]
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def text_of(document: str, section: str) -> str:
+    """The text between the markers of a section.
+
+    Raises:
+        ValueError: As `replaced`.
+    """
+    begin, end = _markers(document, section)
+    return document.partition(begin)[2].partition(end)[0]
+
+
+def _markers(document: str, section: str) -> tuple[str, str]:
     begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     if document.count(begin) != 1 or document.count(end) != 1 or document.index(begin) > document.index(end):
         raise ValueError(f"the document must have one line {begin} and after it one line {end}")
-    before, after = document.partition(begin)[0], document.partition(end)[2]
-    return f"{before}{begin}\n{text}\n{end}{after}"
+    return begin, end
 
 
 def write(path: Path, section: str, text: str) -> None:

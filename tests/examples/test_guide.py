@@ -1,11 +1,15 @@
-"""The guides under docs/ hold: their files run as they stand, and so do their commands, one after the other."""
+"""The README and the guides hold: their files run as they stand, and so do their commands, one after the other."""
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import select
 import shlex
 import subprocess
 import sys
+import threading
 from importlib import metadata
 from pathlib import Path
 
@@ -17,11 +21,25 @@ pytestmark = pytest.mark.slice("docs")
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+README = "../README.md"
 PAGES = ("install.md", "first-run.md", "scale-up.md", "inference.md", "custom-training.md", "drift.md", "processes.md")
-PAGES += ("migrating-from-horovod.md",)
+PAGES += ("migrating-from-horovod.md", "notebooks.md", "debugger.md", "platforms.md", README)
+# Pages whose blocks of Python are parts of scripts: their commands run on the script of the README.
+OF_COMMANDS = ("timeline.md",)
+# Commands of several pages, which one page runs.
+OF_INSTALL = ("python3 -m venv .venv", "tfdist doctor")
 SECONDS = 300
 BLOCK = re.compile(r"^ *```(python|bash)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]+))?\)")
+ASSIGNED = re.compile(r"\w+=")
+# Programs that are not installed here, or that need another process or machine, with an argument that each must have.
+ELSEWHERE = {
+    "conda": "training",
+    "docker": "compose",
+    "export": "TFDIST_MPI_HOME=/opt/openmpi",
+    "gdb": "-p",
+    "py-spy": "--pid",
+}
 
 
 def write_files(page: str, folder: Path) -> list[str]:
@@ -29,12 +47,26 @@ def write_files(page: str, folder: Path) -> list[str]:
     commands: list[str] = []
     for language, block in BLOCK.findall((DOCS / page).read_text()):
         if language == "bash":
-            commands += [line.strip() for line in block.splitlines()]
+            commands += [line.strip() for line in block.replace("\\\n", " ").splitlines()]
             continue
         named = re.match(r"# (\w+\.py)\n", block)
-        assert named, f"{page}: a block of Python without a name"
-        (folder / named[1]).write_text(block)
+        assert named or page in OF_COMMANDS, f"{page}: a block of Python without a name"
+        if named:
+            (folder / named[1]).write_text(block)
+    if page in (README, *OF_COMMANDS):
+        (folder / "train.py").write_text(two_lines())
     return commands
+
+
+def two_lines() -> str:
+    """The script of the README with its two lines; the README leaves out where data and model come from."""
+    diff = re.search(r"^```diff\n(.*?)^```", (DOCS / README).read_text(), re.MULTILINE | re.DOTALL)
+    assert diff
+    lines = [line for line in diff[1].splitlines() if not line.startswith("-")]
+    code = "\n".join(line[1:] for line in lines)
+    model = "model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)])\n"
+    data = "x, y = keras.random.normal((512, 16), seed=1), keras.random.normal((512, 1), seed=2)\n"
+    return code.replace("dataset =", f"{data}{model}dataset =", 1)
 
 
 def shown(page: str) -> set[str]:
@@ -54,24 +86,32 @@ def check_here(command: str, words: list[str]) -> bool:
     if words[0] == "source":
         assert words[1:] == [".venv/bin/activate"]
         return True
-    if words[0] == "tfdistrun" and {"-H", "--hostfile"} & set(words):
-        known, program = option.parse(words[1:])
-        assert program == ["python", "train.py"] and (known.hosts or known.hostfile)
+    if words[0] in ELSEWHERE:
+        assert ELSEWHERE[words[0]] in words
+        assert words[0] != "docker" or (ROOT / words[words.index("-f") + 1]).is_file()
         return True
-    return False
+    if words[0] == "tfdistrun" and {"-H", "--hostfile", "--rendezvous", "4"} & set(words):
+        known, program = option.parse(words[1:])
+        assert program == ["python", "train.py"]
+        assert known.hosts or known.hostfile or known.rendezvous or "GPU" in command
+        return True
+    return "DEBUG_TERMINAL=/dev/pts/3" in command or "by_editor.py" in command  # see below; needs an editor
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [*PAGES, *OF_COMMANDS])
+def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if page in OF_COMMANDS:
+        request.getfixturevalue("all_packages")  # it draws with matplotlib
     commands = write_files(page, tmp_path)
-    assert commands
+    assert commands or [*tmp_path.glob("*.py")]
     printed: set[str] = set()
     for command in commands:
-        words = shlex.split(command)
-        if check_here(command, words):
+        words = shlex.split(command, comments=True)
+        words = words[next((index for index, word in enumerate(words) if not ASSIGNED.match(word)), len(words)) :]
+        is_repeated = " ".join(words) in OF_INSTALL and page != "install.md"
+        if not words or is_repeated or check_here(command, words):
             continue
-        words[:] = [sys.executable if word == "python" else word for word in words]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
+        done = run(command, tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         printed.update((done.stdout + done.stderr).splitlines())
     assert shown(page) <= printed
@@ -80,12 +120,48 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
             subprocess.run([sys.executable, file], check=True, cwd=tmp_path, timeout=SECONDS)
 
 
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs it as a shell does, with this environment's programs first."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def test_pdb_in_another_terminal(tmp_path: Path) -> None:
+    """docs/debugger.md, with a pseudo-terminal as the other one: its prompt is of the rank that was named."""
+    (command,) = [line for line in write_files("debugger.md", tmp_path) if "DEBUG_TERMINAL" in line]
+    ours, theirs = pty.openpty()
+    ends: list[subprocess.CompletedProcess[str]] = []
+    job = threading.Thread(target=lambda: ends.append(run(command.replace("/dev/pts/3", os.ttyname(theirs)), tmp_path)))
+    job.start()
+    shown = b""
+    while b"(Pdb)" not in shown and select.select([ours], [], [], SECONDS)[0]:
+        shown += os.read(ours, 4096)
+    os.write(ours, b"p 'rank', tfdist.rank()\ncontinue\n")
+    job.join(SECONDS)
+    while select.select([ours], [], [], 0)[0]:
+        shown += os.read(ours, 4096)
+    os.close(ours)
+    os.close(theirs)
+    assert ends and ends[0].returncode == 0, shown
+    assert b"('rank', 1)" in shown
+    assert "[0] the sum is 1.0" in ends[0].stdout.splitlines()
+
+
 def test_first_run_halves_the_steps_and_saves_both_models(tmp_path: Path) -> None:
     """What the page says of its own output."""
     write_files("first-run.md", tmp_path)
     steps = []
-    for words in ([sys.executable, "alone.py"], ["tfdistrun", "-np", "2", sys.executable, "together.py"]):
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=True)
+    for command in ("python alone.py", "tfdistrun -np 2 python together.py"):
+        done = run(command, tmp_path)
+        assert done.returncode == 0, done.stderr[-2000:]
         steps.append(set(re.findall(r"(\d+)/\1 - ", done.stdout)))
     assert steps == [{"128"}, {"64"}]
     assert (tmp_path / "alone.keras").is_file() and (tmp_path / "together.keras").is_file()
@@ -97,7 +173,9 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [*sorted(path.name for path in DOCS.glob("*.md")), "../README.md"])
+@pytest.mark.parametrize(
+    "page", [*sorted(path.name for path in DOCS.glob("*.md")), README, "../CONTRIBUTING.md", "../SECURITY.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     path = DOCS / page
     for target, section in LINK.findall(path.read_text()):

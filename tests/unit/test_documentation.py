@@ -20,7 +20,8 @@ from tfdist.launch.option import option as launch_option
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("docs", "compose", "docker")
-PAGES = ["README.md", *(str(page.relative_to(ROOT)) for room in ROOMS for page in sorted((ROOT / room).rglob("*.md")))]
+PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES += [str(page.relative_to(ROOT)) for room in ROOMS for page in sorted((ROOT / room).rglob("*.md"))]
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ASSIGNED = re.compile(r"[A-Z_]+=")
 

@@ -29,16 +29,16 @@ def metrics() -> dict[str, Any]:
     Collectives of process sets are included. Counting is always on and costs about a microsecond per call.
 
     Returns:
-        `rank`, `size`, `local_rank`: ints.
-        `collectives`: for each collective, by name as in "allreduce" (a grouped one counts there too), a dict of
+        A dict of `rank`, `size` and `local_rank`, which are ints, and `collectives`: for each collective, by name as in
+            "allreduce" (a grouped one counts there too), a dict of
 
-        - `calls`: int; a grouped collective is one call.
-        - `bytes`: int, bytes of this rank's tensors, before compression.
-        - `seconds`: float, time inside calls. On a GPU, calls return before their work is done.
-        - `wait_seconds`: of these, until all ranks had joined the call.
-        - `exchange_seconds`: of these, waiting for data from other ranks once all had joined.
-        - `pack_seconds`, `reduce_seconds`, `unpack_seconds`: of these, CPU work on tensors in host memory. Packing
-          in place between hosts is not counted.
+            - `calls`: int; a grouped collective is one call.
+            - `bytes`: int, bytes of this rank's tensors, before compression.
+            - `seconds`: float, time inside calls. On a GPU, calls return before their work is done.
+            - `wait_seconds`: of these, until all ranks had joined the call.
+            - `exchange_seconds`: of these, waiting for data from other ranks once all had joined.
+            - `pack_seconds`, `reduce_seconds`, `unpack_seconds`: of these, CPU work on tensors in host memory. Packing
+              in place between hosts is not counted.
 
     Raises:
         NotInitializedError: Before `tfdist.init()`.

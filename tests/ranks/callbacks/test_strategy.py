@@ -176,7 +176,9 @@ def test_an_elastic_fit_refuses_a_strategy(world):
 
 
 def test_keras_distribution_changes_nothing(world):
-    """Keras has none for TensorFlow: each process trains on its device as without."""
+    """Keras has none for TensorFlow: each process trains on its device as without, and cannot join others."""
+    with pytest.raises(AttributeError, match="initialize"):
+        keras.distribution.initialize("127.0.0.1:1,127.0.0.1:2", 2, tfdist.rank())
     plain = new_model(tf.distribute.get_strategy(), tfdist.rank())
     expected = fit(plain, DataParallel())
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
