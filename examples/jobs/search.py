@@ -41,9 +41,16 @@ def train(rate, width, epochs):
     return model.evaluate(x_val, y_val, batch_size=360, verbose=0, return_dict=True)["accuracy"]
 
 
+def create_study():
+    return optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=1))
+
+
 def choose(study):
     trial = study.ask()
-    return trial, {"rate": trial.suggest_float("rate", 1e-4, 0.1, log=True), "width": trial.suggest_int("width", 8, 64)}
+    return trial, {
+        "rate": trial.suggest_float("rate", 0.01, 0.3, log=True),
+        "width": trial.suggest_int("width", 16, 64),
+    }
 
 
 def search_together(study, trials, epochs):
@@ -76,15 +83,15 @@ def main():
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
 
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=1))
     if options.ranks:
+        study = create_study()
         search_by_jobs(study, options.trials, options.epochs, options.ranks)
     else:
         tfdist.init()
+        study = create_study() if tfdist.rank() == 0 else None
         search_together(study, options.trials, options.epochs)
-        if tfdist.rank() > 0:
-            return
-    print(f"best of {len(study.trials)}: {study.best_params}, validation accuracy: {study.best_value:.3f}")
+    if study is not None:
+        print(f"best of {len(study.trials)}: {study.best_params}, validation accuracy: {study.best_value:.3f}")
 
 
 if __name__ == "__main__":

@@ -39,11 +39,11 @@ PROMISES: dict[str, tuple[str, Callable[..., bool], float | None]] = {
     "jobs/search.py": (
         r"best of (\d): \{'rate': ([\d.]+), 'width': (\d+)\}, validation accuracy: ([\d.]+)",
         lambda trials, rate, width, accuracy: (
-            trials == 3 and 1e-4 <= rate <= 0.1 and 8 <= width <= 64 and accuracy >= 0.9
+            trials == 3 and 0.01 <= rate <= 0.3 and 16 <= width <= 64 and accuracy >= 0.9
         ),
         0.004,
     ),
-    "tabular/parquet.py": (r"accuracy: ([\d.]+)", lambda accuracy: accuracy >= 0.9, None),
+    "tabular/parquet.py": (r"validation accuracy: ([\d.]+)", lambda accuracy: accuracy >= 0.9, None),
     "text/transformer.py": (
         r"accuracy: ([\d.]+)\n.*per step: (\d+) bytes; the embedding has (\d+)",
         lambda accuracy, reduced, table: accuracy >= 0.9 and 0 < reduced < table / 8,
