@@ -288,7 +288,7 @@ OF_IMAGES := images cuda-image
 $(OF_IMAGES:%=test-%): test-%: docker-plugins $(HELM)
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGUMENTS) --slice=$* tests/compose
 
-OTHERS := ranks elastic hosts launch data-service gpu-kernels engine slurm
+OTHERS := ranks elastic hosts launch data-service examples gpu-kernels engine slurm
 .PHONY: $(OTHERS:%=test-%)
 $(OTHERS:%=test-%): test-%: setup
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" TFDIST_TEST_SAMPLE=1 $(VENV)/bin/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS) \

@@ -1,8 +1,11 @@
-"""Trains on images that take longer to prepare than to learn from, and tells how long training waited for them.
+r"""Trains on images that take longer to prepare than to learn from, and tells how long training waited for them.
 
     python examples/data_service.py                                  # prepared in the trainer
+    tfdistrun -np 2 --data-workers 2 python examples/data_service.py --data-service job    # two, and two workers
+    CODE=$PWD/examples DATA_COMMAND="python data_service.py --data-service dispatcher:5050 --folder /data/digits" \
+        docker compose -f compose/data-service.yaml up --exit-code-from trainer    # a trainer and two workers
+
     python examples/data_service.py --data-service 2                 # by two processes beside it
-    tfdistrun -np 2 --data-workers 2 python examples/data_service.py --data-service job
 
 With workers that were started in other shells, here or on other machines (then with their --host):
 

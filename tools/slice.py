@@ -2,7 +2,7 @@
 """The slices of `make test-all`: tests that need another environment than `make test`, or that repeat what it proves.
 
 `make test` proves each fact once, at one size and in one way to fail where that can be; `ranks`, `elastic`, `launch`,
-`data-service` and `docs` have the other sizes, ways and pages.
+`data-service`, `docs` and `examples` have the other sizes, ways, pages and scripts.
 
     slice.py NAME...    runs these; `make test-NAME` runs one alone
     slice.py all        `make test`, then every slice; what has passed on the same committed sources is not repeated, so
@@ -57,13 +57,12 @@ SLICES = (
     Slice("launch", 9, rf"{_LAUNCH}|tfdist/(autotune|command|observe|storage)/|tests/(chaos|storage)/"),
     Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
     Slice(
-        "docs",
-        9,
-        r"docs/|examples/|README\.md|mkdocs|tools/website/|tests/examples/|tfdist/(command/doctor|alias|keras|tensorflow)/",
+        "docs", 8, r"docs/|README\.md|mkdocs|tools/website/|tests/examples/test_[gt]|tfdist/command/doctor/"
     ),
+    Slice("examples", 10, r"examples/|tests/examples/|tfdist/(alias|keras|tensorflow)/"),
     Slice("gpu-kernels", 4, r"tfdist/csrc/(cuda|tf)/|tests/(gpu|xla)/"),
     Slice("engine", 10, r"tfdist/csrc/|tests/cpp/"),
-    Slice("slurm", 2, r"tfdist/launch/|tests/launch/(slurm_cluster|test_slurm)\.py"),
+    Slice("slurm", 3, r"tfdist/launch/|tests/launch/(slurm_cluster|test_slurm\w*)\.py|examples/jobs/elastic"),
     Slice("images", 15, r"docker/|compose/|tests/compose/|tfdist/(launch|command/image)/|setup\.py"),
     Slice("cuda-image", 6, r"docker/Dockerfile|tests/compose/test_cuda_image\.py|pyproject\.toml"),
     Slice("tf-matrix", 8, r"tfdist/(csrc/tf|native|ops|training)/|setup\.py|pyproject\.toml|tools/build_|CMakeLists"),

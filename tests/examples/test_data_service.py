@@ -13,7 +13,7 @@ import pytest
 
 from tfdist import data_service
 
-pytestmark = [pytest.mark.usefixtures("all_packages"), pytest.mark.slice("docs")]
+pytestmark = [pytest.mark.usefixtures("all_packages"), pytest.mark.slice("examples")]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "data_service.py"
 LINES_AT_MOST = 110

@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 
 from tfdist.command.chaos.victim import ranks_below
 
-SLICE = pytest.mark.slice("docs")
+SLICE = pytest.mark.slice("examples")
 pytestmark = pytest.mark.usefixtures("all_packages")
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
@@ -55,13 +55,13 @@ def test_learns_the_digits_and_saves_what_it_says(size, tmp_path):
     assert "tfdist.shard" not in errors, "the ranks read different data"
 
 
-@pytest.mark.slice("docs")
+@pytest.mark.slice("examples")
 def test_only_rank_0_speaks(tmp_path):
     output, _ = run(2, tmp_path, "--epochs", "1")
     assert not [line for line in output.splitlines() if line.startswith("[1]")]
 
 
-@pytest.mark.slice("docs")
+@pytest.mark.slice("examples")
 def test_options_are_honoured(tmp_path):
     output, _ = run(1, tmp_path, "--epochs", "2", "--batch-size", "100")
     assert "Epoch 2/2" in output
@@ -69,7 +69,7 @@ def test_options_are_honoured(tmp_path):
     assert "Epoch 3" not in output
 
 
-@pytest.mark.slice("docs")
+@pytest.mark.slice("examples")
 def test_goes_on_without_a_process_that_is_lost(tmp_path):
     words = ("-np", "2", "--elastic", sys.executable, str(SCRIPT), "--elastic", "--output", str(tmp_path))
     command = [str(Path(sys.executable).parent / "tfdistrun"), *words]

@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from tfdist.tensorflow.data.compute_service import TfDataServiceConfig
 
-pytestmark = [pytest.mark.usefixtures("all_packages"), pytest.mark.slice("docs")]
+pytestmark = [pytest.mark.usefixtures("all_packages"), pytest.mark.slice("examples")]
 
 FOLDER = Path(__file__).resolve().parent / "horovod_style"
 SCRIPTS = sorted(FOLDER.glob("*.py"))

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from slurm_cluster import Slurm, run, started_in
 
 pytestmark = [pytest.mark.starter("direct"), pytest.mark.slice("slurm")]
 NODES = ["node1", "node2"]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # The last rank kills itself, or the agent of its node, in the middle of an epoch.
 TRAIN = """\
 import signal, sys
@@ -86,3 +88,23 @@ def test_others_continue_in_place(
     for weights in others:
         np.testing.assert_array_equal(first, weights)
     wait_until(lambda: slurm.jobs() == "", seconds=60, what="the end of the allocation")
+
+
+@pytest.mark.usefixtures("all_packages")
+def test_batch_script_of_the_example(launch: Any, slurm: Slurm, wait_until: Callable[..., None]) -> None:
+    """As it stands, but for the time limit of this cluster. Its tfdistrun knows that the nodes are one machine."""
+    (launch.folder / "examples").symlink_to(EXAMPLES)
+    (launch.folder / "launch.py").write_text(PROGRAM)
+    programs = {"tfdistrun": f'exec {sys.executable} launch.py "$@"', "python": f'exec {sys.executable} "$@"'}
+    for name, line in programs.items():
+        (launch.folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (launch.folder / name).chmod(0o755)
+    path = f"ALL,PATH={launch.folder}:{os.environ['PATH']}"
+    done = run(launch, slurm, "sbatch", "--wait", "--time=8", f"--export={path}", "examples/jobs/elastic.sbatch")
+    (log,) = launch.folder.glob("elastic-*.log")
+    said = log.read_text()
+    assert done.code == 0, done.stderr + said
+    assert "epoch 1: ranks 2" in said
+    assert re.search(r"steps: 230, validation accuracy: 0\.9", said), said
+    assert not list((launch.folder / "elastic-backup").glob("*.commit"))
+    wait_until(lambda: slurm.jobs() == "", seconds=60, what="the end of the job")
