@@ -215,6 +215,12 @@ test-ray: setup $(VENV)/ray ## run jobs on the nodes of a Ray cluster
 $(VENV)/ray: pyproject.toml | $(VENV)/installed
 	$(call install_extra,test-ray)
 
+# Its recipes for experiment trackers take packages that no other test has.
+test-docs: $(VENV)/trackers
+
+$(VENV)/trackers: pyproject.toml | $(VENV)/installed
+	$(call install_extra,test-trackers)
+
 # tests/tfio is for this environment alone, so `make test` does not collect it.
 .PHONY: test-tfio
 test-tfio: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the readers of tensorflow-io there

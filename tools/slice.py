@@ -56,7 +56,11 @@ SLICES = (
     Slice("hosts", 5, _LAUNCH),
     Slice("launch", 9, rf"{_LAUNCH}|tfdist/(autotune|command|observe|storage)/|tests/(chaos|storage)/"),
     Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
-    Slice("docs", 6, r"docs/|examples/|README\.md|tests/examples/|tfdist/(command/doctor|alias|keras|tensorflow)/"),
+    Slice(
+        "docs",
+        6,
+        r"docs/|examples/|README\.md|tests/examples/|callbacks/rank_zero|tfdist/(command/doctor|alias|keras|tensorflow)/",
+    ),
     Slice("gpu-kernels", 4, r"tfdist/csrc/(cuda|tf)/|tests/(gpu|xla)/"),
     Slice("engine", 10, r"tfdist/csrc/|tests/cpp/"),
     Slice("slurm", 2, r"tfdist/launch/|tests/launch/(slurm_cluster|test_slurm)\.py"),
