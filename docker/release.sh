@@ -76,4 +76,4 @@ done
 for target in "${targets[@]}"; do
   step tfdist image build --target "$target" --tag "$name:$version-$target" --push
 done
-echo "attach to the release v$version: build/kubernetes/train.yaml, mpijob.yaml, data-service.yaml, and docker/kubernetes/keys.sh"
+echo "attach to the release v$version: build/kubernetes/train.yaml, mpijob.yaml, trainjob.yaml, data-service.yaml, and docker/kubernetes/keys.sh"
