@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages of an image. With hashes, from lock/KIND.txt, if that is of the same requirements and the same
 # Python; else by the versions of requirements.sh alone, as for other releases, and where UNLOCKED is not empty.
-# Usage: install.sh cpu|cuda FILE, into which it writes the requirements
+# Usage: install.sh cpu|cuda|sbom FILE, into which it writes the requirements
 set -euo pipefail
 
 folder=$(dirname "${BASH_SOURCE[0]}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes docker/lock/cpu.txt and cuda.txt: every package of the images with its version and the hashes of its wheels.
+# Writes docker/lock/*.txt: every package of the images, and of what lists them, with its version and the hashes of its wheels.
 # Usage: make lock, after a change of versions.env. `uv` asks the index that UV_DEFAULT_INDEX names, else PyPI.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -10,7 +10,7 @@ python=3.11
 export CUDA_TOOLKIT_VERSION=12.9.1
 
 mkdir -p lock
-for kind in cpu cuda; do
+for kind in cpu cuda sbom; do
   {
     echo "# What an image installs if it is of the lines that begin with #:, on x86-64. Written by \`make lock\`."
     echo "#: python $python"

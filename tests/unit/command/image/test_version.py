@@ -51,7 +51,7 @@ def test_requirements_take_the_file_and_then_the_environment() -> None:
     named = requirements("cuda", CUDA_TOOLKIT_VERSION="12.8.1").stdout
     assert re.search(r"^cuda-toolkit\[cublas,.*\]==12\.8\.1$", named, re.MULTILINE)
     done = requirements("rocm")
-    assert (done.returncode, "received 'rocm', expected one of: cpu, cuda\n" in done.stderr) == (2, True)
+    assert (done.returncode, "received 'rocm', expected one of: cpu, cuda, sbom\n" in done.stderr) == (2, True)
 
 
 def test_requirements_have_all_that_the_project_needs() -> None:
