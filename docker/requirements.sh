@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the requirements to install from the package index, one per line.
-# Usage: requirements.sh cpu|cuda
+# Usage: requirements.sh cpu|cuda|sbom
 #
 # A version in the environment, such as from a build argument, wins over the one in versions.env.
 set -euo pipefail
@@ -21,6 +21,10 @@ require() {
 }
 
 case "$*" in
+  sbom)
+    require cyclonedx-bom CYCLONEDX_BOM_VERSION
+    exit
+    ;;
   cpu) require tensorflow-cpu TENSORFLOW_VERSION ;;
   cuda)
     require 'tensorflow[and-cuda]' TENSORFLOW_VERSION
@@ -32,7 +36,7 @@ case "$*" in
     fi
     ;;
   *)
-    echo "requirements.sh: received '$*', expected one of: cpu, cuda" >&2
+    echo "requirements.sh: received '$*', expected one of: cpu, cuda, sbom" >&2
     exit 2
     ;;
 esac

@@ -57,7 +57,9 @@ SLICES = (
     Slice("launch", 9, rf"{_LAUNCH}|tfdist/(autotune|command|observe|storage)/|tests/(chaos|storage)/"),
     Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
     Slice(
-        "docs", 8, r"docs/|README\.md|mkdocs|tools/website/|tests/examples/test_[gt]|tfdist/command/doctor/"
+        "docs",
+        9,
+        r"docs/|README\.md|mkdocs|tools/website/|tests/examples/test_[gt]|callbacks/rank_zero|tfdist/command/",
     ),
     Slice("examples", 10, r"examples/|tests/examples/|tfdist/(alias|keras|tensorflow)/"),
     Slice("gpu-kernels", 4, r"tfdist/csrc/(cuda|tf)/|tests/(gpu|xla)/"),

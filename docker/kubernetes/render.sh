@@ -11,4 +11,5 @@ fi
 mkdir -p "$folder"
 helm template "${options[@]}" > "$folder/train.yaml"
 helm template "${options[@]}" --set train.operator=true > "$folder/mpijob.yaml"
+helm template "${options[@]}" --set train.trainer=true > "$folder/trainjob.yaml"
 helm template "${options[@]}" --set train.enabled=false --set dataService.enabled=true > "$folder/data-service.yaml"

@@ -44,6 +44,14 @@ def test_versions_are_those_of_the_file(docker, images, versions):
         assert installed[package] == versions[f"{name}_VERSION"]
 
 
+def test_the_list_of_packages_is_what_is_installed(docker, images):
+    for image in images.values():
+        words = (image, "/opt/tfdist/sbom.cdx.json")
+        listed = json.loads(docker("run", "--rm", "--entrypoint", "cat", *words).stdout)["components"]
+        found = docker("run", "--rm", "--entrypoint", "python", image, "-c", INSTALLED).stdout
+        assert {each["name"].lower().replace("_", "-"): each["version"] for each in listed} == json.loads(found)
+
+
 def test_the_user_is_an_ordinary_one_and_labels_are_told(docker, images):
     for image in images.values():
         (told,) = json.loads(docker("image", "inspect", image).stdout)

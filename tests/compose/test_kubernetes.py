@@ -149,7 +149,10 @@ def pods(tmp_path_factory):
     def read(file):
         found = {}
         for document in filter(None, yaml.safe_load_all((folder / file).read_text())):
-            for each in document["spec"].get("mpiReplicaSpecs", {"": document["spec"]}).values():
+            jobs = document["spec"].get("mpiReplicaSpecs", {"": document["spec"]}).values()
+            if document["kind"] == "ClusterTrainingRuntime":
+                jobs = [each["template"]["spec"] for each in document["spec"]["template"]["spec"]["replicatedJobs"]]
+            for each in jobs:
                 if "template" in each:
                     found[each["template"]["metadata"]["labels"]["app.kubernetes.io/component"]] = each["template"]
         return found
@@ -313,6 +316,23 @@ def test_mpijob_pods_run_with_the_operators_keys_and_hostfile(cluster, docker, i
     assert status == 0, log
     assert f"4 ranks on {hosts[0]}:2,{hosts[1]}:2\n" in log
     assert_places(log)
+
+
+def test_nodes_of_kubeflow_trainer_run_one_job(cluster, docker, images, pods):
+    """With the variables that its controller sets."""
+    worker = pods("trainjob.yaml")["worker"]
+    (cluster.folder / "train.py").write_text(PLACES)
+    worker["spec"]["containers"][0]["args"] = ["tfdist-node", "python", "train.py"]
+    keys = {"train-keys": cluster.secret("keys", items(worker, "train-keys", made_keys(docker, images)))}
+    first, second = (f"train-node-0-{rank}.s{cluster.name[-8:]}" for rank in range(2))
+    given = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": first, "PET_MASTER_PORT": "29500"}
+    cluster.start(worker, "train-node-0-1", (second,), keys, given | {"PET_NODE_RANK": "1"})
+    place = ("--hostname", "train-node-0-0", "--network-alias", first)
+    status, log = cluster.run(worker, keys, given | {"PET_NODE_RANK": "0"}, place)
+    assert status == 0, log
+    for rank in range(4):
+        assert f"[{rank}] here {rank} {rank % 2} train-node-0-{rank // 2} 4\n" in log
+    assert docker("wait", second, timeout=60).stdout.strip() == "0"
 
 
 @pytest.mark.parametrize(

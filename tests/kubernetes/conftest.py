@@ -19,7 +19,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docker" / "kubernetes"
 CHART = FOLDER / "chart"
-FILES = ("train.yaml", "mpijob.yaml", "data-service.yaml")
+FILES = ("train.yaml", "mpijob.yaml", "trainjob.yaml", "data-service.yaml")
 # The newest whose schema the package has.
 RELEASE = "1.37"
 
@@ -67,11 +67,28 @@ def manifest(request: pytest.FixtureRequest, objects: Callable[[str], list[dict[
     return objects(request.param)
 
 
+def _trainer_schema(kind: str) -> dict[str, Any]:
+    """Of Kubeflow Trainer's own package, without fields that it does not know; its pods by Kubernetes' schema."""
+    from kubeflow_trainer_api import models
+
+    schema: dict[str, Any] = getattr(models, f"TrainerV1alpha1{kind}").model_json_schema(by_alias=True)
+    for each in (schema, *schema["$defs"].values()):
+        if "properties" in each:
+            each["additionalProperties"] = False
+    pods = "https://kubernetes.io/api/_definitions.json#/$defs/io.k8s.api.batch.v1.JobSpec"
+    if of_a_job := schema["$defs"].get("IoK8sApiBatchV1JobTemplateSpec"):
+        of_a_job["properties"]["spec"] = {"$ref": pods}
+    named = {"apiVersion": {"const": "trainer.kubeflow.org/v1alpha1"}, "kind": {"const": kind}}
+    return schema | {"properties": schema["properties"] | named, "required": ["apiVersion", "kind", "metadata", "spec"]}
+
+
 @functools.cache
 def _validator(kind: str, api: str, release: str) -> jsonschema.protocols.Validator:
     folder = importlib.resources.files("kubernetes_validate") / "kubernetes-json-schema" / f"v{release}.0-local-strict"
     definitions = json.loads((folder / "_definitions.json").read_text())
-    if kind == "MPIJob":
+    if api.startswith("trainer.kubeflow.org/"):
+        schema = _trainer_schema(kind)
+    elif kind == "MPIJob":
         schema = json.loads((Path(__file__).parent / "mpijob.schema.json").read_text())
     else:
         group, _, version = api.rpartition("/")
@@ -100,6 +117,8 @@ def templates() -> Callable[..., Iterator[tuple[str, dict[str, Any]]]]:
         for document in documents:
             spec = document["spec"]
             replicas = spec.get("mpiReplicaSpecs", {"": spec}).values()
+            if document["kind"] == "ClusterTrainingRuntime":
+                replicas = [each["template"]["spec"] for each in spec["template"]["spec"]["replicatedJobs"]]
             for each in replicas:
                 if "template" in each:
                     labels = each["template"]["metadata"]["labels"]

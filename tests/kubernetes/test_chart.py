@@ -10,7 +10,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docker" / "kubernetes"
-FILES = ("train.yaml", "mpijob.yaml", "data-service.yaml")
+FILES = ("train.yaml", "mpijob.yaml", "trainjob.yaml", "data-service.yaml")
 
 
 def of(documents, kind, name=None):
@@ -88,6 +88,8 @@ def test_nothing_is_made_that_is_switched_off(rendered):
         *("NetworkPolicy/train-job", "Service/train-worker", "StatefulSet/train-worker", "Job/train-launcher"),
     }
     assert names(rendered("--set", "train.operator=true")) == {"NetworkPolicy/train-job", "MPIJob/train"}
+    trainer = {"NetworkPolicy/train-job", "ClusterTrainingRuntime/train-runtime", "TrainJob/train"}
+    assert names(rendered("--set", "train.trainer=true")) == trainer
 
 
 VALUES = {
@@ -185,6 +187,8 @@ def test_values_of_the_data_service_arrive_in_its_pods(rendered):
         ("train.wrokers=3", "additional properties 'wrokers' not allowed"),
         ("train.workers=0", "minimum: got 0, want 1"),
         ("train.slots=two", "got string, want integer"),
+        ("train.trainer=true,train.operator=true", "two operators of Kubeflow; set one of them"),
+        ("train.trainer=true,train.ssh=true", "starts the ranks without ssh; omit train.ssh"),
         ("train.environment.A=1", "got number, want string"),
         ("train.worker.pod.containers[0].name=mine", "'/train/worker/pod'"),
         ("image=", "does not match pattern"),

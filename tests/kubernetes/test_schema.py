@@ -1,4 +1,7 @@
-"""Every object against Kubernetes' own schemas, the MPIJob against its fields; both refuse what they do not know."""
+"""Every object against Kubernetes' own schemas, the MPIJob against its fields, Kubeflow Trainer's by its package.
+
+All refuse what they do not know.
+"""
 
 import pytest
 import yaml
@@ -14,7 +17,8 @@ def test_every_object_is_as_kubernetes_wants_it(manifest, problems, release):
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("train.operator=true",), ("train.ssh=true",), ("networkPolicy.enabled=false",)]
+    "options",
+    [(), ("train.operator=true",), ("train.trainer=true",), ("train.ssh=true",), ("networkPolicy.enabled=false",)],
 )
 def test_what_the_chart_makes_of_other_values_is_so_too(rendered, problems, options):
     others = (

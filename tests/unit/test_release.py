@@ -10,16 +10,42 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docker" / "release.sh"
 NAME = "registry.example/team/tfdist"
-BUILDS = [
-    f"tfdist image build --target {target} --tag {NAME}:1.2.3-{target}" for target in ("cpu", "cuda", "data-service")
+TARGETS = ("cpu", "cuda", "data-service")
+PLACE = "build/release/1.2.3"
+BUILD = f"tfdist image build --tag {NAME}:1.2.3-{{target}} --target cpu --target cuda --target data-service"
+STEPS = {
+    "wheels": ["make test-wheel", "make wheels MACHINE=aarch64"],
+    "test": ["make test-images test-cuda-image"],
+    "images": [
+        f"make manifests IMAGES={NAME}:1.2.3",
+        BUILD,
+        *(f"docker run --rm --entrypoint cat {NAME}:1.2.3-{each} /opt/tfdist/sbom.cdx.json" for each in TARGETS),
+    ],
+    "publish": [f"{BUILD} --push"],
+}
+ALL = [call for calls in STEPS.values() for call in calls]
+SIGN = [
+    *(
+        call
+        for each in TARGETS
+        for call in (
+            f"cosign sign --yes {NAME}@sha256:{each}",
+            f"cosign attest --yes --type cyclonedx --predicate {PLACE}/sbom-{each}.cdx.json {NAME}@sha256:{each}",
+        )
+    ),
+    f"cosign sign-blob --yes --bundle {PLACE}/SHA256SUMS.sigstore.json {PLACE}/SHA256SUMS",
 ]
-TESTS = ["make test-images test-cuda-image", f"make manifests IMAGES={NAME}:1.2.3"]
-ALL = [*TESTS, *BUILDS, *(f"{build} --push" for build in BUILDS)]
+MANIFESTS = ("train.yaml", "mpijob.yaml", "trainjob.yaml", "data-service.yaml")
 # It knows the images that the file `published` lists, and fails at the step that the file `fails` names.
 PROGRAM = """\
 #!/bin/bash
 call="$(basename "$0") $*"
 if [[ $call == "docker manifest inspect "* ]]; then exec grep -qxF "${call##* }" "$TRACE/published"; fi
+if [[ $call == "docker image inspect "* ]]; then
+  name=${call##* }
+  printf '%s\\n' "elsewhere.example/x@sha256:0" "${name%:*}@sha256:${name#*1.2.3-}"
+  exit
+fi
 echo "$call" >> "$TRACE/calls"
 ! grep -qxF "$call" "$TRACE/fails"
 """
@@ -33,7 +59,7 @@ class Release:
             each.mkdir(parents=True)
         for name in ("published", "fails", "calls"):
             (self.trace / name).touch()
-        for name in ("docker", "make", "tfdist"):
+        for name in ("docker", "make", "tfdist", "cosign"):
             (programs / name).write_text(PROGRAM)
             (programs / name).chmod(0o755)
         self.environment = {
@@ -47,6 +73,14 @@ class Release:
         self.login("registry.example")
         shutil.copy(SCRIPT, self.root / "docker")
         (self.root / "pyproject.toml").write_text('[project]\nname = "tfdist"\nversion = "1.2.3"\n')
+        (self.root / ".gitignore").write_text("build/\ndist/\n")
+        made = [self.root / "dist" / f"tfdist-1.2.3-{kind}.whl" for kind in ("x86_64", "aarch64")]
+        made += [self.root / "dist" / "tfdist-1.2.2-x86_64.whl"]
+        made += [self.root / "build" / "kubernetes" / name for name in MANIFESTS]
+        (self.root / "docker" / "kubernetes").mkdir()
+        for file in (*made, self.root / "docker" / "kubernetes" / "keys.sh"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(file.name)
         self.git("init", "--quiet")
         self.commit("first")
         self.git("tag", "v1.2.3")
@@ -81,22 +115,51 @@ def release(tmp_path):
     return Release(tmp_path)
 
 
-def test_tests_then_builds_all_then_publishes_all(release):
+def test_builds_and_tests_all_then_publishes_all(release):
     done, calls = release(NAME)
     assert done.returncode == 0, done.stderr
     assert calls == ALL
+    assert done.stdout.endswith(f"what belongs to the release v1.2.3: {PLACE}\n")
+    folder = release.root / PLACE
+    digests = {(folder / f"image-{each}.txt").read_text() for each in TARGETS}
+    assert digests == {f"{NAME}@sha256:{each}\n" for each in TARGETS}
+    listed = {line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
+    assert listed == {
+        *("tfdist-1.2.3-x86_64.whl", "tfdist-1.2.3-aarch64.whl", "keys.sh", *MANIFESTS),
+        *(f"sbom-{each}.cdx.json" for each in TARGETS),
+        *(f"image-{each}.txt" for each in TARGETS),
+    }
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True, timeout=60)
 
 
 def test_a_dry_run_only_tells(release, tmp_path):
     done, calls = release("--dry-run", NAME, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert calls == []
-    *steps, last = done.stdout.splitlines()
-    assert steps == [f"+ {step}" for step in ALL]
-    assert last.startswith("attach to the release v1.2.3: build/kubernetes/train.yaml")
+    told = [line.removeprefix("+ ").partition(" > ")[0] for line in done.stdout.splitlines()]
+    assert [line for line in told if line in ALL] == ALL
+    assert not (release.root / PLACE).exists()
 
 
-@pytest.mark.parametrize("step", [0, 1, 3, 4])
+@pytest.mark.parametrize("step", STEPS)
+def test_one_step_alone(release, step):
+    done, calls = release("--only", step, NAME)
+    assert done.returncode == 0, done.stderr
+    assert calls == STEPS[step]
+
+
+def test_signs_what_was_published(release):
+    done, calls = release("--only", "sign", NAME)
+    assert (done.returncode, calls) == (1, [])
+    assert f"{PLACE} has no image-cpu.txt; publish first: --only publish" in done.stderr
+    assert release(NAME)[0].returncode == 0
+    (release.trace / "published").write_text(f"{NAME}:1.2.3-cuda\n")
+    done, calls = release("--only", "sign", NAME)
+    assert done.returncode == 0, done.stderr
+    assert calls[len(ALL) :] == SIGN
+
+
+@pytest.mark.parametrize("step", [0, 2, 4, 5])
 def test_nothing_is_published_where_a_test_or_a_build_fails(release, step):
     (release.trace / "fails").write_text(f"{ALL[step]}\n")
     done, calls = release(NAME)
@@ -139,7 +202,7 @@ def test_without_a_login_it_is_refused(release):
     [
         ("team/tfdist", "https://index.docker.io/v1/"),
         ("localhost/tfdist", "localhost"),
-        ("localhost:5000/tfdist", "localhost:5000"),
+        ("registry.example:5000/tfdist", "registry.example:5000"),
         ("a.example/b/c/tfdist", "a.example"),
     ],
 )
@@ -149,6 +212,11 @@ def test_the_login_is_that_of_the_names_registry(release, name, host):
     assert release("--dry-run", name)[0].returncode == 0
 
 
+def test_a_registry_of_this_machine_needs_no_login(release):
+    (release.config / "config.json").unlink()
+    assert release("--dry-run", "localhost:5000/tfdist")[0].returncode == 0
+
+
 def test_a_version_that_is_published_stays_as_it_is(release):
     (release.trace / "published").write_text(f"{NAME}:1.2.3-cuda\n")
     done, calls = release(NAME)
@@ -156,8 +224,15 @@ def test_a_version_that_is_published_stays_as_it_is(release):
     assert f"{NAME}:1.2.3-cuda is already published" in done.stderr
 
 
-@pytest.mark.parametrize("words", [(), (NAME, "more"), ("--push", NAME), ("Team/tfdist",), ("a b",), ("",)])
-def test_other_words_are_refused(release, words):
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        *((words, "the target of the images") for words in ((), (NAME, "more"), ("Team/tfdist",), ("a b",), ("",))),
+        (("--push", NAME), "--dry-run or --only STEP"),
+        (("--only", NAME), "one of: wheels, test, images, publish, sign"),
+    ],
+)
+def test_other_words_are_refused(release, words, expected):
     done, calls = release(*words)
     assert (done.returncode, calls) == (1, [])
-    assert "expected the target of the images" in done.stderr
+    assert f"expected {expected}" in done.stderr

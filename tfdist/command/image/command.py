@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from tfdist.command.image import build, checkout, combination, engine, option, table
+from tfdist.command.image.checkout import Checkout
+from tfdist.command.image.combination import Combination
 from tfdist.system.process import caught
 
 FAILURE = 1
@@ -37,27 +39,38 @@ def main(words: Sequence[str]) -> int:
 
 
 def _make(options: argparse.Namespace) -> None:
-    """Builds the image, and then saves and pushes it if requested.
+    """Builds the images, and then saves and pushes them if requested.
 
     Raises:
         ConfigError: If an option is invalid; nothing has been built then.
         ImageError: If a step failed.
     """
-    wish = (options.tensorflow, options.python, options.cuda, options.keras, options.base_image)
-    chosen = combination.choose(options.target, *wish)
+    wanted = [_chosen(target, options) for target in options.target]
     source = checkout.read(options.source.resolve())
-    lasting = f"tfdist:{source.version}-{chosen.target}{chosen.suffix()}"
-    names = list(dict.fromkeys(options.tag)) or [lasting, f"tfdist:{chosen.target}"]
+    named = [(chosen, _names(chosen, source, options.tag)) for chosen in wanted]
+    every = [name for _, names in named for name in names]
     docker = build.find()
     with engine.connected() as size_of:
-        print(f"building {', '.join(names)}: {chosen.summary()}", file=sys.stderr, flush=True)
-        build.bake(docker, source, chosen, names, options)
+        for chosen, names in named:
+            print(f"building {', '.join(names)}: {chosen.summary()}", file=sys.stderr, flush=True)
+            build.bake(docker, source, chosen, names, options)
         if options.save is not None:
-            build.run(
-                [docker, "save", "--output", str(options.save), names[0]],
-                f"The image {names[0]} is still in the Docker engine.",
-            )
-        for name in names if options.push else ():
+            advice = f"What was built is still in the Docker engine: {' '.join(every)}"
+            build.run([docker, "save", "--output", str(options.save), *every], advice)
+        for name in every if options.push else ():
             build.run([docker, "push", name], f"Check that you have run docker login, then retry: docker push {name}")
-        size = size_of(names[0])
-    print(f"{', '.join(names)}: {size / (1 << 20):,.0f} MiB, {chosen.summary()}")
+        sizes = [size_of(names[0]) for _, names in named]
+    for (chosen, names), size in zip(named, sizes, strict=True):
+        print(f"{', '.join(names)}: {size / (1 << 20):,.0f} MiB, {chosen.summary()}")
+
+
+def _chosen(target: str, options: argparse.Namespace) -> Combination:
+    """Beside an image with CUDA, its version is not one of the others."""
+    cuda = options.cuda if target == "cuda" or "cuda" not in options.target else None
+    return combination.choose(target, options.tensorflow, options.python, cuda, options.keras, options.base_image)
+
+
+def _names(chosen: Combination, source: Checkout, tags: Sequence[str]) -> list[str]:
+    own = (tag.replace(option.PLACE, chosen.target) for tag in tags)
+    lasting = f"tfdist:{source.version}-{chosen.target}{chosen.suffix()}"
+    return list(dict.fromkeys(own)) or [lasting, f"tfdist:{chosen.target}"]

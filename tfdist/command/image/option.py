@@ -10,6 +10,8 @@ from tfdist.command.image.combination import TARGETS
 from tfdist.errors import ConfigError
 from tfdist.system.terminal.command_line import Parser
 
+# What --tag has for the target, where several are built.
+PLACE = "{target}"
 # Where the Dockerfile mounts the file of --ca.
 CA_SECRET = "/run/secrets/ca.pem"
 
@@ -21,11 +23,12 @@ examples:
   tfdist image build --target cuda --tensorflow 2.20 --cuda 12.8
   tfdist image build --python 3.12 --extra-packages "scikit-learn pandas"
   tfdist image build --tag registry.example.org/team/tfdist:cpu --push
+  tfdist image build --target cpu --target data-service --save images.tar
 """
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options; `part` is "build" or "versions". Raises ConfigError."""
+    """The options; `part` is "build" or "versions", and `target` a list. Raises ConfigError."""
     top = Parser(prog="tfdist image", description="Builds container images of tfdist.")
     parts = top.add_subparsers(dest="part", metavar="COMMAND", required=True)
     build = parts.add_parser("build", help="build an image, and save or push it", description=_BUILD)
@@ -37,13 +40,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     known = top.parse_args(words)
     if known.part == "build":
+        known.target = list(dict.fromkeys(known.target or ["cpu"]))
         _check(known)
     return known
 
 
 def _add_releases(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("contents (tfdist image versions lists the choices)").add_argument
-    add("--target", choices=TARGETS, default="cpu", help="the kind of image (default: %(default)s)")
+    kind = "the kind of image; may be repeated (default: cpu)"
+    add("--target", choices=TARGETS, action="append", default=[], help=kind)
     add("--tensorflow", metavar="VERSION", help="such as 2.21 (default: the newest)")
     add("--python", metavar="VERSION", help="such as 3.12 (default: the one of Debian 12)")
     add("--cuda", metavar="VERSION", help="such as 12.9, for --target cuda (default: the newest for TensorFlow)")
@@ -60,10 +65,15 @@ def _add_rest(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="name of the image; may be repeated (default: two names)",
+        help=f"name of the image, with {PLACE} if there are several; may be repeated (default: two names)",
     )
     add("--push", action="store_true", help="push each --tag to its registry, with the login of docker login")
-    add("--save", type=_archive, metavar="FILE", help="also save it to a tar file, for docker load")
+    add(
+        "--save",
+        type=_archive,
+        metavar="FILE",
+        help="also save all images, with their names, to one tar file, for docker load",
+    )
     add("--source", type=Path, default=Path(), metavar="FOLDER", help="checkout of tfdist (default: this folder)")
     add(
         "--pip-config",
@@ -80,6 +90,12 @@ def _add_rest(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(known: argparse.Namespace) -> None:
+    for tag in known.tag if len(known.target) > 1 else ():
+        if PLACE not in tag:
+            raise ConfigError(
+                f"--tag {tag} would name {len(known.target)} images; expected {PLACE} in it. For example: "
+                f"--tag 'registry.example.org/team/tfdist:{PLACE}'"
+            )
     for tag in known.tag or ["none"]:
         if known.push and "/" not in tag:
             raise ConfigError(

@@ -1,20 +1,47 @@
-{{/* The two kinds of pods of a job: with agents, with ssh, and with ssh and the keys of Kubeflow's operator. */}}
+{{/* The two kinds of pods of a job: with agents, with ssh, and with ssh and the keys of Kubeflow's operator. Of Kubeflow
+     Trainer there are workers only, the first of which starts the ranks. */}}
 
 {{/* Whether the launcher reaches the workers by ssh; empty if their agents come to it. */}}
 {{- define "tfdist.bySsh" -}}
 {{- if or .Values.train.operator .Values.train.ssh }}true{{ end }}
 {{- end }}
 
+{{/* Variables of who starts the ranks. */}}
+{{- define "tfdist.jobVariables" -}}
+- name: WORKER_TIMEOUT
+  value: {{ int64 .Values.train.workerTimeout | quote }}
+{{- with .Values.train.launchOptions }}
+- name: LAUNCH_OPTIONS
+  value: {{ . | quote }}
+{{- end }}
+{{- if .Values.dataService.enabled }}
+- name: TFDIST_DATA_SERVICE
+  value: {{ .Release.Name }}-dispatcher:5050
+{{- end }}
+{{- range $name, $value := .Values.train.environment }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+
 {{- define "tfdist.workerPod" -}}
 {{- include "tfdist.podSettings" . }}
 terminationGracePeriodSeconds: 30
 containers:
-  - name: worker
+  - name: {{ if .Values.train.trainer }}node{{ else }}worker{{ end }}
     image: {{ .Values.image }}
     {{- include "tfdist.containerSettings" . | nindent 4 }}
+    {{- if .Values.train.trainer }}
+    args: [tfdist-node] # those of the TrainJob replace it
+    {{- else }}
     args: [{{ if include "tfdist.bySsh" . }}tfdist-worker{{ else }}tfdist-agent{{ end }}]
+    {{- end }}
     env:
-      {{- if not (include "tfdist.bySsh" .) }}
+      {{- if .Values.train.trainer }}
+      - name: JOB_KEY
+        value: /run/tfdist/keys/job_key
+      {{- include "tfdist.jobVariables" . | nindent 6 }}
+      {{- else if not (include "tfdist.bySsh" .) }}
       - name: LAUNCHER
         value: {{ .Release.Name }}-launcher:4000
       - name: JOB_KEY
@@ -128,20 +155,7 @@ containers:
       - name: SLOTS
         value: {{ int64 .Values.train.slots | quote }}
       {{- end }}
-      - name: WORKER_TIMEOUT
-        value: {{ int64 .Values.train.workerTimeout | quote }}
-      {{- with .Values.train.launchOptions }}
-      - name: LAUNCH_OPTIONS
-        value: {{ . | quote }}
-      {{- end }}
-      {{- if .Values.dataService.enabled }}
-      - name: TFDIST_DATA_SERVICE
-        value: {{ .Release.Name }}-dispatcher:5050
-      {{- end }}
-      {{- range $name, $value := .Values.train.environment }}
-      - name: {{ $name }}
-        value: {{ $value | quote }}
-      {{- end }}
+      {{- include "tfdist.jobVariables" . | nindent 6 }}
     {{- if not (include "tfdist.bySsh" .) }}
     ports:
       - name: agents

@@ -31,6 +31,7 @@ from tfdist.errors import ConfigError
         # TensorFlow names it itself.
         ({"target": "cuda", "tensorflow": "2.18", "cuda": "12.5"}, {"CUDA_TOOLKIT_VERSION": ""}),
         ({"base_image": "debian:12", "python": "3.12"}, {"BASE_IMAGE": "debian:12", "EXPECTED_PYTHON": "3.12"}),
+        ({"base_image": f"debian:12@sha256:{'5a' * 32}"}, {"BASE_IMAGE": f"debian:12@sha256:{'5a' * 32}"}),
     ],
 )
 def test_build_arguments(wish: dict[str, str], arguments: dict[str, str]) -> None:

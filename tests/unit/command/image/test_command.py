@@ -110,22 +110,34 @@ def test_an_authority_alone_gets_a_configuration_that_names_it(run: Run, docker:
     assert docker.calls[0]["variables"]["PIP_CONFIG"] == "[global]\ncert = /run/secrets/ca.pem\n"
 
 
-def test_saved_under_its_first_name_and_pushed_under_each(run: Run, docker: Any, tmp_path: Path) -> None:
+def test_saved_and_pushed_under_each_name(run: Run, docker: Any, tmp_path: Path) -> None:
     file = str(tmp_path / "a.tar")
     assert run("--tag", NAME, "--tag", "example/other", "--tag", NAME, "--save", file, "--push")[0] == 0
     assert docker.settings == [f"cpu.tags={NAME}", "cpu.tags=example/other"]
     assert [call["words"] for call in docker.calls[1:]] == [
-        ["save", "--output", file, NAME],
+        ["save", "--output", file, NAME, "example/other"],
         ["push", NAME],
         ["push", "example/other"],
     ]
+
+
+def test_several_targets_are_saved_in_one_file(run: Run, docker: Any, engine: Any, tmp_path: Path) -> None:
+    engine.images |= {"a/b:1-cpu", "a/b:1-cuda"}
+    file = str(tmp_path / "all.tar")
+    targets = ("--target", "cpu", "--target", "cuda", "--target", "cpu", "--cuda", "12.6")
+    status, out, _ = run(*targets, "--tag", "a/b:1-{target}", "--save", file)
+    assert status == 0
+    assert [call["words"][-1] for call in docker.calls[:2]] == ["cpu", "cuda"]
+    assert [call["variables"]["CUDA_TOOLKIT_VERSION"] for call in docker.calls[:2]] == ["", "12.6.3"]
+    assert [call["words"] for call in docker.calls[2:]] == [["save", "--output", file, "a/b:1-cpu", "a/b:1-cuda"]]
+    assert [line.partition(": ")[0] for line in out.splitlines()] == ["a/b:1-cpu", "a/b:1-cuda"]
 
 
 @pytest.mark.parametrize(
     ("fails", "advice"),
     [
         ("buildx", "docs/containers.md explains how to fix most failures."),
-        ("save", f"The image {NAME} is still in the Docker engine."),
+        ("save", f"What was built is still in the Docker engine: {NAME} example/other"),
         (NAME, f"Check that you have run docker login, then retry: docker push {NAME}"),
     ],
 )

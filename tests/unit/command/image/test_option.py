@@ -15,6 +15,7 @@ from tfdist.errors import ConfigError
     [
         (["--target", "tpu"], "invalid choice: 'tpu'"),
         (["--tag", "--push"], "expected one argument"),
+        (["--target", "cpu", "--target", "cuda", "--tag", "a:b"], "--tag a:b would name 2 images; expected {target}"),
         (["--push"], "--push needs a --tag with a registry or an account; received none."),
         (["--push", "--tag", "a/b", "--tag", "tfdist:cpu"], "received tfdist:cpu."),
         (["--save", "/nowhere/a.tar"], "'/nowhere/a.tar' cannot be written; use a file name in an existing folder"),

@@ -51,7 +51,7 @@ def test_requirements_take_the_file_and_then_the_environment() -> None:
     named = requirements("cuda", CUDA_TOOLKIT_VERSION="12.8.1").stdout
     assert re.search(r"^cuda-toolkit\[cublas,.*\]==12\.8\.1$", named, re.MULTILINE)
     done = requirements("rocm")
-    assert (done.returncode, "received 'rocm', expected one of: cpu, cuda\n" in done.stderr) == (2, True)
+    assert (done.returncode, "received 'rocm', expected one of: cpu, cuda, sbom\n" in done.stderr) == (2, True)
 
 
 def test_requirements_have_all_that_the_project_needs() -> None:
@@ -64,7 +64,7 @@ def test_requirements_have_all_that_the_project_needs() -> None:
 def test_the_definition_has_each_argument_and_each_target() -> None:
     definition = (ROOT / "docker" / "docker-bake.hcl").read_text()
     declared = re.findall(r'^variable "(\w+)" \{ default = "" \}$', definition, re.MULTILINE)
-    assert sorted(declared) == sorted([*choose("cpu").arguments(), "EXTRA_PACKAGES", "REVISION"])
+    assert sorted(declared) == sorted([*choose("cpu").arguments(), "EXTRA_PACKAGES", "REVISION", "UNLOCKED"])
     assert dict(re.findall(r"^    (\w+) += (\w+)$", definition, re.MULTILINE)) == dict(
         zip(declared, declared, strict=True)
     )
