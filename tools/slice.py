@@ -50,6 +50,7 @@ class Slice:
 # Modules of tfdist that are in no room, and the rooms that training goes through.
 _TRAINING = r"tfdist/([^/]+\.py|(csrc|native|world|ops|training|input|autotune|observe|keras|tensorflow)/)|callbacks/"
 _LAUNCH = r"tfdist/(system|protocol|launch|testing)/|tests/launch/"
+_PAGES = r"docs/|README\.md|mkdocs|tools/website/|tests/examples/test_[gt]"
 SLICES = (
     Slice("ranks", 12, rf"{_TRAINING}|tfdist/elastic/|tests/ranks/"),
     Slice("elastic", 6, rf"{_TRAINING}|{_LAUNCH}|tfdist/elastic/|tests/elastic/"),
