@@ -34,16 +34,13 @@ def carried(docker, images, image_build, tmp_path_factory):
 def test_a_job_of_compose_from_the_file(docker, project, carried, tmp_path):
     (tmp_path / "nowhere.yaml").write_text(NOWHERE)
     variables = {"CPU_IMAGE": carried["cpu"], "DATA_SERVICE_IMAGE": carried["data-service"]}
-    job = project("train.yaml", COMMAND="python digits.py --epochs 12", **variables)
+    job = project("train.yaml", COMMAND="python digits.py --output /checkpoints --epochs 12", **variables)
     words = ("--file", str(tmp_path / "nowhere.yaml"), "up", "--no-build", "--pull", "never")
     done = job(*words, "--exit-code-from", "launcher")
     log = done.stdout + done.stderr
     assert done.returncode == 0, log
     assert float(re.findall(r"\| \[0\] validation accuracy: ([\d.]+)", log)[-1]) > 0.95
-    reach = "import socket; socket.create_connection(('192.0.2.1', 80), 5)"
-    options = ("--network", f"{job.name}_default")
-    done = docker("run", "--rm", *options, carried["cpu"], "python", "-c", reach, check=False)
-    assert "Network is unreachable" in done.stderr, "the network leads nowhere"
+    assert docker("network", "inspect", "--format", "{{.Internal}}", f"{job.name}_default").stdout.strip() == "true"
 
 
 def test_an_image_that_is_not_in_the_file_is_an_error(project):
