@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dis
+import logging
+import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -49,6 +51,16 @@ _ADVICE = {
 # Class attributes of callbacks of ours: it runs collectives in each `fit`, and calls `agree` in `on_train_begin`; ranks
 # may have it differently, since it acts on one only, or compares by itself.
 _AGREES, _LEFT_OUT = "_agrees_on_fit", "_differs_by_rank"
+# Callbacks of Keras that write, the attribute with the place, and what to write instead.
+_ON_RANK_ZERO = "tfdist.callbacks.RankZero({name}(...))"
+_WRITERS = {
+    "ModelCheckpoint": ("filepath", "tfdist.callbacks.ModelCheckpoint(...)"),
+    "BackupAndRestore": ("backup_dir", "tfdist.callbacks.BackupAndRestore(...)"),
+    "CSVLogger": ("filename", _ON_RANK_ZERO),
+    "TensorBoard": ("log_dir", _ON_RANK_ZERO),
+}
+_FILES = "the files that callbacks of Keras write"
+_logger = logging.getLogger("tfdist")
 
 
 def agree(callback: keras.callbacks.Callback) -> None:
@@ -61,6 +73,8 @@ def agree(callback: keras.callbacks.Callback) -> None:
 
     Raises:
         MismatchError: On every rank, if anything differs; names what, on which ranks, and the remedy.
+
+    Rank 0 warns of files that several ranks write.
     """
     model: Any = callback.model
     params: Any = callback.params
@@ -73,9 +87,12 @@ def agree(callback: keras.callbacks.Callback) -> None:
         return
     mine = _knowledge(model, params, callbacks, keras_version.arguments_of_fit(model))
     by_rank = tfdist.allgather_object(mine, name="what fit is to do", process_set=group)
-    problem = difference(dict(zip(group.ranks, by_rank, strict=True)))
-    if problem:
+    known = dict(zip(group.ranks, by_rank, strict=True))
+    if problem := difference(known):
         raise errors.MismatchError(problem)
+    if group.rank() == 0:
+        for line in written_together({rank: each[_FILES] for rank, each in known.items()}):
+            _logger.warning("%s", line)
 
 
 def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:
@@ -96,10 +113,38 @@ def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:
     return f"fit was called differently on the ranks: {' Also, '.join(problems)}" if problems else ""
 
 
+def written_together(by_rank: Mapping[int, Sequence[tuple[str, str]]]) -> list[str]:
+    """A line for each file that several ranks write, with the remedy.
+
+    Args:
+        by_rank: Of each rank, the names of Keras' callbacks and where they write.
+    """
+    writers: dict[tuple[str, str], list[int]] = {}
+    for rank, files in by_rank.items():
+        for file in dict.fromkeys(files):
+            writers.setdefault(file, []).append(rank)
+    return [
+        f"keras.callbacks.{name} writes {path} on {_named(ranks)}, at the same time. Let one rank write: "
+        + _WRITERS[name][1].format(name=name)
+        for (name, path), ranks in writers.items()
+        if len(ranks) > 1
+    ]
+
+
+def _files(callbacks: Sequence[Any]) -> tuple[tuple[str, str], ...]:
+    """The callbacks of Keras that write, and where."""
+    found = []
+    for each in callbacks:
+        for name, (attribute, _) in _WRITERS.items():
+            if isinstance(each, getattr(keras.callbacks, name)) and not _is_ours(each):
+                found.append((name, os.path.abspath(getattr(each, attribute))))
+    return tuple(found)
+
+
 def _knowledge(
     model: keras.Model, params: Mapping[str, Any], callbacks: Sequence[Any], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The settings by the names of `_ADVICE`; all values are comparable and hashable."""
+    """The settings by the names of `_ADVICE`, all comparable and hashable, and the files."""
     remainders = training_data.remainders(model)
     validates = None
     if arguments:
@@ -107,6 +152,7 @@ def _knowledge(
     frequency = arguments.get("validation_freq") if validates else None
     acting = [each for each in callbacks if _kind(each)]
     return {
+        _FILES: _files(callbacks),
         "initial_epoch": arguments.get("initial_epoch"),
         "epochs": params.get("epochs"),
         "what tfdist.shard did with the remainder": tuple(sorted(remainders)),

@@ -90,6 +90,22 @@ def test_what_only_one_rank_may_have(world):
     assert len(set(tfdist.allgather_object(history.history["val_loss"][-1], name="losses"))) == 1
 
 
+def test_files_of_several_ranks_are_warned_of(world, shared_tmp_path, warnings_of_tfdist):
+    """By rank 0; not where one rank writes, nor each its own."""
+    x, y = samples(1)
+    own = keras.callbacks.CSVLogger(shared_tmp_path / f"{tfdist.rank()}.csv")
+    of_one = [keras.callbacks.ModelCheckpoint(shared_tmp_path / "x.keras")] * (tfdist.rank() == 0)
+    new_model().fit(x, y, verbose=0, callbacks=[DataParallel(), own, *of_one])
+    assert not [line for line in warnings_of_tfdist if "writes" in line]
+    shared = keras.callbacks.CSVLogger(shared_tmp_path / "log.csv")
+    new_model().fit(x, y, verbose=0, callbacks=[DataParallel(), MetricAverageCallback(), shared])
+    told = [
+        line for line in warnings_of_tfdist if f"writes {shared_tmp_path / 'log.csv'} on ranks 0-{world - 1}" in line
+    ]
+    assert len(told) == (tfdist.rank() == 0)
+    assert all("tfdist.callbacks.RankZero(CSVLogger(...))" in line for line in told)
+
+
 def batches(count):
     x, y = samples(count)
     for start in range(0, len(x), BATCH):

@@ -294,7 +294,9 @@ def _add_training(group: Any) -> None:
     group.add_argument(
         "--fusion-threshold-mb", type=_mebibytes, metavar="MIB", help="TFDIST_FUSION_THRESHOLD, but in MiB"
     )
-    group.add_argument("--compression", metavar="NAME", help=f"TFDIST_COMPRESSION: {', '.join(COMPRESSIONS)}")
+    group.add_argument(
+        "--compression", choices=COMPRESSIONS, metavar="NAME", help=f"TFDIST_COMPRESSION: {', '.join(COMPRESSIONS)}"
+    )
     group.add_argument(
         "--autotune",
         action="store_true",
@@ -393,6 +395,11 @@ def split(argv: Sequence[str], options: argparse.ArgumentParser) -> tuple[list[s
 def _python_module(words: Sequence[str]) -> list[str]:
     if not words or not words[0] or words[0].startswith("-"):
         raise ConfigError("-m expects a module, as in: tfdistrun -np 2 -m package.train")
+    if os.sep in words[0] or words[0].endswith(".py"):
+        module = words[0].removesuffix(".py").strip(os.sep).replace(os.sep, ".")
+        raise ConfigError(
+            f"-m received the file {words[0]}; expected a module, such as {module}. Without -m: python FILE"
+        )
     return [sys.executable, "-m", *words]
 
 
@@ -431,7 +438,12 @@ def parse(
     horovod_option.complete(known)
     if known.hosts and known.hostfile:
         raise ConfigError("-H and --hostfile cannot be combined; give only one")
-    _complete(known, find)
+    try:
+        _complete(known, find)
+    except ConfigError as error:
+        if known.num_proc is not None or not {"-np", "-n", "--num-proc"} & set(command):
+            raise
+        raise ConfigError(f"{error}. The one after {command[0]} is passed to it: write -np N before it") from None
     if known.no_stall_check and known.stall_check_warning_time_seconds is not None:
         raise ConfigError("--no-stall-check and --stall-check-warning-time-seconds cannot be combined; give only one")
     _check_autoscale(known)

@@ -72,6 +72,9 @@ def write(words: Sequence[str], options: Mapping[str, argparse.Action]) -> str:
         words: The arguments; a value is joined to its option by `=`, several follow it. Of those that exclude each
             other, the last one counts.
         options: The known options, by name.
+
+    Raises:
+        ConfigError: If there are none.
     """
     import yaml
 
@@ -91,6 +94,10 @@ def write(words: Sequence[str], options: Mapping[str, argparse.Action]) -> str:
         if isinstance(action, argparse._AppendAction) and action.dest in found:
             given = f"{found[action.dest][1]},{given}"
         found[action.dest] = (name, given)
+    if not found:
+        raise ConfigError(
+            "--print-config received no options to print; give them, as in: tfdistrun -np 2 --print-config"
+        )
     return _HEADER + str(yaml.safe_dump(dict(found.values()), sort_keys=False, allow_unicode=True))
 
 

@@ -87,3 +87,25 @@ def test_who_runs_collectives():
     for callback in (Sums(), sends, compares):
         assert fit_agreement._names_in(callback) & fit_agreement._COLLECTIVES
     assert not fit_agreement._names_in(Reader()) & fit_agreement._COLLECTIVES
+
+
+def test_files_that_several_ranks_write():
+    shared, own = ("ModelCheckpoint", "/a/best.keras"), [("CSVLogger", f"/a/{rank}.csv") for rank in range(3)]
+    log = ("TensorBoard", "/a/logs")
+    lines = fit_agreement.written_together({0: (shared, own[0], log), 1: (shared, own[1]), 2: (shared, own[2], log)})
+    assert lines == [
+        "keras.callbacks.ModelCheckpoint writes /a/best.keras on ranks 0-2, at the same time. Let one rank write: "
+        "tfdist.callbacks.ModelCheckpoint(...)",
+        "keras.callbacks.TensorBoard writes /a/logs on ranks 0, 2, at the same time. Let one rank write: "
+        "tfdist.callbacks.RankZero(TensorBoard(...))",
+    ]
+
+
+def test_which_callbacks_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ours = [tfdist.callbacks.ModelCheckpoint("x.keras"), tfdist.callbacks.BackupAndRestore("backup")]
+    keras_own = [keras.callbacks.ModelCheckpoint("x.keras"), keras.callbacks.BackupAndRestore("backup")]
+    keras_own += [keras.callbacks.CSVLogger("log.csv"), keras.callbacks.TensorBoard("/logs"), Sums()]
+    assert fit_agreement._files(ours) == ()
+    paths = [str(tmp_path / name) for name in ("x.keras", "backup", "log.csv")]
+    assert fit_agreement._files(keras_own) == tuple(zip(fit_agreement._WRITERS, [*paths, "/logs"], strict=True))

@@ -32,6 +32,19 @@ def test_module_is_missing(words: list[str]) -> None:
         option.parse(["-np", "2", *words])
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["python", "train.py", "-np", "2"], r"-np N is missing.* The one after python is passed to it: write -np N"),
+        (["-np", "2", "-m", "a/b.py"], r"-m received the file a/b\.py; expected a module, such as a\.b\."),
+        (["-np", "2", "--compression", "fp17", "x"], r"invalid choice: 'fp17' \(choose from .*fp16"),
+    ],
+)
+def test_what_is_mistaken(words: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        option.parse(words)
+
+
 def test_value_may_look_like_an_option() -> None:
     known, _ = option.parse(["-np", "1", "--mpi-args", "--mca a 'b c'", "--binding-args=--bind-to none", "x"])
     assert known.mpi_args == ("--mca", "a", "b c")
