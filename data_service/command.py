@@ -116,7 +116,7 @@ def main(words: Sequence[str]) -> int:
     Raises:
         ConfigError: If an option is invalid.
     """
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     try:
         return int(options.run(options))
     except PeerLostError as error:
@@ -124,7 +124,8 @@ def main(words: Sequence[str]) -> int:
         return FAILURE
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     made = Parser(prog="tfdist data-service", description=_DESCRIPTION)
     part = made.add_subparsers(metavar="PART", required=True).add_parser
     _add_dispatcher(part("dispatcher", help="start a dispatcher", description=_DISPATCHER_HELP))

@@ -111,7 +111,7 @@ def run(target: str) -> tuple[bool, str]:
         Whether it passed, and its output.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
+    begin, sources = time.monotonic(), committed()
     print(f"== make {target}", flush=True)
     command = ["make", "--no-print-directory", target]
     with subprocess.Popen(
@@ -125,13 +125,16 @@ def run(target: str) -> tuple[bool, str]:
     passed = started.returncode == 0
     print(f"== make {target}: {'passed' if passed else 'failed'} after {_minutes_since(begin):.1f} minutes", flush=True)
     (LOGS / f"{target}.log").write_text("".join(output))
-    (LOGS / f"{target}.passed").write_text(committed() if passed else "")
+    (LOGS / f"{target}.passed").write_text(sources if passed and sources == committed() else "")
     return passed, "".join(output)
 
 
 def committed() -> str:
-    """The sources as git names them; empty if some are not committed."""
-    return "" if _git("status", "--porcelain") else _git("rev-parse", "HEAD^{tree}")
+    """The sources as git names them; empty if some are not committed, or git does not know them."""
+    try:
+        return "" if _git("status", "--porcelain") else _git("rev-parse", "HEAD^{tree}")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def passed_before(target: str) -> str | None:

@@ -137,7 +137,8 @@ def _files(callbacks: Sequence[Any]) -> tuple[tuple[str, str], ...]:
     for each in callbacks:
         for name, (attribute, _) in _WRITERS.items():
             if isinstance(each, getattr(keras.callbacks, name)) and not _is_ours(each):
-                found.append((name, os.path.abspath(getattr(each, attribute))))
+                path = os.fspath(getattr(each, attribute))
+                found.append((name, path if "://" in path else os.path.abspath(path)))
     return tuple(found)
 
 

@@ -47,7 +47,7 @@ def test_a_command_is_understood(line):
 
 
 def test_options_and_variables_are_there():
-    known = options_of(option.parser()) | options_of(chaos._parser()) | FOREIGN
+    known = options_of(option.parser()) | options_of(chaos.parser()) | FOREIGN
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))
     assert len(named) > 15
     assert named - known == set()

@@ -290,14 +290,14 @@ def test_both_kinds_of_job_by_ssh_run_the_same_pods(rendered, templates):
 
 
 def test_the_data_service_is_started_with_options_that_it_has(objects, templates):
-    from tfdist.data_service.command import _parser
+    from tfdist.data_service.command import parser
 
     documents = objects("data-service.yaml")
     services = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "Service"}
-    dispatcher = _parser().parse_args(container(pod(templates, documents, "dispatcher"))["args"])
+    dispatcher = parser().parse_args(container(pod(templates, documents, "dispatcher"))["args"])
     template = pod(templates, documents, "preprocessor")
     words = [word.replace("$(POD_NAME)", "train-preprocessor-0") for word in container(template)["args"]]
-    worker = _parser().parse_args(words)
+    worker = parser().parse_args(words)
     assert dispatcher.host in services
     assert worker.dispatcher == f"{dispatcher.host}:{dispatcher.port}"
     assert worker.host == "train-preprocessor-0.train-preprocessor"

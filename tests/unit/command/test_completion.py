@@ -11,7 +11,6 @@ import pytest
 from tfdist.command import completion
 from tfdist.command.main import COMMANDS, main
 from tfdist.launch.option import option
-from tfdist.system.terminal.command_line import parser_of
 
 # As bash does after the words of a command and a tab.
 _COMPLETE = """
@@ -25,7 +24,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str]) -> str:
-    pytest.importorskip("shtab", reason="shtab is not installed")
     assert main(["completion", "bash"]) == 0
     return capsys.readouterr().out
 
@@ -59,7 +57,6 @@ def test_bash(script: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells(capsys: pytest.CaptureFixture[str], shell: str) -> None:
-    pytest.importorskip("shtab", reason="shtab is not installed")
     assert main(["completion", shell]) == 0
     text = capsys.readouterr().out
     assert all(word in text for word in ("tfdistrun", "data-service", "blacklist-cooldown-range"))
@@ -69,8 +66,3 @@ def test_without_shtab(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert "the extra `completion` of tfdist; install it with: pip install shtab" in capsys.readouterr().err
-
-
-def test_parser_of_what_parses_nothing() -> None:
-    with pytest.raises(TypeError, match="parses no arguments"):
-        parser_of(lambda words: 0)

@@ -16,6 +16,7 @@ _BENCHMARKS = {
     request.Record: "tfdist.command.bench.scale_record",
     request.Scale: "tfdist.command.bench.scale",
 }
+parser = option.parser
 
 
 def main(words: Sequence[str]) -> int:

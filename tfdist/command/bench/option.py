@@ -65,15 +65,20 @@ _SCALING: dict[str, Any] = {
 }
 
 
-def parse(words: Sequence[str]) -> Allreduce | Train | Starts | Record | Scale:
-    """The options of the benchmark named by the first argument. Raises ConfigError."""
+def parser() -> argparse.ArgumentParser:
+    """The options, one group for each benchmark."""
     top = Parser(prog="tfdist bench", description="Times collectives and training steps, and predicts scaling.")
     benchmarks = top.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     add = benchmarks.add_parser
     _add_allreduce(add("allreduce", help="time the grouped allreduce", description=_ALLREDUCE))
     _add_train(add("train", help="time the steps of model.fit", description=_TRAIN))
     _add_scale(add("scale", help="predict the scaling efficiency on many GPUs", description=_SCALE))
-    known = top.parse_args(words)
+    return top
+
+
+def parse(words: Sequence[str]) -> Allreduce | Train | Starts | Record | Scale:
+    """The options of the benchmark named by the first argument. Raises ConfigError."""
+    known = parser().parse_args(words)
     for path in (known.csv, known.json, getattr(known, "plot", None), getattr(known, "output", None)):
         if path is not None:
             _check_folder(path)

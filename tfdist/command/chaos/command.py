@@ -35,7 +35,7 @@ _USAGE = "tfdist chaos --kill-rank-every TIME [options] -- COMMAND [ARGUMENTS...
 
 def main(words: Sequence[str]) -> int:
     """Returns the exit status of the job. Raises ConfigError for invalid options."""
-    known = _parser().parse_args(words)
+    known = parser().parse_args(words)
     every = {kind: seconds(text) for kind in KINDS if (text := getattr(known, kind)) is not None}
     command = known.command[1:] if known.command[:1] == ["--"] else known.command
     if not every:
@@ -49,7 +49,8 @@ def main(words: Sequence[str]) -> int:
     return _run(command, Plan(every, known.most, seed))
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     made = Parser(prog="tfdist chaos", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG)
     made.add_argument(
         "--kill-rank-every", dest="kill", metavar="TIME", help="send SIGKILL, as when memory runs out: 30s, 2m"

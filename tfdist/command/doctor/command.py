@@ -29,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     Raises:
         ConfigError: If a tfdist environment variable has an invalid value.
     """
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     if options.env:
         print(config.table())
         return 0
@@ -122,7 +122,8 @@ def _writable(folder: str) -> bool:
     return bool(folder) and there.is_dir() and os.access(there, os.W_OK)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = Parser(
         prog="tfdist doctor",
         description="Checks TensorFlow, MPI, GPUs and the network, runs an all-reduce on two ranks,\n"

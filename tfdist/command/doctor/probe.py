@@ -75,7 +75,7 @@ def _twins() -> dict[str, list[str]]:
     """Packages that bring files of the same names, where more than one of them is installed."""
     found = {}
     for kind, packages in {"TensorFlow": requirement.TENSORFLOWS, "MPI": requirement.MPIS}.items():
-        there = [f"{each} {metadata.version(each)}" for each in packages if requirement.is_installed(each)]
+        there = [" ".join(each) for each in requirement.installed(packages).items()]
         if len(there) > 1:
             found[kind] = there
     return found

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import time
-from importlib import metadata
 
 from tfdist import __version__
 from tfdist.native import requirement
@@ -23,9 +22,9 @@ def main() -> int:
     facts = {
         "tfdist": __version__,
         "Python": ".".join(map(str, sys.version_info[:3])),
-        "TensorFlow": _version(*requirement.TENSORFLOWS),
-        "Keras": _version("keras", "keras-nightly"),
-        "MPI": _version(*requirement.MPIS),
+        "TensorFlow": _version(requirement.TENSORFLOWS),
+        "Keras": _version(requirement.KERAS),
+        "MPI": _version(requirement.MPIS),
         "path of Python": sys.executable,
         "working folder": os.getcwd(),
     }
@@ -36,6 +35,5 @@ def main() -> int:
     return 0
 
 
-def _version(*packages: str) -> str:
-    there = filter(requirement.is_installed, packages)
-    return ", ".join(f"{package} {metadata.version(package)}" for package in there) or "none"
+def _version(packages: tuple[str, ...]) -> str:
+    return ", ".join(map(" ".join, requirement.installed(packages).items())) or "none"

@@ -14,13 +14,14 @@ from tfdist.system.terminal.text_table import aligned
 
 def main(words: Sequence[str]) -> int:
     """Prints the report; returns 0 whatever is missing."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     rows = report.rows(os.environ)
     print(json.dumps(dict(rows), indent=2) if options.json else aligned(rows))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = Parser(
         prog="tfdist env",
         description="Prints what a bug report needs: versions, the machine, and tfdist's settings that are not the\n"

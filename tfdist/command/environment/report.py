@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from importlib import metadata
 
 from tfdist import __version__, config
 from tfdist.command.doctor import host
@@ -20,7 +19,7 @@ from tfdist.native import requirement
 NONE = "not installed"
 _PACKAGES = {
     "TensorFlow": (*requirement.TENSORFLOWS, "tf-nightly", "tf-nightly-cpu"),
-    "Keras": ("keras", "keras-nightly"),
+    "Keras": requirement.KERAS,
     "NumPy": ("numpy",),
     "mpi4py": ("mpi4py",),
     "CUDA": ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime"),
@@ -52,8 +51,7 @@ def rows(environment: Mapping[str, str]) -> list[Row]:
 
 
 def _installed(packages: tuple[str, ...]) -> str:
-    there = filter(requirement.is_installed, packages)
-    found = [f"{metadata.version(package)} ({package})" for package in there]
+    found = [f"{version} ({package})" for package, version in requirement.installed(packages).items()]
     return ", ".join(found) or NONE
 
 

@@ -13,6 +13,7 @@ from tfdist.command.image.combination import Combination
 from tfdist.system.process import caught
 
 FAILURE = 1
+parser = option.parser
 
 
 def main(words: Sequence[str]) -> int:

@@ -27,8 +27,8 @@ examples:
 """
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options; `part` is "build" or "versions", and `target` a list. Raises ConfigError."""
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     top = Parser(prog="tfdist image", description="Builds container images of tfdist.")
     parts = top.add_subparsers(dest="part", metavar="COMMAND", required=True)
     build = parts.add_parser("build", help="build an image, and save or push it", description=_BUILD)
@@ -38,7 +38,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     versions.add_argument(
         "--markdown", type=Path, metavar="FILE", help="write the table between the markers in a Markdown file"
     )
-    known = top.parse_args(words)
+    return top
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options; `part` is "build" or "versions", and `target` a list. Raises ConfigError."""
+    known = parser().parse_args(words)
     if known.part == "build":
         known.target = list(dict.fromkeys(known.target or ["cpu"]))
         _check(known)

@@ -24,12 +24,13 @@ examples:
 
 def main(words: Sequence[str]) -> int:
     """Returns the exit status. Raises ConfigError for invalid options and files."""
-    known = _parser().parse_args(words)
+    known = parser().parse_args(words)
     files: list[Path] = known.files
     return _merge(files, known.output) if known.action == "merge" else _summarize(files, known.json, known.png)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     made = Parser(prog="tfdist timeline", description=_DESCRIPTION)
     actions = made.add_subparsers(dest="action", required=True, metavar="merge|summary")
     merging = actions.add_parser("merge", help="merge all into one file, by the clock of rank 0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 
@@ -47,32 +48,7 @@ def main(words: Sequence[str]) -> int:
     Raises:
         ConfigError: If an option is invalid, or the launcher has another key or version.
     """
-    parser = Parser(prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument(
-        "--launcher", type=address, required=True, metavar="HOST:PORT", help="what tfdistrun has in --listen"
-    )
-    parser.add_argument(
-        "--key-file", required=True, metavar="FILE", help="a file with the key, which only you can read"
-    )
-    parser.add_argument(
-        "--slots",
-        type=whole("a number of ranks", 1),
-        metavar="N",
-        help="how many ranks this host may run (default: one for each physical core)",
-    )
-    parser.add_argument(
-        "--name",
-        metavar="NAME",
-        help="how the launcher calls this host (default: its host name, which in a container is a random one)",
-    )
-    parser.add_argument(
-        "--wait",
-        type=amount("seconds"),
-        default=WAIT_S,
-        metavar="SECONDS",
-        help="how long to wait for the launcher (default: %(default)g)",
-    )
-    known = parser.parse_args(words)
+    known = parser().parse_args(words)
     key = key_file.read(known.key_file, "--key-file")
     slots = known.slots or core.available().count
     say = say_on_stderr(_PROGRAM)
@@ -81,3 +57,31 @@ def main(words: Sequence[str]) -> int:
     except PeerLostError as error:
         say(str(error))
         return FAILURE
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = Parser(prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG)
+    made.add_argument(
+        "--launcher", type=address, required=True, metavar="HOST:PORT", help="what tfdistrun has in --listen"
+    )
+    made.add_argument("--key-file", required=True, metavar="FILE", help="a file with the key, which only you can read")
+    made.add_argument(
+        "--slots",
+        type=whole("a number of ranks", 1),
+        metavar="N",
+        help="how many ranks this host may run (default: one for each physical core)",
+    )
+    made.add_argument(
+        "--name",
+        metavar="NAME",
+        help="how the launcher calls this host (default: its host name, which in a container is a random one)",
+    )
+    made.add_argument(
+        "--wait",
+        type=amount("seconds"),
+        default=WAIT_S,
+        metavar="SECONDS",
+        help="how long to wait for the launcher (default: %(default)g)",
+    )
+    return made

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tfdist.errors import ConfigError
@@ -12,13 +11,6 @@ from tfdist.system.network import endpoint
 
 # Separates an error from the usage that follows it.
 USAGE_MARK = "\nusage: "
-
-
-_reveals = ContextVar("reveals", default=False)
-
-
-class _RevealedError(Exception):
-    """Has the parser that would parse."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,28 +24,9 @@ class Parser(argparse.ArgumentParser):
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*arguments, **settings)
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if _reveals.get():
-            raise _RevealedError(self)
-        return super().parse_args(args, namespace)
-
     def error(self, message: str) -> NoReturn:
         usage = self.format_usage().removeprefix("usage: ").strip()
         raise ConfigError(f"{message}{USAGE_MARK}{usage}; all options: {self.prog} --help")
-
-
-def parser_of(main: Callable[[Sequence[str]], int]) -> argparse.ArgumentParser:
-    """The parser of a command, which is the first thing that its function uses; nothing else of it runs."""
-    token = _reveals.set(True)
-    try:
-        main(())
-    except _RevealedError as revealed:
-        found = revealed.args[0]
-        assert isinstance(found, argparse.ArgumentParser)
-        return found
-    finally:
-        _reveals.reset(token)
-    raise TypeError(f"{main} parses no arguments")
 
 
 def amount(unit: str) -> Callable[[str], float]:

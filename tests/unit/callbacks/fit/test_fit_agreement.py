@@ -105,7 +105,9 @@ def test_which_callbacks_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ours = [tfdist.callbacks.ModelCheckpoint("x.keras"), tfdist.callbacks.BackupAndRestore("backup")]
     keras_own = [keras.callbacks.ModelCheckpoint("x.keras"), keras.callbacks.BackupAndRestore("backup")]
-    keras_own += [keras.callbacks.CSVLogger("log.csv"), keras.callbacks.TensorBoard("/logs"), Sums()]
+    keras_own += [keras.callbacks.CSVLogger("log.csv"), keras.callbacks.TensorBoard("gs://bucket/logs"), Sums()]
     assert fit_agreement._files(ours) == ()
     paths = [str(tmp_path / name) for name in ("x.keras", "backup", "log.csv")]
-    assert fit_agreement._files(keras_own) == tuple(zip(fit_agreement._WRITERS, [*paths, "/logs"], strict=True))
+    assert fit_agreement._files(keras_own) == tuple(
+        zip(fit_agreement._WRITERS, [*paths, "gs://bucket/logs"], strict=True)
+    )
