@@ -1,0 +1,49 @@
+"""docs/ray.md: its script runs as it stands, and its parts in the places that it names."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("all_packages")
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ray.md"
+SCRIPT, ELASTIC, SERVES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+# That of Spark has the function that reads.
+(READS,) = re.findall(
+    r"^```python\n(.*TfDataServiceConfig\n.*?)^```", PAGE.with_name("spark.md").read_text(), re.MULTILINE | re.DOTALL
+)
+BEGIN, END = SCRIPT.partition("\n\ndef train")[0], "ray.shutdown()\n"
+
+
+def run(folder, text):
+    """What a script prints; the page's folder that all nodes reach is `folder`."""
+    (folder / "train.py").write_text(text.replace("/shared", str(folder)))
+    done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_function_on_two_ranks(tmp_path):
+    first, second = map(float, re.search(r"^\[(\S+), (\S+)\]$", run(tmp_path, SCRIPT), re.MULTILINE).groups())
+    assert first == second < 1
+
+
+def test_elastic(tmp_path):
+    """The executor stands in the text; the function has the first one's model."""
+    (made,) = re.findall(r"`RayExecutor\((min_workers=.*?)\)`", PAGE.read_text())
+    above, _, rest = SCRIPT.partition("    rows, targets")
+    fit = ELASTIC.partition("as above\n")[2] + "    return tfdist.size()\n"
+    end = rest[rest.index("\n\nexecutor") :].replace("num_workers=2", made.replace("8", "2"))
+    assert "[2, 2]" in run(tmp_path, above + fit + end)
+
+
+def test_data_service(tmp_path):
+    read = "import tensorflow as tf\nimport tfdist\ntfdist.init()\ndataset = tf.data.Dataset.range(10)\n"
+    read += READS.replace("...", "print(sorted(map(int, dataset)))")
+    (tmp_path / "read.py").write_text(read.replace("/shared", str(tmp_path)))
+    train = "import subprocess, sys\nsubprocess.run([sys.executable, 'read.py'], check=True, timeout=200)"
+    said = run(tmp_path, f"{BEGIN}\n{SERVES.replace('...', train)}{END}")
+    assert str(list(range(10))) in said
