@@ -1,5 +1,6 @@
 """docs/ray.md: its script runs as it stands, and its parts in the places that it names."""
 
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,9 @@ BEGIN, END = SCRIPT.partition("\n\ndef train")[0], "ray.shutdown()\n"
 def run(folder, text):
     """What a script prints; the page's folder that all nodes reach is `folder`."""
     (folder / "train.py").write_text(text.replace("/shared", str(folder)))
-    done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=300)
+    environment = os.environ | {"RAY_ADDRESS": "local"}  # nodes of its own, whatever else runs on this machine
+    command = [sys.executable, "train.py"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,29 @@ SCRIPT, ELASTIC, ESTIMATOR, SERVES, READS = re.findall(
 )
 SESSION = SCRIPT.partition("\n\ndef train")[0]
 STOP = "spark.stop()\n"
+SECONDS = 300
+
+
+def start(folder, name, text):
+    """A script; the page's folder that all executors reach is `folder`."""
+    (folder / name).write_text(text.replace("/shared", str(folder)))
+    return subprocess.Popen(
+        [sys.executable, name], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def said_by(script):
+    with script:
+        try:
+            said = script.communicate(timeout=SECONDS)[0]
+        finally:
+            script.kill()
+    assert script.returncode == 0, said
+    return said
 
 
 def run(folder, name, text):
-    """What a script prints; the page's folder that all executors reach is `folder`."""
-    (folder / name).write_text(text.replace("/shared", str(folder)))
-    done = subprocess.run([sys.executable, name], cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return said_by(start(folder, name, text))
 
 
 def losses(said):
@@ -53,12 +67,11 @@ def test_estimator(tmp_path):
     assert (tmp_path / "prices" / "fitted").exists()
 
 
-def test_data_service(tmp_path):
+def test_data_service(tmp_path, wait_until):
     """Started in an application of its own; it ends when the training script says so."""
-    serve = threading.Thread(target=run, args=(tmp_path, "serve.py", f"{SESSION}\n{SERVES}{STOP}"))
-    serve.start()
+    serves = start(tmp_path, "serve.py", f"{SESSION}\n{SERVES}{STOP}")
+    wait_until((tmp_path / "compute.json").exists, seconds=SECONDS, what="the file of the service")
     begin = "import tensorflow as tf\nimport tfdist\ntfdist.init()\ndataset = tf.data.Dataset.range(10)\n"
     said = run(tmp_path, "train.py", begin + READS.replace("...", "print(sorted(map(int, dataset)))"))
     assert str(list(range(10))) in said
-    serve.join(60)
-    assert not serve.is_alive()
+    said_by(serves)
