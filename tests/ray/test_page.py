@@ -11,11 +11,10 @@ import pytest
 pytestmark = pytest.mark.usefixtures("all_packages")
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ray.md"
-SCRIPT, ELASTIC, SERVES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-# That of Spark has the function that reads.
-(READS,) = re.findall(
-    r"^```python\n(.*TfDataServiceConfig\n.*?)^```", PAGE.with_name("spark.md").read_text(), re.MULTILINE | re.DOTALL
-)
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SCRIPT, ELASTIC, SERVES = BLOCK.findall(PAGE.read_text())
+# The page of Spark, which this one refers to, has the function that reads.
+*_, READS = BLOCK.findall(PAGE.with_name("spark.md").read_text())
 BEGIN, END = SCRIPT.partition("\n\ndef train")[0], "ray.shutdown()\n"
 
 
