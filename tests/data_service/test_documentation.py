@@ -177,6 +177,11 @@ class Job:
         with self.log.open("w") as log:  # bash becomes its only command
             self.process = subprocess.Popen(["bash", "-c", line], cwd=folder, env=environment, stdout=log, stderr=log)
 
+    def is_ready(self) -> bool:
+        said = self.log.read_text()
+        assert self.process.poll() is None, said
+        return "ready at" in said
+
     def ends(self) -> str:
         try:
             assert self.process.wait(200) == 0, self.log.read_text()
@@ -213,7 +218,7 @@ def test_a_service_that_is_started_by_hand(tmp_path: Path, wait_until: Callable[
         for line in servers:
             server = Job(tmp_path, line)
             stack.callback(server.stop)
-            wait_until(lambda log=server.log: "ready at" in log.read_text(), seconds=90, what=line)
+            wait_until(server.is_ready, seconds=90, what=line)
         assert re.search(r"^worker +localhost:\d+ +ready ", Job(tmp_path, status).ends(), re.MULTILINE)
         assert "100/100" in Job(tmp_path, train).ends()
 

@@ -32,12 +32,14 @@ def run(folder: Path, *lines: str) -> list[str]:
         subprocess.Popen(["bash", "-c", line], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
         for line in lines
     ]
+    said = []
     try:
-        said = [job.communicate(timeout=SECONDS)[0] for job in jobs]
+        for job in jobs:
+            said.append(job.communicate(timeout=SECONDS)[0])
+            assert job.returncode == 0, said
     finally:
         for job in jobs:
             job.terminate()
-    assert [job.returncode for job in jobs] == [0] * len(jobs), said
     return said
 
 
@@ -74,7 +76,7 @@ def test_workers_that_wait_for_a_launcher(folder: Path) -> None:
     of_worker, of_launcher = [line for line in WITH_AGENTS.splitlines() if not line.startswith("#")]
     at = {"node1:4000": address()}
     worker = here(of_worker, at | {"--slots 4": "--slots 1"})
-    *_, shown = run(folder, worker, worker, here(of_launcher, at))
+    shown, *_ = run(folder, here(of_launcher, at), worker, worker)
     assert sorted(shown.splitlines()) == SHOWN
 
 
