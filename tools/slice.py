@@ -50,18 +50,19 @@ class Slice:
 # Modules of tfdist that are in no room, and the rooms that training goes through.
 _TRAINING = r"tfdist/([^/]+\.py|(csrc|native|world|ops|training|input|autotune|observe|keras|tensorflow)/)|callbacks/"
 _LAUNCH = r"tfdist/(system|protocol|launch|testing)/|tests/launch/"
-_PAGES = r"docs/|README\.md|mkdocs|tools/website/|tests/examples/test_[gt]"
+# What the pages are, and the tests that run them.
+_PAGES = r"docs/|README\.md|mkdocs|tools/website/|tests/(examples/test_[gt]|storage/test_page|launch/test_start_any)"
 SLICES = (
     Slice("ranks", 12, rf"{_TRAINING}|tfdist/elastic/|tests/ranks/"),
     Slice("elastic", 6, rf"{_TRAINING}|{_LAUNCH}|tfdist/elastic/|tests/elastic/"),
     Slice("hosts", 5, _LAUNCH),
-    Slice("launch", 9, rf"{_LAUNCH}|tfdist/(autotune|command|observe|storage)/|tests/(chaos|storage)/"),
-    Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
     Slice(
-        "docs",
+        "launch",
         9,
-        r"docs/|README\.md|mkdocs|tools/website/|tests/examples/test_[gt]|callbacks/rank_zero|tfdist/command/",
+        rf"{_LAUNCH}|tfdist/(autotune|command|observe|storage)/|tests/(chaos|storage)/|docs/(autot|debug-a)",
     ),
+    Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
+    Slice("docs", 9, rf"{_PAGES}|callbacks/rank_zero|tfdist/command/"),
     Slice("examples", 10, r"examples/|tests/examples/|tfdist/(alias|keras|tensorflow)/"),
     Slice("gpu-kernels", 4, r"tfdist/csrc/(cuda|tf)/|tests/(gpu|xla)/"),
     Slice("engine", 10, r"tfdist/csrc/|tests/cpp/"),
@@ -73,8 +74,8 @@ SLICES = (
     Slice("wheel", 30, r"tools/(wheels|symbols|build_)|setup\.py|pyproject\.toml|CMakeLists|tests/wheel/"),
     Slice("mpich", 9, r"tfdist/(csrc/mpi|native|launch/start)/|tools/mpi_plugin"),
     Slice("no-mpi", 7, r"tfdist/(csrc/socket|protocol|world|launch)/"),
-    Slice("spark", 9, r"tfdist/(spark|launch/(agent|function))/|tests/spark/|examples/spark_"),
-    Slice("ray", 4, r"tfdist/(ray|launch/(agent|function))/|tests/ray/|examples/ray_"),
+    Slice("spark", 9, r"tfdist/(spark|launch/(agent|function))/|tests/spark/|examples/spark_|docs/spark"),
+    Slice("ray", 4, r"tfdist/(ray|launch/(agent|function))/|tests/ray/|examples/ray_|docs/(ray|hyper)"),
     Slice("tfio", 6, r"data_service/source/|tests/tfio/"),
     Slice("gpu-build", 6, r"tfdist/csrc/(cuda|nccl|tf)/"),
 )

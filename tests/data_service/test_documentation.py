@@ -1,9 +1,14 @@
-"""The lines of docs/data-service.md run: each block of Python as it stands, with a service, and data to its taste."""
+"""The blocks of docs/data-service.md, and of the page on operation beside it, run as they stand."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import subprocess
+import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ import tensorflow as tf
 from pyarrow import parquet
 
 import tfdist
+from tfdist.data_service.server import port
 
 pytestmark = pytest.mark.slice("docs")
 
@@ -32,7 +38,10 @@ def blocks() -> list[tuple[str, str]]:
     return found
 
 
-BLOCKS = blocks()
+FOUND = blocks()
+# Parts of scripts; the others begin with their name.
+BLOCKS = [(title, text) for title, text in FOUND if not text.startswith("# ")]
+((_, SCRIPT),) = [block for block in FOUND if block not in BLOCKS]
 
 
 class Reader:
@@ -152,6 +161,63 @@ def test_a_block_runs(number: int, named: str, tmp_path: Path, capsys: pytest.Ca
         CHECKS[name](names, said)
 
 
+def lines_of(page: str, words: str) -> list[str]:
+    """Commands in blocks of bash that begin with these words."""
+    bash = "".join(re.findall(r"^```bash\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL))
+    return re.findall(rf"^{words}.*", bash, re.MULTILINE)
+
+
+class Job:
+    """A line in a shell, in a folder that has the page's script."""
+
+    def __init__(self, folder: Path, line: str) -> None:
+        (folder / "train.py").write_text(SCRIPT)
+        self.log = folder / f"{uuid.uuid4().hex}.log"
+        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        with self.log.open("w") as log:  # bash becomes its only command
+            self.process = subprocess.Popen(["bash", "-c", line], cwd=folder, env=environment, stdout=log, stderr=log)
+
+    def ends(self) -> str:
+        try:
+            assert self.process.wait(200) == 0, self.log.read_text()
+        finally:
+            self.stop()
+        return self.log.read_text()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        self.process.terminate()  # a worker that holds elements of endless data ends at the second one
+        self.process.wait(60)
+
+
+def test_workers_beside_the_ranks(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^tfdistrun .*", (DOCS / PAGES[0]).read_text(), re.MULTILINE)
+    assert "100/100" in Job(tmp_path, line).ends()
+
+
+def test_a_service_that_is_started_by_hand(tmp_path: Path, wait_until: Callable[..., None]) -> None:
+    """On this machine, and for two ranks."""
+    pair = port.take(0, None, "")
+    pair.release()
+    (block,) = re.findall(r"^```bash\n(.*?)^```", (DOCS / PAGES[1]).read_text(), re.MULTILINE | re.DOTALL)
+    changes = {"data-0:5050": f"localhost:{pair.port}", "--port 5050": f"--port {pair.port}", "/shared": str(tmp_path)}
+    changes |= {"data-0": "localhost", "data-1": "localhost", "-np 8 -H one:4,two:4": "-np 2"}
+    for old, new in changes.items():
+        assert old in block
+        block = block.replace(old, new)
+    *servers, status, train = block.splitlines()
+    assert len(servers) == 2
+    with contextlib.ExitStack() as stack:
+        for line in servers:
+            server = Job(tmp_path, line)
+            stack.callback(server.stop)
+            wait_until(lambda log=server.log: "ready at" in log.read_text(), seconds=90, what=line)
+        assert re.search(r"^worker +localhost:\d+ +ready ", Job(tmp_path, status).ends(), re.MULTILINE)
+        assert "100/100" in Job(tmp_path, train).ends()
+
+
 def test_every_check_has_its_block() -> None:
     assert all(any(re.search(rf"^{name} = ", text, re.MULTILINE) for _, text in BLOCKS) for name in CHECKS)
 
@@ -165,8 +231,8 @@ def test_a_job_name_that_was_read_brings_nothing(named: str) -> None:
 
 def test_there_are_blocks() -> None:
     """What is run above would be nothing if the page were read wrongly."""
-    assert len(BLOCKS) >= 9
-    assert all("tfdist." in text for _, text in BLOCKS)
+    assert len(FOUND) >= 9
+    assert all("tfdist." in text for _, text in FOUND)
 
 
 def anchors(page: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""docs/elastic.md: its example runs as it stands, and whatever command, option or name it mentions is there."""
+"""docs/elastic.md: its scripts run as they stand, and whatever command, option or name it mentions is there."""
 
 import importlib
 import re
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slice("docs")
 
 TEXT = (Path(__file__).parent.parent.parent / "docs/elastic.md").read_text()
 SHELL = [line.partition("#")[0] for line in TEXT.splitlines() if line.startswith(("tfdistrun -", "tfdist chaos -"))]
+SCRIPT, *PARTS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 # Of docker, and of docker compose.
 FOREIGN = {"--shm-size", "--exit-code-from", "--alias"}
 
@@ -23,15 +24,30 @@ def options_of(parser):
     return {name for action in parser._actions for name in action.option_strings}
 
 
-def test_the_example_runs_as_it_stands(tmp_path):
-    (script,) = re.findall(r"`train.py`:\n\n```python\n(.*?\n)```", TEXT, re.DOTALL)
-    (tmp_path / "train.py").write_text(script)
+def start(folder, script, *options):
+    """The first command of the page."""
+    (folder / "train.py").write_text(script)
     name, *words = shlex.split(SHELL[0])
     assert name == "tfdistrun"
-    done = run(tmp_path, "-m", "tfdist.launch", *words)
+    done = run(folder, "-m", "tfdist.launch", *options, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not re.search(r"tfdist( rank \d+)?: ", done.stdout + done.stderr), "it is warned of nothing"
+
+
+def test_the_example_runs_as_it_stands(tmp_path):
+    assert f"`train.py`:\n\n```python\n{SCRIPT}" in TEXT
+    start(tmp_path, SCRIPT)
     assert (tmp_path / "model.keras").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_in_the_place_of_its_fit(tmp_path, part):
+    """Data that a service brings need the names that stand on its page, and workers."""
+    begin, options = SCRIPT.partition("model.fit(")[0], ()
+    if "data_service" in part:
+        begin += "import uuid\ntfdist.init()\njob = tfdist.broadcast_object(uuid.uuid4().hex)\n"
+        options = ("--data-workers", "1")
+    start(tmp_path, begin + part, *options)
 
 
 @pytest.mark.parametrize("line", SHELL)

@@ -1,4 +1,7 @@
-"""The README and the guides hold: their files run as they stand, and so do their commands, one after the other."""
+"""The README and the guides hold: their files run as they stand, and so do their commands, one after the other.
+
+Of each page with blocks of bash or Python this file says which test runs it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,22 +27,49 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 README = "../README.md"
 PAGES = ("install.md", "first-run.md", "scale-up.md", "inference.md", "custom-training.md", "drift.md", "processes.md")
-PAGES += ("migrating-from-horovod.md", "notebooks.md", "debugger.md", "platforms.md", README)
-# Pages whose blocks of Python are parts of scripts: their commands run on the script of the README.
-OF_COMMANDS = ("timeline.md",)
+PAGES += ("migrating-from-horovod.md", "notebooks.md", "debugger.md", "platforms.md", "scaling.md", README)
+# Their commands run on the script of the README, and their blocks of Python without a name in the place of its `fit`.
+OF_COMMANDS = ("gpu.md", "metrics.md", "timeline.md")
+# Their commands are only parsed, by tests/unit/test_documentation.py: measurements of minutes, and other programs.
+PARSED = ("containers.md", "contributing.md", "performance.md")
+# The test that reads a page whose jobs need servers, a cluster, a rank that hangs, or a look at what they print.
+BY_OTHERS = {
+    "autotuning.md": "launch/test_autotune.py",
+    "clusters.md": "unit/launch/host/cluster/test_documentation.py",
+    "data-service.md": "data_service/test_documentation.py",
+    "data-service-operation.md": "data_service/test_documentation.py",
+    "debug-a-hang.md": "launch/test_stall.py",
+    "elastic.md": "elastic/test_documentation.py",
+    "hyperparameter-search.md": "ray/test_search.py",
+    "messages.md": "ranks/callbacks/test_fit_agreement.py",
+    "ray.md": "ray/test_page.py",
+    "spark.md": "spark/test_page.py",
+    "start-anywhere.md": "launch/test_start_anywhere.py",
+    "storage.md": "storage/test_page.py",
+    "trackers.md": "examples/test_tracker.py",
+}
 # Commands of several pages, which one page runs.
 OF_INSTALL = ("python3 -m venv .venv", "tfdist doctor")
 SECONDS = 300
+FENCED = re.compile(r"^ *```(\w*)\n *(.*?)^ *```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^ *```(python|bash)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]+))?\)")
 ASSIGNED = re.compile(r"\w+=")
-# Programs that are not installed here, or that need another process or machine, with an argument that each must have.
+# Programs that are not installed here, or that need another process or machine, with what each must be given.
 ELSEWHERE = {
     "conda": "training",
-    "docker": "compose",
+    "curl": "-s http://127.0.0.1:9401/metrics",
+    "docker": "compose -f compose/|run --gpus all ",
     "export": "TFDIST_MPI_HOME=/opt/openmpi",
     "gdb": "-p",
     "py-spy": "--pid",
+}
+# Commands for an editor, another terminal or a free port, each with a test: see below, and tests/launch.
+WITH_ANOTHER = ("DEBUG_TERMINAL=/dev/pts/3", "by_editor.py", "TFDIST_METRICS_PORT=9400")
+# Of the measurements of a page: the same in seconds.
+SHORTER = {
+    "--image-size 96 --batch-size 8": "--image-size 32 --batch-size 1 --steps 2 --warmup 1",
+    "4KB,64MB": "4KB,1MB --seconds 1",
 }
 
 
@@ -53,9 +84,12 @@ def write_files(page: str, folder: Path) -> list[str]:
         assert named or page in OF_COMMANDS, f"{page}: a block of Python without a name"
         if named:
             (folder / named[1]).write_text(block)
+        else:
+            (folder / f"part_{len(commands)}.py").write_text(two_lines().partition("model.fit(")[0] + block)
+            commands.append(f"tfdistrun -np 2 python part_{len(commands)}.py")
     if page in (README, *OF_COMMANDS):
         (folder / "train.py").write_text(two_lines())
-    return commands
+    return [] if page in PARSED else commands
 
 
 def two_lines() -> str:
@@ -87,31 +121,37 @@ def check_here(command: str, words: list[str]) -> bool:
         assert words[1:] == [".venv/bin/activate"]
         return True
     if words[0] in ELSEWHERE:
-        assert ELSEWHERE[words[0]] in words
-        assert words[0] != "docker" or (ROOT / words[words.index("-f") + 1]).is_file()
+        assert re.search(ELSEWHERE[words[0]], command)
         return True
     if words[0] == "tfdistrun" and {"-H", "--hostfile", "--rendezvous", "4"} & set(words):
         known, program = option.parse(words[1:])
-        assert program == ["python", "train.py"]
-        assert known.hosts or known.hostfile or known.rendezvous or "GPU" in command
+        assert program[-2:] == ["python", "train.py"]
+        assert known.hosts or known.hostfile or known.rendezvous or "GPU" in command or "nsys" in program
         return True
-    return "DEBUG_TERMINAL=/dev/pts/3" in command or "by_editor.py" in command  # see below; needs an editor
+    return any(part in command for part in WITH_ANOTHER)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *OF_COMMANDS])
+@pytest.mark.parametrize("page", [*PAGES, *OF_COMMANDS, "performance.md"])
 def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if page in OF_COMMANDS:
-        request.getfixturevalue("all_packages")  # it draws with matplotlib
+    if "matplotlib" in (DOCS / page).read_text():
+        request.getfixturevalue("all_packages")
     commands = write_files(page, tmp_path)
+    for name in re.findall(r"\bcd (\w+/\w+)", "\n".join(commands)):
+        shutil.copytree(ROOT / name, tmp_path / name)
     assert commands or [*tmp_path.glob("*.py")]
     printed: set[str] = set()
+    before = ""
     for command in commands:
         words = shlex.split(command, comments=True)
+        is_for_the_next = words[:1] == ["cd"] or (bool(words) and all(map(ASSIGNED.match, words)))
+        before += f"{command}\n" * is_for_the_next
         words = words[next((index for index, word in enumerate(words) if not ASSIGNED.match(word)), len(words)) :]
         is_repeated = " ".join(words) in OF_INSTALL and page != "install.md"
-        if not words or is_repeated or check_here(command, words):
+        if not words or is_for_the_next or is_repeated or check_here(command, words):
             continue
-        done = run(command, tmp_path)
+        for long, short in SHORTER.items():
+            command = command.replace(long, short)
+        done = run(before + command, tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         printed.update((done.stdout + done.stderr).splitlines())
     assert shown(page) <= printed
@@ -188,3 +228,17 @@ def test_every_page_has_its_question() -> None:
     index = (DOCS / "README.md").read_text()
     missing = [path.name for path in DOCS.glob("*.md") if path.name != "README.md" and f"({path.name}" not in index]
     assert not missing
+
+
+@pytest.mark.parametrize("page", [README, *sorted(path.name for path in DOCS.glob("*.md"))])
+def test_every_page_with_commands_has_its_test(page: str) -> None:
+    """A new page with a block of bash or Python goes into one of the lists above."""
+    text = (DOCS / page).read_text()
+    lists = (PAGES, OF_COMMANDS, PARSED, BY_OTHERS)
+    assert [page in names for names in lists].count(True) == bool(BLOCK.search(text)), f"{page}: in which list?"
+    unmarked = [
+        block for kind, block in FENCED.findall(text) if not kind and block.startswith(("tfdist", "python", "pip"))
+    ]
+    assert not unmarked, f"{page}: commands are in blocks of bash"
+    if page in BY_OTHERS:
+        assert page.split(".")[0] in (ROOT / "tests" / BY_OTHERS[page]).read_text()
