@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds, tests and publishes a release from the tag that is checked out: wheels, images, lists of their packages, manifests.
-# Usage: docker/release.sh [--dry-run] [--only STEP] REGISTRY/NAME, as in: docker/release.sh ghcr.io/example/tfdist
+# Usage: docker/release.sh [--dry-run] [--only STEP] REGISTRY/NAME [-- OPTION...]
+# As in: docker/release.sh ghcr.io/example/tfdist
 #
 #   wheels    builds the wheels for x86-64 and ARM, and uses the first under each Python and TensorFlow (root, debootstrap)
 #   test      builds the images and tests them
@@ -12,6 +13,7 @@
 # The tag must be v plus the version in pyproject.toml; the images are NAME:VERSION-cpu, -cuda and -data-service.
 # A published version never changes. Nothing is published before all images are built and all tests have passed.
 # With --dry-run everything is checked, but the commands are only printed. A registry on localhost needs no login.
+# Options after -- are for `tfdist image build`, such as --pip-config and --ca where a proxy is in the way.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -124,9 +126,10 @@ while [[ ${1:-} == --* ]]; do
   esac
   shift
 done
-[[ $# -eq 1 && $1 =~ ^[a-z0-9][a-z0-9._:-]*(/[a-z0-9._-]+)*$ ]] ||
+[[ ($# -eq 1 || ${2:-} == --) && $1 =~ ^[a-z0-9][a-z0-9._:-]*(/[a-z0-9._-]+)*$ ]] ||
   fail "received '$*', expected the target of the images, as in: docker/release.sh ghcr.io/example/tfdist"
 name=$1
+options=("${@:3}")
 
 changed=$(git status --porcelain)
 [[ -z $changed ]] || fail "the working tree differs from the tag; commit or remove: $(tr -s '\n ' ' ' <<< "$changed")"
@@ -148,7 +151,7 @@ if [[ ${steps[0]} != sign ]]; then
 fi
 
 release=build/release/$version
-build=(--tag "$name:$version-{target}")
+build=("${options[@]}" --tag "$name:$version-{target}")
 for target in "${targets[@]}"; do
   build+=(--target "$target")
 done

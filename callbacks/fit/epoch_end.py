@@ -9,7 +9,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 import tfdist
-from tfdist.ops.graph.failure import END_OF_EPOCH
+from tfdist.world.mismatch import END_OF_EPOCH
 
 
 class EpochEnd:

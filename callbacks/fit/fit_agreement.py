@@ -16,8 +16,8 @@ from tfdist import errors
 from tfdist.callbacks.fit import training_data
 from tfdist.native import keras_version
 from tfdist.ops import COLLECTIVES
-from tfdist.ops.graph import failure
 from tfdist.training import optimizer
+from tfdist.world import mismatch
 from tfdist.world.process_sets import global_process_set
 from tfdist.world.session import session
 
@@ -33,7 +33,7 @@ _ADVICE = {
     "epochs": "Pass the same epochs to fit on every rank.",
     "what tfdist.shard did with the remainder": "Train on what tfdist.shard returned, on every rank.",
     "the global batch of tfdist.shard": "Train on what tfdist.shard returned, on every rank.",
-    "the number of steps of an epoch": failure.EQUAL_BATCHES,
+    "the number of steps of an epoch": mismatch.EQUAL_BATCHES,
     "steps_per_execution": "Compile the model with the same steps_per_execution on every rank.",
     "validation_data": (
         "Give every rank its shard: validation_data=tfdist.shard(validation_data). Or validate on rank 0 only, with "
@@ -86,7 +86,7 @@ def agree(callback: keras.callbacks.Callback) -> None:
     if session.catches_up or not ours or ours[0] is not callback or not group.included() or group.size() == 1:
         return
     mine = _knowledge(model, params, callbacks, keras_version.arguments_of_fit(model))
-    by_rank = tfdist.allgather_object(mine, name="what fit is to do", process_set=group)
+    by_rank = tfdist.allgather_object(mine, name=mismatch.START_OF_FIT, process_set=group)
     known = dict(zip(group.ranks, by_rank, strict=True))
     if problem := difference(known):
         raise errors.MismatchError(problem)

@@ -148,6 +148,14 @@ def test_one_step_alone(release, step):
     assert calls == STEPS[step]
 
 
+def test_options_of_the_build_come_after_two_dashes(release):
+    done, calls = release("--only", "images", NAME, "--", "--ca", "a b.pem")
+    assert done.returncode == 0, done.stderr
+    assert [call for call in calls if call.startswith("tfdist image build")] == [
+        BUILD.replace("image build", "image build --ca a b.pem")
+    ]
+
+
 def test_signs_what_was_published(release):
     done, calls = release("--only", "sign", NAME)
     assert (done.returncode, calls) == (1, [])

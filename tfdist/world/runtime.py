@@ -19,7 +19,7 @@ from tfdist.observe import stack_dump, timeline
 from tfdist.protocol import member
 from tfdist.system import after_import, exit_hook, process_end
 from tfdist.system.rank import ancestry, job_place, tf_config
-from tfdist.world import log_prefix, sockets, tuning
+from tfdist.world import log_prefix, mismatch, sockets, tuning
 from tfdist.world import process_sets as process_set_module
 from tfdist.world.process_sets import ProcessSet
 from tfdist.world.roster import Roster
@@ -553,7 +553,7 @@ def _end_in_order() -> bool:
     try:
         shutdown()
     except errors.TfdistError as error:
-        _logger.error("%s", error)
+        _logger.error("%s", mismatch.explained(str(error)))
         return not isinstance(error, errors.MismatchError)  # the others still call collectives, and fail
     return True
 

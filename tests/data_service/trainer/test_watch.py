@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import data_service
-from tfdist.data_service.trainer import watch
+from tfdist.data_service.trainer import outlook, watch
 from tfdist.data_service.trainer.watch import Watch, new_name, watches, watches_of
 from tfdist.native import library
 
@@ -112,7 +112,8 @@ def behind(dataset):
 
 
 @pytest.mark.parametrize("more", [lambda dataset: dataset, behind])
-def test_a_wait_without_workers_ends_and_names_what_is_known(more, lonely_dispatcher):
+def test_a_wait_without_workers_ends_and_names_what_is_known(more, lonely_dispatcher, monkeypatch):
+    monkeypatch.setattr(outlook, "keep", lambda service: None)  # it would look, and leave a note of its own
     distributed = data_service.distribute(tf.data.Dataset.range(3), lonely_dispatcher, wait_seconds=BRIEF_SECONDS)
     library.set_service_note(lonely_dispatcher, "worker host:7 is dead.")
     elements = iter(more(distributed))

@@ -20,6 +20,8 @@ _SILENT = "exited with status 0 without tfdist.shutdown(), as os._exit(0) does"
 _LOST = (", whose process has ended.", " lost its connection to rank", " was notified by rank")
 # In the error of a rank that timed out waiting for others, whatever TensorFlow wraps it in.
 _STALLED = "(TFDIST_STALL_CHECK_SHUTDOWN_TIME; raise it"
+# The last line of a rank whose debugger has come to the end of its input.
+_NO_TERMINAL = "bdb.BdbQuit"
 
 _SIGNAL_ADVICE: dict[int, str] = {
     signal.SIGKILL: "often the kernel's out-of-memory killer: check dmesg on that host, or lower the batch size",
@@ -271,6 +273,11 @@ def _advice_on_rank(cause: Outcome, output: str) -> str:
         return (
             f"{where} timed out waiting for the ranks that its error names; see what they did: their lines above, or "
             "their stacks during the wait (kill -USR1; TFDIST_STACK_DUMP_DIR writes all of them to files)"
+        )
+    if cause.tail and last_lines(cause.tail)[-1] == _NO_TERMINAL:
+        return (
+            f"{where}: breakpoint() found no terminal there. Run the script without tfdistrun, or attach a "
+            "debugger to the rank: docs/debugger.md"
         )
     if not cause.tail:
         return f"{where} printed nothing: look for what exits with code {cause.code}, such as sys.exit({cause.code})"

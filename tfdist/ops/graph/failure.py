@@ -10,10 +10,7 @@ import tensorflow as tf
 
 from tfdist import errors
 from tfdist.native import library
-from tfdist.world import runtime
-
-# What the collective at the end of a training epoch is called by; the number of the epoch comes next.
-END_OF_EPOCH = "the end of epoch"
+from tfdist.world import mismatch, runtime
 
 _TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], ...] = (
     (tf.errors.FailedPreconditionError, errors.MismatchError),
@@ -40,22 +37,6 @@ _MAY_BE_OURS = (
     tf.errors.InternalError,
     tf.errors.UnknownError,
 )
-_STEP = "the ranks are out of step: "
-_DEED = re.compile(
-    r"(ranks? [\d, -]*\d) (?:called ([\w ]+?)(?: '(.*?)')?|(ha(?:s|ve) finished)[^,.]*)(?=, rank|\. |\.$| and \d)"
-)
-_END = re.compile(re.escape(END_OF_EPOCH) + r" (\d+)(?: (after \d+ batch(?:es)?))?")
-EQUAL_BATCHES = (
-    "Give all ranks the same number of batches: dataset = tfdist.shard(dataset) returns complete rounds, also from a "
-    "generator's data (tf.data.Dataset.from_generator). Or let some ranks have one batch more with "
-    'tfdist.shard(dataset, remainder="join"), if fit trains on what it returns or a tf.data pipeline built on that '
-    "(not on a generator, saved data or arrays made from it). Or pass steps_per_epoch to fit."
-)
-_EQUAL_STOPS = "A callback that sets stop_training must do so on every rank."
-_EQUAL_EPOCHS = (
-    "Start all ranks at the same epoch: pass the same initial_epoch to fit, and resume with "
-    "tfdist.callbacks.BackupAndRestore on every rank."
-)
 
 
 def translated(error: tf.errors.OpError) -> Exception:
@@ -64,7 +45,7 @@ def translated(error: tf.errors.OpError) -> Exception:
         if isinstance(error, kind):
             if "tfdist.init()" in error.message:
                 ours = errors.NotInitializedError
-            return errors.united(ours)(explained(_words(error.message)))
+            return errors.united(ours)(mismatch.explained(_words(error.message)))
     return error
 
 
@@ -72,7 +53,7 @@ def explained_error(error: errors.TfdistError) -> errors.TfdistError:
     """The same for an error of a collective that no op of TensorFlow has run."""
     message = str(error)
     kind = errors.NotInitializedError if "tfdist.init()" in message else type(error)
-    return kind(explained(message))
+    return kind(mismatch.explained(message))
 
 
 def translated_from_graph(error: Exception) -> Exception:
@@ -115,28 +96,6 @@ def trouble_behind(error: BaseException) -> errors.TfdistError | None:
     except errors.TfdistError:
         return None
     return None
-
-
-def explained(message: str) -> str:
-    """The message of a mismatch, explained for training in which one rank has reached the end of its epoch."""
-    if f"'{END_OF_EPOCH} " not in message or not message.startswith(_STEP):
-        return message
-    deeds = [(ranks, done, name or "", finished) for ranks, done, name, finished in _DEED.findall(message)]
-    ended, others = [], []
-    for ranks, done, name, finished in deeds:
-        plural = ranks.startswith("ranks")
-        end = _END.fullmatch(name)
-        if end is not None:
-            after = f" {end[2]}" if end[2] else ""
-            ended.append(f"{ranks} {'have' if plural else 'has'} ended epoch {end[1]}{after}")
-        elif finished:
-            others.append(f"{ranks} {'have' if plural else 'has'} finished training")
-        elif name == "loss" or name.startswith("gradients"):
-            others.append(f"{ranks} {'are' if plural else 'is'} still training ({done} '{name}')")
-        else:
-            others.append(f"{ranks} called {done} '{name}'")
-    advice = f"{EQUAL_BATCHES} {_EQUAL_STOPS}" if others else _EQUAL_EPOCHS
-    return f"{_STEP}{', '.join([*ended, *others])}. {advice}"
 
 
 def _words(message: str) -> str:

@@ -87,7 +87,7 @@ class Engine:
     version: dict[str, str] = field(
         default_factory=lambda: {"Version": "27.0.1", "ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"}
     )
-    images: set[str] = field(default_factory=lambda: {"tfdist:0.1.0-cpu"})
+    images: set[str] = field(default_factory=lambda: {"tfdist:0.2.0-cpu"})
     asked: list[str] = field(default_factory=list)
 
     def answer(self, path: str) -> tuple[int, object]:

@@ -43,7 +43,7 @@ def test_the_default_is_a_plain_build_with_a_label(run: Run, docker: Any, source
     status, out, err = run()
     assert status == 0
     (call,) = docker.calls
-    names = ("tfdist:0.1.0-cpu", "tfdist:cpu")
+    names = ("tfdist:0.2.0-cpu", "tfdist:cpu")
     assert call["words"] == [
         *("buildx", "bake", "--file", "docker/docker-bake.hcl", "--load"),
         *(word for name in names for word in ("--set", f"cpu.tags={name}")),
@@ -52,17 +52,17 @@ def test_the_default_is_a_plain_build_with_a_label(run: Run, docker: Any, source
     assert call["folder"] == str(source)
     assert given(docker) == {"REVISION": commit()}
     assert out == (
-        "tfdist:0.1.0-cpu, tfdist:cpu: 1,777 MiB, TensorFlow 2.21.0, Keras 3.15.1, NumPy 2.4.6, "
+        "tfdist:0.2.0-cpu, tfdist:cpu: 1,777 MiB, TensorFlow 2.21.0, Keras 3.15.1, NumPy 2.4.6, "
         "Python 3.11 of debian:bookworm-slim\n"
     )
     assert "on standard output" in err
 
 
 def test_what_differs_is_a_variable_and_a_part_of_the_name(run: Run, docker: Any, engine: Any) -> None:
-    engine.images.add("tfdist:0.1.0-cuda-tf2.20-py3.12-cuda12.8-keras3.14")
+    engine.images.add("tfdist:0.2.0-cuda-tf2.20-py3.12-cuda12.8-keras3.14")
     releases = ("--tensorflow", "2.20", "--python", "3.12", "--cuda", "12.8", "--keras", "3.14")
     assert run("--target", "cuda", *releases, "--extra-packages", " pandas>=2\n x ")[0] == 0
-    assert docker.settings[0] == "cuda.tags=tfdist:0.1.0-cuda-tf2.20-py3.12-cuda12.8-keras3.14"
+    assert docker.settings[0] == "cuda.tags=tfdist:0.2.0-cuda-tf2.20-py3.12-cuda12.8-keras3.14"
     assert given(docker) | {"REVISION": ""} == {
         "BASE_IMAGE": "python:3.12-slim-bookworm",
         "TENSORFLOW_VERSION": "2.20.0",

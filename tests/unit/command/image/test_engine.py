@@ -12,7 +12,7 @@ from tfdist.command.image import engine as subject
 from tfdist.command.image.build import ImageError
 
 
-def told(name: str = "tfdist:0.1.0-cpu") -> str:
+def told(name: str = "tfdist:0.2.0-cpu") -> str:
     """What an engine that cannot be used is told by."""
     with pytest.raises(ImageError) as raised, subject.connected() as size_of:
         size_of(name)
@@ -34,7 +34,7 @@ def test_an_engine_of_another_kind(engine: Any, monkeypatch: pytest.MonkeyPatch,
     )
     monkeypatch.setenv("DOCKER_DEFAULT_PLATFORM", "linux/amd64")
     with subject.connected() as size_of:  # it emulates
-        assert size_of("tfdist:0.1.0-cpu") == 1777 << 20
+        assert size_of("tfdist:0.2.0-cpu") == 1777 << 20
 
 
 @pytest.mark.usefixtures("engine")

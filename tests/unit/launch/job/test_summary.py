@@ -93,6 +93,14 @@ def test_a_rank_that_waited_in_vain_is_not_the_one_to_mend() -> None:
     assert "fix the error above" in summary.advice(_job(Outcome(0, "h0", 1, tail=said), ranks=1))
 
 
+def test_a_breakpoint_without_a_terminal() -> None:
+    tail = ("Traceback (most recent call last):", '  File "t.py", line 3', "bdb.BdbQuit")
+    assert summary.advice(_job(Outcome(0, "h0", 1, tail=tail), ranks=1)) == (
+        "rank 0 on h0: breakpoint() found no terminal there. Run the script without tfdistrun, or attach a debugger to "
+        "the rank: docs/debugger.md"
+    )
+
+
 def test_a_traceback_is_shown_where_the_first_to_fail_left_none() -> None:
     tail = ("Traceback (most recent call last):", "tfdist.errors.MismatchError: rank 1 has ended")
     ended = Outcome(2, "h2", None, signal.SIGTERM, tail=tail, told=True)

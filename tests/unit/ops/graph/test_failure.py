@@ -19,34 +19,6 @@ WRAPPED = [
     TEXT + " [Op:__inference_g_41]",
     f"2 root error(s) found.\n  (0) FAILED_PRECONDITION:  {TEXT}\n\t [[{NODE}]]\n\t [[x/_2]]\n  (1) UNAVAILABLE: more",
 ]
-BATCHES = "Give all ranks the same number of batches"
-EPOCHS = "Start all ranks at the same epoch"
-ENDS = [
-    (
-        "rank 0 called allreduce 'gradients', rank 1 called barrier 'the end of epoch 2 after 3 batches'.",
-        "rank 1 has ended epoch 2 after 3 batches, rank 0 is still training (allreduce 'gradients'). " + BATCHES,
-    ),
-    (
-        "ranks 0-1, 3 called grouped allreduce 'gradients, group 0', rank 2 called barrier 'the end of epoch 1 after 1 "
-        "batch'.",
-        "rank 2 has ended epoch 1 after 1 batch, ranks 0-1, 3 are still training "
-        "(grouped allreduce 'gradients, group 0'). " + BATCHES,
-    ),
-    (
-        "ranks 0-1 called barrier 'the end of epoch 3', rank 2 has finished (called shutdown). Give every rank the "
-        "same number of steps.",
-        "ranks 0-1 have ended epoch 3, rank 2 has finished training. " + BATCHES,
-    ),
-    (
-        "rank 0 called barrier 'the end of epoch 3 after 4 batches', rank 1 called barrier 'the end of epoch 1 after 4 "
-        "batches'.",
-        "rank 0 has ended epoch 3 after 4 batches, rank 1 has ended epoch 1 after 4 batches. " + EPOCHS,
-    ),
-    (
-        "rank 0 called allgather 'mine', rank 1 called barrier 'the end of epoch 1'.",
-        "rank 1 has ended epoch 1, rank 0 called allgather 'mine'. " + BATCHES,
-    ),
-]
 
 
 @pytest.mark.parametrize("message", WRAPPED)
@@ -54,16 +26,6 @@ def test_words_of_tensorflow_are_left_out(message):
     error = failure.translated_from_graph(tf.errors.FailedPreconditionError(None, None, message))
     assert isinstance(error, errors.MismatchError)
     assert str(error) == TEXT
-
-
-@pytest.mark.parametrize(("deeds", "expected"), ENDS)
-def test_end_of_an_epoch(deeds, expected):
-    told = failure.explained(f"the ranks are out of step: {deeds}{ADVICE}")
-    assert told.startswith(f"the ranks are out of step: {expected}")
-
-
-def test_other_mismatches_stay_as_they_are():
-    assert failure.explained(TEXT) == TEXT
 
 
 @pytest.mark.parametrize(

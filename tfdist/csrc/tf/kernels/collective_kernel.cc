@@ -29,8 +29,10 @@ Status FindPlace(OpKernelContext* context, OnGpu* gpu) {
 
 void HostKernel::Compute(OpKernelContext* context) {
   std::shared_ptr<Engine> engine;
-  OP_REQUIRES_OK(context, ToTensorFlow(World::Find(process_set(), &engine)));
-  OP_REQUIRES_OK(context, ToTensorFlow(Run(context, engine.get(), nullptr)));
+  Status status = World::Find(process_set(), &engine);
+  if (status.ok()) status = Run(context, engine.get(), nullptr);
+  // The caller gets the error; OP_REQUIRES_OK would also log it, and a user would read it twice.
+  if (!status.ok()) context->SetStatus(ToTensorFlow(status));
 }
 
 void GpuKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
