@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -131,6 +132,27 @@ def check_here(command: str, words: list[str]) -> bool:
     return any(part in command for part in WITH_ANOTHER)
 
 
+def to_run(page: str, commands: list[str]) -> Iterator[str]:
+    """Those of the page's commands that run here, each behind the folders and variables that those before it set."""
+    before = ""
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        if words[:1] == ["cd"] or (words and all(map(ASSIGNED.match, words))):
+            before += f"{command}\n"
+            continue
+        words = words[next((index for index, word in enumerate(words) if not ASSIGNED.match(word)), len(words)) :]
+        is_repeated = " ".join(words) in OF_INSTALL and page != "install.md"
+        if words and not is_repeated and not check_here(command, words):
+            yield before + shortened(command)
+
+
+def shortened(command: str) -> str:
+    """The command, with less to measure."""
+    for long, short in SHORTER.items():
+        command = command.replace(long, short)
+    return command
+
+
 @pytest.mark.parametrize("page", [*PAGES, *OF_COMMANDS, "performance.md"])
 def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "matplotlib" in (DOCS / page).read_text():
@@ -140,18 +162,8 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.Fix
         shutil.copytree(ROOT / name, tmp_path / name)
     assert commands or [*tmp_path.glob("*.py")]
     printed: set[str] = set()
-    before = ""
-    for command in commands:
-        words = shlex.split(command, comments=True)
-        is_for_the_next = words[:1] == ["cd"] or (bool(words) and all(map(ASSIGNED.match, words)))
-        before += f"{command}\n" * is_for_the_next
-        words = words[next((index for index, word in enumerate(words) if not ASSIGNED.match(word)), len(words)) :]
-        is_repeated = " ".join(words) in OF_INSTALL and page != "install.md"
-        if not words or is_for_the_next or is_repeated or check_here(command, words):
-            continue
-        for long, short in SHORTER.items():
-            command = command.replace(long, short)
-        done = run(before + command, tmp_path)
+    for command in to_run(page, commands):
+        done = run(command, tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         printed.update((done.stdout + done.stderr).splitlines())
     assert shown(page) <= printed
