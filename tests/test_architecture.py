@@ -54,6 +54,7 @@ ROOMS = {
     "keras": "world ops training elastic callbacks facade",
     "tensorflow.data": "world ops data_service.inspection data_service.server data_service",
     "tensorflow": "world ops ops.graph training elastic facade tensorflow.data",
+    "torch": "native world observe ops ops.graph",
     "launch.host": "",
     "launch.host.cluster": "launch.host",
     "launch.option": "launch.host launch.host.cluster",
