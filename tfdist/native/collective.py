@@ -241,7 +241,12 @@ def _start(function: str, *arguments: Any) -> int:
 
 def _call(function: str, *arguments: Any) -> None:
     _library()
-    library.call(function, *arguments)
+    try:
+        library.call(function, *arguments)
+    except errors.MismatchError as error:
+        if "tfdist.init()" not in str(error):
+            raise
+        raise errors.NotInitializedError(str(error)) from None
 
 
 @Once

@@ -7,8 +7,8 @@ import os
 from tfdist.observe import timeline
 from tfdist.observe.timeline import stop_timeline
 from tfdist.ops.reduction import Adasum, Average, Max, Min, Product, Sum
-from tfdist.torch.allgather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
-from tfdist.torch.allreduce import (
+from tfdist.torch.collective.allgather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
+from tfdist.torch.collective.allreduce import (
     allreduce,
     allreduce_,
     allreduce_async,
@@ -18,20 +18,21 @@ from tfdist.torch.allreduce import (
     grouped_allreduce_async,
     grouped_allreduce_async_,
 )
-from tfdist.torch.alltoall import alltoall, alltoall_async
-from tfdist.torch.barrier import barrier, join
-from tfdist.torch.broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
-from tfdist.torch.compression import Compression
-from tfdist.torch.handle import poll, synchronize
-from tfdist.torch.object import allgather_object, broadcast_object
-from tfdist.torch.reducescatter import (
+from tfdist.torch.collective.alltoall import alltoall, alltoall_async
+from tfdist.torch.collective.barrier import barrier, join
+from tfdist.torch.collective.broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
+from tfdist.torch.collective.compression import Compression
+from tfdist.torch.collective.handle import poll, synchronize
+from tfdist.torch.collective.object import allgather_object, broadcast_object
+from tfdist.torch.collective.reducescatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
     reducescatter,
     reducescatter_async,
 )
-from tfdist.torch.sparse import sparse_allreduce_async
-from tfdist.torch.state import broadcast_optimizer_state, broadcast_parameters
+from tfdist.torch.collective.sparse import sparse_allreduce_async
+from tfdist.torch.training.optimizer import DistributedOptimizer
+from tfdist.torch.training.state import broadcast_optimizer_state, broadcast_parameters
 from tfdist.world.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from tfdist.world.runtime import (
     ccl_built,
@@ -71,6 +72,7 @@ __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DistributedOptimizer",
     "Max",
     "Min",
     "ProcessSet",

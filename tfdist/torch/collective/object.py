@@ -10,9 +10,9 @@ import torch
 
 from tfdist.errors import ConfigError
 from tfdist.system import pickler
-from tfdist.torch.allgather import gather_rows
-from tfdist.torch.broadcast import broadcast, broadcast_
-from tfdist.torch.handle import label_of
+from tfdist.torch.collective.allgather import gather_rows
+from tfdist.torch.collective.broadcast import broadcast, broadcast_
+from tfdist.torch.collective.handle import label_of
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 

@@ -11,10 +11,10 @@ import torch
 from tfdist.errors import UnsupportedError
 from tfdist.native import collective
 from tfdist.ops.reduction import Average, ReduceOp, Sum
-from tfdist.torch import tensor as tensors_of_torch
-from tfdist.torch.compression import Compression, parts_of
-from tfdist.torch.handle import label_of, register, synchronize
-from tfdist.torch.reduction import Scaling, reduction_of
+from tfdist.torch.collective import tensor as tensors_of_torch
+from tfdist.torch.collective.compression import Compression, parts_of
+from tfdist.torch.collective.handle import label_of, register, synchronize
+from tfdist.torch.collective.reduction import Scaling, reduction_of
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
@@ -255,6 +255,27 @@ def grouped_allreduce_async_(
     return _start(tensors, how, in_place=True)
 
 
+def start_gradients(tensors: Sequence[torch.Tensor], names: Sequence[str], how: Reducing) -> int:
+    """Starts the reduction of gradients in place, with a name for each that the ranks compare.
+
+    Args:
+        tensors: As in `grouped_allreduce_`.
+        names: One per tensor.
+        how: As from `reducing`.
+
+    Returns:
+        A handle for `poll` and `synchronize`.
+    """
+    return _start(tensors, how, in_place=True, names=names)
+
+
+def reducing(
+    op: ReduceOp, factors: tuple[float, float], label: str, process_set: ProcessSet, compression: Any
+) -> Reducing:
+    """What an all-reduce with these arguments of `grouped_allreduce` does."""
+    return _how((None, op), factors, label, process_set, compression)
+
+
 @dataclass(frozen=True)
 class Reducing:
     """What an all-reduce does, but for its tensors.
@@ -335,9 +356,10 @@ def _start(
     how: Reducing,
     in_place: bool,
     finish: Callable[[list[torch.Tensor]], Any] = list,
+    names: Sequence[str] = (),
 ) -> int:
     """Starts the collective: two, if floating tensors and integers need different reductions of the engine."""
-    scaling, names = how.scaling, tensors_of_torch.names_of(tensors, how.label)
+    scaling, names = how.scaling, names or tensors_of_torch.names_of(tensors, how.label)
     operands = [_Operand.of(tensor, name, scaling, in_place) for tensor, name in zip(tensors, names, strict=True)]
     floating = [operand for operand in operands if operand.sent.is_floating_point()]
     integers = [operand for operand in operands if not operand.sent.is_floating_point()]

@@ -10,9 +10,9 @@ import torch
 from tfdist.native import collective
 from tfdist.ops.graph import gradient_factor
 from tfdist.ops.reduction import Sum
-from tfdist.torch import tensor as tensors_of_torch
-from tfdist.torch.allreduce import grouped_allreduce
-from tfdist.torch.handle import label_of, register, synchronize
+from tfdist.torch.collective import tensor as tensors_of_torch
+from tfdist.torch.collective.allreduce import grouped_allreduce
+from tfdist.torch.collective.handle import label_of, register, synchronize
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from tfdist.errors import ConfigError
-from tfdist.torch.broadcast import overwrite
-from tfdist.torch.object import broadcast_object
+from tfdist.torch.collective.broadcast import overwrite
+from tfdist.torch.collective.object import broadcast_object
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 

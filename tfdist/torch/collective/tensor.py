@@ -28,6 +28,21 @@ _DTYPES = {
 }
 
 
+def dtype_of(tensor: torch.Tensor, name: str) -> str:
+    """The engine's name of the dtype.
+
+    Raises:
+        ConfigError: If collectives do not carry it; names the tensor.
+    """
+    if tensor.dtype not in _DTYPES:
+        supported = ", ".join(_DTYPES.values())
+        raise ConfigError(
+            f"{name} has dtype {str(tensor.dtype).removeprefix('torch.')}; collectives support {supported}. Cast it "
+            "first."
+        )
+    return _DTYPES[tensor.dtype]
+
+
 def host(tensor: Any, name: str) -> torch.Tensor:
     """The tensor itself if it is contiguous and in the host's memory, else a copy that is.
 
@@ -41,12 +56,7 @@ def host(tensor: Any, name: str) -> torch.Tensor:
             f"{name} has layout {tensor.layout}; this collective takes dense tensors. Use sparse_allreduce_async for a "
             "sparse gradient, or tensor.to_dense()."
         )
-    if tensor.dtype not in _DTYPES:
-        supported = ", ".join(_DTYPES.values())
-        raise ConfigError(
-            f"{name} has dtype {str(tensor.dtype).removeprefix('torch.')}; collectives support {supported}. Cast it "
-            "first."
-        )
+    dtype_of(tensor, name)
     if tensor.device.type not in ("cpu", "cuda"):
         raise ConfigError(
             f"{name} is on device {tensor.device}; collectives take tensors on cpu or cuda. Move it there first."

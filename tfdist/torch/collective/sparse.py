@@ -9,8 +9,8 @@ import torch
 
 from tfdist.errors import ConfigError
 from tfdist.ops.reduction import Average, ReduceOp, Sum
-from tfdist.torch.allgather import grouped_allgather_async
-from tfdist.torch.handle import synchronize
+from tfdist.torch.collective.allgather import grouped_allgather_async
+from tfdist.torch.collective.handle import synchronize
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 

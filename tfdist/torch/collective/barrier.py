@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfdist.errors import ConfigError
 from tfdist.native import collective
-from tfdist.torch.handle import count_alike, label_of, register, synchronize, synchronize_all
+from tfdist.torch.collective.handle import count_alike, label_of, register, synchronize, synchronize_all
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 

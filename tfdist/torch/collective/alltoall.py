@@ -9,8 +9,8 @@ import torch
 
 from tfdist.errors import ConfigError
 from tfdist.native import collective
-from tfdist.torch import tensor as tensors_of_torch
-from tfdist.torch.handle import label_of, register, synchronize
+from tfdist.torch.collective import tensor as tensors_of_torch
+from tfdist.torch.collective.handle import label_of, register, synchronize
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 
