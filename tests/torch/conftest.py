@@ -18,8 +18,8 @@ LIMIT_SECONDS = 400
 
 
 @pytest.fixture
-def launch(tmp_path):
-    """Runs a Python script on ranks; returns the finished process, with both streams as its output."""
+def launch(tmp_path, all_packages):
+    """Runs Python on ranks; returns the finished process, with both streams as its output."""
 
     def run(size, *words, **variables):
         command = [str(Path(sys.executable).with_name("tfdistrun")), "--no-mpi", "-np", str(size), sys.executable]
