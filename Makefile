@@ -17,6 +17,7 @@ VENV_NEXT := .venv-next
 VENV_GPU := .venv-gpu
 VENV_MPICH := .venv-mpich
 VENV_NO_MPI := .venv-no-mpi
+VENV_TORCH := .venv-torch
 VENV_DOCS := .venv-docs
 # The oldest MPICH whose headers the plugin may be compiled with, and the newest.
 MPICHS := 4.0.3 5.0.2
@@ -220,6 +221,20 @@ test-ray: setup $(VENV)/ray ## run jobs on the nodes of a Ray cluster
 $(VENV)/ray: pyproject.toml | $(VENV)/installed
 	$(call install_extra,test-ray)
 
+# Neither TensorFlow nor Keras nor an MPI is installed there. tests/torch is for this environment alone.
+.PHONY: test-torch
+test-torch: $(VENV_TORCH)/installed ## run collectives, handles and optimizers of tfdist.torch beside PyTorch alone
+	@PATH="$(CURDIR)/$(VENV_TORCH)/bin:$$PATH" $(VENV_TORCH)/bin/pytest $(PYTEST_ARGUMENTS) tests/torch
+
+$(VENV_TORCH)/bin/python:
+	$(call create,$(VENV_TORCH),$(PYTHON),13)
+
+$(VENV_TORCH)/installed: $(VENV)/installed | $(VENV_TORCH)/bin/python
+	@echo "== installing tfdist beside PyTorch in $(VENV_TORCH)"
+	$(VENV_TORCH)/bin/pip install "$$(echo $(WHEELS)/*.whl)[torch,test-torch]"
+	@$(VENV_TORCH)/bin/pip install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	@touch $@
+
 # Its recipes for experiment trackers take packages that no other test has.
 test-docs: $(VENV)/trackers
 
@@ -382,5 +397,5 @@ endif
 
 .PHONY: clean
 clean: ## remove all environments, builds and caches
-	rm -rf $(VENV) $(VENV_TF216) $(VENV_NEXT) $(VENV_GPU) $(VENV_MPICH) $(VENV_NO_MPI) $(VENV_DOCS) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TF216) $(VENV_NEXT) $(VENV_GPU) $(VENV_MPICH) $(VENV_NO_MPI) $(VENV_TORCH) $(VENV_DOCS) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

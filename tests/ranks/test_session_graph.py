@@ -269,7 +269,7 @@ def test_a_rank_that_is_elsewhere_is_an_error_on_all(world):
     fetched = hvd.allreduce(mine(), name="x")
     with tf.compat.v1.Session() as session:
         if tfdist.rank() == 0:
-            with pytest.raises(FAILED, match=r"collectives that the session waits for.*rank 1 called barrier 'end'"):
+            with pytest.raises(FAILED, match=r"collectives that are waited for.*rank 1 called barrier 'end'"):
                 session.run(fetched)
         else:
             with session_graph.left(), pytest.raises(FAILED, match="rank 1 called barrier 'end'"):

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,8 @@ def take_early(changes: list[str]) -> None:
         place = job_place.of_host(os.environ)  # child processes of a rank use its GPU too
         if place is None or not job_place.is_rank(os.environ):
             return
+        if "torch" in sys.modules and "tensorflow" not in sys.modules:
+            return  # a script of PyTorch chooses its GPU itself; if it imports TensorFlow too, `init` pins that
         if config.read().pin_gpus and has_driver():
             import tensorflow as tf
 

@@ -425,6 +425,10 @@ def _pin_gpu() -> None:
     """Uses the index among all processes of the host: those of `comm` may not be the only ones."""
     if not gpu.has_driver():
         return
+    if "tfdist.torch" in sys.modules and "tensorflow" not in sys.modules:
+        # TensorFlow need not be there, and PyTorch's GPU is the script's to choose.
+        after_import.after_import("tensorflow", _pin_gpu)
+        return
     place = job_place.of_host(os.environ) or (local_rank(), local_size())
     try:
         chosen = gpu.pin(adapter.import_tensorflow().config, *place)

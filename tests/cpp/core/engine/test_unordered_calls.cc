@@ -136,6 +136,43 @@ TEST(UnorderedCallsThatNotAllRanksAnnounceFailOnAllWithTheirNames) {
   }
 }
 
+TEST(UnorderedCallsDoNotWaitForARankThatHasJoined) {
+  for (int size : {2, 3}) {
+    RunRanks(size, [](const RankContext& self) {
+      Sums results;
+      UnorderedCalls calls(Finds(self.engine));
+      calls.Announce(results.Sum("all", static_cast<float>(self.rank + 1)));
+      EXPECT_EQ(results.Wait(1)[0].message(), "");
+      if (self.rank > 0) {
+        calls.Announce(results.Sum(self.rank == 1 ? "a" : "b", 1));
+        calls.Announce(results.Sum(self.rank == 1 ? "b" : "a", 1));
+        for (const Status& status : results.Wait(3)) EXPECT_EQ(status.message(), "");
+        EXPECT_EQ(results.sums_["a"], static_cast<float>(self.size - 1));
+      }
+      int last = -1;
+      EXPECT_EQ(self.engine->Join(&last).message(), "");
+      EXPECT(last > 0);
+    });
+  }
+}
+
+TEST(UnorderedCallsTellWhoHasJoinedAndWhatThisRankWaitsFor) {
+  EngineConfig config = TestConfig();
+  config.stall_shutdown_seconds = 1;
+  const Fabric messages = {{0, 1, 2}, 0};
+  RunRanksOn(messages, config, [](const RankContext& self) {
+    Sums results;
+    UnorderedCalls calls(Finds(self.engine));
+    if (self.rank > 0) {
+      calls.Announce(results.Sum(self.rank == 1 ? "'a'" : "'b'", 1));
+      EXPECT_CONTAINS(results.Wait(1)[0].message(),
+                      "rank 0 has joined; rank 1 waits for 'a'; rank 2 waits for 'b'. Every rank");
+    }
+    int last = -1;
+    EXPECT_EQ(self.engine->Join(&last).message(), "");
+  });
+}
+
 TEST(UnorderedCallsRefuseAKeyThatIsUnderWay) {
   RunRanks(2, [](const RankContext& self) {
     Sums results;

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/engine/c_status.h"
 #include "core/engine/device_report.h"
 #include "core/engine/engine.h"
 #include "core/engine/world.h"
@@ -26,24 +26,6 @@
 
 namespace tfdist {
 namespace {
-
-// Copies the message out and turns the status into its code.
-int Hand(const Status& status, char* message, int message_size) {
-  if (message != nullptr && message_size > 0) {
-    std::snprintf(message, static_cast<size_t>(message_size), "%s", status.message().c_str());
-  }
-  return static_cast<int>(status.code());
-}
-
-// Runs `body` and turns what it throws, such as a lack of memory, into a status.
-template <typename Body>
-int Guarded(char* message, int message_size, const Body& body) {
-  try {
-    return Hand(body(), message, message_size);
-  } catch (const std::exception& error) {
-    return Hand(Status(StatusCode::kInternal, error.what()), message, message_size);
-  }
-}
 
 // Runs `body` with the engine of all ranks.
 template <typename Body>

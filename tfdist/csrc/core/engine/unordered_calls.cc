@@ -23,47 +23,71 @@ std::string Encode(const Message& message) {
   return writer.bytes();
 }
 
-// False for what Encode has not made. A rank that has joined says nothing.
+// False for what Encode has not made.
 bool Decode(const std::string& text, Message* message) {
-  if (text.empty()) return true;
+  message->has_joined = text.empty();
+  if (message->has_joined) return true;
   ByteReader reader(text);
   message->waited_seconds = reader.Next<double>();
   while (reader.ok() && !reader.AtEnd()) message->keys.push_back(reader.NextText());
   return reader.ok();
 }
 
-// What all ranks have announced, in the order in which they run it: that of the first one.
+// What all ranks that have not joined have announced, in the order in which they run it: that of
+// the first of them.
 std::vector<std::string> Ready(const std::vector<Message>& messages) {
   std::map<std::string, size_t> count;
+  const Message* first = nullptr;
+  size_t ranks = 0;
   for (const Message& message : messages) {
+    if (message.has_joined) continue;
+    if (first == nullptr) first = &message;
+    ++ranks;
     for (const std::string& key : message.keys) ++count[key];
   }
   std::vector<std::string> ready;
-  for (const std::string& key : messages[0].keys) {
-    if (count[key] == messages.size()) ready.push_back(key);
+  if (first == nullptr) return ready;
+  for (const std::string& key : first->keys) {
+    if (count[key] == ranks) ready.push_back(key);
   }
   return ready;
 }
 
-// "rank 0 waits for 'a' (...); rank 1 waits for nothing". `ranks` are their numbers among all.
-std::string Waiting(const std::vector<int>& ranks, const std::vector<Message>& messages) {
+// "'a' (...), 'b'": the first of them, and how many more there are.
+std::string Listed(const std::vector<std::string>& keys) {
   constexpr size_t kMostNames = 3;
   std::string text;
+  for (size_t i = 0; i < std::min(keys.size(), kMostNames); ++i) {
+    text += (i == 0 ? "" : ", ") + keys[i];
+  }
+  if (keys.size() > kMostNames) {
+    text += " and " + std::to_string(keys.size() - kMostNames) + " more";
+  }
+  return text;
+}
+
+// "rank 0 waits for 'a' (...); rank 1 waits for nothing. ...". `ranks` are their numbers among all.
+std::string Waiting(const std::vector<int>& ranks, const std::vector<Message>& messages,
+                    const UnorderedCalls::Words& words) {
+  std::string text;
   for (size_t place = 0; place < messages.size(); ++place) {
-    text += (place == 0 ? "rank " : "; rank ") + std::to_string(ranks[place]) + " waits for ";
-    const std::vector<std::string>& keys = messages[place].keys;
-    if (keys.empty()) text += "nothing";
-    for (size_t i = 0; i < std::min(keys.size(), kMostNames); ++i) {
-      text += (i == 0 ? "" : ", ") + keys[i];
-    }
-    if (keys.size() > kMostNames) {
-      text += " and " + std::to_string(keys.size() - kMostNames) + " more";
+    const Message& message = messages[place];
+    text += (place == 0 ? "rank " : "; rank ") + std::to_string(ranks[place]);
+    if (message.has_joined) {
+      text += " has joined";
+    } else {
+      text += " waits for " + (message.keys.empty() ? "nothing" : Listed(message.keys));
     }
   }
-  return text + ". Every rank must fetch the same collectives from its session.";
+  return text + ". " + words.differ;
 }
 
 }  // namespace
+
+const UnorderedCalls::Words UnorderedCalls::kSession = {
+    " is already under way in this process. Two sessions, or two threads, run the same graph at "
+    "once; give each a graph of its own.",
+    "Every rank must fetch the same collectives from its session."};
 
 UnorderedCalls::~UnorderedCalls() {
   {
@@ -88,25 +112,24 @@ UnorderedCalls& UnorderedCalls::Of(int process_set) {
 }
 
 void UnorderedCalls::Announce(Call call) {
+  const Status refused = TryAnnounce(&call);
+  if (!refused.ok()) call.done(refused);
+}
+
+Status UnorderedCalls::TryAnnounce(Call* call) {
   std::shared_ptr<Engine> engine;
-  Status status = find_(&engine);
-  if (status.ok()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const bool twice =
-        std::any_of(announced_.begin(), announced_.end(),
-                    [&call](const Announced& other) { return other.call.key == call.key; });
-    if (!twice) {
-      announced_.push_back(Announced{std::move(call), SteadyNs()});
-      if (!thread_.joinable()) thread_ = std::thread(&UnorderedCalls::Work, this);
-      came_.NotifyAll();
-      return;
-    }
-    status = Status(StatusCode::kInvalidArgument,
-                    "the collective " + call.key +
-                        " is already under way in this process. Two sessions, or two threads, run "
-                        "the same graph at once; give each a graph of its own.");
+  TFDIST_RETURN_IF_ERROR(find_(&engine));
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool twice =
+      std::any_of(announced_.begin(), announced_.end(),
+                  [call](const Announced& other) { return other.call.key == call->key; });
+  if (twice) {
+    return Status(StatusCode::kInvalidArgument, "the collective " + call->key + call->words->twice);
   }
-  call.done(status);
+  announced_.push_back(Announced{std::move(*call), SteadyNs()});
+  if (!thread_.joinable()) thread_ = std::thread(&UnorderedCalls::Work, this);
+  came_.NotifyAll();
+  return Status::Ok();
 }
 
 void UnorderedCalls::Work() {
@@ -122,11 +145,16 @@ void UnorderedCalls::Work() {
 
 // The ranks meet once: all come here as long as each waits for something.
 void UnorderedCalls::Meet() {
-  const Message mine = Mine();
+  const Words* words = nullptr;
+  const Message mine = Mine(&words);
   std::shared_ptr<Engine> engine;
   std::vector<Message> messages;
   Status status = find_(&engine);
   if (status.ok()) status = Exchange(engine.get(), mine, &messages);
+  if (status.code() == StatusCode::kDeadlineExceeded) {
+    status =
+        Status(status.code(), status.message() + " This rank waits for " + Listed(mine.keys) + ".");
+  }
   if (!status.ok()) return Fail(mine.keys, status);
   const std::vector<std::string> ready = Ready(messages);
   for (const std::string& key : ready) Run(key, engine.get());
@@ -135,7 +163,8 @@ void UnorderedCalls::Meet() {
   double waited = 0;
   for (const Message& message : messages) waited = std::max(waited, message.waited_seconds);
   const EngineConfig& config = engine->config();
-  const std::string waiting = Waiting(engine->communicator().topology().world_ranks, messages);
+  const std::string waiting =
+      Waiting(engine->communicator().topology().world_ranks, messages, *words);
   if (waited > config.stall_shutdown_seconds) {
     return Fail(mine.keys, Status(StatusCode::kDeadlineExceeded,
                                   "no collective is waited for on all ranks: " + waiting));
@@ -152,9 +181,10 @@ void UnorderedCalls::Meet() {
   came_.WaitFor(&lock, kPauseNs, [this, count] { return ending_ || announced_.size() != count; });
 }
 
-UnorderedCalls::Message UnorderedCalls::Mine() {
+UnorderedCalls::Message UnorderedCalls::Mine(const Words** words) {
   std::lock_guard<std::mutex> lock(mutex_);
   Message mine;
+  *words = announced_.front().call.words;
   for (const Announced& one : announced_) mine.keys.push_back(one.call.key);
   mine.waited_seconds = static_cast<double>(SteadyNs() - announced_.front().since_ns) * 1e-9;
   return mine;

@@ -1,12 +1,13 @@
 // Collectives that each rank begins in an order of its own, such as those of a TensorFlow session,
-// whose executor is free to choose.
+// whose executor is free to choose, or those that a caller starts and waits for later.
 //
 // Whoever has one announces it, under a key by which all ranks know it. The ranks tell each other
 // what is announced, at most every millisecond and only while something is, and run what all have
 // announced, on one thread and in one order: by the rank and then by the moment of the
 // announcement. What only some have announced waits, and fails on all ranks at the deadline of a
-// stall, with what each of them waits for. Each process set has an object of its own, whose ranks
-// need no others. Thread safe.
+// stall, with what each of them waits for. A rank that has joined announces nothing, and the others
+// do not wait for it. Each process set has an object of its own, whose ranks need no others. Thread
+// safe.
 #ifndef TFDIST_CORE_ENGINE_UNORDERED_CALLS_H_
 #define TFDIST_CORE_ENGINE_UNORDERED_CALLS_H_
 
@@ -29,13 +30,21 @@ namespace tfdist {
 
 class TFDIST_API UnorderedCalls {
  public:
+  // What errors say to whoever has announced a call.
+  struct Words {
+    const char* twice;   // behind the key of a call that is under way
+    const char* differ;  // behind what each rank waits for
+  };
   struct Call {
     std::string key;                                 // as a person would call it
     std::function<Status(Engine* engine)> run;       // on a thread of this object; may be left out
     std::function<void(const Status& status)> done;  // exactly once, whether it ran or not
+    const Words* words = &kSession;                  // lives on
   };
-  // What a rank tells the others: how long it has waited, and for what.
+  // What a rank tells the others: how long it has waited, and for what. One that has joined is told
+  // from the others by saying nothing at all.
   struct Message {
+    bool has_joined = false;
     double waited_seconds = 0;
     std::vector<std::string> keys;
   };
@@ -43,7 +52,9 @@ class TFDIST_API UnorderedCalls {
   using Find = std::function<Status(std::shared_ptr<Engine>* engine)>;
 
   // What the calls by which the ranks tell each other are named in errors and reports.
-  static constexpr const char* kName = "collectives that the session waits for";
+  static constexpr const char* kName = "collectives that are waited for";
+
+  static const Words kSession;
 
   explicit UnorderedCalls(Find find) : find_(std::move(find)) {}
   // Waits for what was announced.
@@ -59,6 +70,9 @@ class TFDIST_API UnorderedCalls {
   // other ranks could not tell.
   void Announce(Call call);
 
+  // The same, but returns that error, and leaves `call` as it is then.
+  Status TryAnnounce(Call* call);
+
  private:
   struct Announced {
     Call call;
@@ -67,7 +81,7 @@ class TFDIST_API UnorderedCalls {
 
   void Work();
   void Meet();
-  Message Mine();
+  Message Mine(const Words** words);
   Status Exchange(Engine* engine, const Message& mine, std::vector<Message>* messages);
   void Run(const std::string& key, Engine* engine);
   void Fail(const std::vector<std::string>& keys, const Status& status);

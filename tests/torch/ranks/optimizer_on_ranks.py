@@ -1,0 +1,238 @@
+"""`DistributedOptimizer`: the weights of one process on the whole batch, in every form of its arguments."""
+
+import copy
+
+import pytest
+import torch
+
+import tfdist.torch as hvd
+from tfdist.errors import ConfigError, MismatchError
+
+STEPS, ROWS = 4, 6
+
+
+def model_of(seed=3):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)).double()
+
+
+def batch(step, size):
+    """The batch of all ranks."""
+    torch.manual_seed(100 + step)
+    return torch.randn(ROWS * size, 4).double(), torch.randn(ROWS * size, 2).double()
+
+
+def train(model, optimizer, take, passes=1):
+    """`take` gives the part of a batch."""
+    loss = torch.nn.MSELoss()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in range(passes):
+            inputs, targets = (take(whole) for whole in batch(step * passes + part, hvd.size()))
+            (loss(model(inputs), targets) / passes).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def own(whole):
+    return whole[hvd.rank() * ROWS : (hvd.rank() + 1) * ROWS]
+
+
+def close(ours, theirs):
+    return all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(ours, theirs, strict=True))
+
+
+KINDS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.05),
+}
+FORMS = {
+    "plain": {},
+    "named": {"named_parameters": True},
+    "buckets": {"groups": 3},
+    "older": {"num_groups": 2},
+    "predivided": {"gradient_predivide_factor": 4.0},
+    "accumulated": {"backward_passes_per_step": 3},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_parity_with_one_process(kind, form):
+    alone, model = model_of(), model_of()
+    options = dict(FORMS[form])
+    if options.pop("named_parameters", False):
+        options["named_parameters"] = model.named_parameters()
+    passes = options.get("backward_passes_per_step", 1)
+    expected = train(alone, KINDS[kind](alone.parameters()), lambda whole: whole, passes)
+    optimizer = hvd.DistributedOptimizer(KINDS[kind](model.parameters()), **options)
+    assert close(train(model, optimizer, own, passes), expected)
+
+
+def test_sum_compression_and_lists_of_parameters(size):
+    alone, model = model_of(), model_of()
+    expected = train(alone, torch.optim.SGD(alone.parameters(), lr=0.1), lambda whole: whole)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / size)
+    groups = [[model[0].weight, model[2].bias]]
+    hvd.DistributedOptimizer(optimizer, op=hvd.Sum, groups=groups)
+    assert close(train(model, optimizer, own), expected)
+    halved = model_of()
+    optimizer = torch.optim.SGD(halved.parameters(), lr=0.1)
+    hvd.DistributedOptimizer(optimizer, compression=hvd.Compression.fp16)
+    half = train(halved, optimizer, own)
+    assert all(torch.allclose(a, b, atol=1e-2) for a, b in zip(half, expected, strict=True))
+
+
+def test_clipping_between_synchronize_and_step(size):
+    def clipped(model, optimizer, take, context):
+        loss = torch.nn.MSELoss()
+        inputs, targets = (take(whole) for whole in batch(0, size))
+        loss(model(inputs), targets).backward()
+        if context:
+            optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        if context:
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    alone, model = model_of(), model_of()
+    expected = clipped(alone, torch.optim.SGD(alone.parameters(), lr=0.5), lambda whole: whole, False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+    assert close(clipped(model, optimizer, own, True), expected)
+
+
+def test_a_closure_reduces_after_each_call(size):
+    def fit(model, take):
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3)
+        if take is own:
+            optimizer = hvd.DistributedOptimizer(optimizer)
+        inputs, targets = (take(whole) for whole in batch(0, size))
+
+        def closure():
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            return hvd.allreduce(loss.detach())
+
+        optimizer.step(closure)
+        return [parameter.detach() for parameter in model.parameters()]
+
+    ours, theirs = fit(model_of(), own), fit(model_of(), lambda whole: whole)
+    assert all(torch.allclose(a, b, rtol=1e-8) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_parameter_that_one_rank_does_not_use(rank, size, caplog):
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), named_parameters=model.named_parameters()
+    )
+    before = copy.deepcopy(model[0].bias.detach())
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model[0].bias.sum() if rank == 0 else model[2].bias.sum()).backward()
+        optimizer.step()
+    assert torch.allclose(model[0].bias.detach(), before - 2 / size)
+    warned = [record.getMessage() for record in caplog.records if "2.weight has no gradient" in record.getMessage()]
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_sparse_gradients(rank, size, dense):
+    torch.manual_seed(1)
+    table = torch.nn.Embedding(5, 2, sparse=True).double()
+    before = table.weight.detach().clone()
+    optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+    hvd.DistributedOptimizer(optimizer, sparse_as_dense=dense)
+    for step in range(2):
+        optimizer.zero_grad()
+        if rank == 0 or step == 0:  # then only rank 0 has any
+            table(torch.tensor([rank, 4])).sum().backward()
+        optimizer.step()
+    expected = torch.zeros(5)
+    for r in range(size):
+        expected[r] += 1 / size
+        expected[4] += 1 / size
+    expected[0] += 1 / size
+    expected[4] += 1 / size
+    assert torch.allclose(before - table.weight.detach(), expected[:, None].double(), rtol=1e-6)
+
+
+def test_adasum_of_the_same_changes_is_one_change(size):
+    """Ranks with equal batches take the step of one."""
+    alone, model = model_of(), model_of()
+    expected = train(alone, torch.optim.Adam(alone.parameters(), lr=0.05), lambda whole: whole[:ROWS])
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.05), op=hvd.Adasum)
+    assert close(train(model, optimizer, lambda whole: whole[:ROWS]), expected)
+    with pytest.raises(ConfigError, match="op=Adasum"):
+        optimizer.skip_synchronize()
+
+
+def test_schedulers_and_state_stay(rank):
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    assert hvd.DistributedOptimizer(optimizer) is optimizer and isinstance(optimizer, torch.optim.SGD)
+    model(torch.full((2, 4), float(rank)).double()).sum().backward()
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    gathered = hvd.allgather(model[0].weight.detach()[None])
+    assert all(torch.equal(part, gathered[0]) for part in gathered)
+
+
+def test_rules_that_scripts_must_keep(size):
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    inputs = torch.ones(2, 4).double()
+    model(inputs).sum().backward()
+    with pytest.raises(ConfigError, match="zero_grad"):
+        optimizer.zero_grad()
+    with pytest.raises(ConfigError, match="backward_passes_per_step=1"):
+        model(inputs).sum().backward()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    with pytest.raises(ConfigError, match="distributed already"):
+        hvd.DistributedOptimizer(optimizer)
+    late = torch.nn.Parameter(torch.ones(1))
+    optimizer.add_param_group({"params": [late]})
+    late.sum().backward()
+    with pytest.raises(ConfigError, match="1 parameters have a gradient, but were not"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"op": hvd.Max}, "supports op=Average"),
+        ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "needs op=Average"),
+        ({"backward_passes_per_step": 0}, "above 0"),
+        ({"groups": "all"}, "groups must be"),
+        ({"groups": [[torch.ones(1)]]}, "does not have"),
+        ({"groups": 2, "num_groups": 2}, "pass groups only"),
+        ({"named_parameters": [("a", torch.ones(1)), ("a", torch.ones(1))]}, "more than once: a"),
+        ({"named_parameters": [("a", torch.ones(1))]}, "lacks 4 of the 4"),
+        ({"named_parameters": [torch.ones(1)]}, "pairs of a name"),
+    ],
+)
+def test_arguments_that_cannot_be(options, text):
+    with pytest.raises(ConfigError, match=text):
+        hvd.DistributedOptimizer(torch.optim.SGD(model_of().parameters(), lr=1.0), **options)
+
+
+@pytest.mark.parametrize("what", ["names", "shapes", "requires_grad"])
+def test_another_plan_is_an_error_on_every_rank(rank, size, what):
+    last = rank == size - 1
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5 + (last and what == "shapes")), torch.nn.Tanh()).double()
+    model[0].bias.requires_grad = not (last and what == "requires_grad")
+    names = [(f"late {name}" if last and what == "names" else name, part) for name, part in model.named_parameters()]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), named_parameters=names)
+    if size == 1:
+        model(torch.ones(2, 4).double()).sum().backward()
+        optimizer.step()
+        return
+    with pytest.raises(MismatchError, match=f"different parameters: rank 0 has .*, rank {size - 1} has "):
+        model(torch.ones(2, 4).double()).sum().backward()

@@ -1,0 +1,80 @@
+"""What a process with tfdist.torch imports, and how its handles end with it."""
+
+import subprocess
+import sys
+
+import pytest
+
+IMPORTS = """
+import sys, time, torch
+class Refused:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        assert name not in ("tensorflow", "keras"), name
+sys.meta_path.insert(0, Refused)
+before = time.process_time()
+import tfdist.torch as hvd
+assert time.process_time() - before < 0.2, time.process_time() - before
+hvd.init()
+assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
+hvd.shutdown()
+assert not {"tensorflow", "keras"} & set(sys.modules)
+"""
+# The name of the handle differs by rank.
+HANDLES = """
+import sys, torch, tfdist.torch as hvd
+hvd.init()
+handle = hvd.allreduce_async(torch.ones(2), name=f"of rank {hvd.rank()}")
+if sys.argv[1] == "shutdown":
+    hvd.shutdown()
+if sys.argv[1] != "exit":
+    try:
+        hvd.synchronize(handle)
+    except Exception as error:
+        print("ended by", type(error).__name__, "and", error)
+"""
+# Rank 1 waits for what rank 0 writes when its own wait has ended.
+ONE_STARTS_NOTHING = """
+import pathlib, time, torch, tfdist.torch as hvd
+from tfdist.errors import StallError
+hvd.init()
+told, end = pathlib.Path("told"), time.monotonic() + 60
+if hvd.rank() == 0:
+    try:
+        hvd.allreduce(torch.ones(2), name="gradient")
+    except StallError as error:
+        told.write_text(str(error))
+while not told.exists() and time.monotonic() < end:
+    pass
+"""
+
+
+def test_import_and_init_need_no_other_framework(launch):
+    done = launch(2, "-c", IMPORTS)
+    assert done.returncode == 0, done.stdout
+    alone = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=60, check=False)
+    assert alone.returncode == 0, alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ("shutdown", "ended by NotInitializedError and a collective ran before tfdist.init() or after tfdist.shut"),
+        (
+            "wait",
+            "ended by StallError and no collective is waited for on all ranks: rank 0 waits for 'of rank 0'; rank",
+        ),
+        ("exit", ""),
+    ],
+)
+def test_handles_that_no_other_rank_has(launch, end, text):
+    done = launch(2, "-c", HANDLES, end, TFDIST_STALL_CHECK_SHUTDOWN_TIME="3")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ended by") == (2 if text else 0), done.stdout
+    assert not text or done.stdout.count(text) == 2, done.stdout
+
+
+def test_a_rank_that_starts_nothing_is_named(launch, tmp_path):
+    launch(2, "-c", ONE_STARTS_NOTHING, TFDIST_STALL_CHECK_SHUTDOWN_TIME="3")
+    told = (tmp_path / "told").read_text()
+    assert "for rank 1 (host" in told and "This rank waits for 'gradient'." in told

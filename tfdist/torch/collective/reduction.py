@@ -1,0 +1,88 @@
+"""Which reduction the arguments of a collective mean, and how integers are averaged and scaled.
+
+The engine averages and scales floating tensors. For integers the rule is Horovod's: scaled as float64 and cut off
+towards zero; an average without a factor is the exact quotient, cut off. Sums wrap around as those of one process do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from tfdist.errors import ConfigError
+from tfdist.native.collective import Reduction
+from tfdist.ops.reduction import Average, ReduceOp, Sum
+
+
+def reduction_of(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """The operation that `average`, Horovod's older argument, and `op` specify.
+
+    Raises:
+        ConfigError: If both are given, or `op` is not an operation.
+    """
+    if op is None:
+        return Sum if average is False else Average
+    if average is not None:
+        raise ConfigError("received both average and op, which replaces it; pass op only.")
+    if not isinstance(op, ReduceOp):
+        raise ConfigError(f"op must be Average, Sum, Min, Max, Product or Adasum of tfdist.torch; received {op!r}.")
+    return op
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A reduction with its factors, as the arguments of a collective have them.
+
+    Attributes:
+        op: How to reduce.
+        prescale: Multiplies the tensors.
+        postscale: Multiplies the results.
+        size: The number of ranks.
+        compression: The name of the wire type.
+    """
+
+    op: ReduceOp
+    prescale: float
+    postscale: float
+    size: int
+    compression: str = "none"
+
+    def of_engine(self, floating: bool) -> Reduction:
+        """What the engine does, with floating tensors or with integers."""
+        if floating or not self.changes_integers():
+            return Reduction(self.op.value, self.compression, float(self.prescale), float(self.postscale))
+        return Reduction((Sum if self.op is Average else self.op).value, self.compression)
+
+    def changes_integers(self) -> bool:
+        """Whether integers need more than the engine's reduction, which then is that of `of_engine`."""
+        return self.op is Average or self.prescale != 1 or self.postscale != 1
+
+    def check(self, tensor: torch.Tensor, name: str) -> None:
+        """Refuses truth values where integers would be scaled.
+
+        Raises:
+            ConfigError: Names the tensor.
+        """
+        if tensor.dtype == torch.bool and self.changes_integers():
+            raise ConfigError(
+                f"{name} has dtype bool, which has no average and takes no factors. Pass op=Sum for 'or', op=Min for "
+                "'and', or cast the tensor."
+            )
+
+    def before(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What an integer tensor sends."""
+        return tensor if self.prescale == 1 else (tensor.double() * self.prescale).to(tensor.dtype)
+
+    def after(self, reduced: torch.Tensor) -> torch.Tensor:
+        """The result for an integer tensor, from what the engine has reduced."""
+        if self.postscale != 1:
+            factor = self.postscale / (self.size if self.op is Average else 1)
+            return (reduced.double() * factor).to(reduced.dtype)
+        if self.op is not Average:
+            return reduced
+        return torch.div(reduced.long(), self.size, rounding_mode="trunc").to(reduced.dtype)  # uint16 has no division
+
+    def without_factors(self, op: ReduceOp) -> Scaling:
+        """The same ranks and wire type with another operation."""
+        return replace(self, op=op, prescale=1.0, postscale=1.0)

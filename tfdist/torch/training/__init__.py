@@ -1,0 +1,1 @@
+"""Training with PyTorch: the distributed optimizer, and states that all ranks take from one."""

@@ -1,0 +1,244 @@
+"""Reduces gradients bucket by bucket during the backward pass. Not an optimizer: that is `optimizer`."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from tfdist.errors import ConfigError, MismatchError
+from tfdist.ops.reduction import ReduceOp
+from tfdist.torch.collective.allreduce import reducing, start_gradients
+from tfdist.torch.collective.compression import parts_of
+from tfdist.torch.collective.handle import synchronize
+from tfdist.torch.collective.object import allgather_object
+from tfdist.torch.collective.sparse import sparse_allreduce_async
+from tfdist.torch.training.gradient_plan import Named
+from tfdist.world.process_sets import ProcessSet
+
+_logger = logging.getLogger("tfdist")
+
+
+class BucketReduction:
+    """Starts the reduction of the gradients of a bucket. The arguments are those of `DistributedOptimizer`."""
+
+    def __init__(
+        self,
+        op: ReduceOp,
+        factors: tuple[float, float],
+        label: str,
+        process_set: ProcessSet,
+        compression: Any,
+        sparse_as_dense: bool,
+    ) -> None:
+        self.label, self.process_set = label, process_set
+        self._op, self._factors, self._sparse_as_dense = op, factors, sparse_as_dense
+        self._wire, self._custom = parts_of(compression)
+        self._sparse: set[str] = set()
+
+    def start(self, number: int, bucket: Sequence[Named], gradients: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """Starts it; returns a function that waits, and leaves the results in the gradients."""
+        dense, waits = [], []
+        for named, gradient in zip(bucket, gradients, strict=True):
+            if gradient.is_sparse and self._sparse_as_dense:
+                gradient = named.parameter.grad = gradient.to_dense()
+            if named.name in self._sparse and not gradient.is_sparse:  # zeros of a rank that has no gradient
+                gradient = gradient.to_sparse(1) if gradient.dim() else gradient
+            if gradient.is_sparse:
+                waits.append(self._start_sparse(named, gradient))
+            else:
+                dense.append((named.name, gradient))
+        if dense:
+            waits.append(self._start_dense(f"{self.label} gradients {number}", dense))
+
+        def wait() -> None:
+            for each in waits:
+                each()
+
+        return wait
+
+    def _start_sparse(self, named: Named, gradient: torch.Tensor) -> Callable[[], None]:
+        self._sparse.add(named.name)
+        label = f"{self.label} sparse {named.name}"
+        wait = sparse_allreduce_async(gradient, label, self._op, self.process_set)
+
+        def finish() -> None:
+            named.parameter.grad = wait()
+
+        return finish
+
+    def _start_dense(self, label: str, dense: Sequence[tuple[str, torch.Tensor]]) -> Callable[[], None]:
+        names, gradients = [name for name, _ in dense], [gradient for _, gradient in dense]
+        how = reducing(self._op, self._factors, label, self.process_set, self._wire)
+        if self._custom is None:
+            handle = start_gradients(gradients, names, how)
+            return lambda: synchronize(handle)
+        pairs = [self._custom.compress(gradient) for gradient in gradients]
+        handle = start_gradients([tensor.clone() for tensor, _ in pairs], names, how)
+
+        def finish() -> None:
+            reduced = synchronize(handle)
+            for gradient, tensor, (_, context) in zip(gradients, reduced, pairs, strict=True):
+                gradient.copy_(self._custom.decompress(tensor, context))
+
+        return finish
+
+
+class GradientReducer:
+    """Starts each bucket when the backward pass has made its gradients, and waits for all before the step.
+
+    Args:
+        buckets: The plan.
+        reduction: Starts one.
+        passes: How many backward passes there are before a step.
+    """
+
+    def __init__(self, buckets: Sequence[Sequence[Named]], reduction: BucketReduction, passes: int) -> None:
+        self._buckets, self._reduction = buckets, reduction
+        self._bucket_of = {id(named.parameter): place for place, bucket in enumerate(buckets) for named in bucket}
+        self._waits: dict[int, Callable[[], None]] = {}
+        self._skips = self._synchronized = self._compared = False
+        self._warned: set[str] = set()
+        self._lock = threading.RLock()  # hooks come from the thread of each device
+        self.set_passes(passes)
+
+    def watch(self) -> None:
+        """Looks at each gradient when a backward pass has added to it."""
+        for bucket in self._buckets:
+            for named in bucket:
+                named.parameter.register_post_accumulate_grad_hook(self._note)
+
+    def set_passes(self, passes: int) -> None:
+        """As `_Distributed.set_backward_passes_per_step`.
+
+        Raises:
+            ConfigError: If it is not a number above 0.
+        """
+        if not isinstance(passes, int) or passes < 1:
+            raise ConfigError(f"backward_passes_per_step must be a number above 0; received {passes!r}.")
+        self._passes = passes
+        self._left = dict.fromkeys(self._bucket_of, passes)
+        self._missing = [len(bucket) for bucket in self._buckets]
+
+    def _note(self, parameter: torch.Tensor) -> None:
+        with self._lock:
+            key = id(parameter)
+            place = self._bucket_of[key]
+            if place in self._waits or self._left[key] == 0:
+                raise ConfigError(
+                    f"there were more than backward_passes_per_step={self._passes} backward passes before step(). "
+                    "Pass their number to DistributedOptimizer."
+                )
+            self._left[key] -= 1
+            if self._left[key] == 0:
+                self._missing[place] -= 1
+                if self._missing[place] == 0:
+                    self._start(place)
+
+    def _start(self, place: int) -> None:
+        self._compare()
+        bucket = self._buckets[place]
+        with torch.no_grad():
+            self._waits[place] = self._reduction.start(place, bucket, [self._gradient_of(named) for named in bucket])
+
+    def _gradient_of(self, named: Named) -> torch.Tensor:
+        parameter = named.parameter
+        if parameter.grad is None:
+            if named.name not in self._warned:
+                self._warned.add(named.name)
+                _logger.warning(
+                    "%s has no gradient on this rank at step(); it counts as zeros. If no rank ever uses it, set "
+                    "requires_grad to False before DistributedOptimizer.",
+                    named.name,
+                )
+            parameter.grad = torch.zeros_like(parameter)
+        return parameter.grad
+
+    def _compare(self) -> None:
+        """Once: all ranks train the same parameters, in the same buckets."""
+        if self._compared:
+            return
+        self._compared = True
+        label = self._reduction.label
+        mine = [[named.outline() for named in bucket] for bucket in self._buckets]
+        plans = allgather_object(mine, f"{label} plan", self._reduction.process_set)
+        check_plans(plans, self._reduction.process_set.ranks, label)
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced."""
+        with self._lock:
+            for place in range(len(self._buckets)):
+                if place not in self._waits:
+                    self._start(place)
+            waits, self._waits = self._waits, {}
+            self.set_passes(self._passes)
+        failure: Exception | None = None
+        for place in sorted(waits):
+            try:
+                with torch.no_grad():
+                    waits[place]()
+            except Exception as error:  # noqa: BLE001  (raised when all have ended: they use the gradients)
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        self._synchronized = True
+
+    def before_step(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Reduces, unless the script has done so and skips it."""
+        strangers = sum(each.grad is not None and id(each) not in self._bucket_of for each in parameters)
+        if strangers:
+            raise ConfigError(
+                f"{strangers} parameters have a gradient, but were not in the optimizer, or required none, when "
+                "DistributedOptimizer was called, so their gradients are not reduced. Call it after add_param_group "
+                "and after setting requires_grad."
+            )
+        if self._skips:
+            return
+        if self._synchronized:
+            _logger.warning(
+                "optimizer.step() after optimizer.synchronize() reduces the gradients twice. Call it in: with "
+                "optimizer.skip_synchronize()"
+            )
+        self.synchronize()
+        self._synchronized = False  # that was this method's own
+
+    def after_step(self) -> None:
+        """The next step starts from its own gradients."""
+        self._synchronized = False
+
+    def is_under_way(self) -> bool:
+        """Whether gradients are being reduced."""
+        return bool(self._waits)
+
+    @contextlib.contextmanager
+    def skipping(self) -> Iterator[None]:
+        """As `_Distributed.skip_synchronize`."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+
+def check_plans(plans: Sequence[Sequence[Sequence[str]]], ranks: Sequence[int], label: str) -> None:
+    """Compares the buckets of all ranks.
+
+    Raises:
+        MismatchError: Names the first difference.
+    """
+    first = [line for bucket in plans[0] for line in bucket]
+    for rank, other in zip(ranks, plans, strict=True):
+        if other == plans[0]:
+            continue
+        theirs = [line for bucket in other for line in bucket]
+        pairs = itertools.zip_longest(first, theirs, fillvalue="nothing")
+        mine, yours = next(((a, b) for a, b in pairs if a != b), ("its buckets", "others"))
+        raise MismatchError(
+            f"{label}: the ranks train different parameters: rank {ranks[0]} has {mine}, rank {rank} has {yours}. Make "
+            "the same model and optimizer on every rank, with the same requires_grad and groups."
+        )

@@ -1,0 +1,152 @@
+"""`DistributedOptimizer`: averages gradients over the ranks during the backward pass, before the optimizer's step."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from tfdist.errors import ConfigError
+from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
+from tfdist.torch.collective.compression import Compression
+from tfdist.torch.training.adasum import AdasumSteps
+from tfdist.torch.training.gradient_plan import named_of, plan
+from tfdist.torch.training.gradient_reducer import BucketReduction, GradientReducer
+from tfdist.world import tuning
+from tfdist.world.process_sets import ProcessSet, global_process_set
+
+# All ranks make their optimizers in the same order; each has names of its own.
+_made = itertools.count(1)
+
+
+def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Horovod
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Makes an optimizer average the gradients of all ranks before each step.
+
+    Gradients travel in buckets, each started as soon as the backward pass has computed all of its gradients. A
+    parameter that has none at `step()`, such as one of a branch that was not taken, counts as zeros on this rank; a
+    warning names it once. At the first step the ranks compare their parameters.
+
+    Args:
+        optimizer: An optimizer of PyTorch, or one like it. It keeps its state, and is itself made distributed.
+        named_parameters: `model.named_parameters()`: names for errors and warnings. None numbers the parameters.
+        compression: Wire type of float32 and float64 gradients, or a custom compression.
+        backward_passes_per_step: How many backward passes there are before each step. Their gradients add up, as in
+            one process: divide the loss to average them.
+        op: `Average` (default), `Sum`, or `Adasum`, which combines the changes that each rank's own step makes.
+        gradient_predivide_factor: With `Average`, gradients are divided by it before the sum, and the sum by the
+            number of ranks over it: against overflow in 16 bits.
+        num_groups: Horovod's older form of `groups`.
+        groups: How many buckets; or lists of parameters that travel together, while the others travel by size
+            (`TFDIST_FUSION_THRESHOLD`). None: all by size.
+        sparse_as_dense: Reduces sparse gradients as dense ones. Otherwise their rows are gathered.
+        process_set: The ranks that take part. On others the optimizer stays as it is.
+
+    Returns:
+        `optimizer`, which has also `synchronize()`, `skip_synchronize()` and `set_backward_passes_per_step(n)`.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+        MismatchError: At the first step, on every rank, if the ranks have other parameters.
+
+    Example:
+
+    ```python
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    ```
+    """
+    if hasattr(optimizer, "skip_synchronize"):
+        raise ConfigError("the optimizer is distributed already; call DistributedOptimizer once.")
+    if gradient_predivide_factor != 1.0 and op is not Average:
+        raise ConfigError("gradient_predivide_factor needs op=Average; leave it at 1.0 for another op.")
+    if op not in (Average, Sum, Adasum):
+        raise ConfigError(f"DistributedOptimizer supports op=Average, Sum or Adasum of tfdist.torch; received {op!r}.")
+    if num_groups and groups is not None:
+        raise ConfigError("received both num_groups and groups, which replaces it; pass groups only.")
+    named = named_of(optimizer.param_groups, named_parameters)
+    if not process_set.included():
+        return optimizer
+    buckets = plan(named, groups if groups is not None else num_groups or None, tuning.current().fusion_threshold)
+    label = f"optimizer {next(_made)}"
+    if op is Adasum:
+        reducer: Any = AdasumSteps(named, label, compression, process_set)
+    else:
+        factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
+        make = BucketReduction(op, factors, label, process_set, compression, sparse_as_dense)
+        reducer = GradientReducer(buckets, make, backward_passes_per_step)
+        reducer.watch()
+    kind = type(optimizer)
+    optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"_tfdist": reducer, "__module__": kind.__module__})
+    optimizer.register_step_pre_hook(_before_step)
+    optimizer.register_step_post_hook(lambda given, *_: given._tfdist.after_step())
+    return optimizer
+
+
+class _Distributed:
+    """What an optimizer has in addition once it is distributed."""
+
+    _tfdist: Any
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced: to clip them before `step()`, inside `skip_synchronize()`."""
+        self._tfdist.synchronize()
+
+    def skip_synchronize(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which `step()` does not reduce: after `synchronize()`.
+
+        Raises:
+            ConfigError: With `op=Adasum`, whose reduction is part of the step.
+        """
+        return self._tfdist.skipping()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes there are before each step, from the next step on.
+
+        Args:
+            passes: Their number.
+        """
+        self._tfdist.set_passes(passes)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the optimizer.
+
+        Raises:
+            ConfigError: Between `backward()` and `step()`: the gradients are on their way.
+        """
+        if self._tfdist.is_under_way():
+            raise ConfigError(
+                "optimizer.zero_grad() was called after backward() but before step() or synchronize(), while gradients "
+                "are being reduced. Call it before backward() or after step()."
+            )
+        return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+
+def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Reduces what the backward pass has left; with a closure after each of its calls."""
+    reducer = optimizer._tfdist
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        reducer.before_step([parameter for group in optimizer.param_groups for parameter in group["params"]])
+        return None
+
+    def reduced() -> Any:
+        loss = closure()
+        reducer.before_step([parameter for group in optimizer.param_groups for parameter in group["params"]])
+        return loss
+
+    return args[:1], {**kwargs, "closure": reduced}

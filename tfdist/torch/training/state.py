@@ -1,0 +1,141 @@
+"""Gives all ranks the parameters, or the state of the optimizer, of one rank: at the start and after a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tfdist.errors import ConfigError
+from tfdist.torch.collective.broadcast import overwrite
+from tfdist.torch.collective.object import broadcast_object
+from tfdist.world import runtime
+from tfdist.world.process_sets import ProcessSet, global_process_set
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Overwrites tensors with the values they have on rank `root_rank`, in one collective.
+
+    Args:
+        params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`: the same tensors on every
+            rank, in the same order unless they are a mapping.
+        root_rank: The rank whose values are wanted, by its number among all ranks.
+        process_set: The ranks that take part.
+
+    Raises:
+        MismatchError: On every rank, if a name, a dtype, a shape or the root differs.
+        ConfigError: If an entry is not a tensor.
+
+    Example:
+
+    ```python
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    ```
+    """
+    named = sorted(params.items()) if isinstance(params, Mapping) else _numbered(params)
+    for name, tensor in named:
+        if not isinstance(tensor, torch.Tensor):
+            raise ConfigError(
+                f"broadcast_parameters received {name!r}, a {type(tensor).__name__}; expected tensors. Send other "
+                "values with broadcast_object."
+            )
+    with torch.no_grad():
+        overwrite(
+            [tensor for _, tensor in named],
+            [name for name, _ in named],
+            root_rank,
+            "broadcast_parameters",
+            process_set,
+        )
+
+
+def _numbered(params: Any) -> list[tuple[str, Any]]:
+    if isinstance(params, (torch.Tensor, str)) or not isinstance(params, Iterable):
+        raise ConfigError(
+            f"broadcast_parameters expects model.state_dict(), model.named_parameters() or a list of tensors; received "
+            f"{type(params).__name__}."
+        )
+    return [
+        (str(part[0]), part[1]) if isinstance(part, tuple) else (f"parameter {index}", part)
+        for index, part in enumerate(params)
+    ]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor of the state, which travels apart."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Gives all ranks the state and the settings, such as learning rates, that the optimizer has on rank `root_rank`.
+
+    Unlike Horovod's it takes no step to make the state of a new optimizer, so no parameter changes; the optimizers of
+    the other ranks may have a state of another form, or none.
+
+    Args:
+        optimizer: Any optimizer but LBFGS, with the same groups of parameters on every rank.
+        root_rank: The rank whose state is wanted, by its number among all ranks.
+        process_set: The ranks that take part.
+
+    Raises:
+        ConfigError: For `torch.optim.LBFGS`, whose state holds functions of the closure; or if the state does not fit
+            this rank's optimizer.
+
+    Example:
+
+    ```python
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    ```
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError("broadcast_optimizer_state received torch.optim.LBFGS, whose state cannot be sent.")
+    is_root = runtime.rank() == root_rank
+    tensors: list[torch.Tensor] = []
+    outline = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
+    outline = broadcast_object(outline, root_rank, "optimizer_state", process_set)
+    if not is_root:
+        state = _with_tensors(outline, tensors)
+    names = [f"optimizer tensor {index}" for index in range(len(tensors))]
+    overwrite(tensors, names, root_rank, "optimizer_state/tensors", process_set)
+    if is_root:
+        return
+    try:
+        optimizer.load_state_dict(state)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(
+            f"the state of the optimizer of rank {root_rank} does not fit that of this rank: {error}. Make the same "
+            "optimizer, with the same groups of parameters, on every rank."
+        ) from error
+
+
+def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The value with a `_Place` for each tensor, which is appended to `tensors`."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Place(value.dtype, value.shape)
+    if isinstance(value, dict):
+        return {key: _without_tensors(part, tensors) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_tensors(part, tensors) for part in value)
+    return value
+
+
+def _with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The value with a new tensor in each place, which is appended to `tensors`."""
+    if isinstance(value, _Place):
+        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        return tensors[-1]
+    if isinstance(value, dict):
+        return {key: _with_tensors(part, tensors) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_tensors(part, tensors) for part in value)
+    return value
