@@ -69,7 +69,7 @@ ELSEWHERE = {
 WITH_ANOTHER = ("DEBUG_TERMINAL=/dev/pts/3", "by_editor.py", "TFDIST_METRICS_PORT=9400")
 # Of the measurements of a page: the same in seconds.
 SHORTER = {
-    "--image-size 96 --batch-size 8": "--image-size 32 --batch-size 1 --steps 2 --warmup 1",
+    "ResNet50 --image-size 96": "digits --image-size 8",
     "4KB,64MB": "4KB,1MB --seconds 1",
 }
 

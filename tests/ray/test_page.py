@@ -18,6 +18,13 @@ SCRIPT, ELASTIC, SERVES = BLOCK.findall(PAGE.read_text())
 BEGIN, END = SCRIPT.partition("\n\ndef train")[0], "ray.shutdown()\n"
 
 
+@pytest.fixture(autouse=True)
+def _workers_of_ray_end(processes, wait_until):
+    """Those that idle notice a moment later that their node has ended."""
+    yield
+    wait_until(lambda: not processes("ray::IDLE"), seconds=30, what="the end of Ray's workers")
+
+
 def run(folder, text):
     """What a script prints; the page's folder that all nodes reach is `folder`."""
     (folder / "train.py").write_text(text.replace("/shared", str(folder)))
