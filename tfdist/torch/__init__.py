@@ -31,6 +31,7 @@ from tfdist.torch.collective.reducescatter import (
     reducescatter_async,
 )
 from tfdist.torch.collective.sparse import sparse_allreduce_async
+from tfdist.torch.sync_batch_norm import SyncBatchNorm
 from tfdist.torch.training.optimizer import DistributedOptimizer
 from tfdist.torch.training.state import broadcast_optimizer_state, broadcast_parameters
 from tfdist.world.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -78,6 +79,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
