@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 
+from tfdist.errors import BuildError
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise BuildError(f"tfdist.torch needs PyTorch: {error}. Install it: pip install 'tfdist[torch]'") from None
+
 from tfdist.observe import timeline
 from tfdist.observe.timeline import stop_timeline
 from tfdist.ops.reduction import Adasum, Average, Max, Min, Product, Sum
