@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import itertools
 import logging
 import os
@@ -11,9 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import tensorflow as tf
-
-from tfdist.ops.allreduce import reduction_of
 from tfdist.ops.reduction import ReduceOp
 from tfdist.world import runtime
 
@@ -37,11 +35,11 @@ __all__ = [
     "vars_to_refs",
 ]
 _Item = TypeVar("_Item")
-_HERE = ("tensorflow", "keras", "tensorflow.keras")
+_HERE = ("tensorflow", "keras", "tensorflow.keras", "torch")
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether there is a Horovod for a framework: for TensorFlow and Keras.
+    """Whether there is a Horovod for a framework: for TensorFlow, Keras and PyTorch.
 
     Args:
         ext_base_name: Name of the framework, such as "tensorflow".
@@ -49,12 +47,12 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """
     found = ext_base_name in _HERE
     if verbose and not found:
-        logging.getLogger("tfdist").warning("tfdist is for TensorFlow and Keras, not for %s", ext_base_name)
+        logging.getLogger("tfdist").warning("tfdist is for TensorFlow, Keras and PyTorch, not for %s", ext_base_name)
     return found
 
 
 def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *args: str) -> None:
-    """Does nothing for TensorFlow and Keras, which need no extension to be built.
+    """Does nothing for TensorFlow, Keras and PyTorch, which need no extension to be built.
 
     Args:
         ext_name: Name of the module, such as "horovod.tensorflow".
@@ -67,17 +65,21 @@ def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *a
     """
     del ext_env_var, pkg_path, args
     if not extension_available(ext_name.removeprefix("horovod.")):
-        raise ImportError(f"{ext_name} is not available: tfdist is for TensorFlow and Keras.")
+        raise ImportError(f"{ext_name} is not available: tfdist is for TensorFlow, Keras and PyTorch.")
 
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
-    """Whether TensorFlow sees a GPU.
+    """Whether a framework sees a GPU.
 
     Args:
-        ext_base_name: Name of the framework; False for others than TensorFlow and Keras.
+        ext_base_name: Name of the framework; False for others than TensorFlow, Keras and PyTorch.
         verbose: As in `extension_available`.
     """
-    return extension_available(ext_base_name, verbose) and bool(tf.config.list_physical_devices("GPU"))
+    if not extension_available(ext_base_name, verbose):
+        return False
+    if ext_base_name == "torch":
+        return bool(importlib.import_module("torch").cuda.is_available())
+    return bool(importlib.import_module("tensorflow").config.list_physical_devices("GPU"))
 
 
 def _with_verbose(built: Callable[[], bool]) -> Callable[..., bool]:
@@ -112,7 +114,8 @@ def handle_average_backwards_compatibility(op: ReduceOp | None, average: bool | 
     Raises:
         ConfigError: If both are given.
     """
-    return reduction_of(average, op)
+    reduction: ReduceOp = importlib.import_module("tfdist.ops.allreduce").reduction_of(average, op)
+    return reduction
 
 
 def is_iterable(x: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 _COMPATIBILITY = "tfdist.alias.compatibility"
 _TENSORFLOW = ("tfdist.tensorflow", _COMPATIBILITY)
+_TORCH = ("tfdist.torch",)
 _LOADER = "tfdist.input.data_loader"
 # Each module of Horovod -> where its names are, the first one that has a name counts.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -48,21 +49,27 @@ MODULES: dict[str, tuple[str, ...]] = {
     "horovod.tensorflow.mpi_ops": _TENSORFLOW,
     "horovod.tensorflow.sync_batch_norm": ("tfdist.tensorflow",),
     "horovod.tensorflow.util": (_COMPATIBILITY,),
+    "horovod.torch": _TORCH,
+    "horovod.torch.compression": _TORCH,
+    "horovod.torch.functions": _TORCH,
+    "horovod.torch.mpi_ops": _TORCH,
+    "horovod.torch.optimizer": _TORCH,
+    "horovod.torch.sync_batch_norm": _TORCH,
 }
-_OTHER = "tfdist is for TensorFlow and Keras"
+_ESTIMATOR = "estimators are for Keras: call horovod.spark.run with a function that uses horovod.torch"
 # Modules that have no counterpart -> why, or what to use.
 ABSENT = {
     "horovod._keras": "it is internal to Horovod: import horovod.keras or horovod.tensorflow.keras",
-    "horovod.mxnet": f"{_OTHER}, and MXNet is no longer maintained",
+    "horovod.mxnet": "MXNet is archived, and cannot be installed beside NumPy 2",
     "horovod.ray.elastic": "use horovod.ray.RayExecutor with min_workers",
     "horovod.ray.elastic_v2": "use horovod.ray.RayExecutor with min_workers",
     "horovod.spark.common.backend": "give KerasEstimator num_proc instead of a backend",
-    "horovod.spark.lightning": _OTHER,
+    "horovod.spark.lightning": _ESTIMATOR,
     "horovod.spark.tensorflow": "compute_worker is a call here: see docs/spark.md, A data service on executors",
-    "horovod.spark.torch": _OTHER,
+    "horovod.spark.torch": _ESTIMATOR,
     "horovod.tensorflow.gradient_aggregation": "it is internal to Horovod: use backward_passes_per_step",
     "horovod.tensorflow.gradient_aggregation_eager": "it is internal to Horovod: use backward_passes_per_step",
-    "horovod.torch": _OTHER,
+    "horovod.torch.elastic": "elastic jobs are for TensorFlow and Keras: start again from a checkpoint",
 }
 
 
@@ -77,6 +84,11 @@ class _Alias(ModuleType):
             for home in homes:
                 if name in vars(home):
                     return vars(home)[name]
+            inside = f"{self.__name__}.{name}"
+            if inside in ABSENT:
+                raise AttributeError(_why(inside))
+            if homes and inside in MODULES:
+                return importlib.import_module(inside)
             if homes:
                 return getattr(homes[0], name)  # one that it loads on first use, or its explanation
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
@@ -87,6 +99,10 @@ class _Alias(ModuleType):
     def __reduce__(self) -> tuple[Any, ...]:
         """By its name, as part of a function that ranks are to run."""
         return importlib.import_module, (self.__name__,)
+
+
+def _why(absent: str) -> str:
+    return f"{absent} has no counterpart in tfdist: {ABSENT[absent]}."
 
 
 def _public(home: ModuleType) -> list[str]:
@@ -116,7 +132,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname in ABSENT:
-            raise ImportError(f"{fullname} has no counterpart in tfdist: {ABSENT[fullname]}.", name=fullname)
+            raise ImportError(_why(fullname), name=fullname)
         return _spec(fullname) if fullname in MODULES else None
 
 

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 
+from tfdist.errors import BuildError
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise BuildError(f"tfdist.torch needs PyTorch: {error}. Install it: pip install 'tfdist[torch]'") from None
+
 from tfdist.observe import timeline
 from tfdist.observe.timeline import stop_timeline
 from tfdist.ops.reduction import Adasum, Average, Max, Min, Product, Sum
@@ -31,6 +38,7 @@ from tfdist.torch.collective.reducescatter import (
     reducescatter_async,
 )
 from tfdist.torch.collective.sparse import sparse_allreduce_async
+from tfdist.torch.sync_batch_norm import SyncBatchNorm
 from tfdist.torch.training.optimizer import DistributedOptimizer
 from tfdist.torch.training.state import broadcast_optimizer_state, broadcast_parameters
 from tfdist.world.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -78,6 +86,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",

@@ -11,12 +11,13 @@ from tfdist.alias import compatibility
 
 def test_frameworks():
     compatibility.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__, "mpi_lib")
-    with pytest.raises(ImportError, match=r"horovod\.torch is not available"):
-        compatibility.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2")
+    compatibility.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2")
+    with pytest.raises(ImportError, match=r"horovod\.mxnet is not available"):
+        compatibility.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", __file__, "mpi_lib")
     assert compatibility.extension_available("keras")
     assert not compatibility.extension_available("mxnet", verbose=True)
     assert compatibility.gpu_available("tensorflow") == bool(tf.config.list_physical_devices("GPU"))
-    assert not compatibility.gpu_available("torch")
+    assert not compatibility.gpu_available("mxnet")
 
 
 def test_what_is_built():

@@ -40,7 +40,16 @@ MORE = {
     "horovod.tensorflow.mpi_ops": "init shutdown size rank allgather broadcast alltoall Average Sum rank_op",
     "horovod.tensorflow.sync_batch_norm": "SyncBatchNormalization",
     "horovod.tensorflow.util": "vars_to_refs refs_to_vars",
+    "horovod.torch": "DistributedOptimizer SyncBatchNorm allreduce_async_ mpi_ops",
+    "horovod.torch.compression": "Compression",
+    "horovod.torch.functions": "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object",
+    "horovod.torch.mpi_ops": "init rank size allreduce_async synchronize poll join Average Sum",
+    "horovod.torch.optimizer": "DistributedOptimizer",
+    "horovod.torch.sync_batch_norm": "SyncBatchNorm",
 }
+# Modules that need an extra, and its package if that has another name.
+EXTRAS = {"horovod.spark.keras": "spark", "horovod.torch": "torch"}
+PACKAGES = {"spark": "pyspark"}
 
 
 @pytest.fixture
@@ -55,10 +64,17 @@ def names(monkeypatch):
         del sys.modules[each]
 
 
+def missing(name: str) -> str:
+    """What the error of an import says if the extra that the module needs is not installed, else nothing."""
+    extra = next((extra for home, extra in EXTRAS.items() if name.startswith(home)), None)
+    is_there = extra is None or importlib.util.find_spec(PACKAGES.get(extra, extra)) is not None
+    return "" if is_there else rf"pip install 'tfdist\[{extra}\]'"
+
+
 @pytest.mark.parametrize("name", module.MODULES)
 def test_every_module_has_names(names, name):
-    if name == "horovod.spark.keras" and importlib.util.find_spec("pyspark") is None:
-        with pytest.raises(ImportError, match=r"pip install 'tfdist\[spark\]'"):
+    if remedy := missing(name):
+        with pytest.raises(ImportError, match=remedy):
             importlib.import_module(name)
         return
     loaded = importlib.import_module(name)
@@ -71,7 +87,7 @@ def test_every_module_has_names(names, name):
 
 @pytest.mark.parametrize("name", module.ABSENT)
 def test_a_module_without_counterpart_says_why(names, name):
-    with pytest.raises(ImportError, match=f"^{name} has no counterpart in tfdist: "):
+    with pytest.raises(ImportError, match=missing(name) or f"^{name} has no counterpart in tfdist: "):
         importlib.import_module(name)
 
 
@@ -91,6 +107,8 @@ def test_a_name_that_horovod_has_and_tfdist_lacks_says_why(names):
         hvd.LocalGradientAggregationHelper  # noqa: B018
     with pytest.raises(AttributeError, match=r"^module 'horovod.common' has no attribute 'utils'$"):
         importlib.import_module("horovod.common").utils  # noqa: B018
+    with pytest.raises(AttributeError, match=r"horovod\.ray\.elastic has no counterpart in tfdist: use"):
+        importlib.import_module("horovod.ray").elastic  # noqa: B018
     with pytest.raises(ModuleNotFoundError, match=r"horovod\.tensorflow\.mpi_opps"):
         importlib.import_module("horovod.tensorflow.mpi_opps")
 

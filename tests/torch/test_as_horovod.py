@@ -1,0 +1,47 @@
+"""A script for horovod.torch runs as it is, without TensorFlow and Keras."""
+
+import pytest
+
+SCRIPT = """
+import sys
+class Refused:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        assert name not in ("tensorflow", "keras"), name
+sys.meta_path.insert(0, Refused)
+import torch
+import horovod.torch as hvd
+from horovod.torch.mpi_ops import allreduce_async, synchronize
+from horovod.torch.compression import Compression
+from horovod.torch.functions import broadcast_object
+from horovod.torch.sync_batch_norm import SyncBatchNorm
+from horovod.common.util import check_extension
+check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", '', "mpi_lib_v2")
+hvd.init()
+total = sum(range(1, hvd.size() + 1))
+assert synchronize(allreduce_async(torch.ones(2) * (hvd.rank() + 1), op=hvd.Sum)).tolist() == [total] * 2
+assert hvd.Compression is Compression and hvd.SyncBatchNorm is SyncBatchNorm
+assert hvd.mpi_ops.rank() == hvd.rank() and broadcast_object(hvd.rank(), 1) == 1
+own = torch.ones(1, requires_grad=True)
+(hvd.allgather(own).sum() * (hvd.rank() + 1)).backward()
+assert own.grad.tolist() == [total / hvd.size()], own.grad  # Horovod's
+for use in ("import horovod.torch.elastic", "from horovod.torch import elastic", "hvd.elastic.run"):
+    try:
+        exec(use)
+    except (ImportError, AttributeError) as error:
+        assert "horovod.torch.elastic has no counterpart in tfdist: elastic jobs are for" in str(error), error
+    else:
+        raise AssertionError(use)
+assert not {"tensorflow", "keras"} & set(sys.modules)
+print("done", hvd.rank())
+"""
+
+
+@pytest.mark.parametrize("by", ["variable", "call"])
+def test_a_script_for_horovod(launch, by):
+    if by == "variable":  # that of tfdistrun --as-horovod
+        done = launch(2, "-c", SCRIPT, TFDIST_AS_HOROVOD="1")
+    else:
+        done = launch(2, "-c", f"import tfdist; tfdist.as_horovod()\n{SCRIPT}")
+    assert done.returncode == 0, done.stdout
+    assert "done 0" in done.stdout and "done 1" in done.stdout, done.stdout
