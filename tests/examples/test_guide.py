@@ -47,6 +47,7 @@ BY_OTHERS = {
     "spark.md": "spark/test_page.py",
     "start-anywhere.md": "launch/test_start_anywhere.py",
     "storage.md": "storage/test_page.py",
+    "torch.md": "torch/test_page.py",
     "trackers.md": "examples/test_tracker.py",
 }
 # Commands of several pages, which one page runs.
