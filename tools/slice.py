@@ -76,7 +76,7 @@ SLICES = (
     Slice("no-mpi", 7, r"tfdist/(csrc/socket|protocol|world|launch)/"),
     Slice("spark", 9, r"tfdist/(spark|launch/(agent|function))/|tests/spark/|examples/spark_|docs/spark"),
     Slice("ray", 4, r"tfdist/(ray|launch/(agent|function))/|tests/ray/|examples/ray_|docs/(ray|hyper)"),
-    Slice("torch", 6, r"tfdist/(torch|native|world|csrc/core/engine)/|tests/torch/"),
+    Slice("torch", 6, r"tfdist/(torch|alias|native|world|csrc/core/engine)/|tests/torch/|examples/pytorch/|docs/torch"),
     Slice("tfio", 6, r"data_service/source/|tests/tfio/"),
     Slice("gpu-build", 6, r"tfdist/csrc/(cuda|nccl|tf)/"),
 )

@@ -205,12 +205,19 @@ def shutdown() -> None:
     if is_initialized():
         if server := sys.modules.get("tfdist.observe.metrics_server"):  # whoever serves has imported it
             server.stop()
+        _await_handles()
         process_set_module.forget()
         session.tuning = session.place = None  # the settings hold again
         try:
             library.call("tfdist_shutdown", 1)
         finally:
             member.report(member.PARTED)
+
+
+def _await_handles() -> None:
+    """Waits for the collectives of PyTorch that were started: their thread would meet the others' shutdown."""
+    if handles := sys.modules.get("tfdist.torch.collective.handle"):
+        handles.synchronize_all()
 
 
 def renew() -> None:
@@ -518,6 +525,7 @@ def _end() -> None:
     well = True
     if session.started and is_initialized():
         if status is None:
+            _await_handles()
             library.load().tfdist_shutdown_at_exit()
         elif status:
             library.call("tfdist_shutdown", 0)

@@ -14,7 +14,7 @@ from tfdist.world.session import session
 _logger = logging.getLogger("tfdist")
 _said: set[str] = set()
 # The modules with Horovod's names: who has imported one may have tuned a script for Horovod.
-_NAMES: Final = ("tfdist.tensorflow", "tfdist.keras")
+_NAMES: Final = ("tfdist.tensorflow", "tfdist.keras", "tfdist.torch")
 
 
 def of_average(collective: str, process_set: ProcessSet) -> float:
