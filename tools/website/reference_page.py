@@ -15,6 +15,7 @@ PACKAGES = {
     "tfdist.errors": "Exceptions.",
     "tfdist.keras": "Horovod's names for Keras.",
     "tfdist.tensorflow": "Horovod's names for TensorFlow.",
+    "tfdist.torch": "Horovod's names for PyTorch.",
     "tfdist.spark": "Jobs on the executors of Spark.",
     "tfdist.spark.keras": "Estimators on a DataFrame.",
     "tfdist.ray": "Jobs on the nodes of Ray.",
