@@ -70,7 +70,9 @@ def test_estimator(tmp_path):
 def test_data_service(tmp_path, wait_until):
     """Started in an application of its own; it ends when the training script says so."""
     serves = start(tmp_path, "serve.py", f"{SESSION}\n{SERVES}{STOP}")
-    wait_until((tmp_path / "compute.json").exists, seconds=SECONDS, what="the file of the service")
+    file = tmp_path / "compute.json"
+    wait_until(lambda: file.exists() or serves.poll() is not None, seconds=SECONDS, what="the file of the service")
+    assert file.exists(), said_by(serves)
     begin = "import tensorflow as tf\nimport tfdist\ntfdist.init()\ndataset = tf.data.Dataset.range(10)\n"
     said = run(tmp_path, "train.py", begin + READS.replace("...", "print(sorted(map(int, dataset)))"))
     assert str(list(range(10))) in said
