@@ -35,3 +35,16 @@ def launch(tmp_path, all_packages):
         )
 
     return run
+
+
+@pytest.fixture
+def refusing():
+    """The beginning of a script that may not look for TensorFlow or Keras."""
+    return """
+import sys
+class Refused:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        assert name not in ("tensorflow", "keras"), name
+sys.meta_path.insert(0, Refused)
+"""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tfdist.ops.reduction import ReduceOp
+from tfdist.ops.reduction import ReduceOp, reduction_of
 from tfdist.world import runtime
 
 __all__ = [
@@ -114,8 +114,7 @@ def handle_average_backwards_compatibility(op: ReduceOp | None, average: bool | 
     Raises:
         ConfigError: If both are given.
     """
-    reduction: ReduceOp = importlib.import_module("tfdist.ops.allreduce").reduction_of(average, op)
-    return reduction
+    return reduction_of(average, op)
 
 
 def is_iterable(x: Any) -> bool:

@@ -22,7 +22,7 @@ from tfdist.ops.alltoall import alltoall
 from tfdist.ops.broadcast import broadcast_variables
 from tfdist.ops.compression import AnyCompression, Compression
 from tfdist.ops.object import allgather_object, broadcast_object, broadcast_object_fn
-from tfdist.ops.reduction import Average, ReduceOp
+from tfdist.ops.reduction import Average, ReduceOp, reduction_of
 from tfdist.training import model_optimizer
 from tfdist.training import optimizer as optimizer_module
 from tfdist.training.optimizer import DistributedOptimizer
@@ -137,7 +137,7 @@ def allreduce(
     score = hvd.allreduce(score, name="score")
     ```
     """
-    if allreduce_op.reduction_of(average, op) is Average or prescale_factor != 1 or postscale_factor != 1:
+    if reduction_of(average, op) is Average or prescale_factor != 1 or postscale_factor != 1:
         value = _with_fractions(value)
     return allreduce_op.allreduce(
         value,

@@ -15,7 +15,7 @@ from tfdist.ops import allgather
 from tfdist.ops.adasum import fold_by_adasum
 from tfdist.ops.compression import AnyCompression, Compression, pack
 from tfdist.ops.graph import call
-from tfdist.ops.reduction import Average, Product, ReduceOp, Sum
+from tfdist.ops.reduction import Average, Product, ReduceOp, Sum, reduction_of
 from tfdist.world import process_sets
 from tfdist.world.process_sets import ProcessSet, global_process_set
 from tfdist.world.session import session
@@ -262,25 +262,6 @@ def _never_alone() -> AbstractContextManager[Any]:
     if tf.executing_eagerly():
         return contextlib.nullcontext()
     return tf.xla.experimental.jit_scope(compile_ops=False)
-
-
-def reduction_of(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    """How to reduce, from the two arguments that say so.
-
-    Raises:
-        ConfigError: If both are given, or `op` is no reduction.
-    """
-    if average is not None and op is not None:
-        raise errors.ConfigError(f"give op or average, not both; received op={op} and average={average}.")
-    if average is not None:
-        return Average if average else Sum
-    if op is None:
-        return Average
-    if not isinstance(op, ReduceOp):
-        raise errors.ConfigError(
-            f"op must be one of tfdist.{', tfdist.'.join(r.name.title() for r in ReduceOp)}; received {op!r}."
-        )
-    return op
 
 
 def _weight(weight: Any) -> tf.Tensor:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfdist import errors
 from tfdist.ops import allgather, broadcast
 from tfdist.ops.graph import session_graph
-from tfdist.system import pickler
-from tfdist.world import runtime
+from tfdist.ops.object_exchange import ObjectExchange
 from tfdist.world.process_sets import ProcessSet, global_process_set
-
-_Dumps = Callable[[Any], bytes]
 
 
 def broadcast_object(
@@ -46,19 +41,8 @@ def broadcast_object(
     ```
     """
     label = name or "broadcast_object"
-    is_root = runtime.rank() == root_rank
-
-    def attempt(dumps: _Dumps) -> tuple[list[Any], str]:
-        data, sign = _pickled(obj, dumps) if is_root else (np.zeros(0, np.uint8), 1)
-        count = tf.constant(sign * data.size, tf.int64)
-        length = int(broadcast.broadcast(count, root_rank, name=f"{label}/bytes", process_set=process_set))
-        if not is_root:
-            data = np.zeros(abs(length), np.uint8)
-        received = broadcast.broadcast(data, root_rank, name=label, process_set=process_set).numpy()
-        return _loaded([received], [length], [root_rank], label, process_set)
-
     with _at_once("broadcast_object", label):
-        return _first_that_loads(attempt)[0]
+        return _exchange(label, process_set).from_one(obj, root_rank)
 
 
 def broadcast_object_fn(
@@ -102,13 +86,18 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     ```
     """
     label = name or "allgather_object"
-
-    def attempt(dumps: _Dumps) -> tuple[list[Any], str]:
-        lengths, parts = _gathered(*_pickled(obj, dumps), label, process_set)
-        return _loaded(parts, lengths, _givers(lengths, process_set), label, process_set)
-
     with _at_once("allgather_object", label):
-        return _first_that_loads(attempt)
+        return _exchange(label, process_set).from_all(obj)
+
+
+def _exchange(label: str, process_set: ProcessSet) -> ObjectExchange:
+    def gather(data: Any, name: str) -> Any:
+        return allgather.allgather(data, name=name, process_set=process_set).numpy()
+
+    def send(data: Any, root_rank: int, name: str) -> Any:
+        return broadcast.broadcast(data, root_rank, name=name, process_set=process_set).numpy()
+
+    return ObjectExchange(label, process_set, gather, send)
 
 
 @contextlib.contextmanager
@@ -120,85 +109,3 @@ def _at_once(function: str, label: str) -> Iterator[None]:
                 "function, with or without jit_compile=True, and pass tensors in."
             )
         yield
-
-
-def _first_that_loads(attempt: Callable[[_Dumps], tuple[list[Any], str]]) -> list[Any]:
-    """Pickling by name keeps a class of the script identical on the other rank; pickling by code works if it does not
-    exist there.
-    """
-    for dumps in (pickler.dumps_by_name, pickler.dumps):
-        objects, problem = attempt(dumps)
-        if not problem:
-            return objects
-    raise errors.ConfigError(problem)
-
-
-def _pickled(obj: Any, dumps: _Dumps) -> tuple[np.ndarray[Any, Any], int]:
-    """The pickled object and 1, or the error and -1: a negative length marks a failure."""
-    try:
-        return np.frombuffer(dumps(obj), np.uint8), 1
-    except Exception as error:  # noqa: BLE001  (whatever its own code raises; all ranks raise it)
-        return _text_of(error), -1
-
-
-def _loaded(
-    parts: Sequence[np.ndarray[Any, Any]],
-    lengths: Sequence[int],
-    ranks: Sequence[int | str],
-    label: str,
-    process_set: ProcessSet,
-) -> tuple[list[Any], str]:
-    """The objects of these ranks, and what failed, the same on every rank.
-
-    Raises:
-        ConfigError: On every rank, if one was not pickled.
-    """
-    for part, length, rank in zip(parts, lengths, ranks, strict=True):
-        if length < 0:
-            raise errors.ConfigError(
-                f"{label!r}: the object of rank {rank} cannot be pickled there: {part.tobytes().decode()}. Send "
-                "plain data (numbers, text, arrays, paths) instead; locks, generators, files and datasets cannot be "
-                "sent."
-            )
-    objects, problem = [], np.zeros(0, np.uint8)
-    for part, rank in zip(parts, ranks, strict=True):
-        try:
-            # The bytes come from a rank of the same job over MPI, which is not authenticated: it needs a private
-            # network.
-            objects.append(pickle.loads(part.tobytes()))  # noqa: S301
-        except Exception as error:  # noqa: BLE001  (whatever its own code raises; all ranks raise it)
-            problem = _text_of(error, f"the object of rank {rank}: ")
-            break
-    lengths_of_problems = _lengths_of_all(problem, 1, f"{label}/problems", process_set)
-    if not any(lengths_of_problems):
-        return objects, ""
-    _, problems = _gathered(problem, 1, f"{label}/problem", process_set)
-    text = "; ".join(
-        f"on rank {rank} ({problem.tobytes().decode()})"
-        for rank, problem in zip(_givers(problems, process_set), problems, strict=True)
-        if problem.size
-    )
-    return [], f"{label!r} cannot be unpickled {text}. Every rank must be able to import the modules that define it."
-
-
-def _givers(given: Sequence[Any], process_set: ProcessSet) -> Sequence[int | str]:
-    """The rank of each object. Ranks that have joined send nothing, and which they are is unknown."""
-    return process_set.ranks if len(given) == len(process_set.ranks) else ["?"] * len(given)
-
-
-def _gathered(
-    data: np.ndarray[Any, Any], sign: int, label: str, process_set: ProcessSet
-) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
-    """The bytes of all ranks, and their lengths times the sign of each rank."""
-    lengths = _lengths_of_all(data, sign, f"{label}/bytes", process_set)
-    everything = allgather.allgather(data, name=label, process_set=process_set).numpy()
-    return lengths, np.split(everything, np.cumsum(np.abs(lengths))[:-1])
-
-
-def _lengths_of_all(data: np.ndarray[Any, Any], sign: int, label: str, process_set: ProcessSet) -> list[int]:
-    count = tf.constant([sign * data.size], tf.int64)
-    return [int(length) for length in allgather.allgather(count, name=label, process_set=process_set).numpy()]
-
-
-def _text_of(error: Exception, subject: str = "") -> np.ndarray[Any, Any]:
-    return np.frombuffer(f"{subject}{type(error).__name__}: {error}".encode(), np.uint8)

@@ -19,7 +19,7 @@ from tfdist.ops import broadcast as broadcast_op
 from tfdist.ops import reducescatter as reducescatter_op
 from tfdist.ops.compression import AnyCompression, Compression
 from tfdist.ops.graph import call, session_graph
-from tfdist.ops.reduction import Average, ReduceOp
+from tfdist.ops.reduction import Average, ReduceOp, reduction_of
 from tfdist.tensorflow import integer, session
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
@@ -55,7 +55,7 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
         ignore_name_scope: True or False, which are the same.
     """
     _check_flag(ignore_name_scope)
-    reduction, factors = allreduce_op.reduction_of(average, op), (prescale_factor, postscale_factor)
+    reduction, factors = reduction_of(average, op), (prescale_factor, postscale_factor)
     if integer.are_affected(tensor, reduction, factors):
         call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
         label = name or "allreduce"
@@ -105,7 +105,7 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
         name: As in `tfdist.grouped_allreduce`.
     """
     _check_flag(ignore_name_scope)
-    reduction, factors = allreduce_op.reduction_of(average, op), (prescale_factor, postscale_factor)
+    reduction, factors = reduction_of(average, op), (prescale_factor, postscale_factor)
     label = f"{name or 'grouped_allreduce'}/integers"
 
     def reduce(others: list[Any]) -> list[Any]:

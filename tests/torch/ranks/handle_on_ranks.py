@@ -116,7 +116,7 @@ def test_wrong_arguments_of_one_rank_are_an_error_on_all(rank, size):
 def test_tensors_that_cannot_travel(given, expected):
     with pytest.raises(ConfigError, match=expected):
         hvd.allreduce(given, name="x")
-    with pytest.raises(ConfigError, match="both average and op"):
+    with pytest.raises(ConfigError, match="op or average, not both"):
         hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
 
 

@@ -76,3 +76,22 @@ def test_objects(rank, size):
     for collective in (lambda value: hvd.broadcast_object(value, root), hvd.allgather_object):
         with pytest.raises(ConfigError, match=f"object of rank {root} cannot be pickled there"):
             collective(threading.Lock() if rank == root else 1)
+
+
+class Refuses:
+    """Cannot be made again on the last rank."""
+
+    def __reduce__(self):
+        return _made_again, ()
+
+
+def _made_again():
+    if hvd.rank() == hvd.size() - 1:
+        raise RuntimeError("no such license")
+    return 1
+
+
+def test_an_object_that_one_rank_cannot_load_is_an_error_on_all(size):
+    for collective in (lambda value: hvd.broadcast_object(value, 0, "license"), hvd.allgather_object):
+        with pytest.raises(ConfigError, match=rf"unpickled on rank {size - 1} \(the object of rank 0: Runtime"):
+            collective(Refuses())

@@ -10,11 +10,11 @@ import torch
 
 from tfdist.errors import UnsupportedError
 from tfdist.native import collective
-from tfdist.ops.reduction import Average, ReduceOp, Sum
+from tfdist.ops.reduction import Average, ReduceOp, Sum, reduction_of
 from tfdist.torch.collective import tensor as tensors_of_torch
 from tfdist.torch.collective.compression import Compression, parts_of
 from tfdist.torch.collective.handle import label_of, register, synchronize
-from tfdist.torch.collective.reduction import Scaling, reduction_of
+from tfdist.torch.collective.reduction import Scaling
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 

@@ -10,12 +10,12 @@ import torch
 from tfdist.errors import ConfigError
 from tfdist.native import collective
 from tfdist.ops.graph import gradient_factor
-from tfdist.ops.reduction import Average, ReduceOp, Sum
+from tfdist.ops.reduction import Average, ReduceOp, Sum, reduction_of
 from tfdist.torch.collective import tensor as tensors_of_torch
 from tfdist.torch.collective.allgather import grouped_allgather
 from tfdist.torch.collective.compression import Compression, parts_of
 from tfdist.torch.collective.handle import label_of, register, synchronize
-from tfdist.torch.collective.reduction import Scaling, reduction_of
+from tfdist.torch.collective.reduction import Scaling
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 

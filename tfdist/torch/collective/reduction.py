@@ -6,28 +6,13 @@ towards zero; an average without a factor is the exact quotient, cut off. Sums w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from tfdist.errors import ConfigError
 from tfdist.native.collective import Reduction
 from tfdist.ops.reduction import Average, ReduceOp, Sum
-
-
-def reduction_of(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    """The operation that `average`, Horovod's older argument, and `op` specify.
-
-    Raises:
-        ConfigError: If both are given, or `op` is not an operation.
-    """
-    if op is None:
-        return Sum if average is False else Average
-    if average is not None:
-        raise ConfigError("received both average and op, which replaces it; pass op only.")
-    if not isinstance(op, ReduceOp):
-        raise ConfigError(f"op must be Average, Sum, Min, Max, Product or Adasum of tfdist.torch; received {op!r}.")
-    return op
 
 
 @dataclass(frozen=True)
@@ -82,7 +67,3 @@ class Scaling:
         if self.op is not Average:
             return reduced
         return torch.div(reduced.long(), self.size, rounding_mode="trunc").to(reduced.dtype)  # uint16 has no division
-
-    def without_factors(self, op: ReduceOp) -> Scaling:
-        """The same ranks and wire type with another operation."""
-        return replace(self, op=op, prescale=1.0, postscale=1.0)

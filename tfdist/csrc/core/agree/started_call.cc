@@ -1,41 +1,15 @@
 #include "core/agree/started_call.h"
 
-#include <unordered_map>
-
+#include "core/agree/numbered.h"
 #include "core/watch/steady_clock.h"
 
 namespace tfdist {
-namespace {
-
-struct StartedCalls {
-  std::mutex mutex;
-  int64_t last = 0;
-  std::unordered_map<int64_t, std::shared_ptr<StartedCall>> by_number;
-};
-
-// Never destroyed: threads of devices may outlive static objects.
-StartedCalls& TheCalls() {
-  static StartedCalls* const calls = new StartedCalls;
-  return *calls;
-}
-
-}  // namespace
-
 std::shared_ptr<StartedCall> StartedCall::New(int64_t* number) {
-  StartedCalls& calls = TheCalls();
-  std::lock_guard<std::mutex> lock(calls.mutex);
-  *number = ++calls.last;
-  return calls.by_number[*number] = std::make_shared<StartedCall>();
+  return Numbered<StartedCall>::OfProcess().New(number);
 }
 
 std::shared_ptr<StartedCall> StartedCall::Take(int64_t number) {
-  StartedCalls& calls = TheCalls();
-  std::lock_guard<std::mutex> lock(calls.mutex);
-  const auto found = calls.by_number.find(number);
-  if (found == calls.by_number.end()) return nullptr;
-  std::shared_ptr<StartedCall> call = std::move(found->second);
-  calls.by_number.erase(found);
-  return call;
+  return Numbered<StartedCall>::OfProcess().Take(number);
 }
 
 void StartedCall::End(const Status& status) {

@@ -3,24 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <unordered_map>
+
+#include "core/agree/numbered.h"
 
 namespace tfdist {
 namespace {
 
 constexpr size_t kCacheLine = 64;
-
-struct PendingCalls {
-  std::mutex mutex;
-  int64_t last = 0;
-  std::unordered_map<int64_t, std::shared_ptr<PendingCall>> by_number;
-};
-
-// Never destroyed: the thread that runs them may outlive static objects.
-PendingCalls& TheCalls() {
-  static PendingCalls* const calls = new PendingCalls;
-  return *calls;
-}
 
 }  // namespace
 
@@ -45,28 +34,14 @@ ResultMemory ResultMemory::Of(const std::vector<int64_t>& numbers) {
 }
 
 std::shared_ptr<PendingCall> PendingCall::New(int64_t* number) {
-  PendingCalls& calls = TheCalls();
-  std::lock_guard<std::mutex> lock(calls.mutex);
-  *number = ++calls.last;
-  return calls.by_number[*number] = std::make_shared<PendingCall>();
+  return Numbered<PendingCall>::OfProcess().New(number);
 }
 
 std::shared_ptr<PendingCall> PendingCall::Find(int64_t number) {
-  PendingCalls& calls = TheCalls();
-  std::lock_guard<std::mutex> lock(calls.mutex);
-  const auto found = calls.by_number.find(number);
-  return found == calls.by_number.end() ? nullptr : found->second;
+  return Numbered<PendingCall>::OfProcess().Find(number);
 }
 
-void PendingCall::Forget(int64_t number) {
-  std::shared_ptr<PendingCall> forgotten;  // let go outside the lock
-  PendingCalls& calls = TheCalls();
-  std::lock_guard<std::mutex> lock(calls.mutex);
-  const auto found = calls.by_number.find(number);
-  if (found == calls.by_number.end()) return;
-  forgotten = std::move(found->second);
-  calls.by_number.erase(found);
-}
+void PendingCall::Forget(int64_t number) { Numbered<PendingCall>::OfProcess().Take(number); }
 
 void PendingCall::End(const Status& status) {
   {
