@@ -13,6 +13,13 @@ assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
 hvd.shutdown()
 assert not {"tensorflow", "keras"} & set(sys.modules)
 """
+GRADIENT = """
+import torch, tfdist.torch as hvd
+hvd.init()
+own = torch.full((2,), float(hvd.rank()), requires_grad=True)
+for _ in range(2):
+    hvd.allgather(own).sum().backward()
+"""
 # The first handle is left; the name of the second differs by rank.
 HANDLES = """
 import sys, torch, tfdist.torch as hvd
@@ -65,3 +72,10 @@ def test_a_rank_that_starts_nothing_is_named(launch, tmp_path):
     launch(2, "-c", ONE_STARTS_NOTHING, TFDIST_STALL_CHECK_SHUTDOWN_TIME="10")
     told = (tmp_path / "told").read_text()
     assert "for rank 1 (host" in told and "This rank waits for 'gradient'." in told
+
+
+def test_a_gradient_that_is_not_horovods_is_told_once(launch):
+    done = launch(2, "-c", GRADIENT)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("the gradient of allgather is that of the sum over the 2 ranks") == 1, done.stdout
+    assert "gradient of" not in launch(2, "-c", GRADIENT, HOROVOD_GRADIENTS="exact").stdout
