@@ -53,6 +53,17 @@ class Finished:
     seconds: float
 
 
+# Of every script. Where a limit on waiting counts in init, too, `meet` comes first: on a busy machine one rank may
+# import for longer than another waits.
+HEAD = """\
+import os, signal, sys, time
+rank = int(os.environ['RANK'])
+def meet(ranks):
+    open(f'here{rank}', 'w').close()
+    while not all(os.path.exists(f'here{other}') for other in range(ranks)): time.sleep(0.01)
+"""
+
+
 @dataclass
 class Launch:
     """Starts launchers whose processes all carry one mark in their environment."""
@@ -65,8 +76,7 @@ class Launch:
     heard: dict[int, bytes] = field(default_factory=dict)
 
     def script(self, text: str, name: str = "rank.py") -> str:
-        head = "import os, signal, sys, time\nrank = int(os.environ['RANK'])\n"
-        (self.folder / name).write_text(head + text)
+        (self.folder / name).write_text(HEAD + text)
         return name
 
     def start(

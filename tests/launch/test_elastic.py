@@ -209,7 +209,7 @@ def test_interrupt_ends_the_ranks_that_went_on(launch: Any, wait_until: Any, sig
 def test_rank_that_hangs_is_ended(launch: Any) -> None:
     """When one of the others has waited for too long, and says so."""
     launch.script(
-        "from tfdist.protocol import member\n"
+        "from tfdist.protocol import member\nmeet(4)\n"
         + GO_ON.replace(
             "exit_with_a_code():\n", "exit_with_a_code():\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
         ).replace(

@@ -17,8 +17,11 @@ BIN = Path(sys.executable).parent
 
 # The survivor leaves by _exit: MPI_Finalize would wait for a peer that is gone.
 JOB = """
-import os, signal, sys, time, tensorflow as tf, tfdist
+import glob, os, signal, sys, time, tensorflow as tf, tfdist
 
+# The limit of a wait counts in init, too.
+open(f"here{{os.getpid()}}", "w").close()
+while len(glob.glob("here*")) < 2: time.sleep(0.01)
 tfdist.init()
 
 @tf.function(jit_compile=True)
