@@ -216,7 +216,8 @@ def _plan(
     least = option.least(known)
     hosts = _hosts(known, force)
     elsewhere = host.addresses_elsewhere(hosts) if force is None else _of_agents(force, hosts)
-    everywhere = program.resolve(command, check_files=len(elsewhere) < len(hosts))
+    folders = (program.HOROVODS_NAMES,) if settings.as_horovod else ()
+    everywhere = program.resolve(command, check_files=len(elsewhere) < len(hosts), folders=folders)
     if known.data_workers and elsewhere:
         raise ConfigError(
             "--data-workers serves only ranks on this machine, but some ranks run on other hosts. Start a separate "

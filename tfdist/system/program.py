@@ -14,6 +14,8 @@ from pathlib import Path
 
 from tfdist.errors import ConfigError
 
+# The folder with the package horovod that is tfdist, as in tfdist.alias.
+HOROVODS_NAMES = str(Path(__file__).parents[1] / "alias" / "path")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 # Options of python that take a value as the next argument.
 _VALUED = {"-W", "-X", "--check-hash-based-pycs"}
@@ -22,12 +24,13 @@ _MOST_BYTES = 256
 _FIRST_LINE = "#!/bin/sh"
 
 
-def resolve(command: Sequence[str], *, check_files: bool = True) -> tuple[str, ...]:
+def resolve(command: Sequence[str], *, check_files: bool = True, folders: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns `command` with the full path of its program, since PATH does not travel to other hosts.
 
     Args:
         command: The user's command and its arguments.
         check_files: Whether this host runs a rank, so that a file missing here is an error.
+        folders: Where the program will find more modules than this process.
 
     Raises:
         ConfigError: If the program, its interpreter or its Python script does not exist.
@@ -46,28 +49,28 @@ def resolve(command: Sequence[str], *, check_files: bool = True) -> tuple[str, .
         raise ConfigError(f"{name} cannot be run: {reason}")
     program = _own_interpreter(os.path.abspath(found))
     if check_files and _PYTHON.fullmatch(os.path.basename(program)):
-        _check_source(program, command[1:])
+        _check_source(program, command[1:], folders)
     return (program, *command[1:])
 
 
-def _check_source(program: str, arguments: Sequence[str]) -> None:
+def _check_source(program: str, arguments: Sequence[str], folders: Sequence[str]) -> None:
     """Raises ConfigError if the script or module that Python should run does not exist."""
     script = python_script(arguments)
     if script is not None and not os.path.exists(script):
         raise ConfigError(f"{script}: no such file; cwd is {os.getcwd()}")
     if program != sys.executable or len(arguments) < 2 or arguments[0] != "-m":
         return
-    if not _is_module(arguments[1].partition(".")[0]):
+    if not _is_module(arguments[1].partition(".")[0], folders):
         raise ConfigError(f"{arguments[1]}: no such module; cwd is {os.getcwd()}")
 
 
-def _is_module(name: str) -> bool:
+def _is_module(name: str, folders: Sequence[str]) -> bool:
     """Whether `python -m` could find this package or module, which is not imported."""
     try:
         found = importlib.util.find_spec(name)
     except ValueError:  # it has no spec, so it has been found before
         return True
-    return found is not None or PathFinder.find_spec(name, [os.getcwd()]) is not None
+    return found is not None or PathFinder.find_spec(name, [os.getcwd(), *folders]) is not None
 
 
 def obstacle(name: str, error: OSError) -> str:

@@ -17,6 +17,7 @@ import tfdist
 from tfdist import alias, errors
 from tfdist.alias import module
 from tfdist.launch.supervisor import surrounding
+from tfdist.system import program
 from tfdist.world import runtime
 
 # Names that Horovod's modules have besides those of the migration guide, which its test compares.
@@ -42,6 +43,9 @@ MORE = {
     "horovod.tensorflow.util": "vars_to_refs refs_to_vars",
     "horovod.torch": "DistributedOptimizer SyncBatchNorm allreduce_async_ mpi_ops",
     "horovod.torch.compression": "Compression",
+    "horovod.torch.elastic": "TorchState ElasticSampler run",
+    "horovod.torch.elastic.sampler": "ElasticSampler",
+    "horovod.torch.elastic.state": "TorchState",
     "horovod.torch.functions": "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object",
     "horovod.torch.mpi_ops": "init rank size allreduce_async synchronize poll join Average Sum",
     "horovod.torch.optimizer": "DistributedOptimizer",
@@ -151,8 +155,8 @@ def test_a_rank_finds_the_names_before_an_installed_horovod(tmp_path):
     script = "import horovod, horovod.runner; print(horovod.__version__, horovod.runner.run)"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.stdout.startswith("0.28.1 <function run"), done.stderr
-    assert os.listdir(surrounding.HOROVODS_NAMES).count("horovod.py") == 1
-    assert Path(surrounding.HOROVODS_NAMES).parent == Path(alias.__file__).parent
+    assert os.listdir(program.HOROVODS_NAMES).count("horovod.py") == 1
+    assert Path(program.HOROVODS_NAMES).parent == Path(alias.__file__).parent
 
 
 def test_keras_is_translated_before_horovod_is_imported(tmp_path):

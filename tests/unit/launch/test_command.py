@@ -39,6 +39,14 @@ def test_option_wins_over_environment() -> None:
     assert _plan("-np", "1", "--host-timeout", "0.5", "sh", **variables)[0].starter.host_timeout_s == 0.5
 
 
+@pytest.mark.parametrize("how", ["option", "variable"])
+def test_modules_of_horovod_are_there_where_they_are_wanted(how: str) -> None:
+    words = ("-np", "1", sys.executable, "-m", "horovod.tensorflow.data.compute_worker")
+    with pytest.raises(ConfigError, match=r"horovod.tensorflow.data.compute_worker: no such module"):
+        _plan(*words)
+    _plan("--as-horovod", *words) if how == "option" else _plan(*words, TFDIST_AS_HOROVOD="1")
+
+
 def test_ranks_say_more_where_the_launcher_does() -> None:
     def level(*words: str, **variables: str) -> str | None:
         return config.read(_plan("-np", "1", *words, "sh", **variables)[0].environment).log_level

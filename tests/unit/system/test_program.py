@@ -46,6 +46,8 @@ def test_module_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("t", "train.main", "other", "json.tool", "__main__"):
         assert program.resolve([sys.executable, "-m", name]) == (sys.executable, "-m", name)
     assert program.resolve([sys.executable, "-m", "gone.x"], check_files=False)[2] == "gone.x"
+    (tmp_path / "more/gone").mkdir(parents=True)
+    assert program.resolve([sys.executable, "-m", "gone.x"], folders=[str(tmp_path / "more")])[2] == "gone.x"
     with pytest.raises(ConfigError, match=f"gone.x: no such module; cwd is {tmp_path}"):
         program.resolve([sys.executable, "-m", "gone.x"])
 

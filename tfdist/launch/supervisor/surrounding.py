@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from tfdist.launch.host.core import available, thread_defaults
 from tfdist.launch.start import place
 from tfdist.launch.wire.ticket import FINGERPRINT_VARIABLE, KEY_VARIABLE
+from tfdist.system.program import HOROVODS_NAMES
 from tfdist.system.rank import job_place
 
-# The folder with the package horovod that is tfdist, as in tfdist.alias.
-HOROVODS_NAMES = str(Path(__file__).parents[2] / "alias" / "path")
 _LAUNCHERS_OWN = (KEY_VARIABLE, FINGERPRINT_VARIABLE)
 
 
