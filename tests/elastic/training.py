@@ -17,7 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist.elastic import keras_state, state
+from tfdist.elastic import keras_state
+from tfdist.ops import object as objects
 from tfdist.world import runtime
 
 EPOCHS, SAMPLES, BATCH, RATE = 3, 480, 4, 0.003
@@ -55,7 +56,7 @@ def make_data():
 # Functions in which the ranks that are left find each other, compare their commits, and take over the newest one.
 MOMENTS = {
     "meeting": (runtime, "renew"),
-    "count": (state, "allgather_object"),
+    "count": (objects, "allgather_object"),
     "sync": (keras_state, "broadcast_variables"),
 }
 

@@ -21,10 +21,10 @@ LIMIT_SECONDS = 400
 def launch(tmp_path, all_packages):
     """Runs Python on ranks; returns the finished process, with both streams as its output."""
 
-    def run(size, *words, **variables):
-        command = [str(Path(sys.executable).with_name("tfdistrun")), "--no-mpi", "-np", str(size), sys.executable]
+    def run(size, *words, options=(), **variables):
+        start = [str(Path(sys.executable).with_name("tfdistrun")), "--no-mpi", "-np", str(size), *options]
         return subprocess.run(
-            [*command, *map(str, words)],
+            [*start, sys.executable, *map(str, words)],
             env=os.environ | {"TFDIST_STALL_CHECK_SHUTDOWN_TIME": STALL_SECONDS, "OMP_NUM_THREADS": "1"} | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -14,6 +14,7 @@ from typing import Any
 _COMPATIBILITY = "tfdist.alias.compatibility"
 _TENSORFLOW = ("tfdist.tensorflow", _COMPATIBILITY)
 _TORCH = ("tfdist.torch",)
+_TORCH_ELASTIC = ("tfdist.torch.elastic",)
 _LOADER = "tfdist.input.data_loader"
 # Each module of Horovod -> where its names are, the first one that has a name counts.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -51,6 +52,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "horovod.tensorflow.util": (_COMPATIBILITY,),
     "horovod.torch": _TORCH,
     "horovod.torch.compression": _TORCH,
+    "horovod.torch.elastic": _TORCH_ELASTIC,
+    "horovod.torch.elastic.sampler": _TORCH_ELASTIC,
+    "horovod.torch.elastic.state": _TORCH_ELASTIC,
     "horovod.torch.functions": _TORCH,
     "horovod.torch.mpi_ops": _TORCH,
     "horovod.torch.optimizer": _TORCH,
@@ -69,7 +73,6 @@ ABSENT = {
     "horovod.spark.torch": _ESTIMATOR,
     "horovod.tensorflow.gradient_aggregation": "it is internal to Horovod: use backward_passes_per_step",
     "horovod.tensorflow.gradient_aggregation_eager": "it is internal to Horovod: use backward_passes_per_step",
-    "horovod.torch.elastic": "elastic jobs are for TensorFlow and Keras: start again from a checkpoint",
 }
 
 

@@ -12,8 +12,6 @@ from tfdist import config, errors
 from tfdist.elastic import advice, retirement, survival
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.elastic.state import State
-from tfdist.ops.graph import failure
-from tfdist.ops.object import allgather_object
 from tfdist.protocol import member
 from tfdist.system import release
 from tfdist.world import runtime
@@ -75,9 +73,10 @@ def run(
             return _call(state, *args, **kwargs)
 
     def _call(state: _StateType, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        lost = False
+        lost, ours = False, state.framework()
         if session.apart >= 0:
             survival.join()
+            ours.begin_anew()
         while True:
             try:
                 if lost:
@@ -87,14 +86,13 @@ def run(
                     state.on_reset()
                 result = func(state, *args, **kwargs)
                 if state.is_open:  # nobody ends alone while another meets newcomers at its last commit
-                    allgather_object(None, name="end of the training")
+                    ours.allgather_object(None, name="end of the training")
                 return result
             except errors.HostsUpdatedInterrupt as meeting:
                 survival.go_on(meeting)
                 release.forget(meeting)
-                lost = True
             except Exception as error:
-                trouble = failure.trouble_behind(error)
+                trouble = ours.loss_behind(error)
                 if isinstance(trouble, errors.StallError):
                     member.report(member.STALLED)  # the launcher of an elastic job ends the rank that hangs
                     if not config.is_elastic():
@@ -103,7 +101,8 @@ def run(
                     raise
                 survival.go_on(trouble)
                 release.forget(error, trouble)
-                lost = True
+            ours.begin_anew()
+            lost = True
 
     return call
 

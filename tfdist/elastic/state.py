@@ -13,7 +13,7 @@ from typing import Any
 from tfdist import errors
 from tfdist.elastic import retirement
 from tfdist.elastic.commit_store import CommitStore
-from tfdist.ops.object import allgather_object, broadcast_object
+from tfdist.elastic.framework import Framework, of_tensorflow
 from tfdist.protocol import member
 from tfdist.world import runtime
 from tfdist.world.session import session
@@ -98,7 +98,7 @@ class State(abc.ABC):
         Raises:
             PeerLostError: If a rank is lost in the process; call `restore` and `sync` again then.
         """
-        by_rank = allgather_object((self._commits, self._is_new, self._ranks_of_found), name="commits")
+        by_rank = self.framework().allgather_object((self._commits, self._is_new, self._ranks_of_found), name="commits")
         commits = [number for number, _, _ in by_rank]
         self.has_newcomers = any(is_new for _, is_new, _ in by_rank)
         newest = max(commits)
@@ -150,6 +150,10 @@ class State(abc.ABC):
         """Calls the functions registered with `register_reset_callbacks`."""
         for callback in self._reset_callbacks:
             callback()
+
+    def framework(self) -> Framework:
+        """What trains: TensorFlow, unless a subclass says otherwise."""
+        return of_tensorflow()
 
     def _remove_damaged(self, from_scratch: bool) -> None:
         """Called after all ranks have read; acts on one rank per host. Reports if no rank found an intact commit."""
@@ -233,7 +237,8 @@ class ObjectState(State):
         self._set(copy.deepcopy(self._kept))
 
     def _receive(self, root: int) -> None:
-        self._set(broadcast_object(self._values(), root, name="attributes of the state"))
+        values = self.framework().broadcast_object(self._values(), root, name="attributes of the state")
+        self._set(values)
 
     def _kept_content(self) -> dict[str, Any]:
         return {"values": self._kept}

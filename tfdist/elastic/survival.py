@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from tfdist import config, errors
-from tfdist.input import part
 from tfdist.world import runtime
 
 _logger = logging.getLogger("tfdist")
@@ -18,7 +17,6 @@ def join() -> None:
         PeerLostError: If they do not come to one in time.
     """
     runtime.renew()
-    part.deal_all()
     _logger.warning("joined a training in progress as rank %d of %d", runtime.rank(), runtime.size())
 
 
@@ -35,7 +33,6 @@ def go_on(loss: errors.HorovodInternalError | errors.HostsUpdatedInterrupt) -> N
         ) from loss
     size, rank = runtime.size(), runtime.rank()
     runtime.renew()
-    part.deal_all()
     if runtime.size() > size:  # who was late to the meeting has seen a loss, of those that did not wait
         text = "continuing with %d ranks instead of %d; this one was rank %d and is now rank %d"
         _logger.warning(text, runtime.size(), size, rank, runtime.rank())

@@ -14,6 +14,7 @@ except ModuleNotFoundError as error:
 from tfdist.observe import timeline
 from tfdist.observe.timeline import stop_timeline
 from tfdist.ops.reduction import Adasum, Average, Max, Min, Product, Sum
+from tfdist.torch import elastic
 from tfdist.torch.collective.allgather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
 from tfdist.torch.collective.allreduce import (
     allreduce,
@@ -110,6 +111,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -215,7 +215,7 @@ def shutdown() -> None:
 
 
 def _await_handles() -> None:
-    """Waits for the collectives of PyTorch that were started: their thread would meet the others' shutdown."""
+    """Waits for the collectives of PyTorch that were started: their thread would meet others in their place."""
     if handles := sys.modules.get("tfdist.torch.collective.handle"):
         handles.synchronize_all()
 
@@ -231,6 +231,7 @@ def renew() -> None:
     settings = config.read()
     waiting = "for the other ranks to continue with those that are left, or that come"
     library.call("tfdist_part")
+    _await_handles()  # they have failed, and are not to be announced to other ranks
     with _bounded(waiting, settings.stall_warning_seconds, 2 * settings.stall_shutdown_seconds):
         assert session.roster is not None
         sockets.reconnect(session.roster, settings)

@@ -16,6 +16,7 @@ PACKAGES = {
     "tfdist.keras": "Horovod's names for Keras.",
     "tfdist.tensorflow": "Horovod's names for TensorFlow.",
     "tfdist.torch": "Horovod's names for PyTorch.",
+    "tfdist.torch.elastic": "Training with PyTorch that continues when a rank is lost.",
     "tfdist.spark": "Jobs on the executors of Spark.",
     "tfdist.spark.keras": "Estimators on a DataFrame.",
     "tfdist.ray": "Jobs on the nodes of Ray.",

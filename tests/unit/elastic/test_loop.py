@@ -8,7 +8,7 @@ import pytest
 
 from tfdist import config, elastic, errors
 from tfdist.elastic import advice, loop, survival
-from tfdist.ops.graph import failure
+from tfdist.elastic.framework import Framework
 from tfdist.world import runtime
 
 LOSS = errors.PeerLostError("rank 1 lost rank 0.")
@@ -24,11 +24,14 @@ def test_what_the_function_had_is_destroyed_in_a_thread(monkeypatch, wait_until,
     for module, name in ((runtime, "init"), (advice, "need_elastic_job"), (survival, "go_on")):
         monkeypatch.setattr(module, name, lambda *_: None)
     monkeypatch.setattr(config, "is_elastic", lambda: True)
-    monkeypatch.setattr(failure, "trouble_behind", lambda error: error)
+    ends, calls, others = [], [], []
+    trains_with = Framework(None, None, lambda error: error, lambda: others.append(len(calls)))
     state = types.SimpleNamespace(
-        is_open=False, is_of_others=False, **dict.fromkeys(("restore", "sync", "on_reset"), lambda: None)
+        framework=lambda: trains_with,
+        is_open=False,
+        is_of_others=False,
+        **dict.fromkeys(("restore", "sync", "on_reset"), lambda: None),
     )
-    ends, calls = [], []
 
     @elastic.run
     def train(_):
@@ -41,4 +44,4 @@ def test_what_the_function_had_is_destroyed_in_a_thread(monkeypatch, wait_until,
         return loop.is_running()
 
     assert train(state)
-    assert ends == ["tfdist-release"]
+    assert ends == ["tfdist-release"] and others == [1]

@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors
-from tfdist.native import library
-from tfdist.world import mismatch, runtime
+from tfdist.world import loss, mismatch
 
 _TRANSLATIONS: tuple[tuple[type[tf.errors.OpError], type[errors.TfdistError]], ...] = (
     (tf.errors.FailedPreconditionError, errors.MismatchError),
@@ -87,15 +86,7 @@ def trouble_behind(error: BaseException) -> errors.TfdistError | None:
 
     In a compiled step the error of a collective can have any class, so the engine is asked.
     """
-    if not isinstance(error, (errors.TfdistError, tf.errors.OpError)) or not runtime.is_initialized():
-        return None
-    try:
-        library.call("tfdist_check")
-    except (errors.PeerLostError, errors.StallError) as trouble:
-        return trouble
-    except errors.TfdistError:
-        return None
-    return None
+    return loss.of_engine() if isinstance(error, (errors.TfdistError, tf.errors.OpError)) else None
 
 
 def _words(message: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from tfdist.errors import ConfigError, TfdistError
 from tfdist.native import collective, library
 from tfdist.world.process_sets import ProcessSet
+from tfdist.world.session import session
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class _Pending:
 
 
 _pending: dict[int, _Pending] = {}
-# How many collectives had no name, by the number of the process set.
+# How many collectives had no name, by the number of the process set; and how many optimizers were made.
 _unnamed: Counter[int] = Counter()
+_optimizers: Counter[str] = Counter()
 
 
 def label_of(name: str | None, process_set: ProcessSet) -> tuple[str, int]:
@@ -49,16 +51,25 @@ def label_of(name: str | None, process_set: ProcessSet) -> tuple[str, int]:
             "1])"
         )
     number = process_set.number()
+    session.collectives += 1
     if name:
         return name, number
     _unnamed[number] += 1
     return f"noname.{_unnamed[number]}", number
 
 
+def optimizer_label() -> str:
+    """A name for a new optimizer. All ranks make theirs in the same order."""
+    _optimizers["made"] += 1
+    return f"optimizer {_optimizers['made']}"
+
+
 def count_alike() -> None:
-    """Makes all ranks number unnamed collectives alike after a join: those that had joined early have seen fewer."""
-    counts = library.gather("unnamed collectives", [_unnamed[0]])
-    _unnamed[0] = max(count for (count,) in counts)
+    """Makes all ranks number unnamed collectives and optimizers alike: who had joined early, or has come late, has seen
+    fewer.
+    """
+    counts = library.gather("numbers of collectives", [_unnamed[0], _optimizers["made"]])
+    _unnamed[0], _optimizers["made"] = map(max, zip(*counts, strict=True))
 
 
 def register(numbers: Sequence[int], kept: Any, finish: Callable[[], Any]) -> int:
@@ -127,6 +138,14 @@ def synchronize(handle: int) -> Any:
     finally:
         for number in pending.numbers:
             collective.forget(number)
+
+
+def forget_all() -> None:
+    """Lets go of all handles, which have ended, when the ranks have changed."""
+    for pending in _pending.values():
+        for number in pending.numbers:
+            collective.forget(number)
+    _pending.clear()
 
 
 def synchronize_all() -> None:

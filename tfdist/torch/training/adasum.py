@@ -53,6 +53,10 @@ class AdasumSteps:
                 named.parameter.copy_(old + change)
         self._before = []
 
+    def begin_anew(self) -> None:
+        """The ranks have changed: a step that was interrupted has begun nowhere."""
+        self._before = []
+
     def synchronize(self) -> None:
         """Nothing is under way between two steps."""
 

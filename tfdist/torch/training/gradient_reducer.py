@@ -107,6 +107,13 @@ class GradientReducer:
         self._lock = threading.RLock()  # hooks come from the thread of each device
         self.set_passes(passes)
 
+    def begin_anew(self) -> None:
+        """The ranks have changed: what was started has ended, and new ones have compared nothing."""
+        with self._lock:
+            self._waits = {}
+            self._compared = self._synchronized = False
+            self.set_passes(self._passes)
+
     def watch(self) -> None:
         """Looks at each gradient when a backward pass has added to it."""
         for bucket in self._buckets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,14 +12,15 @@ import torch
 from tfdist.errors import ConfigError
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.torch.collective.compression import Compression
+from tfdist.torch.collective.handle import optimizer_label
 from tfdist.torch.training.adasum import AdasumSteps
 from tfdist.torch.training.gradient_plan import named_of, plan
 from tfdist.torch.training.gradient_reducer import BucketReduction, GradientReducer
 from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
-# All ranks make their optimizers in the same order; each has names of its own.
-_made = itertools.count(1)
+# What is around the steps of each.
+_in_use: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Horovod
@@ -82,7 +83,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
     if not process_set.included():
         return optimizer
     buckets = plan(named, groups if groups is not None else num_groups or None, tuning.current().fusion_threshold)
-    label = f"optimizer {next(_made)}"
+    label = optimizer_label()
     if op is Adasum:
         reducer: Any = AdasumSteps(named, label, compression, process_set)
     else:
@@ -90,11 +91,18 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
         make = BucketReduction(op, factors, label, process_set, compression, sparse_as_dense)
         reducer = GradientReducer(buckets, make, backward_passes_per_step)
         reducer.watch()
+    _in_use.add(reducer)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"_tfdist": reducer, "__module__": kind.__module__})
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(lambda given, *_: given._tfdist.after_step())
     return optimizer
+
+
+def begin_all_anew() -> None:
+    """Lets all optimizers begin a step, whichever was interrupted when the ranks changed."""
+    for reducer in list(_in_use):
+        reducer.begin_anew()
 
 
 class _Distributed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from tfdist.errors import ConfigError
 from tfdist.torch.collective.broadcast import overwrite
 from tfdist.torch.collective.object import broadcast_object
+from tfdist.torch.training.outline import with_tensors, without_tensors
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
@@ -65,14 +65,6 @@ def _numbered(params: Any) -> list[tuple[str, Any]]:
     ]
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Stands for a tensor of the state, which travels apart."""
-
-    dtype: torch.dtype
-    shape: torch.Size
-
-
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
@@ -100,10 +92,10 @@ def broadcast_optimizer_state(
         raise ConfigError("broadcast_optimizer_state received torch.optim.LBFGS, whose state cannot be sent.")
     is_root = runtime.rank() == root_rank
     tensors: list[torch.Tensor] = []
-    outline = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
+    outline = without_tensors(optimizer.state_dict(), tensors) if is_root else None
     outline = broadcast_object(outline, root_rank, "optimizer_state", process_set)
     if not is_root:
-        state = _with_tensors(outline, tensors)
+        state = with_tensors(outline, tensors)
     names = [f"optimizer tensor {index}" for index in range(len(tensors))]
     overwrite(tensors, names, root_rank, "optimizer_state/tensors", process_set)
     if is_root:
@@ -115,27 +107,3 @@ def broadcast_optimizer_state(
             f"the state of the optimizer of rank {root_rank} does not fit that of this rank: {error}. Make the same "
             "optimizer, with the same groups of parameters, on every rank."
         ) from error
-
-
-def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The value with a `_Place` for each tensor, which is appended to `tensors`."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return _Place(value.dtype, value.shape)
-    if isinstance(value, dict):
-        return {key: _without_tensors(part, tensors) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_without_tensors(part, tensors) for part in value)
-    return value
-
-
-def _with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The value with a new tensor in each place, which is appended to `tensors`."""
-    if isinstance(value, _Place):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
-        return tensors[-1]
-    if isinstance(value, dict):
-        return {key: _with_tensors(part, tensors) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_tensors(part, tensors) for part in value)
-    return value
