@@ -1,5 +1,6 @@
 """`DistributedOptimizer`: the weights of one process on the whole batch, in every form of its arguments."""
 
+import contextlib
 import copy
 
 import pytest
@@ -46,6 +47,7 @@ KINDS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.05),
+    "fused": lambda parameters: torch.optim.Adam(parameters, lr=0.05, fused=True),
 }
 FORMS = {
     "plain": {},
@@ -103,6 +105,63 @@ def test_clipping_between_synchronize_and_step(size):
     expected = clipped(alone, torch.optim.SGD(alone.parameters(), lr=0.5), lambda whole: whole, False)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
     assert close(clipped(model, optimizer, own, True), expected)
+
+
+CHANGES = {
+    "clipped": lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1),
+    "replaced": lambda model: setattr(model[0].bias, "grad", model[0].bias.grad * 2),
+    "removed": lambda model: setattr(model[0].bias, "grad", None),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_gradients_that_are_changed_on_their_way(size, how):
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), groups=2)
+    model(own(batch(0, size)[0])).sum().backward()
+    CHANGES[how](model)
+    with pytest.raises(ConfigError, match=r"of parameter \d was changed after backward\(\) and before step\(\)"):
+        optimizer.step()
+    optimizer.zero_grad()  # and the next step is one like any other
+    model(own(batch(1, size)[0])).sum().backward()
+    optimizer.step()
+
+
+def scaled_losses(model, optimizer, take, size, clips):
+    """Four steps with a `GradScaler`; the second has a loss that is infinite, on one rank of all.
+
+    Without clipping the script is that of one process.
+    """
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
+    for step in range(4):
+        optimizer.zero_grad()
+        inputs, targets = batch(step, size)
+        if step == 1:
+            inputs[-1] = float("inf")
+        scaler.scale(torch.nn.functional.mse_loss(model(take(inputs)), take(targets))).backward()
+        if clips == "Horovod's way" and take is own:
+            optimizer.synchronize()
+        if clips:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        skips = clips == "Horovod's way" and take is own
+        with optimizer.skip_synchronize() if skips else contextlib.nullcontext():
+            scaler.step(optimizer)
+        scaler.update()
+    return [parameter.detach() for parameter in model.parameters()], scaler.get_scale()
+
+
+@pytest.mark.parametrize("clips", ["", "as one process does", "Horovod's way"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_scaled_losses_of_which_one_is_infinite(size, kind, clips, caplog):
+    alone, model = model_of(), model_of()
+    expected, scale = scaled_losses(alone, KINDS[kind](alone.parameters()), lambda whole: whole, size, clips)
+    assert scale == 64.0  # halved, and doubled again
+    optimizer = hvd.DistributedOptimizer(KINDS[kind](model.parameters()))
+    found, own_scale = scaled_losses(model, optimizer, own, size, clips)
+    assert close(found, expected) and own_scale == scale
+    assert "twice" not in caplog.text
+    assert close(found, hvd.broadcast_object(found, 0))
 
 
 def test_a_closure_reduces_after_each_call(size):
@@ -193,7 +252,8 @@ def test_rules_that_scripts_must_keep(size):
         optimizer.zero_grad()
     with pytest.raises(ConfigError, match="backward_passes_per_step=1"):
         model(inputs).sum().backward()
-    optimizer.synchronize()
+    with pytest.raises(ConfigError, match="was changed after backward"):
+        optimizer.synchronize()
     optimizer.zero_grad()
     with pytest.raises(ConfigError, match="distributed already"):
         hvd.DistributedOptimizer(optimizer)

@@ -102,7 +102,8 @@ class GradientReducer:
         self._buckets, self._reduction = buckets, reduction
         self._bucket_of = {id(named.parameter): place for place, bucket in enumerate(buckets) for named in bucket}
         self._waits: dict[int, Callable[[], None]] = {}
-        self._skips = self._synchronized = self._compared = False
+        self._given: list[tuple[Named, torch.Tensor, int]] = []  # what is on its way, and how often it was changed
+        self._skips = self._synchronized = self._compared = self._scaler_has_waited = False
         self._warned: set[str] = set()
         self._lock = threading.RLock()  # hooks come from the thread of each device
         self.set_passes(passes)
@@ -110,8 +111,8 @@ class GradientReducer:
     def begin_anew(self) -> None:
         """The ranks have changed: what was started has ended, and new ones have compared nothing."""
         with self._lock:
-            self._waits = {}
-            self._compared = self._synchronized = False
+            self._waits, self._given = {}, []
+            self._compared = self._synchronized = self._scaler_has_waited = False
             self.set_passes(self._passes)
 
     def watch(self) -> None:
@@ -149,9 +150,12 @@ class GradientReducer:
 
     def _start(self, place: int) -> None:
         self._compare()
+        self._scaler_has_waited = False
         bucket = self._buckets[place]
         with torch.no_grad():
             self._waits[place] = self._reduction.start(place, bucket, [self._gradient_of(named) for named in bucket])
+        gradients = [(named, named.parameter.grad) for named in bucket]
+        self._given += [(named, each, each._version) for named, each in gradients if each is not None]
 
     def _gradient_of(self, named: Named) -> torch.Tensor:
         parameter = named.parameter
@@ -179,12 +183,12 @@ class GradientReducer:
     def synchronize(self) -> None:
         """Waits until all gradients are reduced."""
         with self._lock:
+            failure = self._changed()
             for place in range(len(self._buckets)):
                 if place not in self._waits:
                     self._start(place)
-            waits, self._waits = self._waits, {}
+            waits, self._waits, self._given = self._waits, {}, []
             self.set_passes(self._passes)
-        failure: Exception | None = None
         for place in sorted(waits):
             try:
                 with torch.no_grad():
@@ -195,6 +199,22 @@ class GradientReducer:
             raise failure
         self._synchronized = True
 
+    def synchronize_for_scaler(self) -> None:
+        """Waits, so that a `GradScaler` sees the gradients of all ranks. The step that may follow does not reduce."""
+        self.synchronize()
+        self._synchronized, self._scaler_has_waited = False, True
+
+    def _changed(self) -> Exception | None:
+        """Names the first gradient that is no longer the one which was given away."""
+        for named, gradient, version in self._given:
+            if named.parameter.grad is not gradient or gradient._version != version:
+                return ConfigError(
+                    f"the gradient of {named.name} was changed after backward() and before step(), while it was being "
+                    "reduced: by clipping or the script. Call optimizer.synchronize() before, and optimizer.step() in: "
+                    "with optimizer.skip_synchronize()"
+                )
+        return None
+
     def before_step(self, parameters: Sequence[torch.Tensor]) -> None:
         """Reduces, unless the script has done so and skips it."""
         strangers = sum(each.grad is not None and id(each) not in self._bucket_of for each in parameters)
@@ -204,7 +224,7 @@ class GradientReducer:
                 "DistributedOptimizer was called, so their gradients are not reduced. Call it after add_param_group "
                 "and after setting requires_grad."
             )
-        if self._skips:
+        if self._skips or self._scaler_has_waited:
             return
         if self._synchronized:
             _logger.warning(
@@ -216,7 +236,7 @@ class GradientReducer:
 
     def after_step(self) -> None:
         """The next step starts from its own gradients."""
-        self._synchronized = False
+        self._synchronized = self._scaler_has_waited = False
 
     def is_under_way(self) -> bool:
         """Whether gradients are being reduced."""

@@ -13,6 +13,7 @@ from tfdist.errors import ConfigError
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.torch.collective.compression import Compression
 from tfdist.torch.collective.handle import optimizer_label
+from tfdist.torch.training import grad_scaler
 from tfdist.torch.training.adasum import AdasumSteps
 from tfdist.torch.training.gradient_plan import named_of, plan
 from tfdist.torch.training.gradient_reducer import BucketReduction, GradientReducer
@@ -91,6 +92,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
         make = BucketReduction(op, factors, label, process_set, compression, sparse_as_dense)
         reducer = GradientReducer(buckets, make, backward_passes_per_step)
         reducer.watch()
+        grad_scaler.install()
     _in_use.add(reducer)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"_tfdist": reducer, "__module__": kind.__module__})
