@@ -79,7 +79,7 @@ def test_what_would_end_too_late_is_left_out_and_said(monkeypatch: pytest.Monkey
 
 def test_slices_are_expected_at_the_pace_of_make_test(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(slices, "_for_the_last_commits", lambda: ["images", "slurm"])
-    minutes = iter((slices.TEST_MINUTES * 3, 42, 42))
+    minutes = iter((slices.TEST_MINUTES * 3, 40, 40))
     monkeypatch.setattr(slices, "_minutes_since", lambda begin: next(minutes))
     ran: list[str] = []
     monkeypatch.setattr(slices, "run", lambda target: (ran.append(target), (True, PASSED))[1])

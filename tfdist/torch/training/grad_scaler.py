@@ -24,4 +24,4 @@ def install() -> None:
         return original(self, optimizer, *args, **kwargs)
 
     of_all_ranks.__wrapped__ = original  # type: ignore[attr-defined]
-    torch.amp.GradScaler._unscale_grads_ = of_all_ranks  # type: ignore[method-assign]
+    torch.amp.GradScaler._unscale_grads_ = of_all_ranks
