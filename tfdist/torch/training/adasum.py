@@ -71,6 +71,10 @@ class AdasumSteps:
     def set_passes(self, passes: int) -> None:
         """Any number will do: only the step counts."""
 
+    def has_gradients(self) -> bool:
+        """Whether a `GradScaler` has gradients to wait for: never."""
+        return False
+
     def is_under_way(self) -> bool:
         """Whether gradients are being reduced: never."""
         return False

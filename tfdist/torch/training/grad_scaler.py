@@ -19,7 +19,7 @@ def install() -> None:
 
     def of_all_ranks(self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         reducer = getattr(optimizer, "_tfdist", None)
-        if reducer is not None and reducer.is_under_way():
+        if reducer is not None and reducer.has_gradients():
             reducer.synchronize_for_scaler()
         return original(self, optimizer, *args, **kwargs)
 

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,11 @@ class BucketReduction:
         self._op, self._factors, self._sparse_as_dense = op, factors, sparse_as_dense
         self._wire, self._custom = parts_of(compression)
         self._sparse: set[str] = set()
+
+    def expect_sparse(self, names: Iterable[str]) -> None:
+        """Sends the gradients of these parameters as sparse ones, also zeros in the place of one that is missing."""
+        if not self._sparse_as_dense:
+            self._sparse.update(names)
 
     def start(self, number: int, bucket: Sequence[Named], gradients: Sequence[torch.Tensor]) -> Callable[[], None]:
         """Starts it; returns a function that waits, and leaves the results in the gradients."""
@@ -92,6 +97,9 @@ class BucketReduction:
 class GradientReducer:
     """Starts each bucket when the backward pass has made its gradients, and waits for all before the step.
 
+    In the first step all of them start at its end: then the ranks compare their parameters, and tell each other which
+    gradients are sparse, as one that a rank lacks can be taken for neither.
+
     Args:
         buckets: The plan.
         reduction: Starts one.
@@ -102,8 +110,8 @@ class GradientReducer:
         self._buckets, self._reduction = buckets, reduction
         self._bucket_of = {id(named.parameter): place for place, bucket in enumerate(buckets) for named in bucket}
         self._waits: dict[int, Callable[[], None]] = {}
-        self._given: list[tuple[Named, torch.Tensor, int]] = []  # what is on its way, and how often it was changed
-        self._skips = self._synchronized = self._compared = self._scaler_has_waited = False
+        self._given: list[tuple[Named, torch.Tensor, int]] = []  # complete gradients, and how often each was changed
+        self._skips = self._synchronized = self._compared = self._has_gradients = self._scaler_has_waited = False
         self._warned: set[str] = set()
         self._lock = threading.RLock()  # hooks come from the thread of each device
         self.set_passes(passes)
@@ -132,6 +140,7 @@ class GradientReducer:
         self._passes = passes
         self._left = dict.fromkeys(self._bucket_of, passes)
         self._missing = [len(bucket) for bucket in self._buckets]
+        self._has_gradients = False
 
     def _note(self, parameter: torch.Tensor) -> None:
         with self._lock:
@@ -142,20 +151,23 @@ class GradientReducer:
                     f"there were more than backward_passes_per_step={self._passes} backward passes before step(). "
                     "Pass their number to DistributedOptimizer."
                 )
+            self._has_gradients, self._scaler_has_waited = True, False
             self._left[key] -= 1
             if self._left[key] == 0:
                 self._missing[place] -= 1
                 if self._missing[place] == 0:
-                    self._start(place)
+                    self._complete(place)
+
+    def _complete(self, place: int) -> None:
+        if self._compared:
+            self._start(place)
+        gradients = [(named, named.parameter.grad) for named in self._buckets[place]]
+        self._given += [(named, each, each._version) for named, each in gradients if each is not None]
 
     def _start(self, place: int) -> None:
-        self._compare()
-        self._scaler_has_waited = False
         bucket = self._buckets[place]
         with torch.no_grad():
             self._waits[place] = self._reduction.start(place, bucket, [self._gradient_of(named) for named in bucket])
-        gradients = [(named, named.parameter.grad) for named in bucket]
-        self._given += [(named, each, each._version) for named, each in gradients if each is not None]
 
     def _gradient_of(self, named: Named) -> torch.Tensor:
         parameter = named.parameter
@@ -171,19 +183,22 @@ class GradientReducer:
         return parameter.grad
 
     def _compare(self) -> None:
-        """Once: all ranks train the same parameters, in the same buckets."""
-        if self._compared:
-            return
-        self._compared = True
-        label = self._reduction.label
+        """Once: all ranks train the same parameters, in the same buckets. Tells them what is sparse."""
+        label, process_set = self._reduction.label, self._reduction.process_set
         mine = [[named.outline() for named in bucket] for bucket in self._buckets]
-        plans = allgather_object(mine, f"{label} plan", self._reduction.process_set)
-        check_plans(plans, self._reduction.process_set.ranks, label)
+        gradients = [(named.name, named.parameter.grad) for bucket in self._buckets for named in bucket]
+        sparse = [name for name, gradient in gradients if gradient is not None and gradient.is_sparse]
+        plans, sparse_of_all = zip(*allgather_object((mine, sparse), f"{label} plan", process_set), strict=True)
+        check_plans(plans, process_set.ranks, label)
+        self._reduction.expect_sparse(itertools.chain(*sparse_of_all))
+        self._compared = True
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced."""
         with self._lock:
             failure = self._changed()
+            if not self._compared:
+                self._compare()
             for place in range(len(self._buckets)):
                 if place not in self._waits:
                     self._start(place)
@@ -239,8 +254,12 @@ class GradientReducer:
         self._synchronized = self._scaler_has_waited = False
 
     def is_under_way(self) -> bool:
-        """Whether gradients are being reduced."""
-        return bool(self._waits)
+        """Whether all gradients of a bucket are there, and may be on their way."""
+        return 0 in self._missing
+
+    def has_gradients(self) -> bool:
+        """Whether a backward pass has made gradients that no one has waited for."""
+        return self._has_gradients
 
     @contextlib.contextmanager
     def skipping(self) -> Iterator[None]:
