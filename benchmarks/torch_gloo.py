@@ -8,8 +8,8 @@ from round to round: tfdist through shared memory, gloo through sockets. Each ra
 barrier and lasts until the slowest rank has ended.
 
 allreduce  sums the same float32 tensor in place.
-train      takes a step of SGD with momentum: `hvd.DistributedOptimizer`, `DistributedDataParallel` (its buffers stay apart)
-           and alone: the same step without communication, which no job can beat.
+train      takes a step of SGD with momentum: `hvd.DistributedOptimizer`; `DistributedDataParallel`, whose buffers stay
+           apart; and alone: the same step without communication, which no job can beat.
 
 Prints the median and the minimum of each start and of all, and the ratios.
 """
