@@ -184,6 +184,22 @@ def test_a_closure_reduces_after_each_call(size):
     assert all(torch.allclose(a, b, rtol=1e-8) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.parametrize("groups", [None, 2])
+def test_buckets_follow_the_first_backward_pass(groups, monkeypatch):
+    """Unless the script has chosen them. The optimizer has the parameters in the opposite order."""
+    monkeypatch.setenv("TFDIST_FUSION_THRESHOLD", "1")
+    alone, model = model_of(), model_of()
+    expected = train(alone, torch.optim.SGD(alone.parameters(), lr=0.1), lambda whole: whole)
+    named = list(model.named_parameters())[::-1]
+    optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=0.1)
+    buckets = hvd.DistributedOptimizer(optimizer, named, groups=groups)._tfdist.buckets
+    assert [each.name for bucket in buckets() for each in bucket] == [name for name, _ in named[::-1]]
+    assert close(train(model, optimizer, own), expected)
+    names = [each.name for bucket in buckets() for each in bucket]
+    assert len(buckets()) == (groups or 4) and names[0][0] == ("0" if groups else "2"), names
+    assert hvd.broadcast_object(names, 0) == names
+
+
 def test_a_parameter_that_one_rank_does_not_use(rank, size, caplog):
     model = model_of()
     optimizer = hvd.DistributedOptimizer(

@@ -66,7 +66,7 @@ def _names_by_parameter(pairs: Sequence[Any]) -> dict[int, str]:
 
 
 def plan(named: Sequence[Named], groups: Any, threshold: int) -> list[list[Named]]:
-    """The buckets, each of which is one collective; those whose gradients come first in the backward pass first.
+    """The buckets, each of which is one collective; those whose gradients probably come first are first.
 
     Args:
         named: The parameters, in the order of the model.
@@ -79,7 +79,7 @@ def plan(named: Sequence[Named], groups: Any, threshold: int) -> list[list[Named
     """
     backwards = list(reversed(named))
     if groups is None:
-        return _by_size(backwards, threshold)
+        return by_size(backwards, threshold)
     if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
         return _by_number(backwards, groups)
     if isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups):
@@ -101,10 +101,11 @@ def _by_choice(named: Sequence[Named], groups: Sequence[Sequence[torch.Tensor]],
             "groups has a parameter twice, or one that the optimizer does not have or that requires no gradient."
         )
     chosen = [[by_id[id(parameter)] for parameter in group] for group in groups if group]
-    return chosen + _by_size([each for each in named if id(each.parameter) not in given], threshold)
+    return chosen + by_size([each for each in named if id(each.parameter) not in given], threshold)
 
 
-def _by_size(named: Sequence[Named], threshold: int) -> list[list[Named]]:
+def by_size(named: Sequence[Named], threshold: int) -> list[list[Named]]:
+    """Buckets of parameters of one dtype that follow each other, of at most `threshold` bytes or one parameter."""
     dtypes = [dtype_of(each.parameter, each.name) for each in named]
     sizes = [each.parameter.numel() * each.parameter.element_size() for each in named]
     return [[named[place] for place in bucket] for bucket in library.plan_buckets(dtypes, sizes, threshold)]

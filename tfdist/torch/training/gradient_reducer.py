@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import threading
@@ -98,17 +99,27 @@ class GradientReducer:
     """Starts each bucket when the backward pass has made its gradients, and waits for all before the step.
 
     In the first step all of them start at its end: then the ranks compare their parameters, and tell each other which
-    gradients are sparse, as one that a rank lacks can be taken for neither.
+    gradients are sparse, as one that a rank lacks can be taken for neither. They also take over the order in which the
+    first rank has got its gradients, and plan anew.
 
     Args:
-        buckets: The plan.
+        buckets: The plan for the first step.
         reduction: Starts one.
         passes: How many backward passes there are before a step.
+        replan: The buckets of parameters in this order; None to keep `buckets`.
     """
 
-    def __init__(self, buckets: Sequence[Sequence[Named]], reduction: BucketReduction, passes: int) -> None:
-        self._buckets, self._reduction = buckets, reduction
-        self._bucket_of = {id(named.parameter): place for place, bucket in enumerate(buckets) for named in bucket}
+    def __init__(
+        self,
+        buckets: Sequence[Sequence[Named]],
+        reduction: BucketReduction,
+        passes: int,
+        replan: Callable[[Sequence[Named]], Sequence[Sequence[Named]]] | None,
+    ) -> None:
+        self._first, self._reduction, self._replan = buckets, reduction, replan
+        self._passes = passes
+        self._use(buckets)
+        self._order: dict[str, None] = {}  # the names of the gradients, as they came in the first step
         self._waits: dict[int, Callable[[], None]] = {}
         self._given: list[tuple[Named, torch.Tensor, int]] = []  # complete gradients, and how often each was changed
         self._skips = self._synchronized = self._compared = self._has_gradients = self._scaler_has_waited = False
@@ -121,13 +132,19 @@ class GradientReducer:
         with self._lock:
             self._waits, self._given = {}, []
             self._compared = self._synchronized = self._scaler_has_waited = False
+            self._order = {}
+            self._use(self._first)
             self.set_passes(self._passes)
+
+    def _use(self, buckets: Sequence[Sequence[Named]]) -> None:
+        self._buckets = buckets
+        self._bucket_of = {id(named.parameter): place for place, bucket in enumerate(buckets) for named in bucket}
 
     def watch(self) -> None:
         """Looks at each gradient when a backward pass has added to it."""
         for bucket in self._buckets:
             for named in bucket:
-                named.parameter.register_post_accumulate_grad_hook(self._note)
+                named.parameter.register_post_accumulate_grad_hook(functools.partial(self._note, named.name))
 
     def set_passes(self, passes: int) -> None:
         """As `_Distributed.set_backward_passes_per_step`.
@@ -142,7 +159,7 @@ class GradientReducer:
         self._missing = [len(bucket) for bucket in self._buckets]
         self._has_gradients = False
 
-    def _note(self, parameter: torch.Tensor) -> None:
+    def _note(self, name: str, parameter: torch.Tensor) -> None:
         with self._lock:
             key = id(parameter)
             place = self._bucket_of[key]
@@ -153,6 +170,8 @@ class GradientReducer:
                 )
             self._has_gradients, self._scaler_has_waited = True, False
             self._left[key] -= 1
+            if not self._compared:
+                self._order.setdefault(name)
             if self._left[key] == 0:
                 self._missing[place] -= 1
                 if self._missing[place] == 0:
@@ -183,26 +202,39 @@ class GradientReducer:
         return parameter.grad
 
     def _compare(self) -> None:
-        """Once: all ranks train the same parameters, in the same buckets. Tells them what is sparse."""
+        """Once: all ranks train the same parameters, in the same buckets. Tells them what is sparse, and the order."""
         label, process_set = self._reduction.label, self._reduction.process_set
         mine = [[named.outline() for named in bucket] for bucket in self._buckets]
         gradients = [(named.name, named.parameter.grad) for bucket in self._buckets for named in bucket]
         sparse = [name for name, gradient in gradients if gradient is not None and gradient.is_sparse]
-        plans, sparse_of_all = zip(*allgather_object((mine, sparse), f"{label} plan", process_set), strict=True)
+        told = allgather_object((mine, sparse, list(self._order)), f"{label} plan", process_set)
+        plans, sparse_of_all, orders = zip(*told, strict=True)
         check_plans(plans, process_set.ranks, label)
         self._reduction.expect_sparse(itertools.chain(*sparse_of_all))
+        self._order = dict.fromkeys(orders[0])
         self._compared = True
+
+    def _plan_anew(self) -> None:
+        """After the first step. Parameters whose gradients the first rank did not have come last."""
+        if self._replan is None:
+            return
+        by_name = {named.name: named for bucket in self._first for named in bucket}
+        names = {**self._order, **dict.fromkeys(by_name)}
+        self._use(self._replan([by_name[name] for name in names]))
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced."""
         with self._lock:
             failure = self._changed()
-            if not self._compared:
+            is_first = not self._compared
+            if is_first:
                 self._compare()
             for place in range(len(self._buckets)):
                 if place not in self._waits:
                     self._start(place)
             waits, self._waits, self._given = self._waits, {}, []
+            if is_first:
+                self._plan_anew()
             self.set_passes(self._passes)
         for place in sorted(waits):
             try:
@@ -252,6 +284,10 @@ class GradientReducer:
     def after_step(self) -> None:
         """The next step starts from its own gradients."""
         self._synchronized = self._scaler_has_waited = False
+
+    def buckets(self) -> Sequence[Sequence[Named]]:
+        """Those of the next step."""
+        return self._buckets
 
     def is_under_way(self) -> bool:
         """Whether all gradients of a bucket are there, and may be on their way."""

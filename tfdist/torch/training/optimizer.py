@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,7 @@ from tfdist.torch.collective.compression import Compression
 from tfdist.torch.collective.handle import optimizer_label
 from tfdist.torch.training import grad_scaler
 from tfdist.torch.training.adasum import AdasumSteps
-from tfdist.torch.training.gradient_plan import named_of, plan
+from tfdist.torch.training.gradient_plan import by_size, named_of, plan
 from tfdist.torch.training.gradient_reducer import BucketReduction, GradientReducer
 from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -83,14 +84,16 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
     named = named_of(optimizer.param_groups, named_parameters)
     if not process_set.included():
         return optimizer
-    buckets = plan(named, groups if groups is not None else num_groups or None, tuning.current().fusion_threshold)
+    threshold, wanted = tuning.current().fusion_threshold, groups if groups is not None else num_groups or None
+    buckets = plan(named, wanted, threshold)
     label = optimizer_label()
     if op is Adasum:
         reducer: Any = AdasumSteps(named, label, compression, process_set)
     else:
         factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         make = BucketReduction(op, factors, label, process_set, compression, sparse_as_dense)
-        reducer = GradientReducer(buckets, make, backward_passes_per_step)
+        replan = functools.partial(by_size, threshold=threshold) if wanted is None else None
+        reducer = GradientReducer(buckets, make, backward_passes_per_step, replan)
         reducer.watch()
         grad_scaler.install()
     _in_use.add(reducer)
