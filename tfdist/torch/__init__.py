@@ -40,6 +40,7 @@ from tfdist.torch.collective.reducescatter import (
 )
 from tfdist.torch.collective.sparse import sparse_allreduce_async
 from tfdist.torch.sync_batch_norm import SyncBatchNorm
+from tfdist.torch.training.ddp_hook import ddp_comm_hook
 from tfdist.torch.training.optimizer import DistributedOptimizer
 from tfdist.torch.training.state import broadcast_optimizer_state, broadcast_parameters
 from tfdist.world.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -111,6 +112,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_comm_hook",
     "elastic",
     "global_process_set",
     "gloo_built",
