@@ -1,6 +1,7 @@
 """Prints what scripts rely on: public names with their signatures, options, variables, exit statuses.
 
     python tests/unit/outside.py > tests/unit/outside.txt
+    python tests/unit/outside.py MODULE...    only the names of these
 
 No prose: what an option is called, takes and is without being given, not what its help says.
 """
@@ -13,7 +14,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 MODULES = (
@@ -49,14 +50,17 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def main() -> None:
+    if sys.argv[1:]:
+        print(*names(sys.argv[1:]), sep="\n")
+        return
     for part in (names, variables, statuses, options):
         print(f"# {part.__name__}", *part(), sep="\n")
 
 
-def names() -> Iterator[str]:
+def names(modules: Iterable[str] = MODULES) -> Iterator[str]:
     """Each public name once, where it is found first; a second module that has it only says so."""
     homes: dict[int, str] = {}
-    for module in MODULES:
+    for module in modules:
         home = _module(module)
         for name in sorted(_public(home)):
             value, path = getattr(home, name), f"{module}.{name}"
