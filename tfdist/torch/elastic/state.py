@@ -152,7 +152,8 @@ def _unite(sampler: ElasticSampler, name: str, root: int) -> None:
 
 
 def _loss_behind(error: BaseException) -> TfdistError | None:
-    return loss.of_engine() if isinstance(error, TfdistError) else None
+    """PyTorch wraps some errors of hooks and compiled functions, so that only their text is left."""
+    return loss.of_engine() if isinstance(error, (TfdistError, RuntimeError)) else None
 
 
 def _begin_anew() -> None:
