@@ -13,6 +13,19 @@ assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
 hvd.shutdown()
 assert not {"tensorflow", "keras"} & set(sys.modules)
 """
+AGAIN = """
+import torch, tfdist.torch as hvd
+for _ in range(2):
+    hvd.init()
+    assert hvd.is_initialized()
+    assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    print("was there")
+"""
+TIMELINE = (
+    "import torch, tfdist.torch as hvd; hvd.init(); hvd.allreduce(torch.ones(3), name='of three'); hvd.shutdown()"
+)
 GRADIENT = """
 import torch, tfdist.torch as hvd
 hvd.init()
@@ -56,6 +69,24 @@ def test_import_and_init_need_no_other_framework(launch, refusing):
     assert done.returncode == 0, done.stdout
     alone = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert alone.returncode == 0, alone.stderr
+
+
+def test_init_after_shutdown(launch):
+    """An only rank starts again; in a job without MPI that is an error."""
+    alone = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, timeout=60, check=False)
+    assert alone.returncode == 0 and alone.stdout.count("was there") == 2, alone.stderr
+    done = launch(2, "-c", AGAIN)
+    assert done.returncode != 0 and done.stdout.count("was there") == 2, done.stdout
+    assert "a job without MPI can start only once per rank" in done.stdout
+
+
+def test_a_timeline_of_the_whole_job(launch, tmp_path):
+    variables = {"HOROVOD_TIMELINE": str(tmp_path / "run.json"), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    done = launch(2, "-c", TIMELINE, **variables)
+    assert done.returncode == 0, done.stdout
+    for rank in range(2):
+        text = (tmp_path / f"run.{rank}.json").read_text()
+        assert "allreduce of three" in text and '"cycle"' in text
 
 
 @pytest.mark.parametrize("end", ["wait", "shutdown", "exit"])

@@ -1,5 +1,8 @@
 """Values, dtypes and forms of the collectives; inputs differ by rank, and their sums are exact in every dtype."""
 
+import itertools
+import math
+
 import pytest
 import torch
 
@@ -9,6 +12,9 @@ from tfdist.errors import ConfigError
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32, torch.int64]
 ALL = [*FLOATS, *INTEGERS, torch.bool]
+SHAPES = [(5,), (4, 3), (2, 3, 4)]
+# What follows the number of rows in a shape.
+ROWS = [(), (2,), (2, 3)]
 
 
 def rows(of_rank, dtype, shape=(4, 3)):
@@ -17,9 +23,9 @@ def rows(of_rank, dtype, shape=(4, 3)):
     return (numbers % 2).to(dtype) if dtype == torch.bool else numbers.to(dtype)
 
 
-def everybody(dtype, shape=(4, 3)):
+def everybody(dtype, shape=(4, 3), ranks=None):
     """By rank, as float64, in which each of the reductions is exact."""
-    return torch.stack([rows(rank, dtype, shape) for rank in range(hvd.size())]).double()
+    return torch.stack([rows(rank, dtype, shape) for rank in ranks or range(hvd.size())]).double()
 
 
 REDUCTIONS = {
@@ -31,19 +37,63 @@ REDUCTIONS = {
 }
 
 
+def reduced(dtype, op, shape=(4, 3), ranks=None):
+    """Integers are cut off, and wrap around."""
+    exact = REDUCTIONS[op](everybody(dtype, shape, ranks))
+    if dtype in INTEGERS:
+        exact = exact.long() % 256 if dtype in (torch.uint8, torch.int8) else exact.long()
+    return exact.to(dtype)
+
+
+def same(ours, expected):
+    """Of lists: dtypes, shapes and values."""
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+
 @pytest.mark.parametrize("op", REDUCTIONS, ids=lambda op: op.value)
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
 def test_allreduce(rank, dtype, op):
-    exact = REDUCTIONS[op](everybody(dtype))
-    if op == hvd.Product and dtype in (torch.uint8, torch.int8):
-        exact = exact % 256
-    given = rows(rank, dtype)
-    expected = exact.to(torch.int64).to(dtype) if dtype in INTEGERS else exact.to(dtype)
-    reduced = hvd.allreduce(given, op=op, name=f"{dtype} {op}")
-    assert reduced.dtype == dtype and torch.equal(reduced, expected)
-    assert torch.equal(given, rows(rank, dtype))
-    assert hvd.allreduce_(given, op=op) is given
-    assert torch.equal(given, expected)
+    given = [rows(rank, dtype, shape) for shape in SHAPES]
+    expected = [reduced(dtype, op, shape) for shape in SHAPES]
+    assert same([hvd.allreduce(each, op=op, name=f"{dtype} {op}") for each in given], expected)
+    assert same(hvd.grouped_allreduce(given, op=op), expected)
+    assert same(given, [rows(rank, dtype, shape) for shape in SHAPES])
+    assert hvd.allreduce_(given[0], op=op) is given[0]
+    hvd.grouped_allreduce_(given[1:], op=op)
+    assert same(given, expected)
+
+
+@pytest.mark.parametrize("average", [True, False, None])
+def test_average_instead_of_op(rank, size, average):
+    total = sum(range(1, size + 1))
+    own, expected = torch.tensor([rank + 1.0]), [total if average is False else total / size]
+    assert hvd.allreduce(own, average).tolist() == expected
+    assert hvd.grouped_allreduce([own], average)[0].tolist() == expected
+    assert hvd.synchronize(hvd.allreduce_async(own, average)).tolist() == expected
+    assert hvd.synchronize(hvd.grouped_allreduce_async([own], average))[0].tolist() == expected
+    assert hvd.allreduce_(own.clone(), average).tolist() == expected
+    assert hvd.allreduce_(own, None, "by place", hvd.Sum).tolist() == [total]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.5, 1.0), (0.37, 1.0), (1.0, 0.25), (1.0, 1.7)])
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+def test_factors(rank, size, dtype, before, after):
+    def scaled(tensor, factor):
+        return (tensor * factor).trunc() if dtype in INTEGERS else tensor * factor
+
+    shape = (2 * size, 3)
+    whole = scaled(scaled(everybody(dtype, shape), before).sum(0), after)
+    own, given = slice(2 * rank, 2 * rank + 2), rows(rank, dtype, shape)
+    options = {"op": hvd.Sum, "prescale_factor": before, "postscale_factor": after}
+    rounding = 0 if dtype in INTEGERS else 4 * torch.finfo(dtype).eps
+    for found, expected in (
+        (hvd.allreduce(given, **options), whole),
+        (hvd.grouped_allreduce([given, given], **options)[1], whole),
+        (hvd.reducescatter(given, **options), whole[own]),
+        (hvd.grouped_reducescatter([given, given], **options)[1], whole[own]),
+    ):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), expected, rtol=rounding, atol=0)
 
 
 @pytest.mark.parametrize("op", [hvd.Sum, hvd.Min], ids=["or", "and"])
@@ -87,26 +137,63 @@ def test_factors_and_compression(rank, size):
         hvd.allreduce(given, compression="fp32")
 
 
-def test_adasum_of_equal_and_orthogonal_tensors(rank, size):
-    assert torch.equal(hvd.allreduce(torch.ones(4), op=hvd.Adasum), torch.ones(4))
-    own = torch.zeros(3)
-    own[rank] = rank + 1.0
-    assert torch.allclose(hvd.allreduce(own, op=hvd.Adasum)[:size], torch.arange(1.0, size + 1))
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_adasum_of_equal_and_orthogonal_tensors(rank, size, dtype):
+    assert same([hvd.allreduce(torch.ones(4, dtype=dtype), op=hvd.Adasum)], [torch.ones(4, dtype=dtype)])
+    for count in (size, 2 * size + 1, 1000):  # each rank has elements of its own
+        whole = rows(0, dtype, (count,))
+        own = torch.where(torch.arange(count) % size == rank, whole, 0)
+        assert same([hvd.synchronize(hvd.allreduce_async(own, op=hvd.Adasum))], [whole])
+
+
+SCALES = {
+    "alike": lambda info, place: 1.0 + place,
+    "opposed": lambda info, place: -2.0 if place == 0 else place,
+    "tiny": lambda info, place: info.tiny * (1 + place),
+    "far apart": lambda info, place: math.sqrt(info.max) if place else math.sqrt(info.tiny),
+}
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_adasum_of_parallel_tensors(rank, size, dtype, scales):
+    """The average of two, and then that of it and the third. Products are in float64, where those of these fit."""
+    torch.manual_seed(1)
+    info, common = torch.finfo(dtype), torch.randn(1024, dtype=torch.float64)
+    first, *others = [(common * SCALES[scales](info, place)).to(dtype) for place in range(size)]
+    expected = first.double()
+    for other in others:
+        expected = (expected + other.double()) / 2
+    found = hvd.allreduce_([first, *others][rank].clone(), op=hvd.Adasum)
+    assert (found.double() - expected).abs().max() <= 4 * info.eps * expected.abs().max()
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-def test_moves_of_rows(rank, size, dtype):
-    own = rows(rank, dtype, (rank + 1, 2))
-    whole = torch.cat([rows(r, dtype, (r + 1, 2)) for r in range(size)])
-    gathered = hvd.allgather(own)
-    assert gathered.dtype == dtype and torch.equal(gathered, whole)
-    root = size - 1
-    assert torch.equal(hvd.broadcast(rows(rank, dtype), root), rows(root, dtype))
-    mine = rows(rank, dtype)
-    assert hvd.broadcast_(mine, root) is mine and torch.equal(mine, rows(root, dtype))
-    sent = rows(rank, dtype, (2 * size, 3))
-    expected = torch.cat([rows(r, dtype, (2 * size, 3))[2 * rank : 2 * rank + 2] for r in range(size)])
-    assert torch.equal(hvd.alltoall(sent), expected)
+def test_allgather(rank, size, dtype):
+    own = [rows(rank, dtype, (rank + 1, *row)) for row in ROWS]
+    whole = [torch.cat([rows(r, dtype, (r + 1, *row)) for r in range(size)]) for row in ROWS]
+    assert same(map(hvd.allgather, own), whole)
+    assert same(hvd.grouped_allgather(own), whole)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_broadcast(rank, size, dtype):
+    for root, shape in itertools.product(range(size), SHAPES):
+        own, expected = rows(rank, dtype, shape), rows(root, dtype, shape)
+        assert same([hvd.broadcast(own, root)], [expected])
+        assert same([own], [rows(rank, dtype, shape)])
+        assert hvd.broadcast_(own, root) is own
+        assert same([own], [expected])
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_alltoall(rank, size, dtype):
+    for row in ROWS:
+        sent = [rows(r, dtype, ((r + 1) * size, *row)) for r in range(size)]
+        expected = torch.cat([sent[r][(r + 1) * rank : (r + 1) * (rank + 1)] for r in range(size)])
+        assert same([hvd.alltoall(sent[rank])], [expected])
+        received, came = hvd.alltoall(sent[rank], torch.full((size,), rank + 1, dtype=torch.int32))
+        assert same([received], [expected]) and came.tolist() == list(range(1, size + 1))
 
 
 def test_alltoall_with_splits(rank, size):
@@ -116,8 +203,12 @@ def test_alltoall_with_splits(rank, size):
     assert came.dtype == torch.int32 and came.tolist() == [rank] * size
     first = sum(range(rank))
     assert received.tolist() == [100 * r + first + i for r in range(size) for i in range(rank)]
-    with pytest.raises(ConfigError, match="splits"):
-        hvd.alltoall(own, splits=[1.5] * size)
+    for splits in ([1.5] * size, torch.ones(size)):
+        with pytest.raises(ConfigError, match="splits"):
+            hvd.alltoall(own, splits=splits)
+    if size > 1:
+        with pytest.raises(ConfigError, match="splits"):
+            hvd.alltoall(torch.ones(size + 1))
 
 
 def test_reducescatter(rank, size):
@@ -128,8 +219,22 @@ def test_reducescatter(rank, size):
     first, second = hvd.grouped_reducescatter([given, given.long()], op=hvd.Sum)
     assert torch.equal(first, parts[rank]) and torch.equal(second, parts[rank].long())
     assert torch.equal(hvd.reducescatter(given.long()), (parts[rank] / size).long())
-    with pytest.raises(ConfigError, match="op=Average or op=Sum"):
-        hvd.reducescatter(given, op=hvd.Max)
+    for op in (hvd.Max, hvd.Adasum):
+        with pytest.raises(ConfigError, match="op=Average or op=Sum"):
+            hvd.reducescatter(given, op=op)
+    for collective in (hvd.reducescatter, lambda scalar: hvd.grouped_reducescatter([given, scalar])):
+        with pytest.raises(ConfigError, match="scalar"):
+            collective(torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average], ids=lambda op: op.value)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+def test_reducescatter_of_every_dtype(rank, size, dtype, op):
+    shapes = [(7,), (4 * size,), (4 * size, 3), (4 * size, 2, 3)]
+    own = [rows(rank, dtype, shape) for shape in shapes]
+    expected = [torch.tensor_split(reduced(dtype, op, shape), size)[rank] for shape in shapes]
+    assert same([hvd.reducescatter(each, op=op) for each in own], expected)
+    assert same(hvd.grouped_reducescatter(own, op=op), expected)
 
 
 def test_grouped_forms(rank, size):
@@ -172,6 +277,64 @@ def test_sparse_gradients(rank, size):
         hvd.allreduce(table.weight.grad)
     with pytest.raises(ConfigError, match="sparse COO"):
         hvd.sparse_allreduce_async(torch.ones(2), "dense", hvd.Sum)
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average], ids=lambda op: op.value)
+def test_many_sparse_tensors(rank, size, own_set, op):
+    """Their rows are those of the dense sum; one has none on rank 0."""
+    torch.manual_seed(rank)
+    given = [torch.randint(-3, 4, (count, 3)) * (torch.rand(count, 1) < 0.3) for count in (17, 32, 1, 12)]
+    given[2] *= min(rank, 1)
+    for among in (hvd.global_process_set, own_set):
+        options = {"op": op, "process_set": among}
+        expected = [hvd.allreduce(each.float(), **options) for each in given]
+        for dimensions in (1, 2):
+            sparse = [each.float().to_sparse(dimensions) for each in given]
+            waits = [hvd.sparse_allreduce_async(each, str(index), **options) for index, each in enumerate(sparse)]
+            for wait, dense in zip(waits, expected, strict=True):
+                torch.testing.assert_close(wait().to_dense(), dense)
+
+
+@pytest.mark.parametrize(("compression", "wire"), [("fp16", torch.float16), ("bf16", torch.bfloat16), ("none", None)])
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_compression_without_a_collective(dtype, compression, wire):
+    given, cast = rows(1, dtype), getattr(hvd.Compression, compression)
+    sent, context = cast.compress(given)
+    assert sent.dtype == (wire if wire and dtype in (torch.float32, torch.float64) else dtype)
+    assert same([cast.decompress(sent, context)], [given])
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+def test_reductions_in_a_set(rank, own_set, dtype):
+    ranks, place, count = own_set.ranks, own_set.rank(), own_set.size()
+    shapes = [(2 * count, *row) for row in ROWS]
+    own = [rows(rank, dtype, shape) for shape in shapes]
+    summed = [reduced(dtype, hvd.Sum, shape, ranks) for shape in shapes]
+    options = {"op": hvd.Sum, "process_set": own_set}
+    assert same([hvd.allreduce(each, **options) for each in own], summed)
+    assert same(hvd.grouped_allreduce(own, **options), summed)
+    mine = [whole[2 * place : 2 * place + 2] for whole in summed]
+    assert same([hvd.reducescatter(each, **options) for each in own], mine)
+    assert same(hvd.grouped_reducescatter(own, **options), mine)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_moves_in_a_set(rank, own_set, dtype):
+    ranks, place, count = own_set.ranks, own_set.rank(), own_set.size()
+    given = [rows(rank, dtype, (rank + 1, *row)) for row in ROWS]
+    whole = [torch.cat([rows(r, dtype, (r + 1, *row)) for r in ranks]) for row in ROWS]
+    assert same([hvd.allgather(each, process_set=own_set) for each in given], whole)
+    assert same(hvd.grouped_allgather(given, process_set=own_set), whole)
+    for root, shape in itertools.product(ranks, SHAPES):
+        each, expected = rows(rank, dtype, shape), rows(root, dtype, shape)
+        assert same([hvd.broadcast(each, root, process_set=own_set)], [expected])
+        assert same([hvd.broadcast_(each.clone(), root, process_set=own_set)], [expected])
+    for row in ROWS:
+        sent = {r: rows(r, dtype, ((r + 1) * count, *row)) for r in ranks}
+        splits = torch.full((count,), rank + 1, dtype=torch.int32)
+        received, came = hvd.alltoall(sent[rank], splits, process_set=own_set)
+        assert same([received], [torch.cat([sent[r][(r + 1) * place : (r + 1) * (place + 1)] for r in ranks])])
+        assert came.tolist() == [r + 1 for r in ranks]
 
 
 def test_process_sets(rank, size):

@@ -26,3 +26,13 @@ def rank():
 @pytest.fixture
 def size():
     return hvd.size()
+
+
+@pytest.fixture
+def own_set(rank, size):
+    """The even ranks are a set, and so are the odd ones: that of this rank."""
+    sets = [hvd.add_process_set(list(range(first, size, 2))) for first in range(min(size, 2))]
+    yield sets[rank % 2]
+    hvd.barrier()
+    for each in sets:
+        hvd.remove_process_set(each)

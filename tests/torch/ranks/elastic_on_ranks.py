@@ -48,7 +48,7 @@ def test_what_was_recorded_is_not_dealt_out_again(rank, size):
     sampler.record_batch(0, 2)
     sampler.record_batch(1, 2)
     done = {row for part in hvd.allgather_object(first) for row in part[:4]}
-    assert sampler.processed_indices == done
+    assert sampler.processed_indices == done and sampler.processed_num == 4 * size
     other = ElasticSampler(range(10 * size), seed=3)
     other.load_state_dict(sampler.state_dict())
     rest = [row for part in hvd.allgather_object(list(other)) for row in part]
@@ -97,6 +97,49 @@ def test_samples_of_all_ranks_are_united(rank, size):
     sampler.record_indices([rank])
     state.sync()
     assert sampler.processed_indices == set(range(size)) and len(sampler) == -(-(20 - size) // size)
+
+
+def test_a_sampler_goes_back_to_the_last_commit(size):
+    sampler = ElasticSampler(range(8 * size))
+    state = TorchState(sampler=sampler)
+    state.sync()
+    loader = torch.utils.data.DataLoader(range(8 * size), batch_size=2, sampler=sampler)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        assert sampler.processed_num == 0
+        for number, _ in enumerate(loader):
+            sampler.record_batch(number, 2)
+            assert sampler.processed_num == 2 * size * (number + 1)
+        assert len(list(loader)) == 4  # without another epoch it begins again
+    sampler.set_epoch(2)
+    for number in range(4):
+        sampler.record_batch(number, 2)
+        if number == 1:
+            state.commit()
+    state.restore()
+    assert sampler.processed_num == 4 * size and len(sampler) == 4
+    state.sync()
+    assert sampler.processed_num == 4 * size and len(list(loader)) == 2
+
+
+def test_restore_goes_back_to_the_last_commit(rank):
+    model = model_of(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = TorchState(model, optimizer, batch=20 + rank, epoch=10 + rank)
+    state.sync()
+    for commits in (False, True):
+        before = copy_of(model), state.batch, state.epoch
+        step(model, optimizer)
+        state.batch, state.epoch = 21, 11
+        if commits:
+            before = copy_of(model), 21, 11
+            state.commit()
+            step(model, optimizer)
+            state.batch = 22
+        assert not equal(model.state_dict(), before[0])
+        state.restore()
+        assert equal(model.state_dict(), before[0]) and (state.batch, state.epoch) == before[1:]
+        assert commits or before[1:] == (20, 10)
 
 
 def test_restore_leaves_no_gradient(rank):

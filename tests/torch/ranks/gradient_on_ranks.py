@@ -5,6 +5,7 @@ import torch
 
 import tfdist.torch as hvd
 from tfdist.errors import UnsupportedError
+from tfdist.world.session import session
 
 
 def weights(rank, shape):
@@ -64,3 +65,51 @@ def test_reducescatter(rank, size, op):
     expected = torch.cat([weights(r, (share,)) for r, share in enumerate(shares)])
     expected = expected / size if op is hvd.Average else expected
     assert torch.allclose(gradient_of(lambda x: hvd.reducescatter(x, op=op), own, rank), expected, rtol=1e-15)
+
+
+# What differentiates; the gradient of the sum of its result, and Horovod's: among `n` ranks, of the last or another.
+GRADIENTS = {
+    "sum": (lambda x, **on: hvd.allreduce(x, op=hvd.Sum, **on), lambda n, _: n, lambda n, _: n),
+    "average": (hvd.allreduce, lambda n, _: 1, lambda n, _: 1),
+    "grouped sum": (
+        lambda x, **on: hvd.grouped_allreduce([x, x], op=hvd.Sum, **on)[1],
+        lambda n, _: n,
+        lambda n, _: n,
+    ),
+    "grouped average": (lambda x, **on: hvd.grouped_allreduce([x, x], **on)[1], lambda n, _: 1, lambda n, _: 1),
+    "allgather": (hvd.allgather, lambda n, _: n, lambda n, _: 1),
+    "grouped allgather": (lambda x, **on: hvd.grouped_allgather([x, x], **on)[1], lambda n, _: n, lambda n, _: 1),
+    "broadcast": (
+        lambda x, process_set: hvd.broadcast(x, process_set.ranks[-1], process_set=process_set),
+        lambda n, is_last: n * is_last,
+        lambda n, is_last: int(is_last),
+    ),
+    "alltoall": (hvd.alltoall, lambda n, _: 1, lambda n, _: 1),
+    "alltoall with splits": (
+        lambda x, process_set: hvd.alltoall(x, [2] * process_set.size(), process_set=process_set)[0],
+        lambda n, _: 1,
+        lambda n, _: 1,
+    ),
+    "reducescatter": (lambda x, **on: hvd.reducescatter(x, op=hvd.Sum, **on), lambda n, _: 1, lambda n, _: n),
+    "average of reducescatter": (hvd.reducescatter, lambda n, _: 1 / n, lambda n, _: 1),
+    "grouped reducescatter": (
+        lambda x, **on: hvd.grouped_reducescatter([x, x], op=hvd.Sum, **on)[1],
+        lambda n, _: 1,
+        lambda n, _: n,
+    ),
+}
+
+
+@pytest.mark.parametrize("chosen", ["exact", "0.28"])
+@pytest.mark.parametrize("what", GRADIENTS)
+def test_ours_and_horovods(rank, own_set, monkeypatch, what, chosen):
+    monkeypatch.setattr(session, "gradients", chosen)
+    collective, *expected = GRADIENTS[what]
+    for among in (hvd.global_process_set, own_set):
+        count = among.size()
+        value = expected[chosen == "0.28"](count, rank == among.ranks[-1])
+        for dtype in (torch.float16, torch.float32, torch.float64):
+            for row in ((), (3,), (3, 2)):
+                own = torch.full((2 * count, *row), rank + 1.0, dtype=dtype, requires_grad=True)
+                collective(own, process_set=among).sum().backward()
+                torch.testing.assert_close(own.grad, torch.full_like(own, value))

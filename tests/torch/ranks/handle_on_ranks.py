@@ -1,5 +1,6 @@
 """Asynchronous collectives: their order, names, errors, and ranks that have joined."""
 
+import itertools
 import re
 
 import pytest
@@ -64,26 +65,86 @@ def test_poll(rank, size, all_again, wait_until):
         hvd.poll(handle)
 
 
-def test_a_name_that_is_in_use(rank, size, all_again):
+NAMED = {
+    "allreduce": lambda name: hvd.allreduce_async(torch.ones(6), name=name),
+    "allgather": lambda name: hvd.allgather_async(torch.ones(6), name=name),
+    "broadcast": lambda name: hvd.broadcast_async(torch.ones(6), 0, name=name),
+    "alltoall": lambda name: hvd.alltoall_async(torch.ones(6), name=name),
+    "reducescatter": lambda name: hvd.reducescatter_async(torch.ones(6), name=name),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_a_name_that_is_in_use(rank, size, all_again, what):
     if size == 1:
         return  # the first would have ended before the second comes
     if rank == 0:
-        handle = hvd.allreduce_async(torch.ones(2), name="twice")
+        handle = NAMED[what]("twice")
         with pytest.raises(ConfigError, match="'twice' has the name of another tensor that is currently being"):
-            hvd.allreduce_async(torch.ones(2), name="twice")
+            NAMED[what]("twice")
     hvd.barrier(process_set=all_again)
     if rank > 0:
-        handle = hvd.allreduce_async(torch.ones(2), name="twice")
-    assert hvd.synchronize(handle).tolist() == [1, 1]
+        handle = NAMED[what]("twice")
+    assert hvd.synchronize(handle).unique().tolist() == [1]
+
+
+# What starts, and what comes of the tensors of all ranks.
+STARTS = {
+    "allreduce": (lambda own: hvd.allreduce_async(own, op=hvd.Sum), lambda given, _: sum(given)),
+    "allgather": (hvd.allgather_async, lambda given, _: torch.cat(given)),
+    "broadcast": (lambda own: hvd.broadcast_async(own, 0), lambda given, _: given[0]),
+    "alltoall": (hvd.alltoall_async, lambda given, rank: torch.cat([each.chunk(len(given))[rank] for each in given])),
+    "reducescatter": (
+        lambda own: hvd.reducescatter_async(own, op=hvd.Sum),
+        lambda given, rank: sum(given).chunk(len(given))[rank],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", STARTS)
+def test_all_dtypes_are_under_way_at_once(rank, size, what):
+    start, result = STARTS[what]
+    dtypes = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+    dtypes += [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+    handles = {}
+    for dtype, row in itertools.product(dtypes, ((), (3,), (3, 2))):
+        numbers = torch.arange(torch.Size((2 * size, *row)).numel()).reshape(2 * size, *row)
+        given = [(numbers + r).to(dtype) for r in range(size)]
+        handles[start(given[rank])] = dtype, result(given, rank)
+    for handle, (dtype, expected) in handles.items():
+        found = hvd.synchronize(handle)
+        assert found.dtype == dtype and torch.equal(found, expected)
+
+
+def test_a_barrier_among_open_handles(rank, size):
+    own = torch.full((3,), float(rank))
+    handles = hvd.broadcast_async(own, 0), hvd.allgather_async(own), hvd.allreduce_async(own, op=hvd.Sum)
+    hvd.barrier()
+    sent, gathered, summed = map(hvd.synchronize, handles)
+    assert sent.tolist() == [0] * 3 and summed.tolist() == [sum(range(size))] * 3
+    assert gathered.tolist() == [r for r in range(size) for _ in range(3)]
+
+
+def differs(rank, of_first, of_others):
+    return of_others if rank else of_first
 
 
 CALLS = {
     "shape": lambda rank: hvd.allreduce(torch.ones(2 + rank), name="x"),
-    "dtype": lambda rank: hvd.allreduce(torch.ones(2, dtype=[torch.float32, torch.float64][min(rank, 1)]), name="x"),
-    "op": lambda rank: hvd.allreduce(torch.ones(2), op=[hvd.Sum, hvd.Max][min(rank, 1)], name="x"),
+    "dimensions": lambda rank: hvd.allreduce(torch.ones(differs(rank, (2, 6), (2, 3, 2))), name="x"),
+    "dtype": lambda rank: hvd.allreduce(torch.ones(2, dtype=differs(rank, torch.int32, torch.float32)), name="x"),
+    "op": lambda rank: hvd.allreduce(torch.ones(2), op=differs(rank, hvd.Sum, hvd.Max), name="x"),
     "root": lambda rank: hvd.broadcast(torch.ones(2), rank, name="x"),
     "collective": lambda rank: hvd.allgather(torch.ones(2)) if rank else hvd.allreduce(torch.ones(2)),
     "columns": lambda rank: hvd.allgather(torch.ones(2, 2 + rank), name="x"),
+    "dtype of rows": lambda rank: hvd.allgather(torch.ones(2, dtype=differs(rank, torch.int32, torch.float32))),
+    "shape of the root": lambda rank: hvd.broadcast(torch.ones(2, 2 + rank), 0, name="x"),
+    "dtype of the root": lambda rank: hvd.broadcast(torch.ones(2, dtype=differs(rank, torch.int32, torch.float32)), 0),
+    "columns sent": lambda rank: hvd.alltoall(torch.ones(6, 2 + rank), name="x"),
+    "dtype sent": lambda rank: hvd.alltoall(torch.ones(6, dtype=differs(rank, torch.int32, torch.float32))),
+    "shape of parts": lambda rank: hvd.reducescatter(torch.ones(6 + rank, 2), name="x"),
+    "dimensions of parts": lambda rank: hvd.reducescatter(torch.ones(differs(rank, (6, 6), (6, 3, 2))), name="x"),
+    "dtype of parts": lambda rank: hvd.reducescatter(torch.ones(6, dtype=differs(rank, torch.int32, torch.float64))),
 }
 
 
@@ -127,5 +188,27 @@ def test_join(rank, size):
     assert hvd.join() == size - 1
     assert summed.tolist() == [size - rank] * 2 and gathered.tolist() == list(range(rank, size))
     assert hvd.allreduce(torch.tensor([float(rank)]), op=hvd.Sum).item() == sum(range(size))
-    with pytest.raises(ConfigError, match=r"join\(device=0\)"):
-        hvd.join(device=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float16, torch.float32, torch.float64], ids=str)
+def test_each_rank_joins_first(rank, size, dtype):
+    """It gives zeros to an average, which is still that over all ranks."""
+    total = torch.tensor([-7, 7, 8]) * (size - 1)
+    average = (total / size).trunc() if not dtype.is_floating_point else total.double() / size
+    for first in range(size):
+        if rank != first:
+            given = torch.tensor([-7, 7, 8], dtype=dtype)
+            handles = [hvd.allreduce_async(each, name=name) for name, each in (("a", given), ("b", given.repeat(9)))]
+            one, many = map(hvd.synchronize, handles)
+            assert torch.equal(one, average.to(dtype)) and torch.equal(many, average.to(dtype).repeat(9))
+        last = hvd.join(device=hvd.local_rank())
+        assert hvd.allgather_object(last) == [last] * size
+        assert last != first or size == 1
+
+
+@pytest.mark.parametrize("what", ["broadcast", "alltoall", "reducescatter"])
+def test_what_a_rank_that_has_joined_cannot_take_part_in(rank, size, what):
+    for first in range(size if size > 1 else 0):
+        with pytest.raises(MismatchError, match=f"{what} 'x'.* rank {first} had joined"):
+            hvd.synchronize(NAMED[what]("x")) if rank != first else hvd.join()
+        assert hvd.join() == size - 1

@@ -48,6 +48,9 @@ KINDS = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.05),
     "fused": lambda parameters: torch.optim.Adam(parameters, lr=0.05, fused=True),
+    "two groups": lambda parameters: torch.optim.SGD(
+        [{"params": [each], "lr": 0.1 * place} for place, each in enumerate(parameters, 1)]
+    ),
 }
 FORMS = {
     "plain": {},
@@ -125,6 +128,19 @@ def test_gradients_that_are_changed_on_their_way(size, how):
     optimizer.zero_grad()  # and the next step is one like any other
     model(own(batch(1, size)[0])).sum().backward()
     optimizer.step()
+
+
+def test_a_step_after_synchronize_reduces_twice(size, caplog):
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+    model(own(batch(0, size)[0])).sum().backward()
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    warned = [record.getMessage() for record in caplog.records]
+    assert (
+        len(warned) == 1 and "optimizer.step() after optimizer.synchronize() reduces the gradients twice" in warned[0]
+    )
 
 
 def scaled_losses(model, optimizer, take, size, clips):
@@ -236,6 +252,67 @@ def test_sparse_gradients(rank, size, dense, lacking):
     expected[0] += 1 / size
     expected[4] += 1 / size
     assert torch.allclose(before - table.weight.detach(), expected[:, None].double(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_sparse_adam(rank, size, dense):
+    """Its gradients are sparse, however they travel. In the first step only rank 0 has any."""
+
+    def fit(take, **options):
+        torch.manual_seed(1)
+        table = torch.nn.Embedding(10, 3, sparse=True).double()
+        optimizer = torch.optim.SparseAdam(list(table.parameters()), lr=0.1)
+        if options:
+            hvd.DistributedOptimizer(optimizer, **options)
+        for step in range(2):
+            optimizer.zero_grad()
+            for places in [torch.tensor([1, 3 + r, 3 + step]) for r in take if step or r == 0]:
+                (table(places).square().sum() / len(take)).backward()
+            optimizer.step()
+            assert table.weight.grad.is_sparse
+        return [table.weight.detach()]
+
+    assert close(fit([rank], sparse_as_dense=dense), fit(range(size)))
+
+
+def test_an_optimizer_in_a_set(rank, size):
+    """Ranks outside train for themselves."""
+    even = hvd.add_process_set(list(range(0, size, 2)))
+    inside = even.ranks if even.included() else [rank]
+    alone, model = model_of(), model_of()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+    def together(whole):
+        return torch.cat([whole[r * ROWS : (r + 1) * ROWS] for r in inside])
+
+    expected = train(alone, torch.optim.SGD(alone.parameters(), lr=0.1), together)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), process_set=even)
+    assert close(train(model, optimizer, own), expected)
+    late, whole = model_of(), model_of()  # the next one is of all ranks, who have made unequal numbers
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(late.parameters(), lr=0.1))
+    expected = train(whole, torch.optim.SGD(whole.parameters(), lr=0.1), lambda each: each)
+    assert close(train(late, optimizer, own), expected)
+    hvd.remove_process_set(even)
+
+
+def test_gradients_that_are_turned_on_and_off(size):
+    """Two models in turn, as a generator and what judges it; each optimizer steps only when its model is trained."""
+
+    def fit(take, distribute):
+        torch.manual_seed(2)
+        models = [model_of(), torch.nn.Linear(2, 1).double()]
+        optimizers = [distribute(torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9)) for each in models]
+        for step in range(STEPS):
+            for place, model in enumerate(models):
+                model.requires_grad_(place == step % 2)
+                optimizers[place].zero_grad()
+            models[1](models[0](take(batch(step, size)[0]))).square().mean().backward()
+            for place, model in enumerate(models):
+                assert all((each.grad is not None) == (place == step % 2) for each in model.parameters())
+            optimizers[step % 2].step()
+        return [parameter.detach() for model in models for parameter in model.parameters()]
+
+    assert close(fit(own, hvd.DistributedOptimizer), fit(lambda whole: whole, lambda optimizer: optimizer))
 
 
 def test_adasum_of_the_same_changes_is_one_change(size):

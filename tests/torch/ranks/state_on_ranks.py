@@ -1,5 +1,7 @@
 """Parameters, states of optimizers and objects, from one rank to all."""
 
+import copy
+import inspect
 import threading
 
 import pytest
@@ -63,14 +65,113 @@ def test_broadcast_optimizer_state(rank, size, kind):
     assert equal_on_ranks(model.parameters())
 
 
+# Those whose state can be sent, and that take dense gradients.
+KINDS = {
+    name: kind
+    for name, kind in sorted(vars(torch.optim).items())
+    if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)
+    if name not in ("Optimizer", "LBFGS", "SparseAdam")
+}
+PLAIN = {"lr": 0.2}
+OF_ROOT = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.2, "nesterov": True, "centered": True, "betas": (0.9, 0.99)}
+OF_ROOT |= {"etas": (0.8, 2.4), "step_sizes": (1e-5, 100)}
+OF_OTHERS = {"lr": 0.2, "momentum": 0.9, "weight_decay": 0.1, "nesterov": False, "betas": (0.8, 0.9)}
+OF_OTHERS |= {"etas": (0.25, 1.75), "step_sizes": (1e-7, 5)}
+
+
+def distributed(name, settings):
+    model = model_of(0)
+    parameters = [each for each in model.parameters() if each.dim() == 2 or name != "Muon"]
+    known = inspect.signature(KINDS[name]).parameters
+    chosen = {key: value for key, value in settings.items() if key in known}
+    return model, hvd.DistributedOptimizer(KINDS[name](parameters, **chosen))
+
+
+def take_step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.randn(5, 3)).square().sum().backward()
+    optimizer.step()
+
+
+def same(one, other):
+    """Of nested values: their types, too."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize("settings", [PLAIN, OF_ROOT], ids=["plain", "other settings"])
+@pytest.mark.parametrize("name", KINDS)
+def test_every_optimizer_resumes_on_the_root(rank, size, name, settings):
+    """The root has loaded what it had saved; the others begin with settings of their own."""
+    root = size - 1
+    model, optimizer = distributed(name, settings)
+    take_step(model, optimizer)
+    saved = copy.deepcopy(optimizer.state_dict())
+    again, resumed = distributed(name, settings if rank == root or settings is PLAIN else OF_OTHERS)
+    if rank == root:
+        again.load_state_dict(model.state_dict())
+        resumed.load_state_dict(saved)
+    hvd.broadcast_parameters(again.state_dict(), root)
+    hvd.broadcast_optimizer_state(resumed, root)
+    assert all(map(torch.equal, again.parameters(), model.parameters()))
+    assert same(resumed.state_dict(), saved)
+    take_step(again, resumed)
+    assert equal_on_ranks(again.parameters())
+
+
+def test_a_parameter_without_a_gradient():
+    """No step is taken to make a state, so no parameter gets a gradient."""
+    table = torch.nn.Module()
+    table.places = torch.nn.Parameter(torch.tensor([1, 3]), requires_grad=False)
+    table.values = torch.nn.Parameter(torch.rand(4))
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+    hvd.DistributedOptimizer(optimizer, named_parameters=table.named_parameters())
+    hvd.broadcast_parameters(table.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert table.places.grad is None and table.values.grad is None
+    table.values[table.places].sum().backward()
+    optimizer.step()
+    assert table.places.grad is None and table.values.grad.tolist() == [0, 1, 0, 1]
+    assert equal_on_ranks([table.values])
+
+
+def test_a_default_device_changes_nothing(rank, size):
+    """Here one without memory."""
+    root = size - 1
+    model, optimizer = distributed("Adam", PLAIN)
+    take_step(model, optimizer)
+    again, resumed = distributed("Adam", PLAIN)
+    if rank == root:
+        resumed.load_state_dict(optimizer.state_dict())
+    own = torch.arange(2.0 * size)
+    with torch.device("meta"):
+        hvd.broadcast_parameters(again.state_dict(), root)
+        hvd.broadcast_optimizer_state(resumed, root)
+        results = hvd.allreduce(own), hvd.broadcast(own, root), hvd.allgather(own[:0]), hvd.alltoall(own[:0])
+        assert {each.device.type for each in (*results, hvd.reducescatter(own))} == {"cpu"}
+        assert hvd.allgather_object(rank) == list(range(size))
+    assert same(resumed.state_dict(), optimizer.state_dict())
+
+
 def test_optimizer_state_that_cannot_be_sent():
     model = model_of(0)
     with pytest.raises(ConfigError, match="LBFGS"):
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), root_rank=0)
 
 
-def test_objects(rank, size):
+def test_objects(rank, size, own_set):
     root = size - 1
+    first = own_set.ranks[0]
+    own = {"number": 123, 0: [1, 2]} if rank == first else {}
+    assert hvd.broadcast_object(own, first, process_set=own_set) == {"number": 123, 0: [1, 2]}
+    assert hvd.allgather_object(rank, process_set=own_set) == own_set.ranks
     assert hvd.broadcast_object({"rank": rank, "f": lambda: rank}, root)["rank"] == root
     assert hvd.allgather_object((rank, "x" * 1000 * rank)) == [(r, "x" * 1000 * r) for r in range(size)]
     for collective in (lambda value: hvd.broadcast_object(value, root), hvd.allgather_object):

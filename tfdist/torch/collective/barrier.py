@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tfdist.errors import ConfigError
 from tfdist.native import collective
 from tfdist.torch.collective.handle import count_alike, label_of, register, synchronize, synchronize_all
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -37,14 +36,13 @@ def join(device: int = -1) -> int:
     ranks) or Adasum, no rows to allgather, and takes part in barriers; other collectives fail on every rank.
 
     Args:
-        device: Horovod's argument for a GPU; only -1, the host.
+        device: Where Horovod makes the zeros. Here tensors travel through the host's memory, so any will do.
 
     Returns:
         The rank that joined last; it has seen every update, so broadcast its state from there.
 
     Raises:
         MismatchError: On every rank, if another rank called a collective that zeros would falsify.
-        ConfigError: If `device` is not -1.
 
     Example:
 
@@ -54,10 +52,6 @@ def join(device: int = -1) -> int:
     hvd.broadcast_parameters(model.state_dict(), root_rank=hvd.join())
     ```
     """
-    if device != -1:
-        raise ConfigError(
-            f"join(device={device!r}) is not supported: tensors travel through the host's memory. Call join()."
-        )
     synchronize_all()
     last = collective.join()
     count_alike()

@@ -31,9 +31,9 @@ class _Pending:
 
 
 _pending: dict[int, _Pending] = {}
-# How many collectives had no name, by the number of the process set; and how many optimizers were made.
+# How many collectives had no name, and how many optimizers were made, by the number of the process set.
 _unnamed: Counter[int] = Counter()
-_optimizers: Counter[str] = Counter()
+_optimizers: Counter[int] = Counter()
 
 
 def label_of(name: str | None, process_set: ProcessSet) -> tuple[str, int]:
@@ -58,18 +58,19 @@ def label_of(name: str | None, process_set: ProcessSet) -> tuple[str, int]:
     return f"noname.{_unnamed[number]}", number
 
 
-def optimizer_label() -> str:
-    """A name for a new optimizer. All ranks make theirs in the same order."""
-    _optimizers["made"] += 1
-    return f"optimizer {_optimizers['made']}"
+def optimizer_label(process_set: ProcessSet) -> str:
+    """A name for a new optimizer. All ranks of the set make theirs in the same order."""
+    number = process_set.number()
+    _optimizers[number] += 1
+    return f"optimizer {_optimizers[number]}"
 
 
 def count_alike() -> None:
     """Makes all ranks number unnamed collectives and optimizers alike: who had joined early, or has come late, has seen
     fewer.
     """
-    counts = library.gather("numbers of collectives", [_unnamed[0], _optimizers["made"]])
-    _unnamed[0], _optimizers["made"] = map(max, zip(*counts, strict=True))
+    counts = library.gather("numbers of collectives", [_unnamed[0], _optimizers[0]])
+    _unnamed[0], _optimizers[0] = map(max, zip(*counts, strict=True))
 
 
 def register(numbers: Sequence[int], kept: Any, finish: Callable[[], Any]) -> int:

@@ -88,7 +88,7 @@ def result(number: int, index: int, like: torch.Tensor, device: torch.device | N
     row = tuple(like.shape[1:])
     memory, rows = collective.result(number, index, math.prod(row) * like.element_size())
     if memory is None:
-        return torch.empty((rows, *row), dtype=like.dtype, device=device)
+        return torch.empty((rows, *row), dtype=like.dtype, device=device or "cpu")
     whole = torch.from_numpy(np.asarray(memory)).view(like.dtype).view(rows, *row)
     return whole if device is None else whole.to(device)
 

@@ -66,6 +66,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.processed_indices: set[int] = set()
         self.reset()
 
+    @property
+    def processed_num(self) -> int:
+        """How many samples of this epoch were recorded."""
+        return len(self.processed_indices)
+
     def set_epoch(self, epoch: int) -> None:
         """Begins an epoch, none of whose samples are processed. Call it when one has ended, before the commit.
 

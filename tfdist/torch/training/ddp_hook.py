@@ -46,7 +46,7 @@ def ddp_comm_hook(
     """
     if not isinstance(compression, Compression):
         raise ConfigError(f"ddp_comm_hook expects a member of Compression; received compression={compression!r}.")
-    label = optimizer_label()
+    label = optimizer_label(process_set)
 
     def hook(state: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()

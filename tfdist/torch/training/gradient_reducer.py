@@ -43,17 +43,18 @@ class BucketReduction:
         self._sparse: set[str] = set()
 
     def expect_sparse(self, names: Iterable[str]) -> None:
-        """Sends the gradients of these parameters as sparse ones, also zeros in the place of one that is missing."""
-        if not self._sparse_as_dense:
-            self._sparse.update(names)
+        """Takes the gradients of these parameters for sparse ones, also zeros in the place of one that is missing."""
+        self._sparse.update(names)
 
     def start(self, number: int, bucket: Sequence[Named], gradients: Sequence[torch.Tensor]) -> Callable[[], None]:
         """Starts it; returns a function that waits, and leaves the results in the gradients."""
-        dense, waits = [], []
+        dense, waits, sparse_again = [], [], []
         for named, gradient in zip(bucket, gradients, strict=True):
-            if gradient.is_sparse and self._sparse_as_dense:
-                gradient = named.parameter.grad = gradient.to_dense()
-            if named.name in self._sparse and not gradient.is_sparse:  # zeros of a rank that has no gradient
+            if self._sparse_as_dense and (gradient.is_sparse or named.name in self._sparse):
+                self._sparse.add(named.name)
+                gradient = gradient.to_dense()
+                sparse_again.append((named.parameter, gradient))
+            elif named.name in self._sparse and not gradient.is_sparse:  # zeros of a rank that has no gradient
                 gradient = gradient.to_sparse(1) if gradient.dim() else gradient
             if gradient.is_sparse:
                 waits.append(self._start_sparse(named, gradient))
@@ -65,6 +66,8 @@ class BucketReduction:
         def wait() -> None:
             for each in waits:
                 each()
+            for parameter, gradient in sparse_again:  # as the optimizer of one process sees it
+                parameter.grad = gradient.to_sparse(1)
 
         return wait
 

@@ -86,7 +86,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
         return optimizer
     threshold, wanted = tuning.current().fusion_threshold, groups if groups is not None else num_groups or None
     buckets = plan(named, wanted, threshold)
-    label = optimizer_label()
+    label = optimizer_label(process_set)
     if op is Adasum:
         reducer: Any = AdasumSteps(named, label, compression, process_set)
     else:

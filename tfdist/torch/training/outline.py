@@ -29,9 +29,9 @@ def without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The value with a new tensor in each place, which is appended to `tensors`."""
+    """The value with a new tensor of the host in each place, which is appended to `tensors`."""
     if isinstance(value, Place):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device="cpu"))
         return tensors[-1]
     if isinstance(value, dict):
         return {key: with_tensors(part, tensors) for key, part in value.items()}
