@@ -13,7 +13,6 @@ from tfdist.elastic.framework import Framework
 from tfdist.errors import ConfigError, TfdistError
 from tfdist.torch.collective.handle import count_alike, forget_all
 from tfdist.torch.collective.object import allgather_object, broadcast_object
-from tfdist.torch.elastic.sampler import ElasticSampler
 from tfdist.torch.training.optimizer import begin_all_anew
 from tfdist.torch.training.outline import with_tensors, without_tensors
 from tfdist.torch.training.state import broadcast_optimizer_state, broadcast_parameters
@@ -52,8 +51,7 @@ class TorchState(ObjectState):
         model: A model, or None.
         optimizer: Its optimizer, or None; best the one that `DistributedOptimizer` has returned.
         **values: More of them, and Python objects, which must be picklable. What has `state_dict` and
-            `load_state_dict`, such as a scheduler of the learning rate, is part of the state by these; of an
-            `ElasticSampler` all ranks get what any of them has recorded.
+            `load_state_dict`, such as an `ElasticSampler` or a scheduler of the learning rate, is part of it by these.
 
     Attributes:
         model, optimizer, ...: What was given. Those with a `state_dict` may be replaced by others of the same kind.
@@ -108,8 +106,6 @@ class TorchState(ObjectState):
                 broadcast_parameters(part.state_dict(), root)
             elif isinstance(part, torch.optim.Optimizer):
                 broadcast_optimizer_state(part, root)
-            elif isinstance(part, ElasticSampler):
-                _unite(part, name, root)
             else:
                 part.load_state_dict(broadcast_object(part.state_dict(), root, name=f"{name} of the state"))
         super()._receive(root)
@@ -141,14 +137,6 @@ def _has_state(part: Any) -> bool:
 def _bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Its memory, if it is contiguous."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
-
-
-def _unite(sampler: ElasticSampler, name: str, root: int) -> None:
-    """All ranks have recorded samples of the same epoch; who has no commit begins with that of rank `root`."""
-    by_rank = allgather_object(sampler.state_dict(), name=f"{name} of the state")
-    epoch = by_rank[root]["epoch"]
-    recorded = [state["processed_indices"] for state in by_rank if state["epoch"] == epoch]
-    sampler.load_state_dict({"epoch": epoch, "processed_indices": set().union(*recorded)})
 
 
 def _loss_behind(error: BaseException) -> TfdistError | None:
