@@ -17,7 +17,7 @@ from tfdist.input import global_part, mark, pipeline, shuffle_warning
 from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import ElasticPart
 from tfdist.ops import object as object_ops
-from tfdist.world import runtime
+from tfdist.world import lone_training, runtime
 from tfdist.world.session import session
 
 _POLICIES = ("auto", "file", "data", "off")
@@ -122,7 +122,7 @@ def shard(
         return dataset
     if service is not None:
         _check_shared(service, policy, remainder)
-    session.data_sharded = True
+    lone_training.watch()
     if service is not None:  # which deals out its elements
         part = dataset.with_options(tf.data.Options())
     elif policy == "file":
@@ -230,7 +230,7 @@ def _shard_global_batches(dataset: Any, global_batch: int, arguments: dict[str, 
             f"tfdist.shard found {rows} samples, which is no full global batch of {global_batch}. Provide more data, "
             "or choose a smaller global_batch."
         )
-    session.data_sharded = True
+    lone_training.watch()
     limit = arguments["max_local_batch"]
     if is_dataset:
         made = GlobalPart(dataset, global_batch, config.is_elastic(), max_local_batch=limit)

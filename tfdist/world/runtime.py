@@ -19,7 +19,7 @@ from tfdist.observe import stack_dump, timeline
 from tfdist.protocol import member
 from tfdist.system import after_import, exit_hook, process_end
 from tfdist.system.rank import ancestry, job_place, tf_config
-from tfdist.world import log_prefix, mismatch, sockets, tuning
+from tfdist.world import log_prefix, lone_training, mismatch, sockets, tuning
 from tfdist.world import process_sets as process_set_module
 from tfdist.world.process_sets import ProcessSet
 from tfdist.world.roster import Roster
@@ -450,11 +450,7 @@ def _advise() -> None:
     """Warns of mistakes that nothing else shows: sharded data on ranks that then train independently, workers without
     work.
     """
-    if rank() == 0 and session.data_sharded and not session.gradients_reduced and not session.fit_without_step:
-        _logger.warning(
-            "the data was sharded, but no gradient was ever reduced: each rank trained on its own, on its shard "
-            "only. Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
-        )
+    lone_training.tell()
     settings = config.read()
     if rank() == 0 and settings.autotune != "0" and not session.settings_tuned:
         _logger.warning(

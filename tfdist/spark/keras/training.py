@@ -133,7 +133,7 @@ def _dataset(work: Work, side: Side, rank: int, shuffled: bool) -> Any:
 
     from tfdist.data_service.source.parquet import from_parquet
     from tfdist.input import mark
-    from tfdist.world.session import session
+    from tfdist.world import lone_training
 
     files = side.shares[rank]
     rows = sum(file.rows for file in files)
@@ -158,7 +158,7 @@ def _dataset(work: Work, side: Side, rank: int, shuffled: bool) -> Any:
         data = data.repeat().take(side.steps)
     else:  # which Keras would find out with a warning
         data = data.apply(tf.data.experimental.assert_cardinality(-(-rows // side.batch_size)))
-    session.data_sharded = True
+    lone_training.watch()
     # Each row once in an epoch: ranks that have fewer wait for the others, and all rows weigh the same.
     return mark.put(data.map(_assembled(work)), "drop" if endless else "join").prefetch(2)
 
