@@ -55,7 +55,7 @@ ROOMS = {
     "tensorflow.data": "world ops data_service.inspection data_service.server data_service",
     "tensorflow": "world ops ops.graph training elastic facade tensorflow.data",
     "torch.collective": "native world ops ops.graph",
-    "torch.training": "native world ops torch.collective",
+    "torch.training": "native world ops elastic torch.collective",
     "torch.elastic": "world elastic torch.collective torch.training",
     "torch": "world observe ops torch.collective torch.training torch.elastic",
     "launch.host": "",

@@ -63,6 +63,35 @@ while not told.exists() and time.monotonic() < end:
 """
 
 
+ALONE = """
+import sys, torch, tfdist.torch as hvd
+hvd.init()
+model = torch.nn.Linear(2, 1)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if "wrapped" in sys.argv:
+    optimizer = hvd.DistributedOptimizer(optimizer)
+loss = model(torch.ones(3, 2)).sum()
+loss.backward()
+optimizer.step()
+hvd.allreduce(loss.detach())
+"""
+
+
+@pytest.mark.parametrize(("how", "size", "warned"), [("alone", 2, 1), ("wrapped", 2, 0), ("alone", 1, 0)])
+def test_an_optimizer_that_is_not_distributed_is_told(launch, how, size, warned):
+    done = launch(size, "-c", ALONE, how)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("but no gradient was ever reduced: if this job has trained") == warned, done.stdout
+
+
+@pytest.mark.parametrize("how", ["alone", "wrapped"])
+def test_an_elastic_job_with_another_script_is_told(launch, how):
+    done = launch(2, "-c", ALONE, how, options=("--elastic",))
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("trains outside of a function of hvd.elastic.run") == (how == "wrapped"), done.stdout
+
+
 def test_import_and_init_need_no_other_framework(launch, refusing):
     script = refusing + IMPORTS
     done = launch(2, "-c", script)

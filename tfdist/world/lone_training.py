@@ -1,4 +1,4 @@
-"""Tells that the ranks train on their own although their data was sharded: nobody has added DataParallel."""
+"""Tells that the ranks train on their own: nobody has added DataParallel, or made PyTorch's optimizer distributed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from tfdist.system import after_import
 from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
+_WITH_KERAS = (
+    "the data was sharded, but no gradient was ever reduced: each rank trained on its own, on its shard only. Add the "
+    "callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
+)
+_WITH_PYTORCH = (
+    "parameters were given to all ranks, but no gradient was ever reduced: if this job has trained, each rank did so "
+    "on its own. Make the optimizer distributed: optimizer = hvd.DistributedOptimizer(optimizer)"
+)
 
 
 def watch() -> None:
@@ -22,13 +30,11 @@ def watch() -> None:
 
 def tell() -> None:
     """The warning, if there is a reason; once per process, on rank 0."""
-    trains_alone = session.data_sharded and not session.gradients_reduced and not session.fit_without_step
-    if trains_alone and not session.told_alone and session.place is not None and session.place[0] == 0:
+    text = _WITH_KERAS if session.data_sharded else _WITH_PYTORCH if session.parameters_sent else ""
+    is_told = session.gradients_reduced or session.fit_without_step or session.told_alone
+    if text and not is_told and session.place is not None and session.place[0] == 0:
         session.told_alone = True
-        _logger.warning(
-            "the data was sharded, but no gradient was ever reduced: each rank trained on its own, on its shard "
-            "only. Add the callback: model.fit(..., callbacks=[tfdist.callbacks.DataParallel()])"
-        )
+        _logger.warning("%s", text)
 
 
 def _watch_first_step() -> None:

@@ -35,6 +35,7 @@ class Session:
         catches_up: Whether a `fit` begins here that the other ranks have begun before.
         resumed_at: The progress of earlier processes in the training that this one continues.
         data_sharded: Whether `tfdist.shard` has sharded data.
+        parameters_sent: Whether parameters of PyTorch were given to other ranks.
         told_alone: Whether rank 0 has warned that ranks train on their own on sharded data.
         gradients_reduced: Whether gradients, or possible gradients, were reduced.
         fit_without_step: Whether the last `fit` with DataParallel has ended, or is, before its first step.
@@ -63,6 +64,7 @@ class Session:
     catches_up: bool = False
     resumed_at: int = 0
     data_sharded: bool = False
+    parameters_sent: bool = False
     told_alone: bool = False
     gradients_reduced: bool = False
     fit_without_step: bool = False

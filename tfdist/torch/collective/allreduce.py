@@ -16,6 +16,7 @@ from tfdist.torch.collective.compression import Compression, parts_of
 from tfdist.torch.collective.handle import label_of, register, synchronize
 from tfdist.torch.collective.reduction import Scaling
 from tfdist.world.process_sets import ProcessSet, global_process_set
+from tfdist.world.session import session
 
 
 def allreduce(  # noqa: PLR0913 -- the signature of Horovod
@@ -359,6 +360,7 @@ def _start(
     names: Sequence[str] = (),
 ) -> int:
     """Starts the collective: two, if floating tensors and integers need different reductions of the engine."""
+    session.gradients_reduced |= any(tensor.numel() > 1 for tensor in tensors)  # one number is a loss or a metric
     scaling, names = how.scaling, names or tensors_of_torch.names_of(tensors, how.label)
     operands = [_Operand.of(tensor, name, scaling, in_place) for tensor, name in zip(tensors, names, strict=True)]
     floating = [operand for operand in operands if operand.sent.is_floating_point()]

@@ -13,6 +13,7 @@ from tfdist.torch.collective.object import broadcast_object
 from tfdist.torch.training.outline import with_tensors, without_tensors
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
+from tfdist.world.session import session
 
 
 def broadcast_parameters(
@@ -43,6 +44,7 @@ def broadcast_parameters(
                 f"broadcast_parameters received {name!r}, a {type(tensor).__name__}; expected tensors. Send other "
                 "values with broadcast_object."
             )
+    session.parameters_sent |= process_set.size() > 1
     with torch.no_grad():
         overwrite(
             [tensor for _, tensor in named],
