@@ -359,5 +359,6 @@ class DataParallel(keras.callbacks.Callback):
         if self._compared or not after:
             return
         self._compared = True
-        if self._hook.ranks_see_same_data() and tfdist.rank() == 0:
+        is_told = training_data.outline_of_arrays(self.model) is not None  # when the fit began
+        if self._hook.ranks_see_same_data() and tfdist.rank() == 0 and not is_told:
             _logger.warning("%s", complaint(tfdist.size(), bool(training_data.remainders(self.model))))

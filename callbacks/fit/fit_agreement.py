@@ -13,7 +13,7 @@ import keras
 
 import tfdist
 from tfdist import errors
-from tfdist.callbacks.fit import training_data
+from tfdist.callbacks.fit import data_digest, training_data
 from tfdist.native import keras_version
 from tfdist.ops import COLLECTIVES
 from tfdist.training import optimizer
@@ -60,6 +60,7 @@ _WRITERS = {
     "TensorBoard": ("log_dir", _ON_RANK_ZERO),
 }
 _FILES = "the files that callbacks of Keras write"
+_ARRAYS = "the arrays that fit got"
 _logger = logging.getLogger("tfdist")
 
 
@@ -74,7 +75,7 @@ def agree(callback: keras.callbacks.Callback) -> None:
     Raises:
         MismatchError: On every rank, if anything differs; names what, on which ranks, and the remedy.
 
-    Rank 0 warns of files that several ranks write.
+    Rank 0 warns of files that several ranks write, and of arrays that all have as a whole.
     """
     model: Any = callback.model
     params: Any = callback.params
@@ -93,6 +94,8 @@ def agree(callback: keras.callbacks.Callback) -> None:
     if group.rank() == 0:
         for line in written_together({rank: each[_FILES] for rank, each in known.items()}):
             _logger.warning("%s", line)
+        if mine[_ARRAYS] is not None and all(each[_ARRAYS] == mine[_ARRAYS] for each in by_rank):
+            _logger.warning("%s", data_digest.complaint(group.size(), sharded=False))
 
 
 def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:
@@ -154,6 +157,7 @@ def _knowledge(
     acting = [each for each in callbacks if _kind(each)]
     return {
         _FILES: _files(callbacks),
+        _ARRAYS: training_data.outline_of_arrays(model),
         "initial_epoch": arguments.get("initial_epoch"),
         "epochs": params.get("epochs"),
         "what tfdist.shard did with the remainder": tuple(sorted(remainders)),

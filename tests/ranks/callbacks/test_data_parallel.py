@@ -122,6 +122,19 @@ def test_same_data_is_noticed(world, warnings_of_tfdist):
     assert not [line for line in warnings_of_tfdist if "shard" in line and "same data" in line]
 
 
+@pytest.mark.ranks(1, 2, 3)
+def test_arrays_that_every_rank_has_are_noticed(world, warnings_of_tfdist):
+    """Each rank shuffles them in an order of its own, so that no batch is that of another rank."""
+    keras.utils.set_random_seed(tfdist.rank())
+    model, arrays = new_model("sgd"), samples(0)
+    model.fit(*arrays, batch_size=1, verbose=0, callbacks=[DataParallel()])
+    warned = [line for line in warnings_of_tfdist if "x, y = tfdist.shard((x, y))" in line]
+    assert len(warned) == (1 if world > 1 and tfdist.rank() == 0 else 0)
+    warnings_of_tfdist.clear()
+    model.fit(*tfdist.shard(arrays), batch_size=1, verbose=0, callbacks=[DataParallel()])
+    assert not [line for line in warnings_of_tfdist if "same data" in line]
+
+
 @pytest.mark.parametrize("differ", [True, False])
 def test_data_that_begin_alike_are_not_taken_for_the_same(world, differ, warnings_of_tfdist):
     """Padding: the first 2,000 numbers of the batch are zero on every rank."""
