@@ -92,10 +92,16 @@ def agree(callback: keras.callbacks.Callback) -> None:
     if problem := difference(known):
         raise errors.MismatchError(problem)
     if group.rank() == 0:
-        for line in written_together({rank: each[_FILES] for rank, each in known.items()}):
-            _logger.warning("%s", line)
-        if mine[_ARRAYS] is not None and all(each[_ARRAYS] == mine[_ARRAYS] for each in by_rank):
-            _logger.warning("%s", data_digest.complaint(group.size(), sharded=False))
+        _warn(known)
+
+
+def _warn(known: Mapping[int, Mapping[str, Any]]) -> None:
+    lines = written_together({rank: each[_FILES] for rank, each in known.items()})
+    arrays = {each[_ARRAYS] for each in known.values()}
+    if len(arrays) == 1 and None not in arrays:
+        lines.append(data_digest.complaint(len(known), sharded=False))
+    for line in lines:
+        _logger.warning("%s", line)
 
 
 def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:

@@ -352,6 +352,12 @@ class _Operand:
         return self.given
 
 
+def _remember(tensors: Sequence[torch.Tensor]) -> None:
+    """Records that a script reduces gradients, maybe itself; a single number is a loss, a metric or a count."""
+    if any(tensor.numel() > 1 for tensor in tensors):
+        session.gradients_reduced = True
+
+
 def _start(
     tensors: Sequence[torch.Tensor],
     how: Reducing,
@@ -360,7 +366,7 @@ def _start(
     names: Sequence[str] = (),
 ) -> int:
     """Starts the collective: two, if floating tensors and integers need different reductions of the engine."""
-    session.gradients_reduced |= any(tensor.numel() > 1 for tensor in tensors)  # one number is a loss or a metric
+    _remember(tensors)
     scaling, names = how.scaling, names or tensors_of_torch.names_of(tensors, how.label)
     operands = [_Operand.of(tensor, name, scaling, in_place) for tensor, name in zip(tensors, names, strict=True)]
     floating = [operand for operand in operands if operand.sent.is_floating_point()]
