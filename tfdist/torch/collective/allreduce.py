@@ -366,9 +366,9 @@ def _start(
     names: Sequence[str] = (),
 ) -> int:
     """Starts the collective: two, if floating tensors and integers need different reductions of the engine."""
-    _remember(tensors)
     scaling, names = how.scaling, names or tensors_of_torch.names_of(tensors, how.label)
     operands = [_Operand.of(tensor, name, scaling, in_place) for tensor, name in zip(tensors, names, strict=True)]
+    _remember(tensors)
     floating = [operand for operand in operands if operand.sent.is_floating_point()]
     integers = [operand for operand in operands if not operand.sent.is_floating_point()]
     parts = [(how.label, operands, not integers)]
