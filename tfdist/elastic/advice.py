@@ -38,6 +38,15 @@ def need_elastic_script(line: str) -> None:
         )
 
 
+def need_loop() -> None:
+    """Warns if a lost rank ends the job although it was started as an elastic one, since it trains outside of `run`."""
+    if config.is_elastic():
+        _warn(
+            "the job was started with tfdistrun --elastic, but trains outside of a function of hvd.elastic.run, so a "
+            "lost rank will end it. See docs/torch.md, Elastic training."
+        )
+
+
 def _warn(text: str) -> None:
     if runtime.rank() == 0 and not session.warned_of_elastic:
         session.warned_of_elastic = True

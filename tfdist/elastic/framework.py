@@ -11,7 +11,8 @@ from tfdist.errors import TfdistError
 
 @dataclass(frozen=True)
 class Framework:
-    """
+    """The collectives of a framework, and what it does about a loss.
+
     Attributes:
         allgather_object: Its collective of objects, of an object and `name`.
         broadcast_object: The same, of an object, the root, and `name`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ import tensorflow as tf
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.input import global_part, mark, pipeline, shuffle_warning
+from tfdist.input import global_part, mark, outline, pipeline, shuffle_warning
 from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import ElasticPart
 from tfdist.ops import object as object_ops
@@ -309,9 +308,9 @@ def shard_rows(arrays: Any, rank: int, size: int, remainder: str = "drop") -> An
     if remainder != "pad" or rows % size == 0:
         end = rows if remainder == "join" else rows // size * size
         part = slice(rank, end, size)
-        return tf.nest.map_structure(lambda array: _rows_of(array)[part], arrays)
+        return tf.nest.map_structure(lambda array: outline.rows_of(array)[part], arrays)
     order = np.arange(rank, -(-rows // size) * size, size) % rows
-    return tf.nest.map_structure(lambda array: _gather(array, order), arrays)
+    return tf.nest.map_structure(lambda array: outline.gather(array, order), arrays)
 
 
 def _shard_files(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
@@ -327,7 +326,7 @@ def _shard_files(dataset: tf.data.Dataset, rank: int, size: int, remainder: str)
             problem = "the pipeline does not read files by a tf.data reader such as tf.data.TFRecordDataset"
         except tf.errors.InvalidArgumentError as error:
             problem = error.message.split("}} ")[-1].split(" [Op:")[0]
-    names = [_digest(origin.take(100_000)) for origin in pipeline.origins(dataset, through_files=True)]
+    names = [outline.of_elements(origin.take(100_000)) for origin in pipeline.origins(dataset, through_files=True)]
     _compare({"policy": "file", "remainder": remainder}, _Description("dataset", None, names, problem=problem))
     return part
 
@@ -461,16 +460,14 @@ class _Description:
 
 
 def _describe_dataset(dataset: tf.data.Dataset) -> _Description:
-    origins = [_digest(origin.take(1)) for origin in pipeline.origins(dataset)]
+    origins = [outline.of_elements(origin.take(1)) for origin in pipeline.origins(dataset)]
     length = int(dataset.cardinality())
     return _Description("dataset", length, origins, pipeline.shuffles(dataset), pipeline.is_ordered(dataset))
 
 
 def _describe_arrays(arrays: Any) -> _Description:
     rows = _check_arrays(arrays)
-    few = sorted({0, rows // 2, rows - 1}) if rows else []
-    samples = [_gather(array, np.array(few, np.int64)) for array in tf.nest.flatten(arrays)]
-    return _Description("arrays", rows, [_digest([sample]) for sample in samples])
+    return _Description("arrays", rows, [outline.of_array(array) for array in tf.nest.flatten(arrays)])
 
 
 def _compare(arguments: dict[str, Any], described: _Description) -> None:
@@ -572,28 +569,8 @@ def _check_arrays(arrays: Any) -> int:
     return rows[0]
 
 
-def _rows_of(array: Any) -> Any:
-    return getattr(array, "iloc", array)
-
-
-def _gather(array: Any, order: np.ndarray[Any, Any]) -> Any:
-    if isinstance(array, (tf.Tensor, tf.Variable, tf.RaggedTensor)):
-        return tf.gather(array, order)
-    return _rows_of(array)[order]
-
-
 def _too_few(count: int, what: str, needed: int) -> str:
     return (
         f"tfdist.shard found {count} {what}; {needed} are needed so that every rank gets one. Start fewer ranks, "
         'choose a smaller batch, or provide more data; with remainder="pad" the ranks share what there is.'
     )
-
-
-def _digest(elements: Any) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for element in elements:
-        for value in tf.nest.flatten(element, expand_composites=True):
-            array = np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
-    return digest.hexdigest()

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdist import errors
 from tfdist.ops import allgather, broadcast
 from tfdist.ops.graph import session_graph
-from tfdist.ops.object_exchange import ObjectExchange
+from tfdist.world.object_exchange import ObjectExchange
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 

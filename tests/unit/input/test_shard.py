@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
-from tfdist.input import shard
+from tfdist.input import outline, shard
 
 SIZES = (1, 2, 3, 4)
 UNKNOWN = tf.data.UNKNOWN_CARDINALITY
@@ -210,7 +210,7 @@ class TestPad:
         second = shard.shard_elements(dataset, 1, 3, "pad")
         assert first.element_spec == dataset.element_spec
         assert len(list(first)) == len(list(second)) == 2
-        assert shard._digest(second.skip(1)) == shard._digest(dataset.take(1))
+        assert outline.of_elements(second.skip(1)) == outline.of_elements(dataset.take(1))
 
     def test_endless(self):
         part = shard.shard_elements(tf.data.Dataset.range(5).repeat(), 1, 2, "pad")

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from tfdist.ops.object_exchange import ObjectExchange
 from tfdist.torch.collective.allgather import allgather
 from tfdist.torch.collective.broadcast import broadcast
+from tfdist.world.object_exchange import ObjectExchange
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from tfdist import config
-from tfdist.elastic import loop
+from tfdist.elastic import advice, loop
 from tfdist.errors import ConfigError, MismatchError
 from tfdist.ops.reduction import ReduceOp
 from tfdist.torch.collective.allreduce import reducing, start_gradients
@@ -22,7 +21,6 @@ from tfdist.torch.collective.handle import synchronize
 from tfdist.torch.collective.object import allgather_object
 from tfdist.torch.collective.sparse import sparse_allreduce_async
 from tfdist.torch.training.gradient_plan import Named
-from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet
 from tfdist.world.session import session
 
@@ -215,22 +213,14 @@ class GradientReducer:
         mine = [[named.outline() for named in bucket] for bucket in self._buckets]
         gradients = [(named.name, named.parameter.grad) for bucket in self._buckets for named in bucket]
         sparse = [name for name, gradient in gradients if gradient is not None and gradient.is_sparse]
-        self._need_elastic_script()
+        if not loop.is_running():
+            advice.need_loop()
         told = allgather_object((mine, sparse, list(self._order)), f"{label} plan", process_set)
         plans, sparse_of_all, orders = zip(*told, strict=True)
         check_plans(plans, process_set.ranks, label)
         self._reduction.expect_sparse(itertools.chain(*sparse_of_all))
         self._order = dict.fromkeys(orders[0])
         self._compared = True
-
-    def _need_elastic_script(self) -> None:
-        """Warns once if a lost rank ends the job although it was started as an elastic one."""
-        if config.is_elastic() and not loop.is_running() and runtime.rank() == 0 and not session.warned_of_elastic:
-            session.warned_of_elastic = True
-            _logger.warning(
-                "the job was started with tfdistrun --elastic, but trains outside of a function of hvd.elastic.run, so "
-                "a lost rank will end it. See docs/torch.md, Elastic training."
-            )
 
     def _plan_anew(self) -> None:
         """After the first step. Parameters whose gradients the first rank did not have come last."""
