@@ -180,6 +180,13 @@ def test_scaled_losses_of_which_one_is_infinite(size, kind, clips, caplog):
     assert close(found, hvd.broadcast_object(found, 0))
 
 
+def test_the_step_after_a_scaler_does_not_sum_again(size):
+    alone, model = model_of(), model_of()
+    expected, _ = scaled_losses(alone, torch.optim.SGD(alone.parameters(), lr=0.1), lambda whole: whole, size, "")
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1 / size), op=hvd.Sum)
+    assert close(scaled_losses(model, optimizer, own, size, "")[0], expected)
+
+
 def test_a_closure_reduces_after_each_call(size):
     def fit(model, take):
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3)
