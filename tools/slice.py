@@ -53,7 +53,7 @@ _LAUNCH = r"tfdist/(system|protocol|launch|testing)/|tests/launch/"
 # What the pages are, and the tests that run them.
 _PAGES = r"docs/|README\.md|mkdocs|tools/website/|tests/(examples/test_[gt]|storage/test_page|launch/test_start_any)"
 SLICES = (
-    Slice("ranks", 12, rf"{_TRAINING}|tfdist/elastic/|tests/ranks/"),
+    Slice("ranks", 30, rf"{_TRAINING}|tfdist/elastic/|tests/ranks/"),
     Slice("elastic", 6, rf"{_TRAINING}|{_LAUNCH}|tfdist/elastic/|tests/elastic/"),
     Slice("hosts", 5, _LAUNCH),
     Slice(

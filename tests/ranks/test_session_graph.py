@@ -170,6 +170,24 @@ def test_one_collective_after_another(world):
         np.testing.assert_allclose(session.run(shares), whole / (whole + 1), rtol=1e-6)
 
 
+@pytest.mark.ranks(2, 3)
+def test_what_only_a_process_set_has_does_not_count(world):
+    """Ranks outside of it know neither its graphs nor its collectives in a graph of all."""
+    with session_graph.left():
+        process_sets.start("dynamic", None)
+        of_first = tfdist.add_process_set([0])
+    for has_all in (False, True):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            if of_first.included():
+                own = [hvd.allreduce(mine(), op=hvd.Sum, name="x", process_set=of_first) for _ in range(2)]
+                assert np.array_equal(session.run(own)[1], rows(world)[0])
+            if has_all:
+                assert np.array_equal(session.run(hvd.allreduce(mine(), op=hvd.Sum, name="x")), sum(rows(world)))
+    with session_graph.left():
+        tfdist.remove_process_set(of_first)
+        process_sets.start(None, None)
+
+
 @pytest.mark.ranks(2)
 def test_two_graphs_by_turns_and_at_once(world):
     graphs = [tf.Graph(), tf.Graph()]

@@ -45,7 +45,7 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
         # The threads that would run the graph are not there: it would hang instead of saying so.
         library.call("tfdist_check_place")
     if session_graph.is_current():
-        with session_graph.announcing(op, str(kwargs.get("label", ""))):
+        with session_graph.announcing(op, str(kwargs.get("label", "")), kwargs.get("process_set", 0)):
             return run_anytime(op, *args, order=order.here(), **kwargs)
     return run_anytime(op, *args, order=order.here(), **kwargs)
 

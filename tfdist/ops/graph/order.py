@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import control_flow_util, control_flow_util_v2
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
@@ -30,8 +31,8 @@ def resource() -> tf.Tensor:
     ops without a resource are ordered only among themselves.
     """
     # TensorFlow runs an op where its resources are. GPUs have no variables of int32. `tf.function` would notice a new
-    # `tf.Variable`, and trace the function again.
-    with tf.init_scope(), tf.device(collective_device()):
+    # `tf.Variable`, and trace the function again. In a graph that a session runs, `init_scope` does not leave it.
+    with tf.init_scope(), context.eager_mode(), tf.device(collective_device()):
         _keep.append(ResourceVariable(0, dtype=tf.int64, trainable=False, name="tfdist_order"))
     return _keep[0].handle
 

@@ -24,8 +24,8 @@ from tensorflow.python.ops import control_flow_util_v2
 from tfdist import errors
 from tfdist.ops.graph import caller
 
-# How many such graphs each thread has made.
-_graphs: Counter[str] = Counter()
+# How many such graphs each thread has made that have collectives of a process set.
+_graphs: Counter[tuple[str, int]] = Counter()
 
 
 def is_current() -> bool:
@@ -34,12 +34,13 @@ def is_current() -> bool:
 
 
 @contextlib.contextmanager
-def announcing(op: str, label: str) -> Iterator[None]:
+def announcing(op: str, label: str, process_set: int) -> Iterator[None]:
     """The collective that is added to the graph inside announces itself.
 
     Args:
         op: Name of its generated function, such as "tfdist_grouped_allreduce".
         label: Its name in errors.
+        process_set: The number of the set whose ranks have it.
 
     Raises:
         ConfigError: Where a session may run it several times at once.
@@ -48,7 +49,7 @@ def announcing(op: str, label: str) -> Iterator[None]:
     graph = tf.compat.v1.get_default_graph()
     if kind == "TfdistJoin":
         raise errors.ConfigError("join cannot be part of a graph with sessions: there the ranks run the same steps.")
-    key = attr_value_pb2.AttrValue(s=_key(_outermost(graph, label), label).encode())
+    key = attr_value_pb2.AttrValue(s=_key(_outermost(graph, label), label, process_set).encode())
     with tf.device("CPU:0"), graph._kernel_label_map({kind: "session"}), graph._attr_scope({"_tfdist_key": key}):
         yield
 
@@ -72,14 +73,21 @@ def left() -> Iterator[None]:
         yield
 
 
-def _key(graph: Any, label: str) -> str:
-    """By which the ranks know a collective: they make the same graphs, in the same order on each of their threads."""
-    if not hasattr(graph, "_tfdist_number"):
+def _key(graph: Any, label: str, process_set: int) -> str:
+    """By which the ranks of a process set know a collective.
+
+    They make the same graphs of theirs, in the same order on each of their threads. Collectives and graphs of other
+    sets do not count: only some of these ranks may have them.
+    """
+    if not hasattr(graph, "_tfdist_counts"):
+        graph._tfdist_counts = {}
+    if process_set not in graph._tfdist_counts:
         thread = caller.title(threading.current_thread())
-        _graphs[thread] += 1
-        graph._tfdist_number = f"{_graphs[thread]}{f' of thread {thread}' if thread else ''}"
-        graph._tfdist_collectives = itertools.count(1)
-    return f"'{label}' (collective {next(graph._tfdist_collectives)} of graph {graph._tfdist_number})"
+        _graphs[thread, process_set] += 1
+        number = f"{_graphs[thread, process_set]}{f' of thread {thread}' if thread else ''}"
+        graph._tfdist_counts[process_set] = (number, itertools.count(1))
+    number, collectives = graph._tfdist_counts[process_set]
+    return f"'{label}' (collective {next(collectives)} of graph {number})"
 
 
 def _outermost(graph: Any, label: str) -> Any:
