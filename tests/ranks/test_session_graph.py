@@ -13,7 +13,9 @@ from tfdist.ops.graph import session_graph
 from tfdist.world import process_sets
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)
-ONE_THREAD = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+ONE_THREAD = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+# Of its own: other sessions have the threads that the first one of the process has asked for.
+TWO_THREADS = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2, use_per_session_threads=True)
 FAILED = tf.errors.FailedPreconditionError
 
 
@@ -149,13 +151,14 @@ def test_each_rank_fetches_in_an_order_of_its_own(world):
 
 @pytest.mark.ranks(2, 3)
 def test_inputs_that_come_in_another_order_on_each_rank(world):
-    other_has_come = threading.Event()
-    late, early = through(lambda: other_has_come.wait(60), mine()), through(other_has_come.set, mine())
+    other_has_come, waited = threading.Event(), []
+    late = through(lambda: waited.append(other_has_come.wait(60)), mine())
+    early = through(other_has_come.set, mine())
     first, second = (late, early) if tfdist.rank() == 0 else (early, late)
     fetched = [hvd.allreduce(first, op=hvd.Sum, name="a"), hvd.allreduce(second * 2, op=hvd.Sum, name="b")]
-    with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)) as session:
+    with tf.compat.v1.Session(config=TWO_THREADS) as session:
         a, b = session.run(fetched)
-    assert other_has_come.is_set()
+    assert waited == [True]
     assert np.array_equal(a, sum(rows(world)))
     assert np.array_equal(b, 2 * sum(rows(world)))
 
@@ -226,7 +229,7 @@ def test_threads_make_their_graphs_in_any_order(world):
         for _ in range(2):
             with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
                 if factor != tfdist.rank() + 1:
-                    first_has_begun.wait(60)
+                    assert first_has_begun.wait(60)
                 fetched = hvd.allreduce(mine() * factor, op=hvd.Sum, name="same name")
                 first_has_begun.set()
                 results[factor].append(session.run(fetched))

@@ -23,7 +23,7 @@ def call_in_order(first_is_a, call):
     turns, found = [threading.Event(), threading.Event()], {}
 
     def work(number, value):
-        turns[number].wait(LIMIT_S)
+        assert turns[number].wait(LIMIT_S)
         try:
             found[value] = call(value)
         except MismatchError as error:

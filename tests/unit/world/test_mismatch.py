@@ -22,7 +22,7 @@ CASES = [
     ),
     (
         "ranks 0-1 called barrier 'the end of epoch 3', rank 2 has finished (called shutdown). Give every rank the "
-        "same number of steps.",
+        "same number of steps, or let those that come to their end first call join.",
         "ranks 0-1 have ended epoch 3, rank 2 has finished. " + BATCHES,
     ),
     (
@@ -36,7 +36,7 @@ CASES = [
     ),
     (
         "rank 0 called allgather 'the start of fit/bytes', rank 1 has finished (called shutdown). Give every rank the "
-        "same number of steps.",
+        "same number of steps, or let those that come to their end first call join.",
         "rank 0 has begun fit, rank 1 has finished. " + FIT,
     ),
     (

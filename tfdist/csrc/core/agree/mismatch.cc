@@ -15,6 +15,10 @@ constexpr char kAdvice[] =
     " Every rank must run the same collectives in the same order with the same names, dtypes, "
     "shapes, operation and root. Check for rank-dependent branches.";
 
+constexpr char kStepsAdvice[] =
+    " Give every rank the same number of steps, or let those that come to their end first call "
+    "join.";
+
 // What one rank submitted.
 struct Submission {
   int world_rank;
@@ -117,8 +121,7 @@ Status ExplainDeeds(const std::vector<Group>& deeds, bool in_threads) {
                          [](const Group& group) {
                            return RankList(group.ranks) + " " + Plural(group.value, group);
                          }) +
-                    "." + (finished ? " Give every rank the same number of steps." : "") +
-                    (in_threads ? kThreadAdvice : kAdvice));
+                    "." + (finished ? kStepsAdvice : "") + (in_threads ? kThreadAdvice : kAdvice));
 }
 
 }  // namespace
