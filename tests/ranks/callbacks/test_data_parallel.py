@@ -125,8 +125,8 @@ def test_same_data_is_noticed(world, warnings_of_tfdist):
 @pytest.mark.ranks(1, 2, 3)
 def test_arrays_that_every_rank_has_are_noticed(world, warnings_of_tfdist):
     """Each rank shuffles them in an order of its own, so that no batch is that of another rank."""
-    keras.utils.set_random_seed(tfdist.rank())
     model, arrays = new_model("sgd"), samples(0)
+    keras.utils.set_random_seed(tfdist.rank())
     model.fit(*arrays, batch_size=1, verbose=0, callbacks=[DataParallel()])
     warned = [line for line in warnings_of_tfdist if "x, y = tfdist.shard((x, y))" in line]
     assert len(warned) == (1 if world > 1 and tfdist.rank() == 0 else 0)
