@@ -54,11 +54,11 @@ _LAUNCH = r"tfdist/(system|protocol|launch|testing)/|tests/launch/"
 _PAGES = r"docs/|README\.md|mkdocs|tools/website/|tests/(examples/test_[gt]|storage/test_page|launch/test_start_any)"
 SLICES = (
     Slice("ranks", 30, rf"{_TRAINING}|tfdist/elastic/|tests/ranks/"),
-    Slice("elastic", 6, rf"{_TRAINING}|{_LAUNCH}|tfdist/elastic/|tests/elastic/"),
+    Slice("elastic", 9, rf"{_TRAINING}|{_LAUNCH}|tfdist/elastic/|tests/elastic/"),
     Slice("hosts", 5, _LAUNCH),
     Slice(
         "launch",
-        9,
+        10,
         rf"{_LAUNCH}|tfdist/(autotune|command|observe|storage)/|tests/(chaos|storage)/|docs/(autot|debug-a)",
     ),
     Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
