@@ -164,12 +164,13 @@ def _elastic_fit() -> Any:
 def _act_early() -> None:
     from tfdist import config
     from tfdist.system import after_import
-    from tfdist.world import fit_hook, log_prefix
+    from tfdist.world import fit_hook, log_prefix, lone_training
     from tfdist.world.session import session
 
     log_prefix.install()
     if not config.is_early():
         return
+    lone_training.watch_fit()
     importlib.import_module("tfdist.native.gpu").take_early(session.early)
     if config.is_elastic():
         after_import.after_import("keras", lambda: fit_hook.install(_elastic_fit))

@@ -129,6 +129,26 @@ def test_training_alone_on_sharded_data_is_not_silent(tmp_path, callbacks, warne
         assert done.stderr.index("no gradient was ever reduced") < done.stderr.index("[0] fit has ended")
 
 
+APART = """
+import keras, numpy as np, tfdist
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", loss="mse")
+model.fit(np.ones((16, 4)), np.ones((16, 1)), verbose=0)
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "then", "warned"),
+    [(2, "", 1), pytest.param(2, "tfdist.init(); tfdist.barrier()", 0, marks=SLICE), (1, "", 0)],
+    ids=["apart", "a_barrier", "one_rank"],
+)
+def test_training_of_ranks_that_never_meet_is_not_silent(tmp_path, ranks, then, warned):
+    done, _ = launch(tmp_path, ranks, APART.format(then=then))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("a model of its own on each of the 2 ranks: they have exchanged nothing") == warned
+
+
 NOT_BEGUN = """
 import keras, numpy as np, tfdist
 x, y = tfdist.shard((np.arange(64.0).reshape(16, 4), np.arange(16.0)))

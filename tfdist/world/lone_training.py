@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from tfdist.errors import ConfigError
 from tfdist.system import after_import
+from tfdist.system.rank import job_place
 from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
@@ -19,13 +24,23 @@ _WITH_PYTORCH = (
     "parameters were given to all ranks, but no gradient was ever reduced: if this job has trained, each rank did so "
     "on its own. Make the optimizer distributed: optimizer = hvd.DistributedOptimizer(optimizer)"
 )
+_WITHOUT_EXCHANGE = (
+    "model.fit has trained a model of its own on each of the {size} ranks: they have exchanged nothing. Give each rank "
+    "its part of the data, and add the callback: dataset = tfdist.shard(dataset); model.fit(dataset, "
+    "callbacks=[tfdist.callbacks.DataParallel()])"
+)
+
+
+def watch_fit() -> None:
+    """Called when tfdist is imported: a `fit` of a process without collectives is told when it exits, on rank 0."""
+    _at_first_step(lambda: atexit.register(_tell_of_fit))
 
 
 def watch() -> None:
     """Called when data is sharded: the first step of a `fit` that reduces no gradient is told at once, on rank 0."""
     if not session.data_sharded:
         session.data_sharded = True
-        after_import.after_import("keras", _watch_first_step)
+        _at_first_step(tell)
 
 
 def tell() -> None:
@@ -37,14 +52,27 @@ def tell() -> None:
         _logger.warning("%s", text)
 
 
-def _watch_first_step() -> None:
+def _tell_of_fit() -> None:
+    place = None
+    with contextlib.suppress(ConfigError):  # a TF_CONFIG that is not for tfdist
+        place = job_place.of_job()
+    if place is not None and place[0] == 0 and place[1] > 1 and not (session.collectives or session.told_alone):
+        _logger.warning("%s", _WITHOUT_EXCHANGE.format(size=place[1]))
+
+
+def _at_first_step(action: Callable[[], object]) -> None:
+    """Calls it, once, when a `fit` has taken its first step."""
+    after_import.after_import("keras", lambda: _wrap_step(action))
+
+
+def _wrap_step(action: Callable[[], object]) -> None:
     callbacks = sys.modules["keras"].callbacks.CallbackList
     original = callbacks.on_train_batch_end
 
     @functools.wraps(original)
     def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> Any:
         callbacks.on_train_batch_end = original
-        tell()
+        action()
         return original(self, batch, logs)
 
     callbacks.on_train_batch_end = on_train_batch_end

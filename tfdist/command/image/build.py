@@ -39,7 +39,8 @@ def find() -> str:
     if asked.returncode:
         raise ImageError(
             f"{command} has no buildx, which is needed to build the image. Install it: the package is "
-            "docker-buildx-plugin from Docker, docker-buildx on Debian 13 and Ubuntu. Debian 12 has none: use Docker's."
+            "docker-buildx-plugin from Docker, docker-buildx on Debian 13 and Ubuntu. Debian 12 has none: "
+            "docs/containers.md says what to do there."
         )
     return command
 
