@@ -66,7 +66,9 @@ def _at_first_step(action: Callable[[], object]) -> None:
 
 
 def _wrap_step(action: Callable[[], object]) -> None:
-    callbacks = sys.modules["keras"].callbacks.CallbackList
+    callbacks = getattr(getattr(sys.modules["keras"], "callbacks", None), "CallbackList", None)
+    if callbacks is None:
+        return  # a Keras that is too old, which whoever uses it will name
     original = callbacks.on_train_batch_end
 
     @functools.wraps(original)
