@@ -178,10 +178,13 @@ TEST(MismatchWithShutdownSaysThatARankHasFinished) {
                    if (self.rank > 0) return self.engine->Shutdown();
                    return Submit(self, [](Submission*) {});
                  });
-  ExpectMismatch(2, "rank 0 has finished (called shutdown), rank 1 called barrier 'b'.",
-                 [](const RankContext& self) {
-                   return self.rank == 0 ? self.engine->Shutdown() : self.engine->Barrier("b");
-                 });
+  ExpectMismatch(
+      2,
+      "rank 0 has finished (called shutdown), rank 1 called barrier 'b'. Give every rank the "
+      "same number of steps, or let those that come to their end first call join.",
+      [](const RankContext& self) {
+        return self.rank == 0 ? self.engine->Shutdown() : self.engine->Barrier("b");
+      });
 }
 
 TEST(MismatchBeyondTheCapOfTheDescriptionIsStillAnError) {
