@@ -1,4 +1,4 @@
-"""Collectives on the host's memory, through the C interface of the core. Knows no framework.
+"""Collectives through the C interface of the core. Knows no framework.
 
 A collective is started and waited for, by its number: `csrc/core/engine/collective_api.h` says what each does.
 """
@@ -32,6 +32,12 @@ class _Tensor(ctypes.Structure):
     )
 
 
+class _Gpu(ctypes.Structure):
+    """`tfdist_gpu` of the C interface."""
+
+    _fields_ = (("number", ctypes.c_int), ("stream", ctypes.c_void_p))
+
+
 class _Tensors(ctypes.Structure):
     """`tfdist_tensors` of the C interface."""
 
@@ -40,6 +46,7 @@ class _Tensors(ctypes.Structure):
         ("process_set", ctypes.c_int),
         ("tensors", ctypes.POINTER(_Tensor)),
         ("count", ctypes.c_int),
+        ("gpu", ctypes.POINTER(_Gpu)),
     )
 
 
@@ -55,7 +62,7 @@ class _Reduction(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class HostTensor:
+class DenseTensor:
     """A contiguous, row-major tensor that somebody else keeps.
 
     Attributes:
@@ -74,6 +81,20 @@ class HostTensor:
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """The GPU that has the tensors of a collective.
+
+    Attributes:
+        number: By its driver.
+        stream: The address of a stream of the driver, or 1, the default one. What it holds when the collective is
+            started makes the tensors, and has used the memory of the results before.
+    """
+
+    number: int
+    stream: int
+
+
+@dataclass(frozen=True)
 class Call:
     """What a collective is called by, and this rank's tensors.
 
@@ -81,11 +102,13 @@ class Call:
         name: By which the ranks know it. One that is under way has none like it.
         process_set: The number of the ranks' set; 0 for all ranks.
         tensors: This rank's tensors.
+        gpu: Where they are; None for the host's memory. Only for an all-reduce and a broadcast.
     """
 
     name: str
     process_set: int
-    tensors: Sequence[HostTensor]
+    tensors: Sequence[DenseTensor]
+    gpu: Gpu | None = None
 
     def described(self) -> Any:
         """The structure of the C interface."""
@@ -97,7 +120,9 @@ class Call:
             )
             for tensor in self.tensors
         ]
-        return ctypes.byref(_Tensors(self.name.encode(), self.process_set, (_Tensor * len(made))(*made), len(made)))
+        gpu = None if self.gpu is None else ctypes.pointer(_Gpu(self.gpu.number, self.gpu.stream))
+        array = (_Tensor * len(made))(*made)
+        return ctypes.byref(_Tensors(self.name.encode(), self.process_set, array, len(made), gpu))
 
 
 @dataclass(frozen=True)

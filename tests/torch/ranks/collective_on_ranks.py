@@ -347,3 +347,16 @@ def test_process_sets(rank, size):
     assert hvd.remove_process_set(last)
     with pytest.raises(ConfigError, match="process_set must be"):
         hvd.allreduce(torch.ones(1), process_set=[0])
+
+
+def test_a_view_that_negates_what_is_in_its_memory(rank, size):
+    def own():
+        return torch.complex(torch.zeros(3), torch.full((3,), -1.0 - rank)).conj().imag
+
+    total = size * (size + 1) / 2
+    assert own().is_neg()
+    assert hvd.allreduce(own(), op=hvd.Sum).tolist() == [total] * 3
+    assert hvd.allreduce_(own(), op=hvd.Sum).tolist() == [total] * 3
+    assert hvd.broadcast_(own(), size - 1).tolist() == [size] * 3
+    assert hvd.allgather(own())[-3:].tolist() == [size] * 3
+    assert hvd.alltoall(own().repeat(size))[0].item() == 1

@@ -101,7 +101,7 @@ def gather_rows(
 def _start(tensors: Sequence[torch.Tensor], label: str, process_set: int, finish: Any) -> int:
     """`finish` takes the list of results, and the rows by tensor and rank."""
     names = tensors_of_torch.names_of(tensors, label)
-    hosts = [tensors_of_torch.host(tensor, name) for tensor, name in zip(tensors, names, strict=True)]
+    hosts = [tensors_of_torch.ready(tensor, name) for tensor, name in zip(tensors, names, strict=True)]
     described = [tensors_of_torch.described(name, host) for name, host in zip(names, hosts, strict=True)]
     started = collective.allgather(collective.Call(label, process_set, described))
 

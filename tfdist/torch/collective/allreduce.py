@@ -10,6 +10,7 @@ import torch
 
 from tfdist.errors import UnsupportedError
 from tfdist.native import collective
+from tfdist.native.collective import Gpu
 from tfdist.ops.reduction import Average, ReduceOp, Sum, reduction_of
 from tfdist.torch.collective import tensor as tensors_of_torch
 from tfdist.torch.collective.compression import Compression, parts_of
@@ -32,8 +33,8 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
     """Reduces a tensor over all ranks; has a gradient for Sum and Average.
 
     Args:
-        tensor: Tensor of any shape and supported dtype, the same on every rank. One on a GPU travels through the
-            host's memory.
+        tensor: Tensor of any shape and supported dtype, the same on every rank. Those on a GPU are
+            reduced there by NCCL, or with `TFDIST_GPU_OPERATIONS=mpi` in the host's memory.
         average: Horovod's older form of `op`: True is Average, False is Sum.
         name: Same on every rank. Without one, all ranks call unnamed collectives in the same order.
         compression: Wire type of float32 and float64 tensors, or a custom compression.
@@ -334,13 +335,13 @@ class _Operand:
     received: torch.Tensor
 
     @classmethod
-    def of(cls, given: torch.Tensor, name: str, scaling: Scaling, in_place: bool) -> _Operand:
+    def of(cls, given: torch.Tensor, name: str, scaling: Scaling, in_place: bool, gpu: Gpu | None) -> _Operand:
         """Checks the tensor, and finds memory for its result."""
-        host = tensors_of_torch.host(given, name)
-        scaling.check(host, name)
-        sent = host if host.is_floating_point() else scaling.before(host)
-        own = in_place or sent is not host or given.device.type != "cpu" or not given.is_contiguous()
-        return cls(name, given, sent, sent if own else torch.empty_like(host))
+        ready = tensors_of_torch.ready(given, name, gpu)
+        scaling.check(ready, name)
+        sent = ready if ready.is_floating_point() else scaling.before(ready)
+        own = in_place or sent.data_ptr() != given.data_ptr()
+        return cls(name, given, sent, sent if own else torch.empty_like(sent))
 
     def result(self, scaling: Scaling, in_place: bool) -> torch.Tensor:
         """The result, in the tensor of the script if it is in place."""
@@ -367,7 +368,8 @@ def _start(
 ) -> int:
     """Starts the collective: two, if floating tensors and integers need different reductions of the engine."""
     scaling, names = how.scaling, names or tensors_of_torch.names_of(tensors, how.label)
-    operands = [_Operand.of(tensor, name, scaling, in_place) for tensor, name in zip(tensors, names, strict=True)]
+    gpu = tensors_of_torch.gpu_of(tensors)
+    operands = [_Operand.of(tensor, name, scaling, in_place, gpu) for tensor, name in zip(tensors, names, strict=True)]
     _remember(tensors)
     floating = [operand for operand in operands if operand.sent.is_floating_point()]
     integers = [operand for operand in operands if not operand.sent.is_floating_point()]
@@ -378,7 +380,7 @@ def _start(
     try:
         for label, those, of_floats in parts:
             described = [tensors_of_torch.described(part.name, part.sent, part.received) for part in those]
-            call = collective.Call(label, how.number, described)
+            call = collective.Call(label, how.number, described, gpu)
             numbers.append(collective.allreduce(call, scaling.of_engine(of_floats)))
     finally:
         if numbers:  # what was started uses the memory, even if the second part was refused

@@ -91,7 +91,7 @@ def _start(
     call: tuple[str, int],
     finish: Callable[[torch.Tensor, torch.Tensor], Any],
 ) -> int:
-    host = tensors_of_torch.host(tensor, call[0])
+    host = tensors_of_torch.ready(tensor, call[0])
     described = tensors_of_torch.described(call[0], host)
     started = collective.alltoall(collective.Call(*call, [described]), splits)
 

@@ -36,7 +36,7 @@ def join(device: int = -1) -> int:
     ranks) or Adasum, no rows to allgather, and takes part in barriers; other collectives fail on every rank.
 
     Args:
-        device: Where Horovod makes the zeros. Here tensors travel through the host's memory, so any will do.
+        device: Where Horovod makes the zeros. The engine makes them where those of the others are: any will do.
 
     Returns:
         The rank that joined last; it has seen every update, so broadcast its state from there.

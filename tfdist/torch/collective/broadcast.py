@@ -112,13 +112,14 @@ def _start(
     in_place: bool,
     finish: Callable[[list[torch.Tensor]], Any] = lambda received: received[0],
 ) -> int:
-    hosts = [tensors_of_torch.host(tensor, name) for tensor, name in zip(tensors, names, strict=True)]
+    gpu = tensors_of_torch.gpu_of(tensors)
+    sent = [tensors_of_torch.ready(tensor, name, gpu) for tensor, name in zip(tensors, names, strict=True)]
     outputs = [
-        torch.empty_like(host) if host.data_ptr() == tensor.data_ptr() and not in_place else host
-        for host, tensor in zip(hosts, tensors, strict=True)
+        torch.empty_like(each) if each.data_ptr() == tensor.data_ptr() and not in_place else each
+        for each, tensor in zip(sent, tensors, strict=True)
     ]
-    described = list(map(tensors_of_torch.described, names, hosts, outputs))
-    started = collective.broadcast(collective.Call(*call, described), operator.index(root_rank))
+    described = list(map(tensors_of_torch.described, names, sent, outputs))
+    started = collective.broadcast(collective.Call(*call, described, gpu), operator.index(root_rank))
 
     def results() -> Any:
         if not in_place:
@@ -128,7 +129,7 @@ def _start(
                 tensor.detach().copy_(output)
         return finish(list(tensors))
 
-    return register([started], (hosts, outputs), results)
+    return register([started], (sent, outputs), results)
 
 
 class _Broadcast(torch.autograd.Function):

@@ -146,7 +146,7 @@ def _start(
     finish: Callable[[list[torch.Tensor]], Any],
 ) -> int:
     names = tensors_of_torch.names_of(tensors, call[0])
-    hosts = [tensors_of_torch.host(tensor, name) for tensor, name in zip(tensors, names, strict=True)]
+    hosts = [tensors_of_torch.ready(tensor, name) for tensor, name in zip(tensors, names, strict=True)]
     for host, name in zip(hosts, names, strict=True):
         scaling.check(host, name)
     of_floats = {host.is_floating_point() for host in hosts}

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch as the engine sees them: contiguous, in the host's memory, of a dtype that it carries."""
+"""Tensors of PyTorch as the engine sees them: contiguous, of a dtype that it carries, and where they are."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from tfdist import config
 from tfdist.errors import ConfigError
 from tfdist.native import collective
-from tfdist.native.collective import HostTensor
+from tfdist.native.collective import DenseTensor, Gpu
 
+# As the driver calls the stream that PyTorch gives the address 0.
+_DEFAULT_STREAM = 1
 _DTYPES = {
     torch.bool: "bool",
     torch.uint8: "uint8",
@@ -43,8 +46,25 @@ def dtype_of(tensor: torch.Tensor, name: str) -> str:
     return _DTYPES[tensor.dtype]
 
 
-def host(tensor: Any, name: str) -> torch.Tensor:
-    """The tensor itself if it is contiguous and in the host's memory, else a copy that is.
+def gpu_of(tensors: Sequence[Any]) -> Gpu | None:
+    """The GPU that has all of these tensors, with the current stream of the script.
+
+    None where they are elsewhere or apart, or collectives do not run on GPUs: then the host's memory is used.
+    """
+    devices = {tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor)}
+    device = next(iter(devices)) if len(devices) == 1 else None
+    if device is None or device.type != "cuda" or config.value("gpu_operations") != "nccl":
+        return None
+    return Gpu(device.index, torch.cuda.current_stream(device).cuda_stream or _DEFAULT_STREAM)
+
+
+def ready(tensor: Any, name: str, gpu: Gpu | None = None) -> torch.Tensor:
+    """The tensor itself if it is contiguous and where the engine reads it, else a copy that is.
+
+    Args:
+        tensor: What the script gave.
+        name: What errors call it.
+        gpu: Where the engine reads it; None for the host's memory.
 
     Raises:
         ConfigError: If it is no dense tensor, has no memory, or has a dtype that collectives do not carry.
@@ -61,11 +81,12 @@ def host(tensor: Any, name: str) -> torch.Tensor:
         raise ConfigError(
             f"{name} is on device {tensor.device}; collectives take tensors on cpu or cuda. Move it there first."
         )
-    return tensor.detach().cpu().contiguous()
+    there = tensor.detach() if gpu else tensor.detach().cpu()
+    return there.resolve_neg().contiguous()  # a view of a complex tensor may negate what is in its memory
 
 
-def described(name: str, tensor: torch.Tensor, output: torch.Tensor | None = None) -> HostTensor:
-    """What the engine needs to know of a tensor that `host` has returned.
+def described(name: str, tensor: torch.Tensor, output: torch.Tensor | None = None) -> DenseTensor:
+    """What the engine needs to know of a tensor that `ready` has returned.
 
     Args:
         name: What errors call it.
@@ -73,7 +94,7 @@ def described(name: str, tensor: torch.Tensor, output: torch.Tensor | None = Non
         output: Where the result of the same shape goes, if it is not the engine that makes its memory.
     """
     into = 0 if output is None else output.data_ptr()
-    return HostTensor(name, _DTYPES[tensor.dtype], tuple(tensor.shape), tensor.data_ptr(), into)
+    return DenseTensor(name, _DTYPES[tensor.dtype], tuple(tensor.shape), tensor.data_ptr(), into)
 
 
 def result(number: int, index: int, like: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:

@@ -54,7 +54,8 @@ def ddp_comm_hook(
         with torch.no_grad():
             how = reducing(Average, (1.0, 1.0), name, process_set, compression)
             handle = start_gradients([gradients], [name], how)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        devices = [gradients.device] if gradients.is_cuda else None
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         _waiter().submit(_finish, handle, gradients, future)
         return future
 

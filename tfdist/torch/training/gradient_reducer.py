@@ -126,6 +126,7 @@ class GradientReducer:
         self._use(buckets)
         self._order: dict[str, None] = {}  # the names of the gradients, as they came in the first step
         self._waits: dict[int, Callable[[], None]] = {}
+        self._streams: dict[int, set[torch.cuda.Stream]] = {}  # on which the gradients of a bucket were made on a GPU
         self._given: list[tuple[Named, torch.Tensor, int]] = []  # complete gradients, and how often each was changed
         self._skips = self._synchronized = self._compared = self._has_gradients = self._scaler_has_waited = False
         self._warned: set[str] = set()
@@ -135,7 +136,7 @@ class GradientReducer:
     def begin_anew(self) -> None:
         """The ranks have changed: what was started has ended, and new ones have compared nothing."""
         with self._lock:
-            self._waits, self._given = {}, []
+            self._waits, self._given, self._streams = {}, [], {}
             self._compared = self._synchronized = self._scaler_has_waited = False
             self._order = {}
             self._use(self._first)
@@ -177,6 +178,8 @@ class GradientReducer:
             self._left[key] -= 1
             if not self._compared:
                 self._order.setdefault(name)
+            if parameter.is_cuda:
+                self._streams.setdefault(place, set()).add(torch.cuda.current_stream(parameter.device))
             if self._left[key] == 0:
                 self._missing[place] -= 1
                 if self._missing[place] == 0:
@@ -191,6 +194,8 @@ class GradientReducer:
     def _start(self, place: int) -> None:
         bucket = self._buckets[place]
         session.gradients_reduced = True
+        for stream in self._streams.pop(place, ()):
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
         with torch.no_grad():
             self._waits[place] = self._reduction.start(place, bucket, [self._gradient_of(named) for named in bucket])
 

@@ -1,4 +1,5 @@
 // The C functions of collectives, on the transport "self", and the memory of their results.
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "core/engine/pending_call.h"
 #include "engine_settings.h"
 #include "expect.h"
+#include "gpu_machine.h"
 
 using tfdist::DType;
 using tfdist::PendingCall;
@@ -55,6 +57,15 @@ Outcome Ended(int64_t number, bool forgets = true) {
   return outcome;
 }
 
+// The events that were recorded in streams so far.
+std::vector<std::string> Recorded(const FakeCudaDriver& gpu) {
+  std::vector<std::string> found;
+  for (const std::string& line : gpu.log()) {
+    if (line.find("record event") == 0) found.push_back(line);
+  }
+  return found;
+}
+
 const int64_t kThree[] = {3};
 const tfdist_reduction kSum = {"sum", "none", 1, 1};
 
@@ -66,7 +77,7 @@ TEST(CollectiveApiReducesInPlaceAndApart) {
   const tfdist_tensor pair[] = {{"here", "float32", kThree, 1, values, values},
                                 {"there", "float32", kThree, 1, values, doubled}};
   const tfdist_reduction scaled = {"average", "fp16", 1, 2};
-  const tfdist_tensors tensors = {"pair", 0, pair, 2};
+  const tfdist_tensors tensors = {"pair", 0, pair, 2, nullptr};
   const Outcome started = Started([&](int64_t* number, char* message, int size) {
     return tfdist_start_allreduce(&tensors, &scaled, number, message, size);
   });
@@ -81,7 +92,7 @@ TEST(CollectiveApiGivesResultsOnce) {
   const SingleRank self;
   int32_t values[] = {4, 5, 6};
   const tfdist_tensor tensor = {"rows", "int32", kThree, 1, values, nullptr};
-  const tfdist_tensors tensors = {"rows", 0, &tensor, 1};
+  const tfdist_tensors tensors = {"rows", 0, &tensor, 1, nullptr};
   const int64_t splits[] = {3};
   for (const bool gathers : {true, false}) {
     const Outcome started = Started([&](int64_t* number, char* message, int size) {
@@ -112,7 +123,8 @@ TEST(CollectiveApiScattersBroadcastsMeetsAndJoins) {
   const SingleRank self;
   double values[] = {1, 2, 3};
   const tfdist_tensor tensor = {"t", "float64", kThree, 1, values, values};
-  const tfdist_tensors tensors = {"t", 0, &tensor, 1}, none = {"all are here", 0, nullptr, 0};
+  const tfdist_tensors tensors = {"t", 0, &tensor, 1, nullptr},
+                       none = {"all are here", 0, nullptr, 0, nullptr};
   const Outcome scattered = Started([&](int64_t* number, char* message, int size) {
     return tfdist_start_reducescatter(&tensors, &kSum, number, message, size);
   });
@@ -151,19 +163,19 @@ TEST(CollectiveApiRefusesWhatHasNoMeaning) {
     EXPECT(outcome.code != 0);
     EXPECT_CONTAINS(outcome.message, text);
   };
-  refuses({"t", 0, &good, 1}, kSum, "before tfdist.init()");
+  refuses({"t", 0, &good, 1, nullptr}, kSum, "before tfdist.init()");
   const SingleRank self;
-  refuses({nullptr, 0, &good, 1}, kSum, "without a name");
-  refuses({"t", 0, nullptr, 1}, kSum, "received 1 tensors");
-  refuses({"t", 0, &good, -1}, kSum, "received -1 tensors");
-  refuses({"t", 7, &good, 1}, kSum, "no process set 7");
-  refuses({"t", 0, &good, 1}, {"median", "none", 1, 1}, "received reduction 'median'");
-  refuses({"t", 0, &good, 1}, {"sum", "zip", 1, 1}, "received compression 'zip'");
+  refuses({nullptr, 0, &good, 1, nullptr}, kSum, "without a name");
+  refuses({"t", 0, nullptr, 1, nullptr}, kSum, "received 1 tensors");
+  refuses({"t", 0, &good, -1, nullptr}, kSum, "received -1 tensors");
+  refuses({"t", 7, &good, 1, nullptr}, kSum, "no process set 7");
+  refuses({"t", 0, &good, 1, nullptr}, {"median", "none", 1, 1}, "received reduction 'median'");
+  refuses({"t", 0, &good, 1, nullptr}, {"sum", "zip", 1, 1}, "received compression 'zip'");
   const tfdist_tensor no_type = {"t", "complex64", kThree, 1, values, values};
-  refuses({"t", 0, &no_type, 1}, kSum, "dtype 'complex64'");
+  refuses({"t", 0, &no_type, 1, nullptr}, kSum, "dtype 'complex64'");
   const tfdist_tensor no_shape = {"t", "float32", nullptr, 1, values, values};
-  refuses({"t", 0, &no_shape, 1}, kSum, "no shape");
-  const tfdist_tensors many = {"t", 0, &good, 1};
+  refuses({"t", 0, &no_shape, 1, nullptr}, kSum, "no shape");
+  const tfdist_tensors many = {"t", 0, &good, 1, nullptr};
   const Outcome split = Started([&](int64_t* number, char* message, int size) {
     return tfdist_start_alltoall(&many, nullptr, 2, number, message, size);
   });
@@ -174,7 +186,7 @@ TEST(CollectiveApiRefusesWhatHasNoMeaning) {
 TEST(CollectiveApiTellsWrongTensorsAtTheEnd) {
   const SingleRank self;
   const tfdist_tensor nowhere = {"t", "float32", kThree, 1, nullptr, nullptr};
-  const tfdist_tensors tensors = {"t", 0, &nowhere, 1};
+  const tfdist_tensors tensors = {"t", 0, &nowhere, 1, nullptr};
   const Outcome started = Started([&](int64_t* number, char* message, int size) {
     return tfdist_start_allreduce(&tensors, &kSum, number, message, size);
   });
@@ -182,6 +194,99 @@ TEST(CollectiveApiTellsWrongTensorsAtTheEnd) {
   const Outcome ended = Ended(started.number);
   EXPECT_EQ(ended.code, 3);
   EXPECT_CONTAINS(ended.message, "has no memory");
+}
+
+// What the stream holds at the start makes the inputs; what comes after it goes on beside the
+// collective. Only the first one, which connects the GPU, takes the whole stream.
+TEST(CollectiveApiReducesAndBroadcastsOnAGpu) {
+  Machine machine(1);
+  Machine::Node& node = *machine.nodes[0];
+  const tfdist_gpu gpu = {0, node.compute};
+  {
+    const SingleRank self;
+    for (const bool first : {true, false, false}) {
+      for (const bool reduces : {true, false}) {
+        float values[] = {0, 0, 0};
+        const tfdist_tensor tensor = {"t", "float32", kThree, 1, values, values};
+        const tfdist_reduction doubled = {"average", "none", 1, 2};
+        const tfdist_tensors tensors = {"t", 0, &tensor, 1, &gpu};
+        node.gpu.Enqueue(node.compute, [&] {
+          values[2] = 3;
+          return true;
+        });
+        std::atomic<bool> goes{first && reduces};
+        const Outcome started = Started([&](int64_t* number, char* message, int size) {
+          return reduces ? tfdist_start_allreduce(&tensors, &doubled, number, message, size)
+                         : tfdist_start_broadcast(&tensors, 0, number, message, size);
+        });
+        EXPECT_EQ(started.message, "");
+        node.gpu.Enqueue(node.compute, [&] { return goes.load(); });
+        EXPECT_EQ(Ended(started.number).message, "");
+        EXPECT_EQ(values[2], reduces ? 6.0f : 3.0f);
+        goes = true;
+        EXPECT(node.gpu.Synchronize());
+      }
+    }
+  }
+  EXPECT_EQ(machine.world.open(), 0);
+  EXPECT_EQ(node.gpu.allocated_bytes(), 0);
+}
+
+// A collective that is not run gives its mark back: the next one has the same.
+TEST(CollectiveApiOnAGpuForgetsTheMarkOfWhatIsRefused) {
+  Machine machine(1);
+  Machine::Node& node = *machine.nodes[0];
+  const tfdist_gpu gpu = {0, node.compute};
+  const SingleRank self;
+  float values[] = {1, 2, 3};
+  const tfdist_tensor tensor = {"t", "float32", kThree, 1, values, values};
+  const auto start = [&](const char* name, const char* reduction) {
+    const tfdist_tensors tensors = {name, 0, &tensor, 1, &gpu};
+    const tfdist_reduction how = {reduction, "none", 1, 1};
+    return Started([&](int64_t* number, char* message, int size) {
+      return tfdist_start_allreduce(&tensors, &how, number, message, size);
+    });
+  };
+  EXPECT_EQ(Ended(start("first", "sum").number).message, "");
+  // Adasum goes through the host, so its caller waits for the computation, and all others for it.
+  std::atomic<bool> goes{false};
+  node.gpu.Enqueue(node.compute, [&] { return goes.load(); });
+  const Outcome slow = start("slow", "adasum"), waiting = start("waiting", "sum");
+  const size_t before = Recorded(node.gpu).size();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_CONTAINS(start("waiting", "sum").message, "currently being processed");
+  }
+  const std::vector<std::string> marks = Recorded(node.gpu);
+  EXPECT_EQ(marks.size(), before + 3);
+  EXPECT_EQ(marks[before], marks[before + 1]);
+  EXPECT_EQ(marks[before], marks[before + 2]);
+  goes = true;
+  EXPECT_EQ(Ended(slow.number).message, "");
+  EXPECT_EQ(Ended(waiting.number).message, "");
+}
+
+TEST(CollectiveApiOnAGpuSaysWhatIsMissing) {
+  Machine machine(1);
+  Machine::Node& node = *machine.nodes[0];
+  const tfdist_gpu gpu = {0, node.compute};
+  const SingleRank self;
+  float values[] = {1, 2, 3};
+  const tfdist_tensor tensor = {"t", "float32", kThree, 1, values, values};
+  const tfdist_tensors tensors = {"t", 0, &tensor, 1, &gpu};
+  const auto gathers = [&](int64_t* number, char* message, int size) {
+    return tfdist_start_allgather(&tensors, number, message, size);
+  };
+  const auto exchanges = [&](int64_t* number, char* message, int size) {
+    return tfdist_start_alltoall(&tensors, nullptr, 0, number, message, size);
+  };
+  EXPECT_CONTAINS(Started(gathers).message, "received tensors on a GPU");
+  EXPECT_CONTAINS(Started(exchanges).message, "received tensors on a GPU");
+  node.lacks = "NCCL was not found";
+  const Outcome started = Started([&](int64_t* number, char* message, int size) {
+    return tfdist_start_allreduce(&tensors, &kSum, number, message, size);
+  });
+  EXPECT_EQ(started.code, 0);
+  EXPECT_CONTAINS(Ended(started.number).message, "NCCL was not found");
 }
 
 TEST(PendingCallEndsOnceAndIsForgotten) {

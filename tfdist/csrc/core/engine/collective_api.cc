@@ -33,9 +33,21 @@ struct Started {
   std::vector<TensorView> outputs;
   AllreduceOptions reduction;
   std::vector<int64_t> splits;
+  bool on_gpu = false;
+  OnGpu gpu;
+  std::weak_ptr<Engine> marked;  // by which gpu.mark was made
+
+  const OnGpu* where() const { return on_gpu ? &gpu : nullptr; }
 };
 
 Status Wrong(const std::string& what) { return Status(StatusCode::kInvalidArgument, what); }
+
+void CopyPlace(const tfdist_gpu* given, Started* started) {
+  started->on_gpu = given != nullptr;
+  if (given == nullptr) return;
+  started->gpu.number = given->number;
+  started->gpu.stream = given->stream;
+}
 
 Status Copy(const tfdist_tensors* given, Started* started) {
   if (given == nullptr || given->name == nullptr || *given->name == '\0') {
@@ -65,7 +77,15 @@ Status Copy(const tfdist_tensors* given, Started* started) {
     view.data = tensor.output;
     started->outputs.push_back(view);
   }
+  CopyPlace(given->gpu, started);
   return Status::Ok();
+}
+
+Status ExpectOnHost(const Started& started) {
+  if (!started.on_gpu) return Status::Ok();
+  return Wrong("collective " + Quoted(started.name) +
+               " received tensors on a GPU; expected them in the host's memory. Of these functions "
+               "only allreduce and broadcast take others.");
 }
 
 Status CopyReduction(const tfdist_reduction* given, Started* started) {
@@ -110,7 +130,7 @@ Allocate IntoResults(const Started& started, PendingCall* call) {
 using Body = Status (*)(Engine* engine, const Started& started, PendingCall* call);
 
 Status Allreduce(Engine* engine, const Started& started, PendingCall*) {
-  return engine->Allreduce(started.reduction, started.inputs, started.outputs);
+  return engine->Allreduce(started.reduction, started.inputs, started.outputs, started.where());
 }
 
 Status ReduceScatter(Engine* engine, const Started& started, PendingCall* call) {
@@ -150,23 +170,52 @@ Status Barrier(Engine* engine, const Started& started, PendingCall*) {
   return engine->Barrier(started.name);
 }
 
-Status Announce(int process_set, std::shared_ptr<Started> started,
+// What the stream holds now makes the inputs.
+Status MarkInputs(int process_set, Started* started) {
+  std::shared_ptr<Engine> engine;
+  TFDIST_RETURN_IF_ERROR(World::Find(process_set, &engine));
+  engine->Mark(&started->gpu);
+  started->marked = engine;
+  return Status::Ok();
+}
+
+// For a collective that does not run. An engine that is gone has taken its marks along.
+void ForgetMark(Started* started) {
+  const std::shared_ptr<Engine> engine = started->marked.lock();
+  if (engine != nullptr) engine->Forget(&started->gpu);
+  started->gpu.mark = nullptr;
+}
+
+Status Announce(int process_set, const std::shared_ptr<Started>& started,
                 const std::function<Status(Engine*, const Started&, PendingCall*)>& body,
                 int64_t* number) {
   const std::shared_ptr<PendingCall> pending = PendingCall::New(number);
   UnorderedCalls::Call call;
   call.key = Quoted(started->name);
   call.words = &kWords;
-  call.run = [started = std::move(started), pending, body](Engine* engine) {
+  call.run = [started, pending, body](Engine* engine) {
+    if (started->marked.lock().get() != engine)
+      ForgetMark(started.get());  // the ranks have changed
+    started->marked.reset();      // the engine forgets the mark itself
     try {
       return body(engine, *started, pending.get());
     } catch (const std::exception& error) {  // such as a lack of memory
       return Status(StatusCode::kInternal, error.what());
     }
   };
-  call.done = [pending](const Status& status) { pending->End(status); };
-  const Status announced = UnorderedCalls::Of(process_set).TryAnnounce(&call);
-  if (!announced.ok()) PendingCall::Forget(*number);
+  call.done = [started, pending](const Status& status) {
+    ForgetMark(started.get());
+    if (!started->on_gpu || !status.ok()) pending->End(status);
+  };
+  Status announced;
+  if (started->on_gpu) {
+    started->gpu.done = [pending](const Status& status) { pending->End(status); };
+    announced = MarkInputs(process_set, started.get());
+  }
+  if (announced.ok()) announced = UnorderedCalls::Of(process_set).TryAnnounce(&call);
+  if (announced.ok()) return announced;
+  ForgetMark(started.get());
+  PendingCall::Forget(*number);
   return announced;
 }
 
@@ -177,7 +226,8 @@ Status Start(const tfdist_tensors* tensors, const tfdist_reduction* reduction, B
   if (body == Allreduce || body == ReduceScatter) {
     TFDIST_RETURN_IF_ERROR(CopyReduction(reduction, started.get()));
   }
-  return Announce(tensors->process_set, std::move(started), body, number);
+  if (body != Allreduce) TFDIST_RETURN_IF_ERROR(ExpectOnHost(*started));
+  return Announce(tensors->process_set, started, body, number);
 }
 
 Status StartBroadcast(const tfdist_tensors* tensors, int root, int64_t* number) {
@@ -188,9 +238,9 @@ Status StartBroadcast(const tfdist_tensors* tensors, int root, int64_t* number) 
     options.name = given.name;
     options.tensor_names = given.tensor_names;
     options.root = root;
-    return engine->Broadcast(options, given.inputs, given.outputs);
+    return engine->Broadcast(options, given.inputs, given.outputs, given.where());
   };
-  return Announce(tensors->process_set, std::move(started), body, number);
+  return Announce(tensors->process_set, started, body, number);
 }
 
 Status StartAlltoall(const tfdist_tensors* tensors, const int64_t* splits, int split_count,
@@ -203,7 +253,8 @@ Status StartAlltoall(const tfdist_tensors* tensors, const int64_t* splits, int s
                  std::to_string(split_count) + " splits; expected one tensor and an array.");
   }
   started->splits.assign(splits, splits + split_count);
-  return Announce(tensors->process_set, std::move(started), Alltoall, number);
+  TFDIST_RETURN_IF_ERROR(ExpectOnHost(*started));
+  return Announce(tensors->process_set, started, Alltoall, number);
 }
 
 Status FindPending(int64_t number, std::shared_ptr<PendingCall>* call) {

@@ -1,5 +1,6 @@
-// Collectives for other languages, on tensors in the host's memory: plain C types, codes of
-// StatusCode, messages copied out (as in c_api.h). Not for tensors on a GPU.
+// Collectives for other languages: plain C types, codes of StatusCode, messages copied out (as in
+// c_api.h). Tensors are in the host's memory; those of an allreduce and a broadcast may be on a
+// GPU.
 //
 // A collective is started and waited for, by its number. Each rank may start them in an order of
 // its own: the ranks agree on one by the names (UnorderedCalls), and a thread of the engine runs
@@ -28,12 +29,20 @@ typedef struct {
   void* output;  // of the same shape, may be `input`; not looked at where tfdist_result has it
 } tfdist_tensor;
 
+// The GPU that has the tensors of a collective.
+typedef struct {
+  int number;  // by the driver; the same in all collectives of a process
+  void*
+      stream;  // what it holds at the start makes the inputs, and is done with the outputs' memory
+} tfdist_gpu;
+
 // What a collective is called by, the ranks that take part (0: all), and this rank's tensors.
 typedef struct {
   const char* name;  // not that of a collective of these ranks that is under way
   int process_set;
   const tfdist_tensor* tensors;
   int count;
+  const tfdist_gpu* gpu;  // null: the tensors are in the host's memory
 } tfdist_tensors;
 
 typedef struct {

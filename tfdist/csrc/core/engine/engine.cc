@@ -93,9 +93,18 @@ Engine::Turn::~Turn() {
 
 void Engine::Announce(OnGpu* gpu) {
   gpu->place = turnstile_.Announce();
+  Mark(gpu);
+}
+
+void Engine::Mark(OnGpu* gpu) {
   Device* const device = connected_;
   // A mark that cannot be made is made, and its error told, when the call comes.
   if (device == nullptr || !device->Mark(gpu->stream, &gpu->mark).ok()) gpu->mark = nullptr;
+}
+
+void Engine::Forget(OnGpu* gpu) {
+  if (gpu->mark != nullptr) connected_.load()->Forget(gpu->mark);
+  gpu->mark = nullptr;
 }
 
 Status Engine::Open() {
@@ -339,7 +348,8 @@ std::string Engine::PrepareDevice(const OnGpu& gpu, Call* call) {
   if (number >= 0 && gpu.number >= 0 && gpu.number != number) {
     return TitleOf(*call) + " has tensors on GPU " + std::to_string(gpu.number) +
            "; expected GPU " + std::to_string(number) +
-           ", as in earlier calls. A rank uses one GPU: let tfdist.init() choose it.";
+           ", as in earlier calls. A rank uses one GPU: let tfdist.init() choose it, or with "
+           "PyTorch torch.cuda.set_device(hvd.local_rank()).";
   }
   const Status prepared = device_->Prepare(*call);
   return prepared.ok() ? "" : TitleOf(*call) + ": " + prepared.message();

@@ -122,7 +122,11 @@ class TFDIST_API Engine {
   // whose outputs have their memory by now: what used that before is in the stream.
   void Announce(OnGpu* gpu);
 
-  // The same for an allreduce of tensors of the host, whose options get the place.
+  // The same without a place, for a collective that is not ordered yet. It follows, or Forget.
+  void Mark(OnGpu* gpu);
+  void Forget(OnGpu* gpu);
+
+  // A place for an allreduce of tensors of the host, whose options get it.
   int64_t Announce() { return turnstile_.Announce(); }
 
   // outputs[i] has dtype and shape of inputs[i] and may be the same memory.
