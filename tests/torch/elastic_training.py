@@ -90,7 +90,8 @@ def main():
 
     @hvd.elastic.run
     def train(state):
-        small = torch.nn.Linear(1, 1)  # newcomers make fewer of its optimizers
+        small = torch.nn.Linear(1, 1, bias=False)  # newcomers make fewer of its optimizers
+        torch.nn.init.ones_(small.weight)
         other = hvd.DistributedOptimizer(torch.optim.SGD(small.parameters(), lr=0.1))
         while state.epoch < EPOCHS:
             for number, rows in enumerate(loader):

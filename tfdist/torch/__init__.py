@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
 from tfdist.observe import timeline
 from tfdist.observe.timeline import stop_timeline
 from tfdist.ops.reduction import Adasum, Average, Max, Min, Product, Sum
-from tfdist.torch import elastic
+from tfdist.torch import compiled, elastic
 from tfdist.torch.collective.allgather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
 from tfdist.torch.collective.allreduce import (
     allreduce,
@@ -27,7 +27,7 @@ from tfdist.torch.collective.allreduce import (
     grouped_allreduce_async_,
 )
 from tfdist.torch.collective.alltoall import alltoall, alltoall_async
-from tfdist.torch.collective.barrier import barrier, join
+from tfdist.torch.collective.barrier import barrier
 from tfdist.torch.collective.broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 from tfdist.torch.collective.compression import Compression
 from tfdist.torch.collective.handle import poll, synchronize
@@ -41,6 +41,7 @@ from tfdist.torch.collective.reducescatter import (
 from tfdist.torch.collective.sparse import sparse_allreduce_async
 from tfdist.torch.sync_batch_norm import SyncBatchNorm
 from tfdist.torch.training.ddp_hook import ddp_comm_hook
+from tfdist.torch.training.join import join
 from tfdist.torch.training.optimizer import DistributedOptimizer
 from tfdist.torch.training.state import broadcast_optimizer_state, broadcast_parameters
 from tfdist.world.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -66,6 +67,8 @@ from tfdist.world.runtime import (
     shutdown,
     size,
 )
+
+compiled.keep_out()
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:

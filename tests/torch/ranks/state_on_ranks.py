@@ -196,3 +196,19 @@ def test_an_object_that_one_rank_cannot_load_is_an_error_on_all(size):
     for collective in (lambda value: hvd.broadcast_object(value, 0, "license"), hvd.allgather_object):
         with pytest.raises(ConfigError, match=rf"unpickled on rank {size - 1} \(the object of rank 0: Runtime"):
             collective(Refuses())
+
+
+def test_state_keeps_its_dtypes(rank):
+    """`load_state_dict` casts what is of the form of a parameter."""
+    parameter = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    if rank == 0:
+        optimizer.state[parameter] = {
+            "master": torch.full((3,), 1 / 3),
+            "count": torch.tensor(7),
+            "half": torch.ones(3),
+        }
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    state = optimizer.state[parameter]
+    assert [state[name].dtype for name in ("master", "count", "half")] == [torch.float32, torch.int64, torch.float32]
+    assert torch.equal(state["master"], torch.full((3,), 1 / 3)) and state["count"] == 7

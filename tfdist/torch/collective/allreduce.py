@@ -227,6 +227,7 @@ def allreduce_async_(
         A handle for `poll` and `synchronize`.
     """
     how = _how((average, op), (prescale_factor, postscale_factor), name, process_set)
+    tensors_of_torch.will_change([tensor])
     return _start([tensor], how, in_place=True, finish=lambda reduced: reduced[0])
 
 
@@ -254,6 +255,7 @@ def grouped_allreduce_async_(
         A handle for `poll` and `synchronize`.
     """
     how = _how((average, op), (prescale_factor, postscale_factor), name, process_set)
+    tensors_of_torch.will_change(tensors)
     return _start(tensors, how, in_place=True)
 
 

@@ -85,6 +85,13 @@ def ready(tensor: Any, name: str, gpu: Gpu | None = None) -> torch.Tensor:
     return there.resolve_neg().contiguous()  # a view of a complex tensor may negate what is in its memory
 
 
+def will_change(tensors: Sequence[Any]) -> None:
+    """Tells PyTorch that these are changed in place, so that a backward pass which needs them as they were says so."""
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+
+
 def described(name: str, tensor: torch.Tensor, output: torch.Tensor | None = None) -> DenseTensor:
     """What the engine needs to know of a tensor that `ready` has returned.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tfdist.errors import ConfigError
-from tfdist.ops.reduction import Adasum
-from tfdist.torch.collective.allreduce import grouped_allreduce
-from tfdist.torch.training.gradient_plan import Named
+from tfdist.ops.reduction import Adasum, Max
+from tfdist.torch.collective.allreduce import grouped_allreduce, grouped_allreduce_
+from tfdist.torch.collective.object import allgather_object
+from tfdist.torch.training.drift import Drift
+from tfdist.torch.training.gradient_plan import Named, check_plans, refuse
 from tfdist.world.process_sets import ProcessSet
 
 
@@ -26,20 +28,35 @@ class AdasumSteps:
         label: The name of the optimizer.
         compression: As of `DistributedOptimizer`.
         process_set: The ranks that take part.
+        drift: Compares the parameters of the ranks.
     """
 
-    def __init__(self, named: Sequence[Named], label: str, compression: Any, process_set: ProcessSet) -> None:
-        self._named, self._label = named, label
+    def __init__(
+        self, named: Sequence[Named], label: str, compression: Any, process_set: ProcessSet, drift: Drift
+    ) -> None:
+        self._named, self._label, self._drift = named, label, drift
         self._compression, self._process_set = compression, process_set
         self._before: list[torch.Tensor] = []
+        self._compared = False
 
-    def before_step(self, _: Sequence[torch.Tensor]) -> None:
-        """Remembers where the step begins."""
+    def before_step(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Remembers where the step begins. Before the first one the ranks compare their parameters."""
+        mine = {id(named.parameter) for named in self._named}
+        refuse(sum(each.grad is not None and id(each) not in mine for each in parameters))
+        if not self._compared:
+            plan = [[named.outline() for named in self._named]]
+            told = allgather_object((plan, self._drift.digests()), f"{self._label} plan", self._process_set)
+            plans, digests = zip(*told, strict=True)  # of the ranks that have not joined
+            check_plans(plans, [rank for rank, *_ in digests], self._label)
+            self._drift.before_first_step(digests)
+            self._compared = True
         if not self._before:  # a closure may be called several times in a step
             self._before = [named.parameter.detach().clone() for named in self._named]
 
     def after_step(self) -> None:
         """Combines the changes of all ranks, and applies them."""
+        if not self._before:  # the step of a class that takes that of its parent has ended
+            return
         with torch.no_grad():
             changes = [named.parameter - old for named, old in zip(self._named, self._before, strict=True)]
             combined = grouped_allreduce(
@@ -52,10 +69,21 @@ class AdasumSteps:
             for named, old, change in zip(self._named, self._before, combined, strict=True):
                 named.parameter.copy_(old + change)
         self._before = []
+        self._drift.after_step()
+
+    def loss_of_all(self, loss: Any) -> Any:
+        """What a closure has returned: each rank takes a step of its own."""
+        return loss
 
     def begin_anew(self) -> None:
-        """The ranks have changed: a step that was interrupted has begun nowhere."""
-        self._before = []
+        """The ranks have changed: a step that was interrupted has begun nowhere, and new ones have compared nothing."""
+        self._before, self._compared = [], False
+        self._drift.begin_anew()
+
+    def infinite_anywhere(self, found: Mapping[torch.device, torch.Tensor]) -> None:
+        """Makes what a `GradScaler` has found by device, 1.0 where a gradient is infinite, that of all ranks."""
+        flags = [found[device] for device in sorted(found, key=str)]
+        grouped_allreduce_(flags, name=f"{self._label} infinite", op=Max, process_set=self._process_set)
 
     def synchronize(self) -> None:
         """Nothing is under way between two steps."""
@@ -74,6 +102,9 @@ class AdasumSteps:
     def has_gradients(self) -> bool:
         """Whether a `GradScaler` has gradients to wait for: never."""
         return False
+
+    def discard(self) -> None:
+        """Nothing is known of gradients."""
 
     def is_under_way(self) -> bool:
         """Whether gradients are being reduced: never."""

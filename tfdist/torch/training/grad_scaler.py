@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tfdist.torch.training.adasum import AdasumSteps
+
 
 def install() -> None:
     """Wraps what `GradScaler.unscale_` and `GradScaler.step` do first. A second call does nothing.
@@ -21,7 +23,10 @@ def install() -> None:
         reducer = getattr(optimizer, "_tfdist", None)
         if reducer is not None and reducer.has_gradients():
             reducer.synchronize_for_scaler()
-        return original(self, optimizer, *args, **kwargs)
+        found = original(self, optimizer, *args, **kwargs)
+        if isinstance(reducer, AdasumSteps):  # whose gradients are those of this rank
+            reducer.infinite_anywhere(found)
+        return found
 
     of_all_ranks.__wrapped__ = original  # type: ignore[attr-defined]
     torch.amp.GradScaler._unscale_grads_ = of_all_ranks

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tfdist.errors import ConfigError
+from tfdist.errors import ConfigError, MismatchError
 from tfdist.native import library
 from tfdist.torch.collective.tensor import dtype_of
 
@@ -109,3 +109,39 @@ def by_size(named: Sequence[Named], threshold: int) -> list[list[Named]]:
     dtypes = [dtype_of(each.parameter, each.name) for each in named]
     sizes = [each.parameter.numel() * each.parameter.element_size() for each in named]
     return [[named[place] for place in bucket] for bucket in library.plan_buckets(dtypes, sizes, threshold)]
+
+
+def refuse(strangers: int) -> None:
+    """Refuses gradients that nobody reduces.
+
+    Args:
+        strangers: How many parameters have one.
+
+    Raises:
+        ConfigError: If there are any.
+    """
+    if strangers:
+        raise ConfigError(
+            f"{strangers} parameters have a gradient, but were not in the optimizer, or required none, when "
+            "DistributedOptimizer was called, so their gradients are not reduced. Call it after add_param_group "
+            "and after setting requires_grad."
+        )
+
+
+def check_plans(plans: Sequence[Sequence[Sequence[str]]], ranks: Sequence[int], label: str) -> None:
+    """Compares the buckets of all ranks.
+
+    Raises:
+        MismatchError: Names the first difference.
+    """
+    first = [line for bucket in plans[0] for line in bucket]
+    for rank, other in zip(ranks, plans, strict=True):
+        if other == plans[0]:
+            continue
+        theirs = [line for bucket in other for line in bucket]
+        pairs = itertools.zip_longest(first, theirs, fillvalue="nothing")
+        mine, yours = next(((a, b) for a, b in pairs if a != b), ("its buckets", "others"))
+        raise MismatchError(
+            f"{label}: the ranks train different parameters: rank {ranks[0]} has {mine}, rank {rank} has {yours}. Make "
+            "the same model and optimizer on every rank, with the same requires_grad and groups."
+        )

@@ -11,20 +11,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tfdist.elastic import advice, loop
 from tfdist.errors import ConfigError, MismatchError
-from tfdist.ops.reduction import ReduceOp
-from tfdist.torch.collective.allreduce import reducing, start_gradients
-from tfdist.torch.collective.compression import parts_of
+from tfdist.ops.reduction import ReduceOp, Sum
+from tfdist.torch.collective.allreduce import allreduce, reducing, start_gradients
+from tfdist.torch.collective.compression import Compression, parts_of
 from tfdist.torch.collective.handle import synchronize
 from tfdist.torch.collective.object import allgather_object
 from tfdist.torch.collective.sparse import sparse_allreduce_async
-from tfdist.torch.training.gradient_plan import Named
+from tfdist.torch.training.drift import Drift
+from tfdist.torch.training.gradient_plan import Named, check_plans, refuse
 from tfdist.world.process_sets import ProcessSet
 from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
+# The attribute of a gradient that was sent: its version then.
+_SENT = "_tfdist_sent"
+# By parameter: the one hook of the newest optimizer that has it.
+_hooks: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 class BucketReduction:
@@ -70,8 +76,24 @@ class BucketReduction:
                 each()
             for parameter, gradient in sparse_again:  # as the optimizer of one process sees it
                 parameter.grad = gradient.to_sparse(1)
+            self._mark(named.parameter.grad for named in bucket)
 
+        self._mark(gradients)
         return wait
+
+    def _mark(self, gradients: Iterable[torch.Tensor | None]) -> None:
+        """Remembers what is summed, and would grow if it was again."""
+        for gradient in gradients if self._op is Sum else ():
+            if gradient is not None:
+                setattr(gradient, _SENT, gradient._version)
+
+    def adds_again(self, gradient: torch.Tensor) -> bool:
+        """Whether it is the result of a sum that this one would add up again."""
+        return self._op is Sum and self.process_set.size() > 1 and getattr(gradient, _SENT, None) == gradient._version
+
+    def number(self, own: Any) -> torch.Tensor:
+        """A number of this rank, reduced by the same operation."""
+        return allreduce(torch.as_tensor(own).detach(), None, f"{self.label} loss", Compression.none, self._op)
 
     def _start_sparse(self, named: Named, gradient: torch.Tensor) -> Callable[[], None]:
         self._sparse.add(named.name)
@@ -111,6 +133,7 @@ class GradientReducer:
         buckets: The plan for the first step.
         reduction: Starts one.
         passes: How many backward passes there are before a step.
+        drift: Compares the parameters of the ranks.
         replan: The buckets of parameters in this order; None to keep `buckets`.
     """
 
@@ -119,15 +142,16 @@ class GradientReducer:
         buckets: Sequence[Sequence[Named]],
         reduction: BucketReduction,
         passes: int,
+        drift: Drift,
         replan: Callable[[Sequence[Named]], Sequence[Sequence[Named]]] | None,
     ) -> None:
         self._first, self._reduction, self._replan = buckets, reduction, replan
-        self._passes = passes
+        self._passes, self._drift = passes, drift
         self._use(buckets)
         self._order: dict[str, None] = {}  # the names of the gradients, as they came in the first step
         self._waits: dict[int, Callable[[], None]] = {}
         self._streams: dict[int, set[torch.cuda.Stream]] = {}  # on which the gradients of a bucket were made on a GPU
-        self._given: list[tuple[Named, torch.Tensor, int]] = []  # complete gradients, and how often each was changed
+        self._given: dict[str, tuple[torch.Tensor, int]] = {}  # gradients by name, and how often each was changed
         self._skips = self._synchronized = self._compared = self._has_gradients = self._scaler_has_waited = False
         self._warned: set[str] = set()
         self._lock = threading.RLock()  # hooks come from the thread of each device
@@ -136,7 +160,8 @@ class GradientReducer:
     def begin_anew(self) -> None:
         """The ranks have changed: what was started has ended, and new ones have compared nothing."""
         with self._lock:
-            self._waits, self._given, self._streams = {}, [], {}
+            self._waits, self._given, self._streams = {}, {}, {}
+            self._drift.begin_anew()
             self._compared = self._synchronized = self._scaler_has_waited = False
             self._order = {}
             self._use(self._first)
@@ -147,10 +172,17 @@ class GradientReducer:
         self._bucket_of = {id(named.parameter): place for place, bucket in enumerate(buckets) for named in bucket}
 
     def watch(self) -> None:
-        """Looks at each gradient when a backward pass has added to it."""
+        """Looks at each gradient when a backward pass has added to it. Nobody else does from now on.
+
+        Another optimizer of the parameter, such as that of an earlier stage of the training, still reduces its gradient
+        before its own steps.
+        """
         for bucket in self._buckets:
             for named in bucket:
-                named.parameter.register_post_accumulate_grad_hook(functools.partial(self._note, named.name))
+                if (earlier := _hooks.pop(named.parameter, None)) is not None:
+                    earlier.remove()
+                hook = functools.partial(self._note, named.name)
+                _hooks[named.parameter] = named.parameter.register_post_accumulate_grad_hook(hook)
 
     def set_passes(self, passes: int) -> None:
         """As `_Distributed.set_backward_passes_per_step`.
@@ -171,25 +203,22 @@ class GradientReducer:
             place = self._bucket_of[key]
             if place in self._waits or self._left[key] == 0:
                 raise ConfigError(
-                    f"there were more than backward_passes_per_step={self._passes} backward passes before step(). "
-                    "Pass their number to DistributedOptimizer."
+                    f"there were more than backward_passes_per_step={self._passes} backward passes to {name} before "
+                    "step(). Pass their number to DistributedOptimizer; or, if only another model is trained by this "
+                    "pass, call requires_grad_(False) on this one before."
                 )
             self._has_gradients, self._scaler_has_waited = True, False
             self._left[key] -= 1
+            if parameter.grad is not None:
+                self._given[name] = parameter.grad, parameter.grad._version
             if not self._compared:
                 self._order.setdefault(name)
             if parameter.is_cuda:
                 self._streams.setdefault(place, set()).add(torch.cuda.current_stream(parameter.device))
             if self._left[key] == 0:
                 self._missing[place] -= 1
-                if self._missing[place] == 0:
-                    self._complete(place)
-
-    def _complete(self, place: int) -> None:
-        if self._compared:
-            self._start(place)
-        gradients = [(named, named.parameter.grad) for named in self._buckets[place]]
-        self._given += [(named, each, each._version) for named, each in gradients if each is not None]
+                if self._missing[place] == 0 and self._compared:
+                    self._start(place)
 
     def _start(self, place: int) -> None:
         bucket = self._buckets[place]
@@ -197,7 +226,8 @@ class GradientReducer:
         for stream in self._streams.pop(place, ()):
             torch.cuda.current_stream(stream.device).wait_stream(stream)
         with torch.no_grad():
-            self._waits[place] = self._reduction.start(place, bucket, [self._gradient_of(named) for named in bucket])
+            gradients = [self._gradient_of(named) for named in bucket]
+            self._waits[place] = self._reduction.start(place, bucket, gradients)
 
     def _gradient_of(self, named: Named) -> torch.Tensor:
         parameter = named.parameter
@@ -220,9 +250,10 @@ class GradientReducer:
         sparse = [name for name, gradient in gradients if gradient is not None and gradient.is_sparse]
         if not loop.is_running():
             advice.need_loop()
-        told = allgather_object((mine, sparse, list(self._order)), f"{label} plan", process_set)
-        plans, sparse_of_all, orders = zip(*told, strict=True)
-        check_plans(plans, process_set.ranks, label)
+        told = allgather_object((mine, sparse, list(self._order), self._drift.digests()), f"{label} plan", process_set)
+        plans, sparse_of_all, orders, digests = zip(*told, strict=True)  # of the ranks that have not joined
+        check_plans(plans, [rank for rank, *_ in digests], label)
+        self._drift.before_first_step(digests)
         self._reduction.expect_sparse(itertools.chain(*sparse_of_all))
         self._order = dict.fromkeys(orders[0])
         self._compared = True
@@ -238,14 +269,18 @@ class GradientReducer:
     def synchronize(self) -> None:
         """Waits until all gradients are reduced."""
         with self._lock:
-            failure = self._changed()
+            failure = self._changed() or self._added_again()
             is_first = not self._compared
             if is_first:
-                self._compare()
+                try:
+                    self._compare()
+                except MismatchError:  # on all ranks; the next step is one like any other
+                    self.begin_anew()
+                    raise
             for place in range(len(self._buckets)):
                 if place not in self._waits:
                     self._start(place)
-            waits, self._waits, self._given = self._waits, {}, []
+            waits, self._waits, self._given = self._waits, {}, {}
             if is_first:
                 self._plan_anew()
             self.set_passes(self._passes)
@@ -266,24 +301,37 @@ class GradientReducer:
 
     def _changed(self) -> Exception | None:
         """Names the first gradient that is no longer the one which was given away."""
-        for named, gradient, version in self._given:
-            if named.parameter.grad is not gradient or gradient._version != version:
+        for place, bucket in enumerate(self._buckets):
+            for named in bucket:
+                gradient, version = self._given.get(named.name, (None, 0))
+                now = named.parameter.grad
+                kept = now is gradient and (now is None or now._version == version)
+                # One that was removed before it was sent counts as zeros; one that was never there may be anything.
+                if gradient is None or kept or (now is None and place not in self._waits and self._compared):
+                    continue
                 return ConfigError(
-                    f"the gradient of {named.name} was changed after backward() and before step(), while it was being "
-                    "reduced: by clipping or the script. Call optimizer.synchronize() before, and optimizer.step() in: "
-                    "with optimizer.skip_synchronize()"
+                    f"the gradient of {named.name} was changed after backward() and before step(), by clipping or the "
+                    "script, when it may be on its way to the other ranks. Call optimizer.synchronize() before, and "
+                    "optimizer.step() in: with optimizer.skip_synchronize()"
                 )
+        return None
+
+    def _added_again(self) -> Exception | None:
+        """Names the first gradient that is already a sum over the ranks, of those that are yet to be sent."""
+        for place, bucket in enumerate(self._buckets):
+            for named in bucket if place not in self._waits else ():
+                if named.parameter.grad is not None and self._reduction.adds_again(named.parameter.grad):
+                    return ConfigError(
+                        f"the gradient of {named.name} is already the sum over the ranks, of an earlier step(), "
+                        "synchronize() or another optimizer, and with op=Sum would be added up again. Call zero_grad() "
+                        "and backward() before, or take op=Average."
+                    )
         return None
 
     def before_step(self, parameters: Sequence[torch.Tensor]) -> None:
         """Reduces, unless the script has done so and skips it."""
         strangers = sum(each.grad is not None and id(each) not in self._bucket_of for each in parameters)
-        if strangers:
-            raise ConfigError(
-                f"{strangers} parameters have a gradient, but were not in the optimizer, or required none, when "
-                "DistributedOptimizer was called, so their gradients are not reduced. Call it after add_param_group "
-                "and after setting requires_grad."
-            )
+        refuse(strangers)
         if self._skips or self._scaler_has_waited:
             return
         if self._synchronized:
@@ -294,13 +342,22 @@ class GradientReducer:
         self.synchronize()
         self._synchronized = False  # that was this method's own
 
+    def loss_of_all(self, loss: Any) -> Any:
+        """What a closure has returned, reduced as the gradients are."""
+        return None if loss is None else self._reduction.number(loss)
+
     def after_step(self) -> None:
         """The next step starts from its own gradients."""
         self._synchronized = self._scaler_has_waited = False
+        self._drift.after_step()
 
     def buckets(self) -> Sequence[Sequence[Named]]:
         """Those of the next step."""
         return self._buckets
+
+    def discard(self) -> None:
+        """The script has put its gradients aside, of which none is on its way."""
+        self._given = {}
 
     def is_under_way(self) -> bool:
         """Whether all gradients of a bucket are there, and may be on their way."""
@@ -318,22 +375,3 @@ class GradientReducer:
             yield
         finally:
             self._skips = False
-
-
-def check_plans(plans: Sequence[Sequence[Sequence[str]]], ranks: Sequence[int], label: str) -> None:
-    """Compares the buckets of all ranks.
-
-    Raises:
-        MismatchError: Names the first difference.
-    """
-    first = [line for bucket in plans[0] for line in bucket]
-    for rank, other in zip(ranks, plans, strict=True):
-        if other == plans[0]:
-            continue
-        theirs = [line for bucket in other for line in bucket]
-        pairs = itertools.zip_longest(first, theirs, fillvalue="nothing")
-        mine, yours = next(((a, b) for a, b in pairs if a != b), ("its buckets", "others"))
-        raise MismatchError(
-            f"{label}: the ranks train different parameters: rank {ranks[0]} has {mine}, rank {rank} has {yours}. Make "
-            "the same model and optimizer on every rank, with the same requires_grad and groups."
-        )

@@ -16,6 +16,7 @@ from tfdist.torch.collective.compression import Compression
 from tfdist.torch.collective.handle import optimizer_label
 from tfdist.torch.training import grad_scaler
 from tfdist.torch.training.adasum import AdasumSteps
+from tfdist.torch.training.drift import Drift
 from tfdist.torch.training.gradient_plan import by_size, named_of, plan
 from tfdist.torch.training.gradient_reducer import BucketReduction, GradientReducer
 from tfdist.world import tuning
@@ -36,12 +37,14 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    drift: str = "error",
 ) -> Any:
     """Makes an optimizer average the gradients of all ranks before each step.
 
     Gradients travel in buckets, each started as soon as the backward pass has computed all of its gradients. A
     parameter that has none at `step()`, such as one of a branch that was not taken, counts as zeros on this rank; a
-    warning names it once. At the first step the ranks compare their parameters.
+    warning names it once. Before the first step, and after steps 1, 2, 4, 8 and so on, the ranks compare their
+    parameters. What a closure returns is reduced as the gradients are, where the step depends on it, as of LBFGS.
 
     Args:
         optimizer: An optimizer of PyTorch, or one like it. It keeps its state, and is itself made distributed.
@@ -57,13 +60,15 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
             (`TFDIST_FUSION_THRESHOLD`). None: all by size.
         sparse_as_dense: Reduces sparse gradients as dense ones. Otherwise their rows are gathered.
         process_set: The ranks that take part. On others the optimizer stays as it is.
+        drift: What parameters do that differ between the ranks by more than rounding: "error" (default), "warn", or
+            "off", for ranks that train different models on purpose.
 
     Returns:
         `optimizer`, which has also `synchronize()`, `skip_synchronize()` and `set_backward_passes_per_step(n)`.
 
     Raises:
         ConfigError: If an argument is invalid.
-        MismatchError: At the first step, on every rank, if the ranks have other parameters.
+        MismatchError: On every rank, if the ranks have other parameters, or other values of them.
 
     Example:
 
@@ -87,15 +92,16 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
     threshold, wanted = tuning.current().fusion_threshold, groups if groups is not None else num_groups or None
     buckets = plan(named, wanted, threshold)
     label = optimizer_label(process_set)
+    compared = Drift(named, label, process_set, drift)
     if op is Adasum:
-        reducer: Any = AdasumSteps(named, label, compression, process_set)
+        reducer: Any = AdasumSteps(named, label, compression, process_set, compared)
     else:
         factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         make = BucketReduction(op, factors, label, process_set, compression, sparse_as_dense)
         replan = functools.partial(by_size, threshold=threshold) if wanted is None else None
-        reducer = GradientReducer(buckets, make, backward_passes_per_step, replan)
+        reducer = GradientReducer(buckets, make, backward_passes_per_step, compared, replan)
         reducer.watch()
-        grad_scaler.install()
+    grad_scaler.install()
     _in_use.add(reducer)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"_tfdist": reducer, "__module__": kind.__module__})
@@ -146,7 +152,19 @@ class _Distributed:
                 "optimizer.zero_grad() was called after backward() but before step() or synchronize(), while gradients "
                 "are being reduced. Call it before backward() or after step()."
             )
+        self._tfdist.discard()
         return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies nothing: what reduces the gradients of these parameters would not come along.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            "a distributed optimizer cannot be copied or pickled. Copy it before DistributedOptimizer; or make a new "
+            "one for the other parameters, and give it the state: new.load_state_dict(optimizer.state_dict())"
+        )
 
 
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -160,6 +178,13 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     def reduced() -> Any:
         loss = closure()
         reducer.before_step([parameter for group in optimizer.param_groups for parameter in group["params"]])
-        return loss
+        return reducer.loss_of_all(loss) if _uses_loss(optimizer) else loss
 
     return args[:1], {**kwargs, "closure": reduced}
+
+
+def _uses_loss(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the step depends on the loss, so that it must be that of all ranks. Only LBFGS does of PyTorch's own."""
+    kinds = [kind for kind in type(optimizer).__mro__ if issubclass(kind, torch.optim.Optimizer)]
+    own = all(kind.__module__.startswith("torch.optim") for kind in kinds)
+    return isinstance(optimizer, torch.optim.LBFGS) or not own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -109,3 +110,15 @@ def broadcast_optimizer_state(
             f"the state of the optimizer of rank {root_rank} does not fit that of this rank: {error}. Make the same "
             "optimizer, with the same groups of parameters, on every rank."
         ) from error
+    _keep_dtypes(optimizer, state["state"])
+
+
+def _keep_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any]) -> None:
+    """Takes tensors as they came where `load_state_dict` has cast them to the dtype of their parameter."""
+    parameters = itertools.chain(*(group["params"] for group in optimizer.param_groups))
+    for place, parameter in enumerate(parameters):
+        entries = optimizer.state.get(parameter, {})
+        for name, came in state.get(place, {}).items():
+            loaded = entries.get(name)
+            if isinstance(came, torch.Tensor) and isinstance(loaded, torch.Tensor) and came.dtype != loaded.dtype:
+                entries[name] = came.to(loaded.device)
