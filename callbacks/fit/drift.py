@@ -74,6 +74,10 @@ class Drift:
         self._keep += keep
         self._in_epoch = self._in_epoch and in_epoch
 
+    def has_begun(self) -> bool:
+        """Whether a callback in the list of this `fit` has called `begin`."""
+        return self._fit is not None and self._fit is self._model.history
+
     def resume(self) -> None:
         """An elastic `fit` continues, possibly with other ranks; no rank may rely on what another has seen."""
         self._first_batch = self._epoch = None

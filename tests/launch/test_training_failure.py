@@ -150,6 +150,41 @@ def test_training_of_ranks_that_never_meet_is_not_silent(tmp_path, ranks, then, 
     assert done.stderr.count(f"a model of its own on each of the {ranks} ranks") == warned
 
 
+LOOP = """
+import keras, tensorflow as tf, tfdist
+tfdist.init()
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.1)
+{before}
+
+@tf.function
+def step(x):
+    with tfdist.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = tf.reduce_mean(model(x))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+step(tf.ones((2, 4)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "before", "warned"),
+    [
+        (2, "", 1),
+        pytest.param(2, "tfdist.broadcast_variables(model.weights, root_rank=0)", 0, marks=SLICE),
+        pytest.param(2, "model.set_weights(tfdist.broadcast_object(model.get_weights(), 0))", 0, marks=SLICE),
+        pytest.param(2, "tfdist.check_equal([model.layers[0].bias])", 0, marks=SLICE),
+        pytest.param(1, "", 0, marks=SLICE),
+    ],
+    ids=["forgotten", "variables", "an_object", "compared", "one_rank"],
+)
+def test_a_loop_whose_ranks_may_have_begun_apart_is_not_silent(tmp_path, ranks, before, warned):
+    done, _ = launch(tmp_path, ranks, LOOP.format(before=before))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nothing has made sure that the weights are the same") == warned
+
+
 NOT_BEGUN = """
 import keras, numpy as np, tfdist
 x, y = tfdist.shard((np.arange(64.0).reshape(16, 4), np.arange(16.0)))

@@ -100,6 +100,7 @@ def broadcast_variables(
     ```
     """
     label = name or "broadcast_variables"
+    session.weights_alike = True
     _warn_of_seeds(variables)
     resources = [replica.own(variable) for variable in variables]
     here = [_lies_with_collectives(resource) for resource in resources]
@@ -145,6 +146,7 @@ def broadcast_(
 def _grouped_broadcast(
     tensors: Sequence[Any], names: Sequence[str], root_rank: int, label: str, process_set: ProcessSet
 ) -> list[tf.Tensor]:
+    session.weights_alike = True
     received = call.run(
         "tfdist_grouped_broadcast",
         call.tensors_of(tensors, names),

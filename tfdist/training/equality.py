@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist import errors
+from tfdist import config, errors
 from tfdist.native import hardware, keras_version
 from tfdist.ops import allgather, broadcast
 from tfdist.ops.digest import digest_of
@@ -26,9 +27,11 @@ from tfdist.ops.graph import call
 from tfdist.ops.object import allgather_object, broadcast_object
 from tfdist.training import adapted_state, model_optimizer
 from tfdist.training import optimizer as optimizer_module
+from tfdist.training.gradients import record_of
 from tfdist.training.local_variable import without
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
+from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
 
@@ -38,6 +41,14 @@ TOLERANCE = 1e-3
 PIECE_BYTES = 1 << 24
 _NAMED = 5
 _LEARNED = "what layers have learned"
+_BEGIN = (
+    "The ranks began with different weights, or something but the distributed optimizer changes them. Give all ranks "
+    "those of one: model.fit(..., callbacks=[tfdist.callbacks.BroadcastGlobalVariablesCallback(0)]), or take "
+    "tfdist.callbacks.DataParallel(), which does all that a distributed fit needs."
+)
+# Of an epoch, in which a model is looked at; in one that is not distributed nothing is found.
+_MOST_BATCHES = 100
+_compared: weakref.WeakSet[Any] = weakref.WeakSet()
 _REFUSED = -1  # in place of the number of parts
 _REMEDY = (
     "Start all ranks from the same values, for example with tfdist.broadcast_variables(model.weights, root_rank=0), "
@@ -154,6 +165,38 @@ def check_equal(target: Any, name: str | None = None, process_set: ProcessSet = 
             _logger.warning("%s", text)
 
 
+def compare_after_step(model: Any, batch: int) -> None:
+    """Compares the weights of a model, once, when a step of its `fit` has reduced gradients, on all ranks.
+
+    Not where a callback of tfdist does so, nor in process sets, whose ranks alone would be here.
+
+    Raises:
+        MismatchError: On every rank, if they differ by more than rounding.
+    """
+    if model in _compared or batch >= _MOST_BATCHES:
+        return
+    trained = without(model.trainable_weights, model_optimizer.local_variables(model))
+    records = {id(variable): record_of(variable) for variable in trained}
+    if not any(records.values()):
+        return
+    _compared.add(model)
+    sets = {record.process_set for record in records.values() if record is not None} - {None}  # None: kept local
+    if _is_watched(model) or session.process_sets or sets != {global_process_set}:
+        return
+    label = "after the first step of fit"
+    shared = [each for each in trained if (record := records[id(each)]) is None or record.process_set is not None]
+    parts = [part_of(variable) for variable in shared]
+    drifted = [difference for difference in compare(parts, label) if difference.drifted]
+    if drifted:
+        raise errors.MismatchError(describe(drifted, parts, label, global_process_set, _BEGIN))
+
+
+def _is_watched(model: Any) -> bool:
+    """Whether a callback compares its weights in this `fit`, or elastic training has given them to all ranks."""
+    drift = getattr(getattr(model.train_step, "__self__", None), "drift", None)  # of the callbacks' hook
+    return config.is_elastic() or (drift is not None and drift.has_begun())
+
+
 def parts_of(target: Any) -> list[Part]:
     """What `check_equal` compares.
 
@@ -224,6 +267,7 @@ def compare(
         ConfigError: If a rank has a problem.
         MismatchError: If the ranks differ in the number of parts, dtypes or shapes.
     """
+    session.weights_alike = True
     if process_set.size() == 1:
         if problem:
             raise errors.ConfigError(problem)

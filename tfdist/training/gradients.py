@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from tfdist.ops.compression import Compression, Compressor
 from tfdist.ops.graph import call, sequence
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training.local_variable import LocalVariables, key_of
-from tfdist.world import tuning
+from tfdist.world import fit_hook, tuning
 from tfdist.world.process_sets import ProcessSet, global_process_set
 from tfdist.world.session import session
 
@@ -230,6 +231,9 @@ class GradientReduction:
                 _note(source, self.process_set if index in shared else None)
         if any(gradients[index] is not None for index in shared):
             session.gradients_reduced = True
+            if not session.optimizer_reduced:
+                session.optimizer_reduced = True
+                fit_hook.after_steps(lambda: importlib.import_module("tfdist.training.equality").compare_after_step)
 
     def _local_share(self, local: LocalVariables | None) -> Any:
         """The factor for local gradients, so that they belong to the same mean as the averaged shared ones."""

@@ -1,4 +1,4 @@
-"""Puts something around `keras.Model.fit` that is imported with the first call of it."""
+"""Puts something around `keras.Model.fit`, or behind its steps, that is imported with the first call of it."""
 
 from __future__ import annotations
 
@@ -27,3 +27,21 @@ def install(load: Callable[[], Callable[..., Any]]) -> None:
         return load()(original, *args, **kwargs)
 
     model.fit = fit
+
+
+def after_steps(load: Callable[[], Callable[[Any, int], object]]) -> None:
+    """Makes each training step of a `fit`, or each execution of several, call `load()(model, batch)` when it has ended.
+
+    Keras must have been imported; one that is too old to have a `CallbackList` is left alone.
+    """
+    callbacks = getattr(getattr(sys.modules["keras"], "callbacks", None), "CallbackList", None)
+    if callbacks is None:
+        return
+    original = callbacks.on_train_batch_end
+
+    @functools.wraps(original)
+    def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> Any:
+        load()(self.model, batch)
+        return original(self, batch, logs)
+
+    callbacks.on_train_batch_end = on_train_batch_end

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from tfdist.errors import ConfigError
 from tfdist.system import after_import
 from tfdist.system.rank import job_place
+from tfdist.world import fit_hook
 from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
@@ -23,6 +22,11 @@ _WITH_KERAS = (
 _WITH_PYTORCH = (
     "parameters were given to all ranks, but no gradient was ever reduced: if this job has trained, each rank did so "
     "on its own. Make the optimizer distributed: optimizer = hvd.DistributedOptimizer(optimizer)"
+)
+_NEVER_ALIKE = (
+    "gradients were averaged over the ranks, but nothing has made sure that the weights are the same: if the ranks "
+    "began with different ones, each has trained a model of its own. Call tfdist.broadcast_variables(model.weights, "
+    "root_rank=0) before the first step; or tfdist.check_equal(model), if each rank makes the same."
 )
 _WITHOUT_EXCHANGE = (
     "model.fit has trained a model of its own on each of the {size} ranks: they have exchanged nothing. Give each rank "
@@ -45,9 +49,13 @@ def watch() -> None:
 
 def tell() -> None:
     """The warning, if there is a reason; once per process, on rank 0."""
-    text = _WITH_KERAS if session.data_sharded else _WITH_PYTORCH if session.parameters_sent else ""
-    is_told = session.gradients_reduced or session.fit_without_step or session.told_alone
-    if text and not is_told and session.place is not None and session.place[0] == 0:
+    if session.optimizer_reduced:
+        text = "" if session.weights_alike else _NEVER_ALIKE
+    elif session.gradients_reduced or session.fit_without_step:
+        text = ""
+    else:
+        text = _WITH_KERAS if session.data_sharded else _WITH_PYTORCH if session.parameters_sent else ""
+    if text and not session.told_alone and session.place is not None and session.place[0] == 0 < session.place[1] - 1:
         session.told_alone = True
         _logger.warning("%s", text)
 
@@ -62,19 +70,10 @@ def _tell_of_fit() -> None:
 
 def _at_first_step(action: Callable[[], object]) -> None:
     """Calls it, once, when a `fit` has taken its first step."""
-    after_import.after_import("keras", lambda: _wrap_step(action))
+    left = [action]
 
+    def act(_model: Any, _batch: int) -> None:
+        if left:
+            left.pop()()
 
-def _wrap_step(action: Callable[[], object]) -> None:
-    callbacks = getattr(getattr(sys.modules["keras"], "callbacks", None), "CallbackList", None)
-    if callbacks is None:
-        return  # a Keras that is too old, which whoever uses it will name
-    original = callbacks.on_train_batch_end
-
-    @functools.wraps(original)
-    def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> Any:
-        callbacks.on_train_batch_end = original
-        action()
-        return original(self, batch, logs)
-
-    callbacks.on_train_batch_end = on_train_batch_end
+    after_import.after_import("keras", lambda: fit_hook.after_steps(lambda: act))

@@ -38,6 +38,8 @@ class Session:
         parameters_sent: Whether parameters of PyTorch were given to other ranks.
         told_alone: Whether rank 0 has warned that ranks train on their own on sharded data.
         gradients_reduced: Whether gradients, or possible gradients, were reduced.
+        optimizer_reduced: Whether an optimizer of Keras or a tape has reduced gradients of variables.
+        weights_alike: Whether tensors of one rank were given to all, or the ranks have compared their weights.
         fit_without_step: Whether the last `fit` with DataParallel has ended, or is, before its first step.
         settings_tuned: Whether autotuning ran, or could have.
         fit_is_elastic: Whether `keras.Model.fit` is wrapped for an elastic job.
@@ -67,6 +69,8 @@ class Session:
     parameters_sent: bool = False
     told_alone: bool = False
     gradients_reduced: bool = False
+    optimizer_reduced: bool = False
+    weights_alike: bool = False
     fit_without_step: bool = False
     settings_tuned: bool = False
     fit_is_elastic: bool = False

@@ -286,6 +286,44 @@ def test_process_sets(world):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("extra", [[], [Throughput]], ids=["no callbacks", "one that looks at nothing"])
+def test_a_distributed_optimizer_alone(world, extra):
+    """The weights are compared after the first step of the first `fit`, and no more."""
+    model = new_model(tfdist.DistributedOptimizer(keras.optimizers.SGD(0.01)))
+    fit(model, *(kind() for kind in extra))
+    before = collectives()["allgather"]
+    fit(model, *(kind() for kind in extra))
+    assert collectives()["allgather"] == before
+    apart = keras.Sequential([keras.Input((3,)), *layers()])
+    apart.get_layer("head").kernel.assign(np.full((5, 1), tfdist.rank()))
+    apart.compile(tfdist.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+    if tfdist.size() == 1:
+        fit(apart)
+        return
+    with pytest.raises(
+        MismatchError, match=r"(?s)after the first step of fit: .*head/kernel.*began with different weights"
+    ):
+        fit(apart)
+
+
+def test_tapes_of_a_train_step_without_callbacks(world):
+    class Taped(keras.Sequential):
+        def train_step(self, batch):
+            x, y = batch
+            with tfdist.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    fit(new_model(kind=Taped))
+    model = new_model(kind=Taped)
+    model.get_layer("body").bias.assign(np.full(5, tfdist.rank()))
+    if tfdist.size() > 1:
+        with pytest.raises(MismatchError, match=r"(?s)body/bias.*began with different weights"):
+            fit(model)
+
+
 def test_other_modes_are_refused(world):
     for kind, arguments in ((DataParallel, ()), (MetricAverageCallback, ()), (BroadcastGlobalVariablesCallback, (0,))):
         with pytest.raises(ConfigError, match='"error", "warn" or "off"; received True'):
