@@ -175,20 +175,25 @@ def compare_after_step(model: Any, batch: int) -> None:
     """
     if model in _compared or batch >= _MOST_BATCHES:
         return
-    trained = without(model.trainable_weights, model_optimizer.local_variables(model))
-    records = {id(variable): record_of(variable) for variable in trained}
-    if not any(records.values()):
+    shared, sets = _reduced_in(model)
+    if not sets:
         return
     _compared.add(model)
-    sets = {record.process_set for record in records.values() if record is not None} - {None}  # None: kept local
     if _is_watched(model) or session.process_sets or sets != {global_process_set}:
         return
     label = "after the first step of fit"
-    shared = [each for each in trained if (record := records[id(each)]) is None or record.process_set is not None]
     parts = [part_of(variable) for variable in shared]
     drifted = [difference for difference in compare(parts, label) if difference.drifted]
     if drifted:
         raise errors.MismatchError(describe(drifted, parts, label, global_process_set, _BEGIN))
+
+
+def _reduced_in(model: Any) -> tuple[list[Any], set[ProcessSet]]:
+    """The weights that are not local to a rank, and the process sets in which gradients of any were reduced."""
+    weights = without(model.trainable_weights, model_optimizer.local_variables(model))
+    records = [record_of(weight) for weight in weights]
+    shared = [each for each, record in zip(weights, records, strict=True) if record is None or record.process_set]
+    return shared, {record.process_set for record in records if record and record.process_set}
 
 
 def _is_watched(model: Any) -> bool:
