@@ -87,7 +87,8 @@ def test_the_launcher_tells_of_a_lost_worker(faulty, docker, wait_until, fault, 
     start(docker, job, wait_until, "[0] the first step is done")
     getattr(faults, fault)(f"worker-{worker}")
     assert ended(docker, job) == 1
-    assert is_told(job, worker, how, said(docker, job))
+    told = said(docker, job)
+    assert is_told(job, worker, how, told), told
     others = [f"worker-{3 - worker}"]
     if fault == "pause":
         faults.unpause(f"worker-{worker}")
