@@ -205,8 +205,13 @@ def test_who_is_killed(started, processes, tmp_path, wait_until, who):
         ),
         (
             {"min_workers": 2, "cooldown_range": 5},
-            r"cooldown_range must be \(first, most\), in seconds; received .*cooldown_range=5",
+            r"cooldown_range must be \(first, most\), in seconds, with 0 < first <= most; received .*cooldown_range=5",
         ),
+        ({"min_workers": 2, "cooldown_range": ("a", 3)}, r"cooldown_range must be \(first, most\)"),
+        ({"min_workers": 2, "cooldown_range": (3, 2)}, r"cooldown_range must be \(first, most\)"),
+        ({"num_workers": 1, "num_workers_per_host": 3}, "num_workers_per_host needs num_hosts"),
+        ({"min_workers": 1, "num_workers_per_host": 3}, "num_workers_per_host needs num_hosts"),
+        ({"num_workers": 1, "use_current_placement_group": "no"}, "use_current_placement_group must be true or false"),
         ({"num_workers": 2, "max_workers": 3}, "max_workers and cooldown_range need min_workers"),
         ({"num_workers": 2, "cooldown_range": (1, 2)}, "max_workers and cooldown_range need min_workers"),
         (

@@ -258,6 +258,113 @@ def test_a_run_that_failed_goes_on(context, spark, tmp_path):
         model.transform(frame.withColumn("x", functions.when(functions.col("x") > 0, functions.col("x")))).collect()
 
 
+class _Halved(keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self, rate):
+        self.rate = rate
+
+    def __call__(self, step):
+        return self.rate / 2
+
+    def get_config(self):
+        return {"rate": self.rate}
+
+
+class _Far(keras.losses.Loss):
+    def call(self, labels, predictions):
+        return keras.ops.mean(keras.ops.abs(labels - predictions), axis=-1)
+
+
+class _Times(keras.metrics.Mean):
+    """Its configuration lacks the factor."""
+
+    def __init__(self, factor=1.0, **options):
+        super().__init__(**options)
+        self.factor = factor
+
+    def update_state(self, labels, predictions, sample_weight=None):
+        return super().update_state(self.factor * labels, sample_weight)
+
+
+def _apart(labels, predictions):
+    return keras.ops.mean(keras.ops.abs(labels - predictions), axis=-1)
+
+
+def test_one_step_is_that_of_keras(context, spark, tmp_path):
+    """Losses and metrics of one's own see a label of doubles as Keras gives it: float32, in the shape of the output."""
+    keras.utils.set_random_seed(3)
+    alone = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, bias_initializer="ones")])
+    model = keras.models.clone_model(alone)
+    model.set_weights(alone.get_weights())
+    for each in (alone, model):
+        inner = keras.optimizers.SGD(_Halved(0.02), weight_decay=0.5)
+        inner.exclude_from_weight_decay(var_names=["bias"])
+        scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+        each.compile(scaled, _Far(), metrics=[_apart, _Times(3.0)])
+    values = np.arange(ROWS, dtype="float32")[:, None]
+    expected = alone.fit(values, 2 * values, batch_size=ROWS, verbose=0).history
+    frame = _points(spark).withColumn("y", functions.col("y").cast("double"))
+    fitted = _line(
+        tmp_path, model=model, label_cols=["y"], batch_size=ROWS, metrics=[_apart, _Times(3.0)], random_seed=1
+    ).fit(frame)
+    for one, other in zip(fitted.keras().get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert fitted.getHistory().keys() == expected.keys()
+    for name, numbers in fitted.getHistory().items():
+        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5)
+
+
+def test_the_best_of_all_fits_of_a_run(context, spark, tmp_path):
+    best = keras.callbacks.ModelCheckpoint("unused.keras", monitor="val_loss", save_best_only=True)
+    frame = _points(spark).withColumn("x", functions.col("x") / ROWS)
+    options = {"run_id": "mine", "checkpoint_callback": best, "random_seed": 1, "validation": "third"}
+    first = _line(tmp_path, **options).fit(frame)
+    ruin = keras.callbacks.LearningRateScheduler(lambda epoch: 100.0)
+    second = _line(tmp_path, epochs=2, callbacks=[ruin], **options).fit(frame)
+    assert min(second.getHistory()["val_loss"]) > first.getHistory()["val_loss"][-1]
+    for one, other in zip(first.keras().get_weights(), second.keras().get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    entry = keras.Input((1,))
+    outputs = [keras.layers.Dense(1, activation="tanh")(entry), keras.layers.Dense(1)(entry)]
+    other = _line(tmp_path, model=keras.Model(entry, outputs), optimizer="sgd", loss="mse", run_id="mine")
+    with pytest.raises(
+        ConfigError, match=r"run_id 'mine' has a checkpoint .*; a layer was Dense .*'linear'.* and is Dense"
+    ):
+        other.fit(frame)
+
+
+def _kept(model, **parameters):
+    return KerasModel(**{"model": model, "feature_columns": ["x"], "label_columns": ["y"], **parameters})
+
+
+def test_rows_that_are_text_or_no_number(context, spark):
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+    words = _kept(keras.Sequential([keras.Input((1,), dtype="string"), lookup]))
+    frame = spark.createDataFrame([("b",), ("?",), ("a",)], "x string")
+    assert _vectors_of(words.transform(frame), "y__output").argmax(1).tolist() == [2, 0, 1]
+    entry = keras.Input((2,))
+    pairs = spark.createDataFrame([([1.0, float("nan")],), ([1.0, 2.0],)], "x array<double>")
+    summed = _kept(keras.Model(entry, keras.ops.sum(entry, axis=1, keepdims=True))).transform(pairs)
+    np.testing.assert_array_equal([row["y__output"] for row in summed.collect()], [np.nan, 3.0])
+    same = _kept(keras.Model(entry, entry * 1.0)).transform(pairs)
+    np.testing.assert_array_equal(_vectors_of(same, "y__output"), [[1.0, np.nan], [1.0, 2.0]])
+    holes = spark.createDataFrame([([1.0, None],)], "x array<double>")
+    with pytest.raises(Exception, match="a null in column 'x', which the model cannot take"):
+        _kept(keras.Model(entry, entry * 1.0)).transform(holes).collect()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["X"], "has a column 'X' already"), ("y", "must be a list of 1 different names"), (["p", "P"], "of 2 different")],
+    ids=str,
+)
+def test_names_of_outputs(context, spark, names, said):
+    entry = keras.Input((1,))
+    count = len(names)
+    model = _kept(keras.Model(entry, [entry * 1.0] * count), label_columns=["y", "z"][:count], output_cols=names)
+    with pytest.raises(ConfigError, match=said):
+        model.transform(_points(spark))
+
+
 def _with_x(column):
     """A change of the column x."""
     return lambda frame: frame.withColumn("x", column(frame))
@@ -265,6 +372,12 @@ def _with_x(column):
 
 def _unchanged(frame):
     return frame
+
+
+def _excluding():
+    optimizer = keras.optimizers.SGD(0.1, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[keras.Variable(0.0)])
+    return optimizer
 
 
 REFUSED = {
@@ -305,6 +418,15 @@ REFUSED = {
         "'x' has 2 values in a row, and the model takes 1",
     ),
     "inputs": (_unchanged, {"feature_cols": ["x", "z"]}, "the model has 1 inputs, and each is a column; received 2"),
+    "best": (
+        _unchanged,
+        {
+            "store": Store("nowhere", save_runs=False),
+            "checkpoint_callback": keras.callbacks.ModelCheckpoint("unused.keras", monitor="loss", save_best_only=True),
+        },
+        "saves the best model, and the store has save_runs=False",
+    ),
+    "excluded": (_unchanged, {"optimizer": _excluding()}, r"exclude_from_weight_decay\(var_list=...\)"),
     "validation": (_unchanged, {"validation": "z"}, "'z' must have booleans, or 0 and 1; it is of type double"),
     "steps": (_unchanged, {"train_steps_per_epoch": 3}, "needs a full batch of 32 rows, and one has 2[0-9]"),
     "slots": (_unchanged, {"num_proc": 7}, "7 ranks need as many task slots"),

@@ -164,8 +164,7 @@ class RayExecutor:
             raise ConfigError(f"{_CALLER}.start: it has started already; call shutdown() first.")
         engine()
         check_variables(f"{_CALLER}.start: extra_env_vars", extra_env_vars or {})
-        if executable_cls is not None and not callable(executable_cls):
-            raise ConfigError(f"{_CALLER}.start: executable_cls must be a class; received {executable_cls!r}.")
+        _check_class(executable_cls, executable_args, executable_kwargs)
         env = dict(extra_env_vars or {})
         words = [f"--start-timeout={self._settings.timeout_s:g}", *interface_words("nics", self._settings.nics)]
         if self._request.is_elastic:
@@ -246,6 +245,14 @@ class RayExecutor:
         return job
 
 
+def _check_class(kind: Any, args: Any, kwargs: Any) -> None:
+    """Raises ConfigError for what no object can be made of."""
+    if kind is not None and not callable(kind):
+        raise ConfigError(f"{_CALLER}.start: executable_cls must be a class; received {kind!r}.")
+    if kind is None and (args or kwargs):
+        raise ConfigError(f"{_CALLER}.start: executable_args and executable_kwargs need executable_cls.")
+
+
 def _check_call(method: str, fn: Any, args: Any, kwargs: Any, callbacks: Any) -> None:
     """Raises ConfigError for arguments of a call that cannot be used."""
     caller = f"{_CALLER}.{method}"
@@ -271,12 +278,21 @@ def _check(given: Mapping[str, Any]) -> None:
     problem = ""
     if not given["override_discovery"]:
         problem = "override_discovery must be true, because the hosts are those of the cluster"
+    if not isinstance(given["use_current_placement_group"], bool):
+        problem = "use_current_placement_group must be true or false"
+    if given["num_hosts"] is None and given["num_workers_per_host"] != 1:
+        problem = "num_workers_per_host needs num_hosts"
     if given["gpus_per_worker"] and not given["use_gpu"]:
         problem = "gpus_per_worker needs use_gpu=True"
     problem = problem or (_wrong_sizes if given["min_workers"] is None else _wrong_elastic_sizes)(given)
     if problem:
         received = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != _DEFAULTS[name])
         raise ConfigError(f"{_CALLER}: {problem}; received {received or 'nothing'}.")
+
+
+def _is_range(value: Any) -> bool:
+    is_pair = isinstance(value, (list, tuple)) and len(value) == _PAIR
+    return is_pair and all(isinstance(each, (int, float)) for each in value) and 0 < value[0] <= value[1]
 
 
 def _is_count(value: Any) -> bool:
@@ -293,8 +309,8 @@ def _wrong_elastic_sizes(given: Mapping[str, Any]) -> str:
     if given["num_hosts"] is not None:
         return "num_hosts and min_workers cannot be combined; give only one"
     cooldown = given["cooldown_range"]
-    if cooldown is not None and not (isinstance(cooldown, (list, tuple)) and len(cooldown) == _PAIR):
-        return "cooldown_range must be (first, most), in seconds"
+    if cooldown is not None and not _is_range(cooldown):
+        return "cooldown_range must be (first, most), in seconds, with 0 < first <= most"
     first = given["num_workers"] or given["min_workers"]
     in_order = given["min_workers"] <= first <= (given["max_workers"] or first)
     return "" if in_order else "expected min_workers <= num_workers <= max_workers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -196,7 +197,8 @@ class _Terms:
     def check(self) -> None:
         """Raises ConfigError."""
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
-            if stream is not None and not callable(getattr(stream, "write", None)):
+            is_binary = isinstance(stream, (io.RawIOBase, io.BufferedIOBase))
+            if stream is not None and (is_binary or not callable(getattr(stream, "write", None))):
                 raise ConfigError(f"{self.caller}: {name} must be an open text file or stream; received {stream!r}.")
         check_variables(f"{self.caller}: env", self.env or {})
         check_seconds(f"{self.caller}: start_timeout", self.seconds)

@@ -44,6 +44,19 @@ def expression(frame: DataFrame, what: str, name: str) -> Column:
     return column
 
 
+def has_null(frame: DataFrame, name: str) -> Column:
+    """Whether a row has a null in a column, or in an array there."""
+    from pyspark.sql import functions
+
+    def inside(column: Column, kind: Any) -> Column:
+        if kind.typeName() != "array":
+            return column.isNull()
+        deeper = functions.exists(column, lambda each: inside(each, kind.elementType))
+        return functions.coalesce(column.isNull() | deeper, functions.lit(True))
+
+    return inside(frame[quoted(name)], frame.schema[name].dataType)
+
+
 def field_type(frame: DataFrame, what: str, name: str) -> Any:
     """The type of a column. Raises ConfigError if there is none of that name."""
     found = {field.name: field.dataType for field in frame.schema.fields}

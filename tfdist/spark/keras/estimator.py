@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 import time
@@ -14,6 +15,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import Column, DataFrame, functions
 
 from tfdist.errors import ConfigError
+from tfdist.native import keras_version
 from tfdist.spark import check, job
 from tfdist.spark import store as place
 from tfdist.spark.keras import columns, frozen, params, writing
@@ -177,6 +179,11 @@ class _Fit:
         self._inputs = input_shapes(values["model"], len(values["feature_cols"]))
         self._outputs = output_shapes(values["model"], len(values["label_cols"]))
         self._settings = _checkpoint_settings(values["checkpoint_callback"], bool(values["validation"]))
+        if self._settings.get("save_best_only") and not self._store.saving_runs():
+            raise ConfigError(
+                f"{NAME}: checkpoint_callback saves the best model, and the store has save_runs=False, so that nothing "
+                "is kept. Let it save runs, or omit the callback."
+            )
 
     def recipe(self) -> frozen.Recipe:
         """The model to begin with: that of the run's checkpoint, or the one that was given."""
@@ -195,10 +202,11 @@ class _Fit:
         found = going_on.build()
         shapes = [[tuple(weight.shape) for weight in each.weights] for each in (found, fresh)]
         is_same = type(found.optimizer) is type(fresh.optimizer) and (shapes[0] == shapes[1] or not fresh.built)
-        if not is_same:
+        more = _difference(found, fresh)
+        if more or not is_same:
             raise ConfigError(
                 f"{NAME}: run_id {self.run_id!r} has a checkpoint of {_described(found)}, from which training would go "
-                f"on; received {_described(fresh)}. Choose another run_id, or remove {path}."
+                f"on; received {_described(fresh)}{more}. Choose another run_id, or remove {path}."
             )
         self._say(f"training goes on from {path}, with the optimizer that it has")
         return going_on
@@ -282,7 +290,11 @@ class _Fit:
             raise ConfigError(
                 f"{NAME}: validation: column {validation!r} must have booleans, or 0 and 1; it is of type {kind}."
             )
-        return functions.coalesce(frame[columns.quoted(validation)].cast("boolean"), functions.lit(False))
+        refusal = f"{NAME}: validation: a null in column {validation!r}; expected true or false in each row"
+        column = frame[columns.quoted(validation)]
+        return functions.when(column.isNull(), functions.raise_error(functions.lit(refusal))).otherwise(
+            column.cast("boolean")
+        )
 
     def _label_shapes(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[int | None, ...] | None]:
         """What the labels become: what the user says, or the shape of the output if it has as many values."""
@@ -295,7 +307,7 @@ class _Fit:
                 )
             return [(each,) if isinstance(each, int) else tuple(each) for each in given]
         pairs = zip(self._outputs, rows[first : first + len(self._outputs)], strict=True)
-        return [output if row and output and columns.same_count(row, output) else None for output, row in pairs]
+        return [output if output and columns.same_count(row, output) else None for output, row in pairs]
 
     def _check_files(self, written: writing.Written) -> None:
         sides = {"train on": written.train}
@@ -334,9 +346,13 @@ class _Fit:
     def _run(self) -> Run | None:
         if not self._store.saving_runs():
             return None
-        store, run_id = self._store, self.run_id
-        backup = f"{store.get_run_path(run_id)}/backup"
-        return Run(store.get_checkpoint_path(run_id), backup, store.get_logs_path(run_id), self._settings)
+        store, run_id, settings = self._store, self.run_id, self._settings
+        run = store.get_run_path(run_id)
+        best = f"{run}/best.json"
+        if settings.get("save_best_only") and store.exists(best):  # of fits before, whose best one is the checkpoint
+            known = json.loads(store.read(best)).get(settings["monitor"])
+            settings = settings if known is None else {**settings, "initial_value_threshold": known}
+        return Run(store.get_checkpoint_path(run_id), f"{run}/backup", store.get_logs_path(run_id), best, settings)
 
     def _say(self, text: str) -> None:
         if self._values["verbose"]:
@@ -356,6 +372,30 @@ def _described(model: Any) -> str:
     weights = model.weights
     shown = ", ".join(str(tuple(weight.shape)) for weight in weights[:_SHOWN]) + (", ..." if weights[_SHOWN:] else "")
     return f"a model with {len(weights)} weights ({shown}) and the optimizer {type(model.optimizer).__name__}"
+
+
+def _difference(found: Any, fresh: Any) -> str:
+    """The first layer that is configured otherwise; empty if none is."""
+    pairs = zip(_layers(found), _layers(fresh), strict=False)
+    return next((f"; a layer was {one} and is {other}" for one, other in pairs if one != other), "")
+
+
+def _layers(model: Any) -> list[str]:
+    """The layers that are no models, as they are configured but for names."""
+    return [_configured(layer) for layer in keras_version.layers_of(model) if not hasattr(layer, "compile_from_config")]
+
+
+def _configured(layer: Any) -> str:
+    def nameless(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: nameless(each) for key, each in value.items() if key not in ("name", "build_config")}
+        return [nameless(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    try:
+        configuration = nameless(layer.get_config())
+    except NotImplementedError:  # of a class without one
+        configuration = ""
+    return f"{type(layer).__name__} {configuration}"
 
 
 def _checkpoint_settings(callback: Any, validates: bool) -> dict[str, Any]:

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType, NoneType
 from typing import Any, NamedTuple
+
+from tfdist.errors import ConfigError
 
 _FILE = "model.keras"
 
 
 class _Object(NamedTuple):
-    """An optimizer or a metric: its configuration, its class, and the values of an optimizer's variables."""
+    """An optimizer or a metric: its configuration, its class, the values of an optimizer's variables, and attributes
+    that its configuration may lack.
+    """
 
     configuration: Any
     kind: type
     state: tuple[Any, ...] = ()
+    attributes: Mapping[str, Any] = MappingProxyType({})
+
+    def made(self, custom_objects: Mapping[str, Any]) -> Any:
+        """Another object like it. Keras takes the configuration apart, so it gets a copy."""
+        import keras
+
+        known = {self.kind.__name__: self.kind, **custom_objects}
+        made = keras.saving.deserialize_keras_object(copy.deepcopy(self.configuration), custom_objects=known)
+        for name, value in self.attributes.items():
+            setattr(made, name, value)
+        return made
 
 
 class _Loss(NamedTuple):
@@ -36,12 +54,14 @@ class Recipe:
         compiled: Arguments of `compile`, frozen; without an optimizer if the file has the one to go on with; empty if
             the model is not compiled.
         others: More of them, as the model has been compiled, as Keras writes them.
+        undecayed: The weights that the optimizer excludes from its decay, which no file has.
     """
 
     model: bytes
     custom_objects: Mapping[str, Any]
     compiled: Mapping[str, Any]
     others: Mapping[str, Any]
+    undecayed: Any = None
 
     @classmethod
     def of(cls, model: Any, custom_objects: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Recipe:
@@ -50,7 +70,8 @@ class Recipe:
         compiled = {**known, **(given or {})}
         others = (model.get_compile_config() or {}) if model.compiled else {}
         others = {name: value for name, value in others.items() if name not in compiled}
-        return cls(dump(model), {**objects_in(compiled), **custom_objects}, freeze(compiled), others)
+        objects = {**objects_in(compiled), **custom_objects}
+        return cls(dump(model), objects, freeze(compiled), others, _undecayed(compiled.get("optimizer")))
 
     def going_on_from(self, model: bytes) -> Recipe:
         """The same for another file, with the optimizer that it has."""
@@ -72,7 +93,27 @@ class Recipe:
             model.optimizer.build(model.trainable_variables)
             for variable, value in zip(model.optimizer.variables, optimizer.state, strict=True):
                 variable.assign(value)
+        if self.undecayed is not None:
+            _inner(model.optimizer)._exclude_from_weight_decay_pattern = self.undecayed
         return model
+
+
+def _inner(optimizer: Any) -> Any:
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _undecayed(optimizer: Any) -> Any:
+    """The pattern of `exclude_from_weight_decay(var_names=...)`; None if there is none.
+
+    Raises:
+        ConfigError: If variables were excluded: they are others in another process.
+    """
+    if getattr(_inner(optimizer), "_exclude_from_weight_decay", None):
+        raise ConfigError(
+            "the optimizer excludes variables from weight decay by exclude_from_weight_decay(var_list=...), which are "
+            "not there in other processes. Name them: exclude_from_weight_decay(var_names=[...])."
+        )
+    return getattr(_inner(optimizer), "_exclude_from_weight_decay_pattern", None)
 
 
 def dump(model: Any) -> bytes:
@@ -107,33 +148,50 @@ def freeze(value: Any) -> Any:
         return {name: freeze(each) for name, each in value.items()}
     if isinstance(value, keras.optimizers.Optimizer):
         state = tuple(variable.numpy() for variable in value.variables) if value.built else ()
-        return _Object(keras.saving.serialize_keras_object(value), type(value), state)
+        return _Object(keras.saving.serialize_keras_object(value), type(value), state, _own_attributes(value))
     if isinstance(value, keras.losses.Loss):
         return _Loss(type(value), dict(vars(value)))
     if isinstance(value, keras.metrics.Metric):
-        return _Object(keras.saving.serialize_keras_object(value), type(value))
+        return _Object(keras.saving.serialize_keras_object(value), type(value), (), _own_attributes(value))
     return value
+
+
+def _own_attributes(value: Any) -> dict[str, Any]:
+    """Numbers and texts of an object of the user's own, which its configuration may lack."""
+    if _is_known(type(value)):
+        return {}
+    plain = {name: each for name, each in vars(value).items() if isinstance(each, (bool, int, float, str, NoneType))}
+    return {name: each for name, each in plain.items() if not name.startswith("_") and name not in ("built", "name")}
+
+
+def _is_known(named: Any) -> bool:
+    """Whether every process has the class or function."""
+    return named.__module__.partition(".")[0] in ("builtins", "keras")
 
 
 def objects_in(value: Any) -> dict[str, Any]:
     """The functions and classes of the user's own in optimizers, losses and metrics, by the names that Keras writes."""
+    import keras
+
     if isinstance(value, (dict, list, tuple)):
         found: dict[str, Any] = {}
         for each in value.values() if isinstance(value, dict) else value:
             found |= objects_in(each)
         return found
-    named = value if hasattr(value, "__name__") else type(value)
-    return {} if named.__module__.partition(".")[0] in ("builtins", "keras") else {named.__name__: named}
+    if hasattr(value, "__name__"):
+        return {} if _is_known(value) else {value.__name__: value}
+    found = {} if _is_known(type(value)) else {type(value).__name__: type(value)}
+    kinds = (keras.optimizers.Optimizer, keras.optimizers.schedules.LearningRateSchedule, keras.losses.Loss)
+    for each in getattr(value, "__dict__", {}).values():
+        if isinstance(each, (*kinds, keras.metrics.Metric)) or inspect.isfunction(each):
+            found |= objects_in(each)
+    return found
 
 
 def thaw(value: Any, custom_objects: Mapping[str, Any]) -> Any:
     """The reverse of `freeze`, in another process."""
-    import keras
-
     if isinstance(value, _Object):
-        return keras.saving.deserialize_keras_object(
-            value.configuration, custom_objects={value.kind.__name__: value.kind, **custom_objects}
-        )
+        return value.made(custom_objects)
     if isinstance(value, _Loss):
         made: Any = object.__new__(value.kind)
         vars(made).update(value.attributes)

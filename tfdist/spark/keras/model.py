@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pyspark.ml import Model
@@ -74,7 +75,8 @@ class KerasModel(Model, MLReadable, MLWritable):
         values = self.values()
         model, features = values["model"], values["feature_columns"]
         outputs = _output_names(values)
-        there = [name for name in outputs if name in dataset.columns]
+        known = {name.lower() for name in dataset.columns}  # Spark takes capitals for small letters
+        there = [name for name in outputs if name.lower() in known]
         if there:
             raise ConfigError(
                 f"{_NAME}: the DataFrame has a column {there[0]!r} already; choose others by setOutputCols."
@@ -144,8 +146,12 @@ def _shapes(model: Any, which: str, count: int, named: str) -> list[tuple[int | 
 def _output_names(values: dict[str, Any]) -> list[str]:
     labels = values["label_columns"]
     names = values["output_cols"] or [f"{label}__output" for label in labels]
-    if len(names) != len(labels):
-        raise ConfigError(f"{_NAME}: output_cols must have {len(labels)} names, one for each label; received {names}.")
+    are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    if not are_names or len(names) != len(labels) or len({name.lower() for name in names}) < len(names):
+        raise ConfigError(
+            f"{_NAME}: output_cols must be a list of {len(labels)} different names, one for each label; received "
+            f"{names!r}."
+        )
     return list(names)
 
 
@@ -158,12 +164,14 @@ def _whole(frame: DataFrame, name: str) -> Any:
     """A feature column in which a null is an error, and no NaN of pandas."""
     refusal = f"{_NAME}: a null in column {name!r}, which the model cannot take"
     column = columns.expression(frame, f"{_NAME}: feature_columns", name)
-    return functions.when(
-        frame[columns.quoted(name)].isNull(), functions.raise_error(functions.lit(refusal))
-    ).otherwise(column)
+    return functions.when(columns.has_null(frame, name), functions.raise_error(functions.lit(refusal))).otherwise(
+        column
+    )
 
 
 def _value(column: Any, single: bool) -> Any:
     from pyspark.ml.functions import array_to_vector
 
-    return column[0] if single else array_to_vector(column)
+    # What comes from pandas has a null where the model predicted no number.
+    whole = functions.transform(column, lambda each: functions.coalesce(each, functions.lit(math.nan)))
+    return whole[0] if single else array_to_vector(whole)

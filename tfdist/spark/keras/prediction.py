@@ -69,13 +69,22 @@ def _outputs(model: Any, columns: Sequence[pd.Series], plan: Plan) -> pd.DataFra
     return pd.DataFrame({f"o{place}": list(output) for place, output in enumerate(flat)})
 
 
-def _stacked(column: pd.Series, name: str, shape: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
+def _stacked(column: pd.Series, name: str, shape: tuple[int, ...] | None) -> Any:
     values = column.to_numpy()
-    if values.dtype == object and len(values) and not isinstance(values[0], (str, bytes)):
+    is_text = values.dtype == object and len(values) and isinstance(values[0], (str, bytes))
+    if values.dtype == object and len(values) and not is_text:
         values = np.array([np.asarray(value.tolist()) for value in values])
     if shape is not None and values.size != len(values) * math.prod(shape):
         raise ValueError(
             f"KerasModel: column {name!r} has {values.size // len(values)} values in a row, and the model takes "
             f"{math.prod(shape)} (shape {shape})"
         )
-    return values if shape is None else values.reshape(len(values), *shape)
+    values = values if shape is None else values.reshape(len(values), *shape)
+    return _texts(values) if is_text else values
+
+
+def _texts(values: np.ndarray[Any, Any]) -> Any:
+    """Keras takes text as a tensor only."""
+    import tensorflow as tf
+
+    return tf.constant(values.tolist())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,11 +44,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Run:
-    """Where what is kept of a run goes: its checkpoint, its backups and its logs, with how the checkpoint is made."""
+    """Where what is kept of a run goes: its checkpoint, its backups, its logs and the best result, with how the
+    checkpoint is made.
+    """
 
     checkpoint: str
     backup: str
     logs: str
+    best: str
     settings: Mapping[str, Any]
 
 
@@ -87,6 +92,7 @@ def train(work: Work) -> tuple[dict[str, list[float]], bytes] | None:
     model = work.recipe.build()
     rank = tfdist.rank()
     validation = None if work.validation is None else _dataset(work, work.validation, rank, shuffled=False)
+    callbacks = _callbacks(work)
     history = model.fit(
         _dataset(work, work.train, rank, shuffled=True),
         epochs=work.epochs,
@@ -94,13 +100,22 @@ def train(work: Work) -> tuple[dict[str, list[float]], bytes] | None:
         validation_data=validation,
         shuffle=False,  # the data is
         verbose=min(2, 2 * work.verbose),  # a line for each epoch, since no terminal is there
-        callbacks=_callbacks(work),
+        callbacks=callbacks,
     )
     if rank:
         return None
     if work.run is not None and work.run.settings.get("save_best_only"):
+        _keep_best(work.run, callbacks[-1].best)
         return history.history, store.read(work.run.checkpoint)
     return history.history, frozen.dump(model)
+
+
+def _keep_best(run: Run, best: float) -> None:
+    """For the fits that continue this one."""
+    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
+        path = Path(folder) / "best.json"
+        path.write_text(json.dumps({run.settings["monitor"]: float(best)}))
+        store.put(path, run.best)
 
 
 def _callbacks(work: Work) -> list[Any]:
@@ -172,10 +187,15 @@ def _window(work: Work, files: Sequence[File]) -> int:
 
 
 def _assembled(work: Work) -> Any:
+    import keras
     import tensorflow as tf
 
+    def cast(value: Any) -> Any:
+        """Doubles, the decimal numbers of Spark, as Keras takes them from arrays."""
+        return tf.cast(value, keras.config.floatx()) if value.dtype == tf.float64 else value
+
     def shaped(row: Mapping[str, Any], shapes: Sequence[Shape]) -> Any:
-        values = [tf.reshape(row[name_of(shape.column)], [-1, *shape.row]) for shape in shapes]
+        values = [cast(tf.reshape(row[name_of(shape.column)], [-1, *shape.row])) for shape in shapes]
         return values[0] if len(values) == 1 else tuple(values)
 
     @tf.autograph.experimental.do_not_convert
