@@ -103,7 +103,7 @@ def test_a_rank_without_a_gradient_is_named(world):
 def test_saved_model_is_that_of_one_process(shared_tmp_path):
     """The scaled rate stays in memory; the file has the class, configuration and rate of the plain optimizer."""
     path = shared_tmp_path / f"rank{tfdist.rank()}.keras"
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss="mse")
     tfdist.optimizer.distribute(model.optimizer)
     model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
@@ -306,7 +306,7 @@ def test_parity_of_settings(world, arguments):
 def test_backward_passes_in_a_file(world, shared_tmp_path):
     """The file loads without tfdist and accumulates over as many steps."""
     path = shared_tmp_path / f"rank{tfdist.rank()}.keras"
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=3), loss="mse")
     model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=2, verbose=0)
     model.save(path)
