@@ -15,7 +15,6 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import Column, DataFrame, functions
 
 from tfdist.errors import ConfigError
-from tfdist.native import keras_version
 from tfdist.spark import check, job
 from tfdist.spark import store as place
 from tfdist.spark.keras import columns, frozen, params, writing
@@ -381,8 +380,11 @@ def _difference(found: Any, fresh: Any) -> str:
 
 
 def _layers(model: Any) -> list[str]:
-    """The layers that are no models, as they are configured but for names."""
-    return [_configured(layer) for layer in keras_version.layers_of(model) if not hasattr(layer, "compile_from_config")]
+    """The layers, those of models in it included, as they are configured but for names."""
+    found: list[str] = []
+    for layer in model.layers:
+        found += _layers(layer) if hasattr(layer, "layers") else [_configured(layer)]
+    return found
 
 
 def _configured(layer: Any) -> str:
