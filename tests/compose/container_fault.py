@@ -8,6 +8,8 @@ from typing import Any
 # What a worker runs while no rank is on it.
 _IDLE = {"tini", "bash", "sshd"}
 SECONDS_TO_FREEZE = 60
+# Docker's own 10 are too few for an agent and its ranks on a busy machine, and then it kills them.
+SECONDS_TO_STOP = 60
 
 
 class Fault:
@@ -23,7 +25,7 @@ class Fault:
         self.docker("kill", self.container(service))
 
     def stop(self, service: str) -> None:
-        self.docker("stop", self.container(service))
+        self.docker("stop", "-t", str(SECONDS_TO_STOP), self.container(service))
 
     def pause(self, service: str) -> None:
         """On a busy machine the engine may need several attempts: what forks while it is frozen stops the freezing."""
