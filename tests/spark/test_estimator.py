@@ -1,5 +1,6 @@
 """Estimators on the executors of an application: what they learn, what they leave, and what they refuse before it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -236,7 +237,10 @@ def test_a_run_that_failed_goes_on(context, spark, tmp_path):
     )
     with pytest.raises(InterruptedError, match="in the third epoch"):
         estimator.fit(frame)
+    best = json.loads((tmp_path / "runs" / "mine" / "best.json").read_text())["loss"]
+    assert best < np.inf, "what is better than the checkpoint is known"
     model = estimator.fit(frame)
+    assert json.loads((tmp_path / "runs" / "mine" / "best.json").read_text())["loss"] < best
     assert len(model.getHistory()["loss"]) == 2, "two of four epochs were done"
     values = np.arange(ROWS) / ROWS
     chosen = values[np.arange(ROWS) % 3 == 0][:, None]

@@ -55,7 +55,8 @@ def tell() -> None:
         text = ""
     else:
         text = _WITH_KERAS if session.data_sharded else _WITH_PYTORCH if session.parameters_sent else ""
-    if text and not session.told_alone and session.place is not None and session.place[0] == 0 < session.place[1] - 1:
+    rank, size = session.place or (0, 1)
+    if text and not session.told_alone and rank == 0 and size > 1:
         session.told_alone = True
         _logger.warning("%s", text)
 

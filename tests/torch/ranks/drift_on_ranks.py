@@ -185,6 +185,21 @@ def test_a_new_optimizer_takes_over(size, op):
         assert torch.allclose(ours, theirs, rtol=1e-12)
 
 
+def test_adasum_takes_over_from_averages(size):
+    """Each rank takes its own step, so nothing averages its gradients on the way."""
+    model = model_of()
+    first = sgd(model)
+    step(model, first, own(rows(size)))
+    optimizer = sgd(model, op=hvd.Adasum)
+    for _ in range(3):
+        optimizer.zero_grad()
+        expected = torch.autograd.grad(model(own(rows(size))).square().mean(), list(model.parameters()))
+        model(own(rows(size))).square().mean().backward()
+        assert not first._tfdist.has_gradients()
+        assert all(torch.equal(each.grad, mine) for each, mine in zip(model.parameters(), expected, strict=True))
+        optimizer.step()
+
+
 def test_adasum_refuses_gradients_that_it_does_not_have(size):
     model = model_of()
     model[0].requires_grad_(False)

@@ -92,7 +92,6 @@ def train(work: Work) -> tuple[dict[str, list[float]], bytes] | None:
     model = work.recipe.build()
     rank = tfdist.rank()
     validation = None if work.validation is None else _dataset(work, work.validation, rank, shuffled=False)
-    callbacks = _callbacks(work)
     history = model.fit(
         _dataset(work, work.train, rank, shuffled=True),
         epochs=work.epochs,
@@ -100,18 +99,19 @@ def train(work: Work) -> tuple[dict[str, list[float]], bytes] | None:
         validation_data=validation,
         shuffle=False,  # the data is
         verbose=min(2, 2 * work.verbose),  # a line for each epoch, since no terminal is there
-        callbacks=callbacks,
+        callbacks=_callbacks(work),
     )
     if rank:
         return None
     if work.run is not None and work.run.settings.get("save_best_only"):
-        _keep_best(work.run, callbacks[-1].best)
         return history.history, store.read(work.run.checkpoint)
     return history.history, frozen.dump(model)
 
 
-def _keep_best(run: Run, best: float) -> None:
-    """For the fits that continue this one."""
+def _keep_best(run: Run, best: float | None) -> None:
+    """For what continues this run, also if it fails."""
+    if best is None:
+        return
     with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
         path = Path(folder) / "best.json"
         path.write_text(json.dumps({run.settings["monitor"]: float(best)}))
@@ -129,7 +129,11 @@ def _callbacks(work: Work) -> list[Any]:
     own.append(tfdist.callbacks.BackupAndRestore(work.run.backup))
     logs = work.run.logs
     own.append(tfdist.callbacks.RankZero(lambda: keras.callbacks.CSVLogger(_log_file(logs))))
-    own.append(tfdist.callbacks.ModelCheckpoint(work.run.checkpoint, **work.run.settings))
+    run, checkpoint = work.run, tfdist.callbacks.ModelCheckpoint(work.run.checkpoint, **work.run.settings)
+    own.append(checkpoint)
+    if run.settings.get("save_best_only"):
+        keeping = keras.callbacks.LambdaCallback(on_epoch_end=lambda _epoch, _logs: _keep_best(run, checkpoint.best))
+        own.append(tfdist.callbacks.RankZero(lambda: keeping))
     return [*own[:1], *work.callbacks, *own[1:]]
 
 

@@ -13,7 +13,7 @@ from tfdist.ops.reduction import Adasum, Max
 from tfdist.torch.collective.allreduce import grouped_allreduce, grouped_allreduce_
 from tfdist.torch.collective.object import allgather_object
 from tfdist.torch.training.drift import Drift
-from tfdist.torch.training.gradient_plan import Named, check_plans, refuse
+from tfdist.torch.training.gradient_plan import Named, check_plans, refuse_strangers
 from tfdist.world.process_sets import ProcessSet
 
 
@@ -41,8 +41,7 @@ class AdasumSteps:
 
     def before_step(self, parameters: Sequence[torch.Tensor]) -> None:
         """Remembers where the step begins. Before the first one the ranks compare their parameters."""
-        mine = {id(named.parameter) for named in self._named}
-        refuse(sum(each.grad is not None and id(each) not in mine for each in parameters))
+        refuse_strangers(parameters, {id(named.parameter) for named in self._named})
         if not self._compared:
             plan = [[named.outline() for named in self._named]]
             told = allgather_object((plan, self._drift.digests()), f"{self._label} plan", self._process_set)

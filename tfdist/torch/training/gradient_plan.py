@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,15 +111,17 @@ def by_size(named: Sequence[Named], threshold: int) -> list[list[Named]]:
     return [[named[place] for place in bucket] for bucket in library.plan_buckets(dtypes, sizes, threshold)]
 
 
-def refuse(strangers: int) -> None:
+def refuse_strangers(parameters: Iterable[torch.Tensor], known: Container[int]) -> None:
     """Refuses gradients that nobody reduces.
 
     Args:
-        strangers: How many parameters have one.
+        parameters: Those of the optimizer now.
+        known: The ids of those whose gradients are reduced.
 
     Raises:
-        ConfigError: If there are any.
+        ConfigError: If another has a gradient.
     """
+    strangers = sum(each.grad is not None and id(each) not in known for each in parameters)
     if strangers:
         raise ConfigError(
             f"{strangers} parameters have a gradient, but were not in the optimizer, or required none, when "

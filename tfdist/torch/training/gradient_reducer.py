@@ -22,7 +22,7 @@ from tfdist.torch.collective.handle import synchronize
 from tfdist.torch.collective.object import allgather_object
 from tfdist.torch.collective.sparse import sparse_allreduce_async
 from tfdist.torch.training.drift import Drift
-from tfdist.torch.training.gradient_plan import Named, check_plans, refuse
+from tfdist.torch.training.gradient_plan import Named, check_plans, refuse_strangers
 from tfdist.world.process_sets import ProcessSet
 from tfdist.world.session import session
 
@@ -31,6 +31,16 @@ _logger = logging.getLogger("tfdist")
 _SENT = "_tfdist_sent"
 # By parameter: the one hook of the newest optimizer that has it.
 _hooks: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def take_over(named: Iterable[Named]) -> None:
+    """Ends what older optimizers of these parameters do in a backward pass, as for an earlier stage of the training.
+
+    They still reduce gradients before steps of their own.
+    """
+    for each in named:
+        if (hook := _hooks.pop(each.parameter, None)) is not None:
+            hook.remove()
 
 
 class BucketReduction:
@@ -172,15 +182,9 @@ class GradientReducer:
         self._bucket_of = {id(named.parameter): place for place, bucket in enumerate(buckets) for named in bucket}
 
     def watch(self) -> None:
-        """Looks at each gradient when a backward pass has added to it. Nobody else does from now on.
-
-        Another optimizer of the parameter, such as that of an earlier stage of the training, still reduces its gradient
-        before its own steps.
-        """
+        """Looks at each gradient when a backward pass has added to it; nobody else does, see `take_over`."""
         for bucket in self._buckets:
             for named in bucket:
-                if (earlier := _hooks.pop(named.parameter, None)) is not None:
-                    earlier.remove()
                 hook = functools.partial(self._note, named.name)
                 _hooks[named.parameter] = named.parameter.register_post_accumulate_grad_hook(hook)
 
@@ -330,8 +334,7 @@ class GradientReducer:
 
     def before_step(self, parameters: Sequence[torch.Tensor]) -> None:
         """Reduces, unless the script has done so and skips it."""
-        strangers = sum(each.grad is not None and id(each) not in self._bucket_of for each in parameters)
-        refuse(strangers)
+        refuse_strangers(parameters, self._bucket_of)
         if self._skips or self._scaler_has_waited:
             return
         if self._synchronized:

@@ -18,7 +18,7 @@ from tfdist.torch.training import grad_scaler
 from tfdist.torch.training.adasum import AdasumSteps
 from tfdist.torch.training.drift import Drift
 from tfdist.torch.training.gradient_plan import by_size, named_of, plan
-from tfdist.torch.training.gradient_reducer import BucketReduction, GradientReducer
+from tfdist.torch.training.gradient_reducer import BucketReduction, GradientReducer, take_over
 from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
@@ -93,6 +93,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
     buckets = plan(named, wanted, threshold)
     label = optimizer_label(process_set)
     compared = Drift(named, label, process_set, drift)
+    take_over(named)
     if op is Adasum:
         reducer: Any = AdasumSteps(named, label, compression, process_set, compared)
     else:

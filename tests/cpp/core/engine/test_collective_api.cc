@@ -57,6 +57,18 @@ Outcome Ended(int64_t number, bool forgets = true) {
   return outcome;
 }
 
+// A fake GPU, and a tensor of three values there.
+struct OneGpu {
+  Machine machine{1};
+  Machine::Node& node = *machine.nodes[0];
+  tfdist_gpu gpu = {0, node.compute};
+  int64_t shape[1] = {3};
+  float values[3] = {1, 2, 3};
+  tfdist_tensor tensor = {"t", "float32", shape, 1, values, values};
+
+  tfdist_tensors Called(const char* name) { return {name, 0, &tensor, 1, &gpu}; }
+};
+
 // The events that were recorded in streams so far.
 std::vector<std::string> Recorded(const FakeCudaDriver& gpu) {
   std::vector<std::string> found;
@@ -199,19 +211,16 @@ TEST(CollectiveApiTellsWrongTensorsAtTheEnd) {
 // What the stream holds at the start makes the inputs; what comes after it goes on beside the
 // collective. Only the first one, which connects the GPU, takes the whole stream.
 TEST(CollectiveApiReducesAndBroadcastsOnAGpu) {
-  Machine machine(1);
-  Machine::Node& node = *machine.nodes[0];
-  const tfdist_gpu gpu = {0, node.compute};
+  OneGpu one;
   {
     const SingleRank self;
     for (const bool first : {true, false, false}) {
       for (const bool reduces : {true, false}) {
-        float values[] = {0, 0, 0};
-        const tfdist_tensor tensor = {"t", "float32", kThree, 1, values, values};
+        one.values[2] = 0;
         const tfdist_reduction doubled = {"average", "none", 1, 2};
-        const tfdist_tensors tensors = {"t", 0, &tensor, 1, &gpu};
-        node.gpu.Enqueue(node.compute, [&] {
-          values[2] = 3;
+        const tfdist_tensors tensors = one.Called("t");
+        one.node.gpu.Enqueue(one.node.compute, [&] {
+          one.values[2] = 3;
           return true;
         });
         std::atomic<bool> goes{first && reduces};
@@ -220,28 +229,24 @@ TEST(CollectiveApiReducesAndBroadcastsOnAGpu) {
                          : tfdist_start_broadcast(&tensors, 0, number, message, size);
         });
         EXPECT_EQ(started.message, "");
-        node.gpu.Enqueue(node.compute, [&] { return goes.load(); });
+        one.node.gpu.Enqueue(one.node.compute, [&] { return goes.load(); });
         EXPECT_EQ(Ended(started.number).message, "");
-        EXPECT_EQ(values[2], reduces ? 6.0f : 3.0f);
+        EXPECT_EQ(one.values[2], reduces ? 6.0f : 3.0f);
         goes = true;
-        EXPECT(node.gpu.Synchronize());
+        EXPECT(one.node.gpu.Synchronize());
       }
     }
   }
-  EXPECT_EQ(machine.world.open(), 0);
-  EXPECT_EQ(node.gpu.allocated_bytes(), 0);
+  EXPECT_EQ(one.machine.world.open(), 0);
+  EXPECT_EQ(one.node.gpu.allocated_bytes(), 0);
 }
 
 // A collective that is not run gives its mark back: the next one has the same.
 TEST(CollectiveApiOnAGpuForgetsTheMarkOfWhatIsRefused) {
-  Machine machine(1);
-  Machine::Node& node = *machine.nodes[0];
-  const tfdist_gpu gpu = {0, node.compute};
+  OneGpu one;
   const SingleRank self;
-  float values[] = {1, 2, 3};
-  const tfdist_tensor tensor = {"t", "float32", kThree, 1, values, values};
   const auto start = [&](const char* name, const char* reduction) {
-    const tfdist_tensors tensors = {name, 0, &tensor, 1, &gpu};
+    const tfdist_tensors tensors = one.Called(name);
     const tfdist_reduction how = {reduction, "none", 1, 1};
     return Started([&](int64_t* number, char* message, int size) {
       return tfdist_start_allreduce(&tensors, &how, number, message, size);
@@ -250,13 +255,13 @@ TEST(CollectiveApiOnAGpuForgetsTheMarkOfWhatIsRefused) {
   EXPECT_EQ(Ended(start("first", "sum").number).message, "");
   // Adasum goes through the host, so its caller waits for the computation, and all others for it.
   std::atomic<bool> goes{false};
-  node.gpu.Enqueue(node.compute, [&] { return goes.load(); });
+  one.node.gpu.Enqueue(one.node.compute, [&] { return goes.load(); });
   const Outcome slow = start("slow", "adasum"), waiting = start("waiting", "sum");
-  const size_t before = Recorded(node.gpu).size();
+  const size_t before = Recorded(one.node.gpu).size();
   for (int i = 0; i < 3; ++i) {
     EXPECT_CONTAINS(start("waiting", "sum").message, "currently being processed");
   }
-  const std::vector<std::string> marks = Recorded(node.gpu);
+  const std::vector<std::string> marks = Recorded(one.node.gpu);
   EXPECT_EQ(marks.size(), before + 3);
   EXPECT_EQ(marks[before], marks[before + 1]);
   EXPECT_EQ(marks[before], marks[before + 2]);
@@ -266,13 +271,9 @@ TEST(CollectiveApiOnAGpuForgetsTheMarkOfWhatIsRefused) {
 }
 
 TEST(CollectiveApiOnAGpuSaysWhatIsMissing) {
-  Machine machine(1);
-  Machine::Node& node = *machine.nodes[0];
-  const tfdist_gpu gpu = {0, node.compute};
+  OneGpu one;
   const SingleRank self;
-  float values[] = {1, 2, 3};
-  const tfdist_tensor tensor = {"t", "float32", kThree, 1, values, values};
-  const tfdist_tensors tensors = {"t", 0, &tensor, 1, &gpu};
+  const tfdist_tensors tensors = one.Called("t");
   const auto gathers = [&](int64_t* number, char* message, int size) {
     return tfdist_start_allgather(&tensors, number, message, size);
   };
@@ -281,7 +282,7 @@ TEST(CollectiveApiOnAGpuSaysWhatIsMissing) {
   };
   EXPECT_CONTAINS(Started(gathers).message, "received tensors on a GPU");
   EXPECT_CONTAINS(Started(exchanges).message, "received tensors on a GPU");
-  node.lacks = "NCCL was not found";
+  one.node.lacks = "NCCL was not found";
   const Outcome started = Started([&](int64_t* number, char* message, int size) {
     return tfdist_start_allreduce(&tensors, &kSum, number, message, size);
   });

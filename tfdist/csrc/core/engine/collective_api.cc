@@ -194,9 +194,9 @@ Status Announce(int process_set, const std::shared_ptr<Started>& started,
   call.key = Quoted(started->name);
   call.words = &kWords;
   call.run = [started, pending, body](Engine* engine) {
-    if (started->marked.lock().get() != engine)
-      ForgetMark(started.get());  // the ranks have changed
-    started->marked.reset();      // the engine forgets the mark itself
+    // If the ranks have changed, the mark is of an engine before; this one forgets its own itself.
+    if (started->marked.lock().get() != engine) ForgetMark(started.get());
+    started->marked.reset();
     try {
       return body(engine, *started, pending.get());
     } catch (const std::exception& error) {  // such as a lack of memory

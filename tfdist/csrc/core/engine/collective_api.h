@@ -29,11 +29,11 @@ typedef struct {
   void* output;  // of the same shape, may be `input`; not looked at where tfdist_result has it
 } tfdist_tensor;
 
-// The GPU that has the tensors of a collective.
+// The GPU that has the tensors of a collective. What its stream holds at the start makes the
+// inputs, and is done with the memory of the outputs.
 typedef struct {
   int number;  // by the driver; the same in all collectives of a process
-  void*
-      stream;  // what it holds at the start makes the inputs, and is done with the outputs' memory
+  void* stream;
 } tfdist_gpu;
 
 // What a collective is called by, the ranks that take part (0: all), and this rank's tensors.
