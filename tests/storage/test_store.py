@@ -229,3 +229,19 @@ def test_a_thread_is_not_kept_for_what_has_answered(s3):
 def test_remedies(error, part):
     assert part in remedy(error, "s3://bucket/run/x")
     assert "s3://bucket/run" not in remedy(error, "s3://bucket/run/x")
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("s3://tokens/run", 'Could not connect to the endpoint URL: "http://127.0.0.1:9000/tokens/run/x"'),
+        ("s3://data/forbidden", "no answer about forbidden of data"),
+        ("s3://data/run", "ConnectionError at b1403a.example"),
+    ],
+)
+def test_a_name_that_looks_like_a_reason(address, text):
+    assert "Check the network" in remedy(OSError(text), address)
+
+
+def test_a_name_within_a_reason():
+    assert "Check the credentials" in remedy(OSError("ExpiredToken for token"), "s3://token/run")

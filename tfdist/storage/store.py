@@ -29,19 +29,9 @@ _FINAL = (
     *(ImportError, TypeError, ValueError),
 )
 _FINAL_NAMES = r"Credentials|^NotFoundError|^PermissionDenied|^Unauthenticated"
-# Errors of the stores' libraries are of many classes; these are parts of their names and texts.
-_OF_CREDENTIALS = (
-    "credential",
-    "signature",
-    "forbidden",
-    "unauthorized",
-    "accessdenied",
-    "accesskey",
-    "token",
-    "403",
-    "permissiondenied",
-)
-_OF_NETWORK = ("connect", "timeout", "timed out", "no answer", "dns", "resolve")
+# Errors of the stores' libraries are of many classes; these occur in their names and texts.
+_OF_CREDENTIALS = r"credential|signature|forbidden|unauthorized|accessdenied|accesskey|token|\b403\b|permissiondenied"
+_OF_NETWORK = r"connect|timeout|timed out|no answer|dns|resolve"
 
 Result = TypeVar("Result")
 
@@ -172,11 +162,18 @@ def _bucket(address: str) -> str:
     return "/".join(address.split("/")[:3])
 
 
+def _without_names(text: str, address: str) -> str:
+    """Without the names that users chose, which may look like a reason: s3://tokens/run, an object named x403."""
+    text = re.sub(r"\S*/\S*", " ", text)
+    names = [part for part in address.partition("://")[2].split("/") if part]
+    return re.sub("|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names), " ", text) if names else text
+
+
 def remedy(error: BaseException, address: str, doing: str = "") -> str:
     """What to do about an error of a store's library, which came from `doing` something, such as "write x to"."""
-    text = f"{type(error).__name__} {error}".lower()
+    text = _without_names(f"{type(error).__name__} {error}", address).lower()
     bucket = _bucket(address)
-    if isinstance(error, PermissionError) or any(part in text for part in _OF_CREDENTIALS):
+    if isinstance(error, PermissionError) or re.search(_OF_CREDENTIALS, text):
         return (
             "Check the credentials of this process (s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; "
             f"gs://: GOOGLE_APPLICATION_CREDENTIALS), and that they may list, read, write and delete in {bucket}"
@@ -186,7 +183,7 @@ def remedy(error: BaseException, address: str, doing: str = "") -> str:
         if doing.startswith("write") or re.search(r"bucket\b.*\bnot|nosuchbucket", text):
             return f"Check the name, and create {bucket} first: tfdist creates no bucket"
         return "Check the name: there is no such object, or it was removed meanwhile"
-    if isinstance(error, (TimeoutError, ConnectionError)) or any(part in text for part in _OF_NETWORK):
+    if isinstance(error, (TimeoutError, ConnectionError)) or re.search(_OF_NETWORK, text):
         return "Check the network and the endpoint of the store (s3://: AWS_ENDPOINT_URL)"
     return "Check the address, and the store's own status"
 
