@@ -58,7 +58,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     Raises:
         ConfigError: If an argument is invalid.
         TfdistError: On every rank, before the first step, if rank 0 cannot read what is there, or cannot create or
-            write the folder or the store for any reason but a full disk; names the place and the cause.
+            write the folder or the store for any reason but a full disk; names the place and the cause. At the end, if
+            the backup was of a model that has no weights yet, and no step has made them.
 
     Example:
 
@@ -87,6 +88,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._writer = Writer(f"backups to {backup_dir}")
         self._failures = FailureSeries("backups")
         self._leaves_out = False
+        self._waits = False
         self._arrays: dict[str, Any] = {}
         self._epoch = 0
         self._saved_at = 0
@@ -103,7 +105,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         keras_version.set_initial_epoch(self.model, 0)
         if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while dropping batches
             self.model.train_function = self.model.train_function.train_function
-        self._leaves_out = False
+        self._leaves_out = self._waits = False
         self._failures.begin()
         loaded, failure = self._load()
         if failure:
@@ -126,6 +128,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 lambda: model_state.restore_of_rank(self.model, local),
                 lambda: self._add_metrics(local),
             )
+        self._waits = True
         self._hook.when_built(lambda: self._restore(position, local, rates), alone=True)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -149,6 +152,12 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         # A later fit of this model starts at its own first epoch.
         keras_version.set_initial_epoch(self.model, 0)
+        if self._waits:
+            self._failures.end()
+            raise errors.TfdistError(
+                f"no step was trained, and the model has no weights yet, so those in {self._place} were not taken "
+                "over. Build the model before fit, as by calling it with a batch."
+            )
         if self._delete:
             self._writer.drop()
         self._writer.wait()
@@ -233,12 +242,20 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._arrays = arrays
         self._failures.newest = f"backup of {position}"
         _logger.warning("resuming at epoch %d, batch %d from %s", position.epoch, position.batch, self._place)
+        epochs = self.params.get("epochs")
+        if epochs is not None and position.epoch >= epochs:
+            _logger.warning(
+                "that is the end of the %d epochs that fit was asked for, so nothing is left to train. If that is not "
+                "meant, ask for more epochs, or remove the folder.",
+                epochs,
+            )
         if ranks != tfdist.size():
             return position, [], None
         return position, [model_state.below(arrays, f"local/{rank}/") for rank in range(ranks)], None
 
     def _restore(self, position: Position, local: dict[str, Any], rates: dict[str, Any]) -> None:
         """Restores what was read, once the model has weights, which may be only in its first step."""
+        self._waits = False
         in_force = model_state.rates_of(self.model)
         failure = tfdist.broadcast_object(self._take_over(), 0, name="backup is taken over")
         if failure:

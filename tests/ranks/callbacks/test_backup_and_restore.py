@@ -207,6 +207,24 @@ def test_a_later_fit_begins_at_its_first_epoch(world, shared_tmp_path):
     assert train(model, shared_tmp_path / "backup").first == 0
 
 
+def finished(make, folder):
+    """A training that was killed after its last backup, before its end."""
+    model = make()
+    train(model, folder, delete_checkpoint=False)
+    tfdist.barrier(name="finished")
+    return state_of(model)
+
+
+def test_nothing_is_left_to_train(world, shared_tmp_path, warnings_of_tfdist):
+    expected = finished(lambda: new_model("sgd"), shared_tmp_path / "backup")
+    resumed = new_model("sgd")
+    record = train(resumed, shared_tmp_path / "backup")
+    assert record.first is None
+    assert [each.tobytes() for each in state_of(resumed)] == [each.tobytes() for each in expected]
+    told = [line for line in warnings_of_tfdist if f"the end of the {EPOCHS} epochs" in line]
+    assert len(told) == (tfdist.rank() == 0)
+
+
 @pytest.mark.parametrize("name", ["file/backup", "/proc/backup"])
 def test_a_folder_that_can_never_be_made(world, name, shared_tmp_path):
     """Before the first step."""

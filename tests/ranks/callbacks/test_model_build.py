@@ -182,6 +182,20 @@ def fit_again(model, data, folder, freq, other):
     return model.fit(**data, epochs=3, verbose=0, callbacks=[DataParallel(), backup, other])
 
 
+def test_backup_without_a_step(world, shared_tmp_path):
+    """As where a job was killed after its last backup: the model that has no weights yet cannot take them over."""
+    data, folder = plain(*numbers(tfdist.rank()), BATCH), shared_tmp_path / "backup"
+
+    def train():
+        backup = BackupAndRestore(folder, delete_checkpoint=False)
+        compiled(NoCall, seed=1).fit(**data, epochs=1, verbose=0, callbacks=[DataParallel(), backup])
+
+    train()
+    tfdist.barrier(name="trained")
+    with pytest.raises(tfdist.errors.TfdistError, match="no step was trained, and the model has no weights yet"):
+        train()
+
+
 class _Stop(keras.callbacks.Callback):
     def __init__(self, at):
         super().__init__()
