@@ -63,19 +63,29 @@ def test_tensorboard_gets_the_same_numbers_from_rank_0(world, shared_tmp_path):
 
 
 class Late(keras.callbacks.Callback):
-    """Does more before each step than the others."""
+    """On the last rank: begins each step after all others have begun it, and then does more before it."""
+
+    def __init__(self, folder, wait_until):
+        super().__init__()
+        self.folder, self.wait_until = folder, wait_until
 
     def on_train_batch_begin(self, batch, logs=None):
-        if tfdist.rank() == tfdist.size() - 1:
-            end = tf.timestamp() + 0.3
-            while tf.timestamp() < end:
-                np.linalg.svd(np.ones((20, 20)))
+        rank, last = tfdist.rank(), tfdist.size() - 1
+        (self.folder / f"{batch}-{rank}").touch()
+        if rank < last:
+            return
+        self.wait_until(lambda: all((self.folder / f"{batch}-{other}").exists() for other in range(last)))
+        end = tf.timestamp() + 0.3
+        while tf.timestamp() < end:
+            np.linalg.svd(np.ones((20, 20)))
 
 
 @pytest.mark.ranks(2, 3)
-def test_the_slow_rank_is_named(world, warnings_of_tfdist, monkeypatch):
+def test_the_slow_rank_is_named(world, warnings_of_tfdist, monkeypatch, shared_tmp_path, wait_until):
     monkeypatch.setattr(metrics, "_LEAST_WARNED_SECONDS", 0)
-    logs = fit(make_model(), DataParallel(), Metrics(straggler_share=0.05), Late(), epochs=1)
+    model = make_model()
+    fit(model, DataParallel(), epochs=1)  # traces the step, which takes one rank longer than another
+    logs = fit(model, DataParallel(), Metrics(straggler_share=0.05), Late(shared_tmp_path, wait_until), epochs=1)
     assert logs["straggler_rank"] == [world - 1]
     assert logs["straggler_seconds"][0] > 0
     named = [
