@@ -50,7 +50,8 @@ class DataParallel(keras.callbacks.Callback):
     - makes Keras' own `BatchNormalization(synchronized=True)` normalise over the batches of all ranks, as
       `tfdist.SyncBatchNormalization` does: in training steps only, including nested models, with weights, configuration
       and files unchanged. Other batch normalisation uses each rank's own batch;
-    - averages moving statistics (batch normalisation) over the ranks at the end of each training epoch;
+    - averages moving statistics (batch normalisation), and other floating-point weights that no gradient changes, over
+      the ranks at the end of each training epoch, except variables given to an optimizer's `register_local_var`;
     - silences Keras' output on all ranks but 0;
     - continues when a rank is lost, with `elastic=True`;
     - searches for the fastest settings of the collectives, with `TFDIST_AUTOTUNE=1`;
@@ -244,6 +245,7 @@ class DataParallel(keras.callbacks.Callback):
             part.on_epoch_begin(epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._need_a_batch()
         self._compare_data_once(after=self._steps_taken)
         self._hook.drift.epoch_ends(epoch)
         for part in self._parts():
@@ -354,6 +356,16 @@ class DataParallel(keras.callbacks.Callback):
                 )
         elif not loop.is_running():
             advice.need_elastic_script(f"{self._made_in.filename}, line {self._made_in.lineno}: {self._made_in.line}")
+
+    def _need_a_batch(self) -> None:
+        """After the first epoch: where ranks do not join, either all have had a batch or none has."""
+        if self._compared or self.elastic or self._hook.joins or self._hook.samples_seen():
+            return
+        raise errors.ConfigError(
+            f"no rank got a batch in the first epoch of fit, so nothing was trained. Each of the {tfdist.size()} ranks "
+            'needs a full batch in an epoch: provide more data, choose a smaller batch, or use remainder="join" of '
+            "tfdist.shard."
+        )
 
     def _compare_data_once(self, after: bool) -> None:
         if self._compared or not after:

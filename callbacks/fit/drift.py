@@ -136,10 +136,13 @@ class Drift:
         return ""
 
     def _groups(self) -> list[tuple[ProcessSet, list[Any]]]:
-        """The trainable weights that must be equal within each process set of this rank."""
+        """What the optimizers update, and other trainable weights, that must be equal within each process set of this
+        rank.
+        """
         local = (*self._keep, *model_optimizer.local_variables(self._model))
         groups: dict[int, tuple[ProcessSet, list[Any]]] = {0: (global_process_set, [])}
-        for variable in without(self._model.trainable_weights, local):
+        updated = [*self._model.trainable_weights, *model_optimizer.updated_beside(self._model)]
+        for variable in without(updated, local):
             record = record_of(variable)
             process_set = global_process_set if record is None else record.process_set
             if process_set is None or process_set.process_set_id is None:

@@ -16,6 +16,7 @@ from tfdist import errors
 from tfdist.callbacks.fit import data_digest, training_data
 from tfdist.native import keras_version
 from tfdist.ops import COLLECTIVES
+from tfdist.ops.reduction import Average
 from tfdist.training import optimizer
 from tfdist.world import mismatch
 from tfdist.world.process_sets import global_process_set
@@ -36,8 +37,8 @@ _ADVICE = {
     "the number of steps of an epoch": mismatch.EQUAL_BATCHES,
     "steps_per_execution": "Compile the model with the same steps_per_execution on every rank.",
     "validation_data": (
-        "Give every rank its shard: validation_data=tfdist.shard(validation_data). Or validate on rank 0 only, with "
-        "model.evaluate in a callback inside tfdist.callbacks.RankZero."
+        'Give every rank its shard: validation_data=tfdist.shard(validation_data, remainder="join"). Or validate on '
+        "rank 0 only, with model.evaluate in a callback inside tfdist.callbacks.RankZero."
     ),
     "validation_freq": "Pass the same validation_freq to fit on every rank.",
     "the list of callbacks that run collectives": "Pass the same callbacks in the same order to fit on every rank.",
@@ -61,6 +62,14 @@ _WRITERS = {
 }
 _FILES = "the files that callbacks of Keras write"
 _ARRAYS = "the arrays that fit got"
+_LEFT_OUT_OF_VALIDATION = (
+    "the metrics of validation leave out samples: tfdist.shard has dropped what does not fill a round of full batches. "
+    'For all samples use validation_data=tfdist.shard(..., remainder="join"), or the whole data on every rank.'
+)
+_OF_SUMS = (
+    "%s has reduction='sum', and the gradients of the ranks are averaged: a step is that of the sum over the global "
+    "batch divided by %d. Take the mean instead, or see docs/batches.md."
+)
 _logger = logging.getLogger("tfdist")
 
 
@@ -93,6 +102,7 @@ def agree(callback: keras.callbacks.Callback) -> None:
         raise errors.MismatchError(problem)
     if group.rank() == 0:
         _warn(known)
+        _warn_of_numbers(model)
 
 
 def _warn(known: Mapping[int, Mapping[str, Any]]) -> None:
@@ -102,6 +112,16 @@ def _warn(known: Mapping[int, Mapping[str, Any]]) -> None:
         lines.append(data_digest.complaint(len(known), sharded=False))
     for line in lines:
         _logger.warning("%s", line)
+
+
+def _warn_of_numbers(model: keras.Model) -> None:
+    """What is trained or reported differs from what one process on the whole data would train or report."""
+    if training_data.validation_leaves_out(model):
+        _logger.warning("%s", _LEFT_OUT_OF_VALIDATION)
+    if optimizer.is_distributed(model.optimizer) and optimizer.reduction_of(model.optimizer).op is Average:
+        for loss, reduction in training_data.losses_without_mean(model).items():
+            if reduction == "sum":
+                _logger.warning(_OF_SUMS, loss, tfdist.size())
 
 
 def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:

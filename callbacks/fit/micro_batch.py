@@ -32,6 +32,7 @@ class MicroBatches:
         limit: int64 scalar, 1 or more.
 
     Attributes:
+        samples: As given.
         count: int64 scalar, the number of parts.
 
     Raises:
@@ -40,7 +41,7 @@ class MicroBatches:
     """
 
     def __init__(self, batch: Any, samples: tf.Tensor, limit: tf.Tensor) -> None:
-        self._batch, self._samples = batch, samples
+        self._batch, self.samples = batch, samples
         self.count = tf.maximum((samples - 1) // limit + 1, 1)
         for leaf in tf.nest.flatten(batch):
             if leaf is not None:
@@ -48,9 +49,9 @@ class MicroBatches:
 
     def part(self, number: tf.Tensor) -> tuple[Any, tf.Tensor]:
         """A part by its number, and its share of the samples as a float64 scalar."""
-        first, end = (each * self._samples // self.count for each in (number, number + 1))
+        first, end = (each * self.samples // self.count for each in (number, number + 1))
         part = tf.nest.map_structure(lambda leaf: None if leaf is None else rows_between(leaf, first, end), self._batch)
-        return part, tf.cast(end - first, tf.float64) / tf.cast(self._samples, tf.float64)
+        return part, tf.cast(end - first, tf.float64) / tf.cast(self.samples, tf.float64)
 
     def _check_rows(self, leaf: Any) -> None:
         shape = tf.TensorShape(leaf.shape)
@@ -62,7 +63,7 @@ class MicroBatches:
             )
         tf.debugging.assert_equal(
             tf.cast(tf.shape(leaf)[0], tf.int64),
-            self._samples,
+            self.samples,
             "max_local_batch splits batches by samples, so everything in a batch needs one row for each sample",
         )
 
@@ -86,7 +87,7 @@ def take_step(model: keras.Model, step: Callable[[Any], Any], parts: MicroBatche
     def take(number: tf.Tensor) -> tuple[list[Any], Any]:
         """The gradients over one part, times its share of the samples, and what the step returned."""
         part, share = parts.part(number)
-        with update.held() as held, keras_version.weighing_losses(model, share):
+        with update.held() as held, keras_version.weighing_losses(model, share * tf.cast(parts.samples, tf.float64)):
             logs = step(part)
         asked[:] = held
         return [scaled(gradient, share) for each in held for gradient in each.gradients if gradient is not None], logs

@@ -179,7 +179,8 @@ class ModelHook:
         section = Section()
         # Around each step or trace, and not from the begin of a fit to its end: an exception leaves nothing behind, and
         # in a later fit a step that was traced and one that runs eagerly do the same, as they do with the optimizer.
-        with weighted_by(weight), synchronized(self._model) if self.synchronizes_moments else contextlib.nullcontext():
+        moments = synchronized(self._model) if self.synchronizes_moments else contextlib.nullcontext()
+        with weighted_by(weight), moments, self._weighing_losses(samples):
             if self._splits:
                 parts = micro_batch.MicroBatches(data, samples, self._max_samples.read_value())
                 logs = micro_batch.take_step(self._model, self._train_step, parts)
@@ -197,6 +198,12 @@ class ModelHook:
                 (loss,) = tfdist.grouped_allreduce([logs["loss"]], op=tfdist.Average, name="loss", weight=weight)
             logs = {**logs, "loss": loss}
         return logs
+
+    def _weighing_losses(self, samples: Any) -> contextlib.AbstractContextManager[None]:
+        """Where a step has several losses, ranks count in their means as they do in their sum."""
+        if not self.weighs or self._splits:  # parts of a batch are weighed one by one
+            return contextlib.nullcontext()
+        return keras_version.weighing_losses(self._model, tf.cast(samples, tf.float32))
 
     def _hooked_test_step(self, data: Any) -> Any:
         logs = self._test_step(data)

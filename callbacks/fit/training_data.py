@@ -76,14 +76,22 @@ def need_global_batches(model: keras.Model) -> None:
         raise errors.ConfigError(f"the data comes from shards with different global_batch: {found}. Use one for all.")
     if any(pipeline.regroups_after_part(each) for each in mark.datasets_in(data)):
         raise errors.ConfigError(global_part.batched_again(found[0]))
-    for loss in keras.tree.flatten(model.loss):
-        reduction = getattr(loss, "reduction", "mean")
-        if reduction not in _MEANS:
-            raise errors.ConfigError(
-                f"global_batch={found[0]} needs losses that are means over the samples, since the ranks are weighted "
-                f"by samples; {type(loss).__name__} has reduction={reduction!r}. Omit reduction, and adapt the "
-                "learning rate if it was a sum."
-            )
+    for loss, reduction in losses_without_mean(model).items():
+        raise errors.ConfigError(
+            f"global_batch={found[0]} needs losses that are means over the samples, since the ranks are weighted by "
+            f"samples; {loss} has reduction={reduction!r}. Omit reduction, and adapt the learning rate if it was a sum."
+        )
+
+
+def losses_without_mean(model: keras.Model) -> dict[str, str]:
+    """The reductions of the compiled losses that say they are no means over the samples, by the loss' class."""
+    found = {type(loss).__name__: getattr(loss, "reduction", "mean") for loss in keras.tree.flatten(model.loss)}
+    return {name: reduction for name, reduction in found.items() if reduction not in _MEANS}
+
+
+def validation_leaves_out(model: keras.Model) -> bool:
+    """Whether the validation data of the running `fit` comes from a shard that has dropped samples, or may have."""
+    return mark.leaves_out(keras_version.arguments_of_fit(model).get("validation_data"))
 
 
 def _data(model: keras.Model) -> list[Any]:

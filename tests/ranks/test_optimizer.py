@@ -117,6 +117,71 @@ def test_saved_model_is_that_of_one_process(shared_tmp_path):
     assert loaded.optimizer.get_config()["learning_rate"] == pytest.approx(0.1)
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_checkpoint_of_tensorflow_has_the_rate_of_one_process(world, scheduled, shared_tmp_path):
+    """However often a training goes on from one: the rate is scaled once."""
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 1.0) if scheduled else 0.1
+    optimizer = tfdist.optimizer.distribute(keras.optimizers.SGD(rate))
+    optimizer.build([tf.Variable([1.0])])
+    path = str(shared_tmp_path / f"rank{tfdist.rank()}")
+    for _ in range(3):
+        tfdist.optimizer.scale_learning_rate(optimizer, world)
+        saved = tf.train.Checkpoint(optimizer=optimizer).save(path)
+        tf.train.Checkpoint(optimizer=optimizer).restore(saved).assert_consumed()
+        assert float(optimizer.learning_rate) == pytest.approx(0.1 * world)
+        plain = keras.optimizers.SGD(rate)
+        plain.build([tf.Variable([1.0])])
+        tf.train.Checkpoint(optimizer=plain).restore(saved).assert_consumed()
+        assert float(plain.learning_rate) == pytest.approx(0.1)
+        optimizer = tfdist.optimizer.distribute(plain)
+
+
+@keras.saving.register_keras_serializable()
+class Halving(keras.optimizers.SGD):
+    """An optimizer whose configuration lacks what it was made with."""
+
+    def __init__(self, *args, divisor=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.divisor = divisor
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient / self.divisor, variable, learning_rate)
+
+
+class Scheduled(keras.optimizers.schedules.LearningRateSchedule):
+    """Has no configuration."""
+
+    def __call__(self, step):
+        return 0.5
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+def test_copy_of_what_a_configuration_does_not_show(world, scaled):
+    def updated(optimizer):
+        weights = [tf.Variable([1.0], name=name) for name in ("kernel", "bias")]
+        optimizer.build(weights)
+        optimizer.apply_gradients([(tf.constant([0.0]), weight) for weight in weights])
+        return [float(weight[0]) for weight in weights]
+
+    def wrapped(optimizer):
+        return keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
+
+    decaying = keras.optimizers.SGD(0.5, weight_decay=0.5)
+    decaying.exclude_from_weight_decay(var_names=["bias"])
+    assert updated(tfdist.DistributedOptimizer(wrapped(decaying))) == [0.75, 1.0]
+
+    variable = tf.Variable([8.0])
+    optimizer = tfdist.DistributedOptimizer(wrapped(Halving(1.0, divisor=2.0)))
+    (optimizer.inner_optimizer if scaled else optimizer).build([variable])
+    (optimizer.inner_optimizer if scaled else optimizer).apply_gradients([(tf.constant([4.0]), variable)])
+    assert variable.numpy() == [6.0]
+
+    with pytest.raises(tfdist.errors.ConfigError, match=r"copied by its get_config .* which failed: NotImplemented"):
+        tfdist.DistributedOptimizer(wrapped(keras.optimizers.SGD(Scheduled())))
+
+
 MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
 
 

@@ -14,6 +14,8 @@ import tensorflow as tf
 from tfdist.input import pipeline
 
 REMAINDERS = ("drop", "pad", "join")
+# Beside a remainder: the shards of all ranks together have fewer samples than the data, as far as is known.
+LEAVES_OUT = "leaves out"
 _MARK = "_tfdist_remainder"
 _arrays: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDictionary()
 
@@ -23,7 +25,7 @@ def put(data: Any, *remainders: str) -> Any:
 
     Args:
         data: A dataset that nothing else uses; or a structure of such arrays.
-        remainders: Values from `REMAINDERS`.
+        remainders: Values from `REMAINDERS`, and `LEAVES_OUT`.
 
     Returns:
         The data.
@@ -41,9 +43,31 @@ def of(data: Any) -> set[str]:
     Args:
         data: A structure of the data that `fit` takes.
     """
+    return _labels(data) - {LEAVES_OUT}
+
+
+def is_part(data: Any) -> bool:
+    """Whether some of the data came from `shard`, so that other ranks have other parts of it.
+
+    Args:
+        data: A structure of the data that `fit` or `evaluate` takes.
+    """
+    return bool(of(data))
+
+
+def leaves_out(data: Any) -> bool:
+    """Whether a shard in some data has dropped samples, or may have.
+
+    Args:
+        data: A structure of the data that `fit` takes.
+    """
+    return LEAVES_OUT in _labels(data)
+
+
+def _labels(data: Any) -> set[str]:
     found: set[str] = set()
     for leaf in tf.nest.flatten(data):
-        found.update(each for each in REMAINDERS if _arrays.get((id(leaf), each)) is leaf is not None)
+        found.update(each for each in (*REMAINDERS, LEAVES_OUT) if _arrays.get((id(leaf), each)) is leaf is not None)
     for dataset in datasets_in(data):
         found.update(*(getattr(node, _MARK, ()) for node in pipeline.nodes(dataset)))
     return found

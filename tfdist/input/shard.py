@@ -33,7 +33,8 @@ def shard(
 ) -> Any:
     """Returns this rank's shard of a dataset or of arrays.
 
-    Use it once in a script that trains on several ranks, around the data for `fit` or `evaluate`. Rank r of n gets the
+    Use it once in a script that trains on several ranks, around the data for `fit`, or for `evaluate` with
+    `callbacks=[DataParallel()]`, and `remainder="join"` for the metrics of all samples. Rank r of n gets the
     elements r, r + n, r + 2n, ...: if the elements are batches, each rank's batch keeps the size set in the script, and
     the global batch is n times as large. Unless `remainder` says otherwise, all ranks get the same number of elements,
     so no rank waits for another at the end of an epoch. In a world of one that is not elastic the dataset is returned
@@ -121,7 +122,7 @@ def shard(
         return dataset
     if service is not None:
         _check_shared(service, policy, remainder)
-    lone_training.watch()
+    lone_training.watch(mark.is_part)
     if service is not None:  # which deals out its elements
         part = dataset.with_options(tf.data.Options())
     elif policy == "file":
@@ -131,7 +132,23 @@ def shard(
         _compare({"policy": policy, "remainder": remainder}, described)
         deal = shard_elements if is_dataset else shard_rows
         part = _elastic_part(dataset, rank, size) if elastic else deal(dataset, rank, size, remainder)
-    return mark.put(part, remainder)
+    return mark.put(part, *_labels(dataset, size, policy, remainder))
+
+
+def _labels(dataset: Any, size: int, policy: str, remainder: str) -> list[str]:
+    """What marks a shard."""
+    is_dealt_out = isinstance(dataset, tf.data.Dataset) and pipeline.service_of(dataset) is not None
+    if remainder != "drop" or policy == "file" or is_dealt_out or _divides(dataset, size):
+        return [remainder]
+    return [remainder, mark.LEAVES_OUT]
+
+
+def _divides(dataset: Any, size: int) -> bool:
+    """Whether a shard that drops what does not fill a round has nothing to drop, as far as is known."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return _check_arrays(dataset) % size == 0
+    batches, full = int(dataset.cardinality()), int(_only_full_batches(dataset).cardinality())
+    return batches == full and (batches == tf.data.INFINITE_CARDINALITY or (batches >= 0 and batches % size == 0))
 
 
 def _world() -> tuple[int, int]:
@@ -229,13 +246,14 @@ def _shard_global_batches(dataset: Any, global_batch: int, arguments: dict[str, 
             f"tfdist.shard found {rows} samples, which is no full global batch of {global_batch}. Provide more data, "
             "or choose a smaller global_batch."
         )
-    lone_training.watch()
+    lone_training.watch(mark.is_part)
     limit = arguments["max_local_batch"]
     if is_dataset:
         made = GlobalPart(dataset, global_batch, config.is_elastic(), max_local_batch=limit)
     else:
         made = global_part.of_arrays(dataset, rows, global_batch, config.is_elastic(), limit)
-    return mark.put(made.dataset, "drop")
+    complete = rows == tf.data.INFINITE_CARDINALITY or (rows >= 0 and rows % global_batch == 0)
+    return mark.put(made.dataset, "drop", *([] if complete else [mark.LEAVES_OUT]))
 
 
 def _check_shared(service: Any, policy: str, remainder: str) -> None:

@@ -63,6 +63,34 @@ def inner_optimizer(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def complete_copy(optimizer: Any, copy: Any) -> None:
+    """Gives a copy that was made by the configuration what that lacks: which variables do not decay, and attributes of
+    a class that is not Keras' own. Neither of the two is built.
+    """
+    inner, inner_copy = inner_optimizer(optimizer), inner_optimizer(copy)
+    kept = ["_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"]
+    if not type(inner).__module__.startswith("keras."):
+        kept += vars(inner).keys() - vars(keras.optimizers.Optimizer(0.1)).keys()
+    for name in kept:
+        if name in vars(inner):
+            setattr(inner_copy, name, vars(inner)[name])
+
+
+def scale_in_checkpoints(rate: keras.Variable, factor: Callable[[], float]) -> None:
+    """Makes `tf.train.Checkpoint` write a rate divided by a factor, and restore it multiplied by it."""
+    variable = rate.value
+    written, restored = variable._serialize_to_tensors, variable._restore_from_tensors
+
+    def write() -> dict[str, Any]:
+        return {name: variable.read_value() / factor() for name in written()}
+
+    def restore(tensors: Mapping[str, Any]) -> Any:
+        return restored({name: tensor * factor() for name, tensor in tensors.items()})
+
+    if "_restore_from_tensors" not in vars(variable):
+        variable._serialize_to_tensors, variable._restore_from_tensors = write, restore
+
+
 def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:
     """Makes every `LossScaleOptimizer` apply the gradients returned by `prepare(optimizer, gradients, variables)`.
 
@@ -164,14 +192,26 @@ def callbacks_of_fit(callback: keras.callbacks.Callback) -> list[Any]:
 
 def arguments_of_fit(model: Any) -> Mapping[str, Any]:
     """The arguments of the running Keras `fit`, with `initial_epoch` as restored; empty if none is running."""
+    given = _arguments_of("fit", model)
+    if not given:
+        return {}
+    return {**given, "initial_epoch": getattr(model, "_initial_epoch", None) or given["initial_epoch"]}
+
+
+def arguments_of_evaluate(model: Any) -> Mapping[str, Any]:
+    """The arguments of the running Keras `evaluate` that is no part of `fit`; empty if none is running."""
+    given = _arguments_of("evaluate", model)
+    return {} if given.get("kwargs", {}).get("_use_cached_eval_dataset") else given
+
+
+def _arguments_of(method: str, model: Any) -> Mapping[str, Any]:
     for frame, _ in traceback.walk_stack(None):
-        # The frame of the decorator around `fit`: inside, a `validation_split` has replaced the data.
+        # The frame of the decorator around it: inside of `fit`, a `validation_split` has replaced the data.
         names = frame.f_locals if frame.f_code.co_name == "error_handler" else {}
-        if getattr(names.get("fn"), "__name__", "") == "fit" and names["args"][0] is model:
+        if getattr(names.get("fn"), "__name__", "") == method and names["args"][0] is model:
             given = inspect.signature(names["fn"]).bind(*names["args"], **names["kwargs"])
             given.apply_defaults()
-            restored = getattr(model, "_initial_epoch", None)
-            return {**given.arguments, "initial_epoch": restored or given.arguments["initial_epoch"]}
+            return given.arguments
     return {}
 
 

@@ -340,7 +340,8 @@ def _variables_of_model(model: keras.Model) -> list[Any]:
     equal = {id(variable) for variable in model.trainable_weights}
     for layer in keras_version.layers_of(model):
         equal |= {id(v) for v in (layer.weights if hasattr(layer, "adapt") else keras_version.gradient_weights(layer))}
-    return [v for v in without(model.weights, model_optimizer.state_of_rank(model)) if id(v) in equal]
+    weights = [variable for variable in model.weights if id(variable) in equal]
+    return without([*weights, *model_optimizer.updated_beside(model)], model_optimizer.state_of_rank(model))
 
 
 def _need_equal_lists(

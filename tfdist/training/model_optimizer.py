@@ -6,7 +6,7 @@ dicts. An optimizer held only by a closure or a global variable is not found.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -14,7 +14,7 @@ import keras
 from tfdist import errors
 from tfdist.native import keras_version
 from tfdist.training import optimizer
-from tfdist.training.local_variable import key_of
+from tfdist.training.local_variable import key_of, without
 
 # For each optimizer, which of the model's weights it updates; None where it has not been built.
 Layout = list[list[int] | None]
@@ -50,6 +50,15 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 def local_variables(model: keras.Model) -> list[Any]:
     """The variables whose gradients the optimizers of a model keep local to this rank."""
     return [variable for each in optimizers_of(model) for variable in optimizer.local_variables(each)]
+
+
+def updated_beside(model: keras.Model, optimizers: Iterable[Any] | None = None) -> list[Any]:
+    """What its built optimizers, or others, update that is no weight of the model, such as a `tf.Variable` that is an
+    attribute of it; each once.
+    """
+    found = optimizers_of(model) if optimizers is None else optimizers
+    updated = [variable for each in found for variable in keras_version.variables_in(each)]
+    return list({key_of(variable): variable for variable in without(updated, model.weights)}.values())
 
 
 def local_layers(model: keras.Model) -> list[keras.layers.Layer]:

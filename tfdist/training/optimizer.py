@@ -350,7 +350,7 @@ def is_distributed(optimizer: Any) -> bool:
 def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) -> None:
     """Makes the learning rate `factor` times that of one process; calling it again changes the factor.
 
-    Files store the rate of one process.
+    Files, and checkpoints of TensorFlow, store the rate of one process.
 
     Args:
         optimizer: A distributed optimizer whose rate is a number or a `LearningRateSchedule`.
@@ -369,6 +369,7 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
         keras_version.set_learning_rate_source(inner, ScaledSchedule(source, factor))
     elif isinstance(source, keras.Variable):
         source.assign(source * (factor / learning_rate_scale(inner)))
+        keras_version.scale_in_checkpoints(source, lambda: learning_rate_scale(inner))
     else:
         raise errors.ConfigError(
             f"the learning rate is {source!r}, which cannot be scaled: use a number or a LearningRateSchedule, or "
@@ -476,7 +477,16 @@ def _copy(optimizer: Any, name: str | None) -> keras.optimizers.Optimizer:
             "tfdist.optimizer.distribute(optimizer), which changes it in place."
         )
     renamed = {} if name is None else {"name": name}
-    return type(optimizer).from_config({**optimizer.get_config(), **renamed})
+    try:
+        copy = type(optimizer).from_config({**optimizer.get_config(), **renamed})
+    except Exception as error:
+        raise errors.ConfigError(
+            f"the optimizer is copied by its get_config and from_config, which failed: {type(error).__name__}: "
+            f"{error}. Complete them; or use DataParallel() or tfdist.optimizer.distribute(optimizer), which copy "
+            "nothing."
+        ) from error
+    keras_version.complete_copy(optimizer, copy)
+    return copy
 
 
 def _distribution_of(optimizer: Any) -> _Distribution | None:

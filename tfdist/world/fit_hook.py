@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdist.world.session import session
@@ -34,14 +34,27 @@ def after_steps(load: Callable[[], Callable[[Any, int], object]]) -> None:
 
     Keras must have been imported; one that is too old to have a `CallbackList` is left alone.
     """
+    _call_first("on_train_batch_end", lambda callbacks, batch, _logs=None: load()(callbacks.model, batch))
+
+
+def before_tests(load: Callable[[], Callable[[Any, Sequence[Any]], object]]) -> None:
+    """Makes each `evaluate`, also that of a `fit`, call `load()(model, callbacks)` before its first step.
+
+    Keras as in `after_steps`.
+    """
+    _call_first("on_test_begin", lambda callbacks, _logs=None: load()(callbacks.model, callbacks.callbacks))
+
+
+def _call_first(name: str, action: Callable[..., object]) -> None:
+    """Makes a method of Keras' `CallbackList` call `action` first, with the same arguments."""
     callbacks = getattr(getattr(sys.modules["keras"], "callbacks", None), "CallbackList", None)
     if callbacks is None:
         return
-    original = callbacks.on_train_batch_end
+    original = getattr(callbacks, name)
 
     @functools.wraps(original)
-    def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> Any:
-        load()(self.model, batch)
-        return original(self, batch, logs)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        action(*args, **kwargs)
+        return original(*args, **kwargs)
 
-    callbacks.on_train_batch_end = on_train_batch_end
+    setattr(callbacks, name, method)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdist.errors import ConfigError
@@ -23,6 +24,16 @@ _WITH_PYTORCH = (
     "parameters were given to all ranks, but no gradient was ever reduced: if this job has trained, each rank did so "
     "on its own. Make the optimizer distributed: optimizer = hvd.DistributedOptimizer(optimizer)"
 )
+_LATER_FIT = (
+    "the data of this fit was sharded, but nothing reduces the gradients of the model's optimizer: each rank trains on "
+    "its own, on its shard only. Add the callback to each fit: model.fit(..., "
+    "callbacks=[tfdist.callbacks.DataParallel()])"
+)
+_EVALUATION = (
+    "model.evaluate covers the samples of each rank by itself, since its data was sharded. For metrics over all ranks "
+    'add the callback, and leave out no sample: model.evaluate(tfdist.shard(dataset, remainder="join"), '
+    "callbacks=[tfdist.callbacks.DataParallel()])"
+)
 _NEVER_ALIKE = (
     "gradients were averaged over the ranks, but nothing has made sure that the weights are the same: if the ranks "
     "began with different ones, each has trained a model of its own. Call tfdist.broadcast_variables(model.weights, "
@@ -35,16 +46,41 @@ _WITHOUT_EXCHANGE = (
 )
 
 
+_DATA = ("x", "y", "sample_weight")
+
+
 def watch_fit() -> None:
     """Called when tfdist is imported: a `fit` of a process without collectives is told when it exits, on rank 0."""
     _at_first_step(lambda: atexit.register(_tell_of_fit))
 
 
-def watch() -> None:
-    """Called when data is sharded: the first step of a `fit` that reduces no gradient is told at once, on rank 0."""
-    if not session.data_sharded:
-        session.data_sharded = True
-        _at_first_step(tell)
+def watch(is_part: Callable[[Any], bool]) -> None:
+    """Called when data is sharded: rank 0 tells at once of a `fit` that reduces no gradient, and of an `evaluate` that
+    covers the part of this rank only.
+
+    Args:
+        is_part: Whether data that `fit` or `evaluate` takes was sharded.
+    """
+    if session.data_sharded:
+        return
+    session.data_sharded = True
+    seen: list[Callable[[], Any]] = []
+
+    def trained(model: Any, _batch: int) -> None:
+        fit = getattr(model, "history", None)  # Keras makes one for each fit; a loop of the script's own has none
+        if not seen or seen[0]() is not fit:
+            seen[:] = [(lambda: None) if fit is None else weakref.ref(fit)]
+            tell()
+            _tell_of_later_fit(model, is_part)
+
+    def tested(model: Any, callbacks: Sequence[Any]) -> None:
+        _tell_of_evaluation(model, callbacks, is_part)
+
+    def install() -> None:
+        fit_hook.after_steps(lambda: trained)
+        fit_hook.before_tests(lambda: tested)
+
+    after_import.after_import("keras", install)
 
 
 def tell() -> None:
@@ -55,10 +91,39 @@ def tell() -> None:
         text = ""
     else:
         text = _WITH_KERAS if session.data_sharded else _WITH_PYTORCH if session.parameters_sent else ""
+    _tell(text)
+
+
+def _tell(text: str) -> None:
     rank, size = session.place or (0, 1)
     if text and not session.told_alone and rank == 0 and size > 1:
         session.told_alone = True
         _logger.warning("%s", text)
+
+
+def _tell_of_later_fit(model: Any, is_part: Callable[[Any], bool]) -> None:
+    """A `fit` by an optimizer that `compile` made after one that reduces; a step of the script's own may reduce."""
+    from tfdist.native import keras_version
+
+    arguments = keras_version.arguments_of_fit(model)
+    if not is_part([arguments.get(name) for name in _DATA]):
+        return
+    is_distributed = hasattr(keras_version.inner_optimizer(model.optimizer), "_tfdist")
+    if not (is_distributed or keras_version.has_own_train_step(model)):
+        _tell(_LATER_FIT)
+
+
+def _tell_of_evaluation(model: Any, callbacks: Sequence[Any], is_part: Callable[[Any], bool]) -> None:
+    from tfdist.native import keras_version
+
+    ours = any(kind.__module__.startswith("tfdist.") for each in callbacks for kind in type(each).__mro__)
+    rank, size = session.place or (0, 1)
+    if ours or rank or size == 1 or session.told_of_evaluation:
+        return
+    arguments = keras_version.arguments_of_evaluate(model)
+    if is_part([arguments.get(name) for name in _DATA]):
+        session.told_of_evaluation = True
+        _logger.warning("%s", _EVALUATION)
 
 
 def _tell_of_fit() -> None:

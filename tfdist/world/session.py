@@ -37,6 +37,7 @@ class Session:
         data_sharded: Whether `tfdist.shard` has sharded data.
         parameters_sent: Whether parameters of PyTorch were given to other ranks.
         told_alone: Whether rank 0 has warned that ranks train on their own on sharded data.
+        told_of_evaluation: Whether rank 0 has warned of an `evaluate` on the part of a rank.
         gradients_reduced: Whether gradients, or possible gradients, were reduced.
         optimizer_reduced: Whether an optimizer of Keras or a tape has reduced gradients of variables.
         weights_alike: Whether tensors of one rank were given to all, or the ranks have compared their weights.
@@ -68,6 +69,7 @@ class Session:
     data_sharded: bool = False
     parameters_sent: bool = False
     told_alone: bool = False
+    told_of_evaluation: bool = False
     gradients_reduced: bool = False
     optimizer_reduced: bool = False
     weights_alike: bool = False

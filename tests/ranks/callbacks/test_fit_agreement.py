@@ -174,3 +174,14 @@ def test_other_errors_of_a_step_stay_as_they_are():
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         model.train_on_batch(wrong, np.zeros((BATCH, 1)))
     assert not isinstance(caught.value, tfdist.errors.TfdistError)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("op", [tfdist.Average, tfdist.Sum], ids=["mean", "sum"])
+def test_a_loss_that_is_a_sum_is_told_of(world, op, warnings_of_tfdist):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.001), op=op)
+    model.compile(optimizer, keras.losses.MeanSquaredError(reduction="sum"))
+    model.fit(*samples(1), verbose=0, callbacks=[DataParallel()])
+    told = [line for line in warnings_of_tfdist if "MeanSquaredError has reduction='sum'" in line]
+    assert len(told) == (1 if world > 1 and tfdist.rank() == 0 and op is tfdist.Average else 0)

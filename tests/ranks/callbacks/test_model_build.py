@@ -182,6 +182,39 @@ def fit_again(model, data, folder, freq, other):
     return model.fit(**data, epochs=3, verbose=0, callbacks=[DataParallel(), backup, other])
 
 
+class Untracked(NoCall):
+    """Its step also updates what Keras does not know as a weight."""
+
+    def __init__(self):
+        super().__init__(keras.Input((FEATURES,)))
+        self.scale = tf.Variable(np.random.default_rng(tfdist.rank()).normal(size=FEATURES).astype("float32"))
+
+    @property
+    def trainable_variables(self):
+        return [*super().trainable_variables, self.scale]
+
+    def outputs_of(self, x, y):
+        return self.net(x * self.scale)
+
+
+def test_a_variable_that_is_no_weight_of_the_model(world, monkeypatch):
+    """It begins with the values of rank 0, and what makes it drift is noticed."""
+    data = plain(*numbers(tfdist.rank()), BATCH)
+    model = compiled(Untracked, seed=tfdist.rank())
+    model.fit(**data, epochs=2, verbose=0, callbacks=[DataParallel()])
+    assert_identical_on_ranks([model.scale, *model.weights])
+    monkeypatch.setattr(Untracked, "train_step", _drifting_step)
+    drifting = compiled(Untracked, seed=1)
+    with pytest.raises(tfdist.errors.MismatchError, match="differ"):
+        drifting.fit(**data, epochs=2, verbose=0, callbacks=[DataParallel()])
+
+
+def _drifting_step(model, data):
+    logs = NoCall.train_step(model, data)
+    model.scale.assign_add(tf.fill([FEATURES], 0.1 * tfdist.rank()))
+    return logs
+
+
 def test_backup_without_a_step(world, shared_tmp_path):
     """As where a job was killed after its last backup: the model that has no weights yet cannot take them over."""
     data, folder = plain(*numbers(tfdist.rank()), BATCH), shared_tmp_path / "backup"

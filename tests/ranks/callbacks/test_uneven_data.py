@@ -32,6 +32,15 @@ def dataset():
     return tf.data.Dataset.from_tensor_slices(samples()).batch(BATCH)
 
 
+def test_no_batch_for_any_rank(world):
+    """Of unknown length, so that it shows in the first epoch only."""
+    few = tf.data.Dataset.from_tensor_slices(samples()).take(BATCH * world - 1).filter(lambda x, y: True).batch(BATCH)
+    model = dense_model()
+    model.compile("sgd", "mse")
+    with pytest.raises(ConfigError, match="no rank got a batch in the first epoch of fit, so nothing was trained"):
+        model.fit(tfdist.shard(few), epochs=2, verbose=0, callbacks=[DataParallel()])
+
+
 def dense_model():
     keras.utils.set_random_seed(3)
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)])

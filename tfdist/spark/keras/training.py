@@ -177,7 +177,7 @@ def _dataset(work: Work, side: Side, rank: int, shuffled: bool) -> Any:
         data = data.repeat().take(side.steps)
     else:  # which Keras would find out with a warning
         data = data.apply(tf.data.experimental.assert_cardinality(-(-rows // side.batch_size)))
-    lone_training.watch()
+    lone_training.watch(mark.is_part)
     # Each row once in an epoch: ranks that have fewer wait for the others, and all rows weigh the same.
     return mark.put(data.map(_assembled(work)), "drop" if endless else "join").prefetch(2)
 
