@@ -7,11 +7,13 @@ import functools
 import inspect
 import random
 import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
+from tensorflow.python.trackable.base import Trackable
 
 from tfdist import errors
 from tfdist.native import adapter, requirement
@@ -29,6 +31,8 @@ except ImportError as error:
         f"pip install {requirement.of('keras')}"
     ) from error
 
+# What another optimizer of the same class can have too.
+_PLAIN = (bool, int, float, str, bytes, types.NoneType, types.FunctionType, np.generic, np.ndarray)
 # Keras 3.12 has no name for it.
 _GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
@@ -64,21 +68,29 @@ def inner_optimizer(optimizer: Any) -> Any:
 
 
 def complete_copy(optimizer: Any, copy: Any) -> None:
-    """Gives a copy that was made by the configuration what that lacks: which variables do not decay, and attributes of
-    a class that is not Keras' own. Neither of the two is built.
+    """Gives a copy that was made by the configuration what that lacks: which variables do not decay, and the numbers,
+    texts, arrays and functions of a class that is not Keras' own. Neither of the two is built.
     """
     inner, inner_copy = inner_optimizer(optimizer), inner_optimizer(copy)
     kept = ["_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"]
     if not type(inner).__module__.startswith("keras."):
-        kept += vars(inner).keys() - vars(keras.optimizers.Optimizer(0.1)).keys()
+        own = vars(inner).keys() - vars(keras.optimizers.Optimizer(0.1)).keys()
+        kept += [
+            name for name in own if all(isinstance(leaf, _PLAIN) for leaf in keras.tree.flatten(vars(inner)[name]))
+        ]
     for name in kept:
         if name in vars(inner):
             setattr(inner_copy, name, vars(inner)[name])
 
 
 def scale_in_checkpoints(rate: keras.Variable, factor: Callable[[], float]) -> None:
-    """Makes `tf.train.Checkpoint` write a rate divided by a factor, and restore it multiplied by it."""
+    """Makes `tf.train.Checkpoint` write a rate divided by a factor, and restore it multiplied by it.
+
+    The variables of a strategy with several replicas are left alone: they are written in another way.
+    """
     variable = rate.value
+    if type(variable)._serialize_to_tensors is Trackable._serialize_to_tensors:
+        return
     written, restored = variable._serialize_to_tensors, variable._restore_from_tensors
 
     def write() -> dict[str, Any]:
