@@ -48,6 +48,7 @@ def main():
     # The steps after a rank has joined are those of the others, so the last one has seen all of them.
     last = hvd.join()  # <--
     hvd.broadcast_parameters(model.state_dict(), root_rank=last)  # <--
+    hvd.broadcast_optimizer_state(optimizer, root_rank=last)  # <-- with momentum or Adam, for one more epoch
 
     steps = hvd.allgather_object(steps)
     weights = [round(weight, 3) for weight in model.weight[0].tolist()]

@@ -117,6 +117,30 @@ def test_averages_and_factors_of_integers_are_cut_off(rank, size):
     assert torch.equal(mixed[1], (total / size).float())
 
 
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (2.0, 0.5)], ids=str)
+@pytest.mark.parametrize("dtype", INTEGERS[:-1], ids=str)
+def test_averages_of_integers_whose_sum_does_not_fit(rank, size, dtype, factors):
+    """In every form. What is near the ends of the dtype stays there."""
+    info = torch.iinfo(dtype)
+    largest, smallest = ([end + step * r for r in range(size)] for end, step in ((info.max, -1), (info.min, 1)))
+    total = torch.tensor([sum(largest), sum(smallest)])
+    scaled = total.double() * factors[0] * (factors[1] / size) if factors[1] != 1 else total.double() / size
+    each = scaled.trunc().to(dtype)
+    given, average = (torch.tensor([largest[rank], smallest[rank]] * size).to(dtype), each.repeat(size))
+    options = {"prescale_factor": factors[0], "postscale_factor": factors[1]}
+    assert same([hvd.allreduce(given, **options)], [average])
+    assert same(hvd.grouped_allreduce([given, given.float()], **options)[:1], [average])
+    assert same([hvd.synchronize(hvd.allreduce_async(given, **options))], [average])
+    assert same(hvd.synchronize(hvd.grouped_allreduce_async([given, given], **options)), [average] * 2)
+    assert same([hvd.reducescatter(given, **options)], [each])
+    assert same(hvd.grouped_reducescatter([given, given], **options), [each] * 2)
+    assert same([hvd.synchronize(hvd.reducescatter_async(given, **options))], [each])
+    assert same(hvd.synchronize(hvd.grouped_reducescatter_async([given], **options)), [each])
+    columns = given.repeat(2, 1).t()
+    assert same([hvd.allreduce_(columns[:, 1], **options), columns[:, 0]], [average, given])
+    assert hvd.grouped_allreduce_([given], **options)[0] is given and same([given], [average])
+
+
 def test_factors_and_compression(rank, size):
     given = torch.tensor([1.0, 2.5, -4.0]) + rank
     total = torch.tensor([1.0, 2.5, -4.0]) * size + sum(range(size))
@@ -265,6 +289,34 @@ def test_shapes_and_strides(rank, size):
     assert leaf.tolist() == [total] * 2 and leaf.requires_grad
     images = torch.full((1, 2, 3, 3), float(rank)).to(memory_format=torch.channels_last)
     assert hvd.broadcast_(images, size - 1).unique().tolist() == [size - 1]
+
+
+IN_PLACE = {
+    "allreduce_": hvd.allreduce_,
+    "grouped_allreduce_": lambda each: hvd.grouped_allreduce_([torch.ones(2), each]),
+    "allreduce_async_": hvd.allreduce_async_,
+    "grouped_allreduce_async_": lambda each: hvd.grouped_allreduce_async_([torch.ones(2), each]),
+    "broadcast_": lambda each: hvd.broadcast_(each, 0),
+    "broadcast_async_": lambda each: hvd.broadcast_async_(each, 0),
+    "broadcast_parameters": lambda each: hvd.broadcast_parameters({"a": torch.ones(2), "scale": each}, 0),
+}
+
+
+@pytest.mark.parametrize("what", IN_PLACE)
+def test_what_is_expanded_cannot_be_overwritten(size, what):
+    for each in (torch.ones(1).expand(4), torch.ones(3, 1).expand(3, 2)):
+        name = r"scale" if what == "broadcast_parameters" else r"noname\.\d+(/1)?"
+        with pytest.raises(ConfigError, match=rf"^{name} cannot be overwritten: it is expanded.* x\.contiguous\(\)"):
+            IN_PLACE[what](each)
+        assert torch.equal(each, torch.ones(each.shape))
+        for fitting in (
+            each.contiguous(),
+            each[:1, ...].contiguous(),
+            torch.ones(1, 1).expand(1, 1),
+            torch.ones(0, 1).expand(0, 3),
+        ):
+            IN_PLACE[what](fitting) if "async" not in what else hvd.synchronize(IN_PLACE[what](fitting))
+    assert hvd.allreduce(torch.ones(1).expand(4), op=hvd.Sum).tolist() == [size] * 4
 
 
 def test_sparse_gradients(rank, size):

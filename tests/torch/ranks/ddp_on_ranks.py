@@ -64,6 +64,15 @@ def test_an_error_ends_the_backward_pass(rank, size):
         loss.backward()
 
 
+def test_a_distributed_optimizer_beside_it(size):
+    """Each of them averages."""
+    wrapped = DistributedDataParallel(model_of(0))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(wrapped.parameters(), lr=0.1))
+    wrapped(torch.ones(1, 4).double()).sum().backward()
+    with pytest.raises(ConfigError, match="DistributedDataParallel averages gradients itself: take either it"):
+        optimizer.step()
+
+
 def test_wrong_compression():
     with pytest.raises(ConfigError, match="expects a member of Compression; received compression='fp16'"):
         hvd.ddp_comm_hook("fp16")

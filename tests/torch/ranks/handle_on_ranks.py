@@ -133,6 +133,11 @@ CALLS = {
     "shape": lambda rank: hvd.allreduce(torch.ones(2 + rank), name="x"),
     "dimensions": lambda rank: hvd.allreduce(torch.ones(differs(rank, (2, 6), (2, 3, 2))), name="x"),
     "dtype": lambda rank: hvd.allreduce(torch.ones(2, dtype=differs(rank, torch.int32, torch.float32)), name="x"),
+    "dtype of an average": lambda rank: hvd.allreduce(torch.ones(2, dtype=differs(rank, torch.int32, torch.uint8))),
+    "dtype of a wide average": lambda rank: hvd.allreduce(torch.ones(2, dtype=differs(rank, torch.int64, torch.int8))),
+    "dtype of averaged parts": lambda rank: hvd.reducescatter(
+        torch.ones(6, dtype=differs(rank, torch.int32, torch.int16))
+    ),
     "op": lambda rank: hvd.allreduce(torch.ones(2), op=differs(rank, hvd.Sum, hvd.Max), name="x"),
     "root": lambda rank: hvd.broadcast(torch.ones(2), rank, name="x"),
     "collective": lambda rank: hvd.allgather(torch.ones(2)) if rank else hvd.allreduce(torch.ones(2)),

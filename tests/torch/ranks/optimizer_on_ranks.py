@@ -261,6 +261,21 @@ def test_sparse_gradients(rank, size, dense, lacking):
     assert torch.allclose(before - table.weight.detach(), expected[:, None].double(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum], ids=lambda op: op.value)
+@pytest.mark.parametrize("groups", [None, 2])
+def test_gradients_that_are_expanded(rank, size, groups, op):
+    """As `torch.autograd.grad` gives that of a sum; on one rank only, too."""
+    weights = [torch.nn.Parameter(torch.ones(*shape)) for shape in ((3,), (2, 3))]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights, lr=1.0), groups=groups, op=op)
+    for step in range(3):
+        gradients = torch.autograd.grad(sum(weight.sum() for weight in weights) * (rank + 1), weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient if step < 2 or rank == 0 else gradient.contiguous()
+        optimizer.step()
+    total = 3.0 * size * (size + 1) / 2 / (size if op is hvd.Average else 1)
+    assert all(weight.unique().tolist() == [1.0 - total] for weight in weights)
+
+
 @pytest.mark.parametrize("dense", [True, False])
 def test_sparse_adam(rank, size, dense):
     """Its gradients are sparse, however they travel. In the first step only rank 0 has any."""

@@ -45,7 +45,7 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
 
     Returns:
         A new tensor, with the same bits on every rank. Averages and products with factors of integers are cut off
-        towards zero.
+        towards zero; their averages are made of sums in int64, other reductions wrap around in their dtype.
 
     Raises:
         MismatchError: On every rank, if the ranks called different things.
@@ -227,7 +227,7 @@ def allreduce_async_(
         A handle for `poll` and `synchronize`.
     """
     how = _how((average, op), (prescale_factor, postscale_factor), name, process_set)
-    tensors_of_torch.will_change([tensor])
+    tensors_of_torch.will_change([tensor], [how.label])
     return _start([tensor], how, in_place=True, finish=lambda reduced: reduced[0])
 
 
@@ -255,7 +255,7 @@ def grouped_allreduce_async_(
         A handle for `poll` and `synchronize`.
     """
     how = _how((average, op), (prescale_factor, postscale_factor), name, process_set)
-    tensors_of_torch.will_change(tensors)
+    tensors_of_torch.will_change(tensors, tensors_of_torch.names_of(tensors, how.label))
     return _start(tensors, how, in_place=True)
 
 
@@ -325,7 +325,7 @@ class _Operand:
     """One tensor on its way through the engine.
 
     Attributes:
-        name: What errors call it.
+        name: By which the ranks know it, and what errors call it.
         given: The tensor of the script.
         sent: What the engine reads.
         received: What the engine writes.
@@ -341,13 +341,13 @@ class _Operand:
         """Checks the tensor, and finds memory for its result."""
         ready = tensors_of_torch.ready(given, name, gpu)
         scaling.check(ready, name)
-        sent = ready if ready.is_floating_point() else scaling.before(ready)
+        sent = scaling.before(ready)
         own = in_place or sent.data_ptr() != given.data_ptr()
-        return cls(name, given, sent, sent if own else torch.empty_like(sent))
+        return cls(scaling.name(ready, name), given, sent, sent if own else torch.empty_like(sent))
 
     def result(self, scaling: Scaling, in_place: bool) -> torch.Tensor:
         """The result, in the tensor of the script if it is in place."""
-        reduced = self.received if self.received.is_floating_point() else scaling.after(self.received)
+        reduced = scaling.after(self.received, self.given.dtype)
         if not in_place:
             return reduced.to(self.given.device)
         if reduced.data_ptr() != self.given.data_ptr() or not self.given.is_contiguous():

@@ -84,7 +84,7 @@ def broadcast_async_(
         process_set: The ranks that take part.
     """
     label, number = label_of(name, process_set)
-    tensors_of_torch.will_change([tensor])
+    tensors_of_torch.will_change([tensor], [label])
     return _start([tensor], [label], root_rank, (label, number), in_place=True)
 
 
@@ -102,7 +102,7 @@ def overwrite(
     """
     if tensors:
         call = label_of(label, process_set)
-        tensors_of_torch.will_change(tensors)
+        tensors_of_torch.will_change(tensors, names)
         synchronize(_start(tensors, names, root_rank, call, in_place=True, finish=list))
 
 

@@ -155,13 +155,13 @@ def _start(
             f"grouped reducescatter {call[0]!r} received floating tensors and integers, with an average or factors. "
             "Reduce them in two groups, or pass op=Sum without factors."
         )
-    sent = [host if host.is_floating_point() else scaling.before(host) for host in hosts]
-    described = list(map(tensors_of_torch.described, names, sent))
+    sent = [scaling.before(host) for host in hosts]
+    described = list(map(tensors_of_torch.described, map(scaling.name, hosts, names), sent))
     started = collective.reducescatter(collective.Call(*call, described), scaling.of_engine(of_floats == {True}))
 
     def results() -> Any:
-        rows = [tensors_of_torch.result(started, index, host) for index, host in enumerate(hosts)]
-        scaled = [part if part.is_floating_point() else scaling.after(part) for part in rows]
+        rows = [tensors_of_torch.result(started, index, each) for index, each in enumerate(sent)]
+        scaled = [scaling.after(part, tensor.dtype) for part, tensor in zip(rows, tensors, strict=True)]
         return finish([part.to(tensor.device) for part, tensor in zip(scaled, tensors, strict=True)])
 
     return register([started], sent, results)

@@ -1,7 +1,8 @@
 """Which reduction the arguments of a collective mean, and how integers are averaged and scaled.
 
 The engine averages and scales floating tensors. For integers the rule is Horovod's: scaled as float64 and cut off
-towards zero; an average without a factor is the exact quotient, cut off. Sums wrap around as those of one process do.
+towards zero; an average without a factor is the exact quotient, cut off. Sums wrap around as those of one process do;
+those of averages are in int64, so that they do not where the average fits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from tfdist.errors import ConfigError
 from tfdist.native.collective import Reduction
 from tfdist.ops.reduction import Average, ReduceOp, Sum
+from tfdist.torch.collective.tensor import dtype_of
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,24 @@ class Scaling:
             )
 
     def before(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What an integer tensor sends."""
-        return tensor if self.prescale == 1 else (tensor.double() * self.prescale).to(tensor.dtype)
+        """What a tensor sends."""
+        if tensor.is_floating_point():
+            return tensor
+        dtype = torch.int64 if self.op is Average else tensor.dtype
+        return tensor.to(dtype) if self.prescale == 1 else (tensor.double() * self.prescale).to(dtype)
 
-    def after(self, reduced: torch.Tensor) -> torch.Tensor:
-        """The result for an integer tensor, from what the engine has reduced."""
+    def after(self, reduced: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The result for a tensor of this dtype, from what the engine has reduced."""
+        if dtype.is_floating_point:
+            return reduced
         if self.postscale != 1:
             factor = self.postscale / (self.size if self.op is Average else 1)
-            return (reduced.double() * factor).to(reduced.dtype)
+            return (reduced.double() * factor).to(dtype)
         if self.op is not Average:
             return reduced
-        return torch.div(reduced.long(), self.size, rounding_mode="trunc").to(reduced.dtype)  # uint16 has no division
+        return torch.div(reduced, self.size, rounding_mode="trunc").to(dtype)
+
+    def name(self, tensor: torch.Tensor, name: str) -> str:
+        """By which the ranks know what a tensor sends: with its dtype, which they compare, where they do not see it."""
+        widened = self.op is Average and not tensor.is_floating_point() and tensor.dtype != torch.int64
+        return f"{name} of {dtype_of(tensor, name)}" if widened else name

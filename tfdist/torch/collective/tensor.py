@@ -85,8 +85,24 @@ def ready(tensor: Any, name: str, gpu: Gpu | None = None) -> torch.Tensor:
     return there.resolve_neg().contiguous()  # a view of a complex tensor may negate what is in its memory
 
 
-def will_change(tensors: Sequence[Any]) -> None:
-    """Tells PyTorch that these are changed in place, so that a backward pass which needs them as they were says so."""
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether several elements of a dense tensor are one in memory, so that they cannot get values of their own."""
+    places = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.numel() > 1 and any(count > 1 and stride == 0 for count, stride in places)
+
+
+def will_change(tensors: Sequence[Any], names: Sequence[str]) -> None:
+    """Tells PyTorch that these are changed in place, so that a backward pass which needs them as they were says so.
+
+    Raises:
+        ConfigError: If one is expanded; names the tensor.
+    """
+    for tensor, name in zip(tensors, names, strict=True):
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and is_expanded(tensor):
+            raise ConfigError(
+                f"{name} cannot be overwritten: it is expanded, so several of its elements are one in memory. Give a "
+                "copy in its place: x = x.contiguous()"
+            )
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ class AdasumSteps:
 
     def after_step(self) -> None:
         """Combines the changes of all ranks, and applies them."""
-        if not self._before:  # the step of a class that takes that of its parent has ended
+        if not self._before:  # the optimizer has not called the closure
             return
         with torch.no_grad():
             changes = [named.parameter - old for named, old in zip(self._named, self._before, strict=True)]
@@ -79,10 +79,21 @@ class AdasumSteps:
         self._before, self._compared = [], False
         self._drift.begin_anew()
 
-    def infinite_anywhere(self, found: Mapping[torch.device, torch.Tensor]) -> None:
-        """Makes what a `GradScaler` has found by device, 1.0 where a gradient is infinite, that of all ranks."""
+    def before_unscaling(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Gradients are those of this rank."""
+
+    def after_unscaling(self, found: dict[torch.device, torch.Tensor]) -> None:
+        """Makes what a `GradScaler` has found by device, 1.0 where a gradient is infinite, that of all ranks.
+
+        A rank without gradients has found nothing, and takes part.
+        """
+        for device in {named.parameter.device for named in self._named}:
+            found.setdefault(device, torch.zeros((), device=device))
         flags = [found[device] for device in sorted(found, key=str)]
         grouped_allreduce_(flags, name=f"{self._label} infinite", op=Max, process_set=self._process_set)
+
+    def after_scaler(self) -> None:
+        """Nothing was waited for."""
 
     def synchronize(self) -> None:
         """Nothing is under way between two steps."""
@@ -97,10 +108,6 @@ class AdasumSteps:
 
     def set_passes(self, passes: int) -> None:
         """Any number will do: only the step counts."""
-
-    def has_gradients(self) -> bool:
-        """Whether a `GradScaler` has gradients to wait for: never."""
-        return False
 
     def discard(self) -> None:
         """Nothing is known of gradients."""

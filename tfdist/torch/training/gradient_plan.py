@@ -126,7 +126,8 @@ def refuse_strangers(parameters: Iterable[torch.Tensor], known: Container[int]) 
         raise ConfigError(
             f"{strangers} parameters have a gradient, but were not in the optimizer, or required none, when "
             "DistributedOptimizer was called, so their gradients are not reduced. Call it after add_param_group "
-            "and after setting requires_grad."
+            "and after setting requires_grad; later, for a new optimizer of the same kind and groups: "
+            "new.load_state_dict(optimizer.state_dict()), new.add_param_group(...), DistributedOptimizer(new)."
         )
 
 

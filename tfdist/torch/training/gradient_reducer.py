@@ -21,6 +21,7 @@ from tfdist.torch.collective.compression import Compression, parts_of
 from tfdist.torch.collective.handle import synchronize
 from tfdist.torch.collective.object import allgather_object
 from tfdist.torch.collective.sparse import sparse_allreduce_async
+from tfdist.torch.collective.tensor import is_expanded
 from tfdist.torch.training.drift import Drift
 from tfdist.torch.training.gradient_plan import Named, check_plans, refuse_strangers
 from tfdist.world.process_sets import ProcessSet
@@ -29,18 +30,37 @@ from tfdist.world.session import session
 _logger = logging.getLogger("tfdist")
 # The attribute of a gradient that was sent: its version then.
 _SENT = "_tfdist_sent"
+# What an error says of gradients that nobody wants.
+OTHER_MODELS = (
+    "Where the loss is another model's, as of an actor that a critic judges, let it make no gradients here: "
+    "requires_grad_(False) on this model meanwhile, or loss.backward(inputs=[*other.parameters()])."
+)
+# A tensor of a bucket: its name, what is sent, and whether a custom compression gets it.
+Sent = tuple[str, torch.Tensor, bool]
 # By parameter: the one hook of the newest optimizer that has it.
 _hooks: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def take_over(named: Iterable[Named]) -> None:
+def take_over(named: Iterable[Named]) -> bool:
     """Ends what older optimizers of these parameters do in a backward pass, as for an earlier stage of the training.
 
-    They still reduce gradients before steps of their own.
+    They still reduce gradients before steps of their own. Returns whether there are any.
     """
-    for each in named:
-        if (hook := _hooks.pop(each.parameter, None)) is not None:
-            hook.remove()
+    hooks = [hook for each in named if (hook := _hooks.pop(each.parameter, None)) is not None]
+    for hook in hooks:
+        hook.remove()
+    return bool(hooks)
+
+
+def _first_failure(waits: Iterable[Callable[[], None]]) -> Exception | None:
+    """Waits for all, since they use the gradients."""
+    failure: Exception | None = None
+    for wait in waits:
+        try:
+            wait()
+        except Exception as error:  # noqa: BLE001  (raised when all have ended)
+            failure = failure or error
+    return failure
 
 
 class BucketReduction:
@@ -59,16 +79,40 @@ class BucketReduction:
         self._op, self._factors, self._sparse_as_dense = op, factors, sparse_as_dense
         self._wire, self._custom = parts_of(compression)
         self._sparse: set[str] = set()
+        self._unknown: set[str] = set()
 
-    def expect_sparse(self, names: Iterable[str]) -> None:
-        """Takes the gradients of these parameters for sparse ones, also zeros in the place of one that is missing."""
-        self._sparse.update(names)
+    def know(self, dense: Iterable[str], sparse: Iterable[str], names: Iterable[str]) -> None:
+        """Takes gradients for what they are on any rank, also zeros in the place of one that is missing.
 
-    def start(self, number: int, bucket: Sequence[Named], gradients: Sequence[torch.Tensor]) -> Callable[[], None]:
-        """Starts it; returns a function that waits, and leaves the results in the gradients."""
-        dense, waits, sparse_again = [], [], []
+        Args:
+            dense: The names of those that are dense on a rank.
+            sparse: Of those that are sparse on one.
+            names: Of all. Those that are neither travel with a word on what they are, until one is sparse.
+        """
+        self._sparse.update(sparse)
+        self._unknown = set(names).difference(dense, self._sparse)
+
+    def known_sparse(self) -> list[str]:
+        """The names of gradients that were sparse so far."""
+        return sorted(self._sparse)
+
+    def start(
+        self, number: int, bucket: Sequence[Named], gradients: Sequence[torch.Tensor | None]
+    ) -> Callable[[], None]:
+        """Starts it; returns a function that waits, and leaves the results in the gradients.
+
+        Where there is none, nothing is reduced; the ranks compare that it is so on all of them.
+        """
+        sent: list[Sent] = []
+        waits, sparse_again, asked = [], [], []
         for named, gradient in zip(bucket, gradients, strict=True):
-            if self._sparse_as_dense and (gradient.is_sparse or named.name in self._sparse):
+            if gradient is None:
+                waits += self._start_nothing(named, sent)
+                continue
+            if named.name in self._unknown:
+                is_sparse, gradient = gradient.is_sparse, gradient.to_dense() if gradient.is_sparse else gradient
+                asked.append((named, is_sparse, gradient))
+            elif self._sparse_as_dense and (gradient.is_sparse or named.name in self._sparse):
                 self._sparse.add(named.name)
                 gradient = gradient.to_dense()
                 sparse_again.append((named.parameter, gradient))
@@ -77,19 +121,36 @@ class BucketReduction:
             if gradient.is_sparse:
                 waits.append(self._start_sparse(named, gradient))
             else:
-                dense.append((named.name, gradient))
-        if dense:
-            waits.append(self._start_dense(f"{self.label} gradients {number}", dense))
+                sent.append((named.name, gradient, True))
+        flags = torch.tensor([own for _, own, _ in asked], dtype=torch.float32, device="cpu")
+        if asked:
+            flags = flags.to(asked[0][2].device)
+            sent.append((f"which of {len(asked)} gradients are sparse", flags, False))
+        if sent:
+            waits.append(self._start_dense(f"{self.label} gradients {number}", sent))
 
         def wait() -> None:
-            for each in waits:
-                each()
+            if (failure := _first_failure(waits)) is not None:
+                raise failure
+            for (named, _, gradient), is_sparse in zip(asked, flags.tolist(), strict=True):
+                if is_sparse:
+                    self._sparse.add(named.name)
+                    self._unknown.discard(named.name)
+                    sparse_again.append((named.parameter, gradient))
             for parameter, gradient in sparse_again:  # as the optimizer of one process sees it
                 parameter.grad = gradient.to_sparse(1)
             self._mark(named.parameter.grad for named in bucket)
 
         self._mark(gradients)
         return wait
+
+    def _start_nothing(self, named: Named, sent: list[Sent]) -> list[Callable[[], None]]:
+        """In the place of the gradient of a frozen parameter, since a rank that has one would wait for the others."""
+        nothing = f"{named.name} (requires_grad=False and no gradient)", named.parameter.detach().new_empty(0), False
+        if named.name in self._sparse and not self._sparse_as_dense:
+            return [self._start_dense(f"{self.label} sparse {named.name}", [nothing])]
+        sent.append(nothing)
+        return []
 
     def _mark(self, gradients: Iterable[torch.Tensor | None]) -> None:
         """Remembers what is summed, and would grow if it was again."""
@@ -115,19 +176,19 @@ class BucketReduction:
 
         return finish
 
-    def _start_dense(self, label: str, dense: Sequence[tuple[str, torch.Tensor]]) -> Callable[[], None]:
-        names, gradients = [name for name, _ in dense], [gradient for _, gradient in dense]
+    def _start_dense(self, label: str, sent: Sequence[Sent]) -> Callable[[], None]:
+        names = [name for name, _, _ in sent]
         how = reducing(self._op, self._factors, label, self.process_set, self._wire)
         if self._custom is None:
-            handle = start_gradients(gradients, names, how)
+            handle = start_gradients([tensor for _, tensor, _ in sent], names, how)
             return lambda: synchronize(handle)
-        pairs = [self._custom.compress(gradient) for gradient in gradients]
+        pairs = [self._custom.compress(tensor) if compresses else (tensor, None) for _, tensor, compresses in sent]
         handle = start_gradients([tensor.clone() for tensor, _ in pairs], names, how)
 
         def finish() -> None:
             reduced = synchronize(handle)
-            for gradient, tensor, (_, context) in zip(gradients, reduced, pairs, strict=True):
-                gradient.copy_(self._custom.decompress(tensor, context))
+            for (_, into, compresses), tensor, (_, context) in zip(sent, reduced, pairs, strict=True):
+                into.copy_(self._custom.decompress(tensor, context) if compresses else tensor)
 
         return finish
 
@@ -162,8 +223,9 @@ class GradientReducer:
         self._waits: dict[int, Callable[[], None]] = {}
         self._streams: dict[int, set[torch.cuda.Stream]] = {}  # on which the gradients of a bucket were made on a GPU
         self._given: dict[str, tuple[torch.Tensor, int]] = {}  # gradients by name, and how often each was changed
-        self._skips = self._synchronized = self._compared = self._has_gradients = self._scaler_has_waited = False
+        self._skips = self._synchronized = self._compared = self._scaler_has_waited = False
         self._warned: set[str] = set()
+        self._took_over = False
         self._lock = threading.RLock()  # hooks come from the thread of each device
         self.set_passes(passes)
 
@@ -181,8 +243,13 @@ class GradientReducer:
         self._buckets = buckets
         self._bucket_of = {id(named.parameter): place for place, bucket in enumerate(buckets) for named in bucket}
 
-    def watch(self) -> None:
-        """Looks at each gradient when a backward pass has added to it; nobody else does, see `take_over`."""
+    def watch(self, took_over: bool) -> None:
+        """Looks at each gradient when a backward pass has added to it; nobody else does.
+
+        Args:
+            took_over: What `take_over` has returned.
+        """
+        self._took_over = took_over
         for bucket in self._buckets:
             for named in bucket:
                 hook = functools.partial(self._note, named.name)
@@ -199,19 +266,14 @@ class GradientReducer:
         self._passes = passes
         self._left = dict.fromkeys(self._bucket_of, passes)
         self._missing = [len(bucket) for bucket in self._buckets]
-        self._has_gradients = False
 
     def _note(self, name: str, parameter: torch.Tensor) -> None:
         with self._lock:
             key = id(parameter)
             place = self._bucket_of[key]
             if place in self._waits or self._left[key] == 0:
-                raise ConfigError(
-                    f"there were more than backward_passes_per_step={self._passes} backward passes to {name} before "
-                    "step(). Pass their number to DistributedOptimizer; or, if only another model is trained by this "
-                    "pass, call requires_grad_(False) on this one before."
-                )
-            self._has_gradients, self._scaler_has_waited = True, False
+                raise ConfigError(self._too_many(name))
+            self._scaler_has_waited = False
             self._left[key] -= 1
             if parameter.grad is not None:
                 self._given[name] = parameter.grad, parameter.grad._version
@@ -224,6 +286,20 @@ class GradientReducer:
                 if self._missing[place] == 0 and self._compared:
                     self._start(place)
 
+    def _too_many(self, name: str) -> str:
+        older = (
+            "An older optimizer has such parameters too, and this one took them over: call DistributedOptimizer for it "
+            "when the older one has taken its last step. "
+            if self._took_over
+            else ""
+        )
+        return (
+            f"there were more than backward_passes_per_step={self._passes} backward passes to {name} before step(). "
+            f"Pass their number to DistributedOptimizer. {older}{OTHER_MODELS} Where all ranks leave a step out, call "
+            "optimizer.synchronize() and optimizer.zero_grad() in its place; of model.zero_grad() the optimizer knows "
+            "nothing."
+        )
+
     def _start(self, place: int) -> None:
         bucket = self._buckets[place]
         session.gradients_reduced = True
@@ -233,32 +309,40 @@ class GradientReducer:
             gradients = [self._gradient_of(named) for named in bucket]
             self._waits[place] = self._reduction.start(place, bucket, gradients)
 
-    def _gradient_of(self, named: Named) -> torch.Tensor:
+    def _gradient_of(self, named: Named) -> torch.Tensor | None:
+        """None for a parameter that was frozen since, so that the step leaves it as it is."""
         parameter = named.parameter
+        if parameter.grad is None and not parameter.requires_grad:
+            return None
         if parameter.grad is None:
             if named.name not in self._warned:
                 self._warned.add(named.name)
                 _logger.warning(
-                    "%s has no gradient on this rank at step(); it counts as zeros. If no rank ever uses it, set "
-                    "requires_grad to False before DistributedOptimizer.",
+                    "%s has no gradient on this rank at step(); it counts as zeros, so momentum and weight decay still "
+                    "move it. If no rank uses it, set requires_grad to False on all ranks.",
                     named.name,
                 )
             parameter.grad = torch.zeros_like(parameter)
+        elif parameter.grad.layout == torch.strided and is_expanded(parameter.grad):  # as of torch.autograd.grad
+            parameter.grad = parameter.grad.contiguous()
         return parameter.grad
 
     def _compare(self) -> None:
         """Once: all ranks train the same parameters, in the same buckets. Tells them what is sparse, and the order."""
         label, process_set = self._reduction.label, self._reduction.process_set
         mine = [[named.outline() for named in bucket] for bucket in self._buckets]
-        gradients = [(named.name, named.parameter.grad) for bucket in self._buckets for named in bucket]
-        sparse = [name for name, gradient in gradients if gradient is not None and gradient.is_sparse]
+        gradients = {named.name: named.parameter.grad for bucket in self._buckets for named in bucket}
+        found = {name: gradient.is_sparse for name, gradient in gradients.items() if gradient is not None}
+        found |= dict.fromkeys(self._reduction.known_sparse(), True)
         if not loop.is_running():
             advice.need_loop()
-        told = allgather_object((mine, sparse, list(self._order), self._drift.digests()), f"{label} plan", process_set)
-        plans, sparse_of_all, orders, digests = zip(*told, strict=True)  # of the ranks that have not joined
+        told = allgather_object((mine, found, list(self._order), self._drift.digests()), f"{label} plan", process_set)
+        plans, found_by_all, orders, digests = zip(*told, strict=True)  # of the ranks that have not joined
         check_plans(plans, [rank for rank, *_ in digests], label)
         self._drift.before_first_step(digests)
-        self._reduction.expect_sparse(itertools.chain(*sparse_of_all))
+        kinds = set(itertools.chain(*(each.items() for each in found_by_all)))
+        dense, sparse = ([name for name, is_sparse in kinds if is_sparse == wanted] for wanted in (False, True))
+        self._reduction.know(dense, sparse, gradients)
         self._order = dict.fromkeys(orders[0])
         self._compared = True
 
@@ -288,20 +372,29 @@ class GradientReducer:
             if is_first:
                 self._plan_anew()
             self.set_passes(self._passes)
-        for place in sorted(waits):
-            try:
-                with torch.no_grad():
-                    waits[place]()
-            except Exception as error:  # noqa: BLE001  (raised when all have ended: they use the gradients)
-                failure = failure or error
+        with torch.no_grad():
+            of_waits = _first_failure(waits[place] for place in sorted(waits))
+        failure = failure or of_waits
         if failure is not None:
             raise failure
         self._synchronized = True
 
-    def synchronize_for_scaler(self) -> None:
-        """Waits, so that a `GradScaler` sees the gradients of all ranks. The step that may follow does not reduce."""
-        self.synchronize()
+    def before_unscaling(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Reduces, unless the script has, so that a `GradScaler` sees the gradients of all ranks.
+
+        Every rank does, also one that had no backward pass. The step that may follow does not reduce.
+        """
+        refuse_strangers(parameters, self._bucket_of)
+        if not self._synchronized:
+            self.synchronize()
         self._synchronized, self._scaler_has_waited = False, True
+
+    def after_unscaling(self, found: dict[torch.device, torch.Tensor]) -> None:
+        """What a `GradScaler` has found is the same on all ranks, as the gradients are."""
+
+    def after_scaler(self) -> None:
+        """The scaler has taken its step, or skipped it."""
+        self._scaler_has_waited = False
 
     def _changed(self) -> Exception | None:
         """Names the first gradient that is no longer the one which was given away."""
@@ -314,9 +407,11 @@ class GradientReducer:
                 if gradient is None or kept or (now is None and place not in self._waits and self._compared):
                     continue
                 return ConfigError(
-                    f"the gradient of {named.name} was changed after backward() and before step(), by clipping or the "
-                    "script, when it may be on its way to the other ranks. Call optimizer.synchronize() before, and "
-                    "optimizer.step() in: with optimizer.skip_synchronize()"
+                    f"the gradient of {named.name} was changed after backward() and before step(), by clipping, the "
+                    "script or DistributedDataParallel, when it may be on its way to the other ranks. Call "
+                    "optimizer.synchronize() before, and optimizer.step() in: with optimizer.skip_synchronize(). "
+                    "DistributedDataParallel averages gradients itself: take either it, with an optimizer that is not "
+                    "distributed, or DistributedOptimizer."
                 )
         return None
 
@@ -359,16 +454,15 @@ class GradientReducer:
         return self._buckets
 
     def discard(self) -> None:
-        """The script has put its gradients aside, of which none is on its way."""
-        self._given = {}
+        """The script has put its gradients aside, of which none is on its way: the step begins anew."""
+        with self._lock:
+            self._given = {}
+            self._synchronized = self._scaler_has_waited = False
+            self.set_passes(self._passes)
 
     def is_under_way(self) -> bool:
         """Whether all gradients of a bucket are there, and may be on their way."""
         return 0 in self._missing
-
-    def has_gradients(self) -> bool:
-        """Whether a backward pass has made gradients that no one has waited for."""
-        return self._has_gradients
 
     @contextlib.contextmanager
     def skipping(self) -> Iterator[None]:

@@ -18,7 +18,8 @@ def join(device: int = -1) -> int:
         device: Where Horovod makes the zeros. The engine makes them where those of the others are: any will do.
 
     Returns:
-        The rank that joined last; it has seen every update, so broadcast its state from there.
+        The rank that joined last; it has seen every update, so broadcast its parameters, and before more steps the
+        state of its optimizer, from there.
 
     Raises:
         MismatchError: On every rank, if another rank called a collective that zeros would falsify.
@@ -28,7 +29,9 @@ def join(device: int = -1) -> int:
     ```python
     for batch in batches:  # unequal numbers
         train_step(batch)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=hvd.join())
+    last = hvd.join()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=last)
     ```
     """
     synchronize_all()

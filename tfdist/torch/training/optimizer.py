@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -18,10 +19,12 @@ from tfdist.torch.training import grad_scaler
 from tfdist.torch.training.adasum import AdasumSteps
 from tfdist.torch.training.drift import Drift
 from tfdist.torch.training.gradient_plan import by_size, named_of, plan
-from tfdist.torch.training.gradient_reducer import BucketReduction, GradientReducer, take_over
+from tfdist.torch.training.gradient_reducer import OTHER_MODELS, BucketReduction, GradientReducer, take_over
 from tfdist.world import tuning
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
+# Where PyTorch has the function around each `step` that calls hooks.
+_AROUND_STEPS = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
 # What is around the steps of each.
 _in_use: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -43,8 +46,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
 
     Gradients travel in buckets, each started as soon as the backward pass has computed all of its gradients. A
     parameter that has none at `step()`, such as one of a branch that was not taken, counts as zeros on this rank; a
-    warning names it once. Before the first step, and after steps 1, 2, 4, 8 and so on, the ranks compare their
-    parameters. What a closure returns is reduced as the gradients are, where the step depends on it, as of LBFGS.
+    warning names it once. One that requires none by then, on all ranks, stays as it is. Before the first step, and
+    after steps 1, 2, 4, 8 and so on, the ranks compare their parameters. What a closure returns is reduced as the
+    gradients are, where the step depends on it, as of LBFGS.
 
     Args:
         optimizer: An optimizer of PyTorch, or one like it. It keeps its state, and is itself made distributed.
@@ -93,7 +97,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
     buckets = plan(named, wanted, threshold)
     label = optimizer_label(process_set)
     compared = Drift(named, label, process_set, drift)
-    take_over(named)
+    took_over = take_over(named)
     if op is Adasum:
         reducer: Any = AdasumSteps(named, label, compression, process_set, compared)
     else:
@@ -101,13 +105,13 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- the name and signature of Ho
         make = BucketReduction(op, factors, label, process_set, compression, sparse_as_dense)
         replan = functools.partial(by_size, threshold=threshold) if wanted is None else None
         reducer = GradientReducer(buckets, make, backward_passes_per_step, compared, replan)
-        reducer.watch()
+        reducer.watch(took_over)
     grad_scaler.install()
     _in_use.add(reducer)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"_tfdist": reducer, "__module__": kind.__module__})
     optimizer.register_step_pre_hook(_before_step)
-    optimizer.register_step_post_hook(lambda given, *_: given._tfdist.after_step())
+    optimizer.register_step_post_hook(_after_step)
     return optimizer
 
 
@@ -121,6 +125,7 @@ class _Distributed:
     """What an optimizer has in addition once it is distributed."""
 
     _tfdist: Any
+    _has_reduced = False  # in this step, since the closure was called, if there is one
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced: to clip them before `step()`, inside `skip_synchronize()`."""
@@ -151,7 +156,8 @@ class _Distributed:
         if self._tfdist.is_under_way():
             raise ConfigError(
                 "optimizer.zero_grad() was called after backward() but before step() or synchronize(), while gradients "
-                "are being reduced. Call it before backward() or after step()."
+                f"are being reduced. Call it before backward() or after step(). {OTHER_MODELS} Where all ranks leave a "
+                "step out, call optimizer.synchronize() in its place."
             )
         self._tfdist.discard()
         return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
@@ -169,19 +175,52 @@ class _Distributed:
 
 
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Reduces what the backward pass has left; with a closure after each of its calls."""
-    reducer = optimizer._tfdist
+    """Reduces what the backward pass has left; with a closure after each of its calls.
+
+    Once: PyTorch comes here again where a class takes the step of its parent, of which there is an optimizer too.
+    """
+    if not _is_nested(optimizer):
+        optimizer._has_reduced = False
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if closure is None:
-        reducer.before_step([parameter for group in optimizer.param_groups for parameter in group["params"]])
+        if not optimizer._has_reduced:
+            _reduce(optimizer)
         return None
 
     def reduced() -> Any:
+        optimizer._has_reduced = False
         loss = closure()
-        reducer.before_step([parameter for group in optimizer.param_groups for parameter in group["params"]])
-        return reducer.loss_of_all(loss) if _uses_loss(optimizer) else loss
+        if optimizer._has_reduced:  # by the function that an outer step has made of the script's closure
+            return loss
+        _reduce(optimizer)
+        return optimizer._tfdist.loss_of_all(loss) if _uses_loss(optimizer) else loss
 
     return args[:1], {**kwargs, "closure": reduced}
+
+
+def _reduce(optimizer: Any) -> None:
+    optimizer._tfdist.before_step([parameter for group in optimizer.param_groups for parameter in group["params"]])
+    optimizer._has_reduced = True
+
+
+def _after_step(optimizer: Any, *_: Any) -> None:
+    """Ends the step, but not where that of a parent has ended in it."""
+    if not _is_nested(optimizer):
+        optimizer._tfdist.after_step()
+
+
+def _is_nested(optimizer: Any) -> bool:
+    """Whether a step of this optimizer is inside another one of it.
+
+    The stack knows, also after a step that has failed: PyTorch calls hooks from a function around each `step`.
+    """
+    count, frame = 0, sys._getframe()
+    while frame.f_back is not None and count < 2:
+        frame = frame.f_back
+        code = frame.f_code
+        around = "wrapper" in code.co_name and code.co_filename == _AROUND_STEPS
+        count += around and frame.f_locals.get("self") is optimizer
+    return count > 1
 
 
 def _uses_loss(optimizer: torch.optim.Optimizer) -> bool:
