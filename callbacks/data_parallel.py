@@ -152,7 +152,7 @@ class DataParallel(keras.callbacks.Callback):
         self._warmups: list[OptimizerWarmup] = []
         by_path = isinstance(checkpoint, (str, Path))
         self._checkpoint: Any = ModelCheckpoint(checkpoint) if by_path else checkpoint
-        self._compared = self._steps_taken = False
+        self._compared = self._steps_taken = self._has_skipped = False
         self._updates: list[int] = []
         self.data_of_fit: Any = None
 
@@ -188,7 +188,7 @@ class DataParallel(keras.callbacks.Callback):
                 part.set_model(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._compared = self._steps_taken = False
+        self._compared = self._steps_taken = self._has_skipped = False
         session.fit_without_step = True
         fit_agreement.agree(self)
         training_data.need_global_batches(self.model)
@@ -257,6 +257,7 @@ class DataParallel(keras.callbacks.Callback):
         # Not when the first batch ends: Keras may call that on another thread, beside the next step.
         # Not where a rank may have no second batch.
         self._compare_data_once(after=self._steps_taken and not self._hook.joins)
+        self._has_skipped = self._has_skipped or self._hook.skips(batch)
         self._steps_taken = self._steps_taken or not self._hook.skips(batch)
         session.fit_without_step = not self._steps_taken
         if not self._hook.skips(batch):
@@ -366,7 +367,8 @@ class DataParallel(keras.callbacks.Callback):
         """After the first epoch: where ranks do not join, either all have had a batch or none has."""
         if self._compared or self.elastic or self._hook.joins or self._hook.samples_seen():
             return
-        if self._updates != self._count_updates():  # by a train function of the script's own
+        # A train function of the script's own has updated; or the fit went on at the end of an epoch.
+        if self._updates != self._count_updates() or self._has_skipped:
             return
         raise errors.ConfigError(
             f"no rank got a batch in the first epoch of fit, so nothing was trained. Each of the {tfdist.size()} ranks "
