@@ -199,7 +199,7 @@ class DataParallel(keras.callbacks.Callback):
         if not self.elastic:
             need_equal_settings()
         self._hook.begin("train")
-        self._updates = self._count_updates()
+        self._updates = self._hook.updates()
         self._hook.drift.begin(self._drift, in_epoch=not self.elastic)
         self._hook.when_built(self._begin_equal)
         if session.catches_up:  # the model is built, and `resume` compares it with those of the others
@@ -360,15 +360,12 @@ class DataParallel(keras.callbacks.Callback):
         elif not loop.is_running():
             advice.need_elastic_script(f"{self._made_in.filename}, line {self._made_in.lineno}: {self._made_in.line}")
 
-    def _count_updates(self) -> list[int]:
-        return [int(count) for count in model_optimizer.iterations_of(self.model)]
-
     def _need_a_batch(self) -> None:
         """After the first epoch: where ranks do not join, either all have had a batch or none has."""
         if self._compared or self.elastic or self._hook.joins or self._hook.samples_seen():
             return
         # A train function of the script's own has updated; or the fit went on at the end of an epoch.
-        if self._updates != self._count_updates() or self._has_skipped:
+        if self._updates != self._hook.updates() or self._has_skipped:
             return
         raise errors.ConfigError(
             f"no rank got a batch in the first epoch of fit, so nothing was trained. Each of the {tfdist.size()} ranks "
