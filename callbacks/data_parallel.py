@@ -153,7 +153,6 @@ class DataParallel(keras.callbacks.Callback):
         by_path = isinstance(checkpoint, (str, Path))
         self._checkpoint: Any = ModelCheckpoint(checkpoint) if by_path else checkpoint
         self._compared = self._steps_taken = self._has_skipped = False
-        self._updates: list[int] = []
         self.data_of_fit: Any = None
 
     def _watch_fit(self, settings: config.Config) -> bool:
@@ -199,7 +198,6 @@ class DataParallel(keras.callbacks.Callback):
         if not self.elastic:
             need_equal_settings()
         self._hook.begin("train")
-        self._updates = self._hook.updates()
         self._hook.drift.begin(self._drift, in_epoch=not self.elastic)
         self._hook.when_built(self._begin_equal)
         if session.catches_up:  # the model is built, and `resume` compares it with those of the others
@@ -247,7 +245,7 @@ class DataParallel(keras.callbacks.Callback):
             part.on_epoch_begin(epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._need_a_batch()
+        self._need_a_batch(logs or {})
         self._compare_data_once(after=self._steps_taken)
         self._hook.drift.epoch_ends(epoch)
         for part in self._parts():
@@ -360,12 +358,12 @@ class DataParallel(keras.callbacks.Callback):
         elif not loop.is_running():
             advice.need_elastic_script(f"{self._made_in.filename}, line {self._made_in.lineno}: {self._made_in.line}")
 
-    def _need_a_batch(self) -> None:
+    def _need_a_batch(self, logs: dict[str, Any]) -> None:
         """After the first epoch: where ranks do not join, either all have had a batch or none has."""
         if self._compared or self.elastic or self._hook.joins or self._hook.samples_seen():
             return
-        # A train function of the script's own has updated; or the fit went on at the end of an epoch.
-        if self._updates != self._hook.updates() or self._has_skipped:
+        # A train function of the script's own has trained; or the fit went on at the end of an epoch.
+        if self._has_skipped or any(not name.startswith("val_") for name in logs):
             return
         raise errors.ConfigError(
             f"no rank got a batch in the first epoch of fit, so nothing was trained. Each of the {tfdist.size()} ranks "

@@ -168,10 +168,6 @@ class ModelHook:
         """Samples this rank has trained on since the `fit` began."""
         return int(self._train_samples.numpy())
 
-    def updates(self) -> list[int]:
-        """How many updates each optimizer has made."""
-        return [int(tf.cast(count, tf.int64)) for count in model_optimizer.iterations_of(self._model)]
-
     def ranks_see_same_data(self) -> bool:
         """Whether the latest batch was the same on all ranks; every rank must call it."""
         digests = tfdist.allgather(tf.reshape(self._digest, [1]), name="digest of the first batch").numpy()
