@@ -13,7 +13,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from tensorflow.python.trackable.base import Trackable
 
 from tfdist import errors
 from tfdist.native import adapter, requirement
@@ -81,26 +80,6 @@ def complete_copy(optimizer: Any, copy: Any) -> None:
     for name in kept:
         if name in vars(inner):
             setattr(inner_copy, name, vars(inner)[name])
-
-
-def scale_in_checkpoints(rate: keras.Variable, factor: Callable[[], float]) -> None:
-    """Makes `tf.train.Checkpoint` write a rate divided by a factor, and restore it multiplied by it.
-
-    The variables of a strategy with several replicas are left alone: they are written in another way.
-    """
-    variable = rate.value
-    if type(variable)._serialize_to_tensors is Trackable._serialize_to_tensors:
-        return
-    written, restored = variable._serialize_to_tensors, variable._restore_from_tensors
-
-    def write() -> dict[str, Any]:
-        return {name: variable.read_value() / factor() for name in written()}
-
-    def restore(tensors: Mapping[str, Any]) -> Any:
-        return restored({name: tensor * factor() for name, tensor in tensors.items()})
-
-    if "_restore_from_tensors" not in vars(variable):
-        variable._serialize_to_tensors, variable._restore_from_tensors = write, restore
 
 
 def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:

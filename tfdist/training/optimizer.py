@@ -29,7 +29,7 @@ from tfdist.ops.graph import call
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training.gradients import GradientReduction, Grouping, name_of
 from tfdist.training.local_variable import LocalVariables, key_of
-from tfdist.training.schedule import ScaledSchedule, UnscaledRate
+from tfdist.training.schedule import ScaledSchedule, UnscaledRate, scale_in_checkpoints
 from tfdist.training.schedule import learning_rate_scale as learning_rate_scale
 from tfdist.training.update import Holding
 from tfdist.world import runtime
@@ -369,7 +369,7 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
         keras_version.set_learning_rate_source(inner, ScaledSchedule(source, factor))
     elif isinstance(source, keras.Variable):
         source.assign(source * (factor / learning_rate_scale(inner)))
-        keras_version.scale_in_checkpoints(source, lambda: learning_rate_scale(inner))
+        scale_in_checkpoints(source, lambda: learning_rate_scale(inner))
     else:
         raise errors.ConfigError(
             f"the learning rate is {source!r}, which cannot be scaled: use a number or a LearningRateSchedule, or "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.trackable.base import Trackable
 
 from tfdist.native import keras_version
 
@@ -35,6 +37,26 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
 def learning_rate_scale(optimizer: keras.optimizers.Optimizer) -> float:
     """The factor set by `scale_learning_rate`; 1.0 by default."""
     return float(getattr(keras_version.inner_optimizer(optimizer), "_tfdist_rate_factor", 1.0))
+
+
+def scale_in_checkpoints(rate: keras.Variable, factor: Callable[[], float]) -> None:
+    """Makes `tf.train.Checkpoint` write a rate divided by a factor, and restore it multiplied by it.
+
+    The variables of a strategy with several replicas are left alone: they are written in another way.
+    """
+    variable = rate.value
+    if type(variable)._serialize_to_tensors is Trackable._serialize_to_tensors:
+        return
+    written, restored = variable._serialize_to_tensors, variable._restore_from_tensors
+
+    def write() -> dict[str, Any]:
+        return {name: variable.read_value() / factor() for name in written()}
+
+    def restore(tensors: Mapping[str, Any]) -> Any:
+        return restored({name: tensor * factor() for name, tensor in tensors.items()})
+
+    if "_restore_from_tensors" not in vars(variable):
+        variable._serialize_to_tensors, variable._restore_from_tensors = write, restore
 
 
 class UnscaledRate:
