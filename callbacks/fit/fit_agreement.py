@@ -119,9 +119,9 @@ def _warn_of_numbers(model: keras.Model) -> None:
     if training_data.validation_leaves_out(model):
         _logger.warning("%s", _LEFT_OUT_OF_VALIDATION)
     if optimizer.is_distributed(model.optimizer) and optimizer.reduction_of(model.optimizer).op is Average:
-        for loss, reduction in training_data.losses_without_mean(model).items():
+        for loss, reduction in training_data.losses_without_mean(model):
             if reduction == "sum":
-                _logger.warning(_OF_SUMS, loss, tfdist.size())
+                _logger.warning(_OF_SUMS, loss, optimizer.reduction_of(model.optimizer).process_set.size())
 
 
 def difference(by_rank: Mapping[int, Mapping[str, Any]]) -> str:

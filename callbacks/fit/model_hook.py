@@ -8,6 +8,7 @@ reads them, and those that run eagerly act only during a `fit` or `evaluate` wit
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,14 @@ from tfdist.training.gradients import weighted_by
 from tfdist.training.model_build import Building
 from tfdist.training.sync_batch_norm import synchronized, synchronized_statistics
 from tfdist.world.session import session
+
+_NAMED = 3
+_STRANGERS = (
+    "%s: the ranks have different values there, which are averaged after each epoch, as is right for moving means. If "
+    "it is something else, such as a queue of samples, let each rank keep its own: compile the model with optimizer = "
+    "tfdist.DistributedOptimizer(optimizer), and call optimizer.register_local_var(variable)."
+)
+_logger = logging.getLogger("tfdist")
 
 
 class ModelHook:
@@ -64,6 +73,7 @@ class ModelHook:
         self.joins = self.weighs = False
         self.synchronizes_moments = False
         self.resume_batch = 0
+        self._told_of_strangers = False
         self.wrapped_optimizers: list[Any] = []
         self.drift = Drift(model)
         self._splits = False  # read when the step is traced; the limit, when it runs
@@ -240,22 +250,32 @@ class ModelHook:
 
     def _meet(self) -> None:
         """Meets the other ranks at the end of a training epoch."""
+        strangers: list[str] = []
         if self.joins:
-            join(self._model)
+            strangers = join(self._model)
         elif self.averages_statistics or self.reduces_metrics:
             self.epoch_end.meet()
         if self.averages_statistics:
-            model_state.average_statistics(self._model)
+            strangers += model_state.average_statistics(self._model)
+        if strangers and not self._told_of_strangers and tfdist.rank() == 0:
+            self._told_of_strangers = True
+            _logger.warning(_STRANGERS, ", ".join(strangers[:_NAMED]))
 
 
-def join(model: keras.Model) -> None:
-    """Waits until every rank has trained on its last batch; ranks with fewer batches get the state of the last one."""
+def join(model: keras.Model) -> list[str]:
+    """Waits until every rank has trained on its last batch; ranks with fewer batches get the state of the last one.
+
+    Returns:
+        What `average_statistics` returns.
+    """
     last = tfdist.join()
     steps = tf.stack([tf.cast(count, tf.int64) for count in model_optimizer.iterations_of(model)])
-    if len(np.unique(tfdist.allgather(steps[None], name="steps of each rank").numpy(), axis=0)) > 1:
-        # While each rank still has its own; those of synchronized layers are complete on the last rank alone.
-        model_state.average_statistics(model, keep=synchronized_statistics(model))
-        model_state.broadcast(model, root_rank=last)
+    if len(np.unique(tfdist.allgather(steps[None], name="steps of each rank").numpy(), axis=0)) == 1:
+        return []
+    # While each rank still has its own; those of synchronized layers are complete on the last rank alone.
+    strangers = model_state.average_statistics(model, keep=synchronized_statistics(model))
+    model_state.broadcast(model, root_rank=last)
+    return strangers
 
 
 def need_equal_batches(model: keras.Model, what: str, instead: str) -> None:

@@ -76,17 +76,17 @@ def need_global_batches(model: keras.Model) -> None:
         raise errors.ConfigError(f"the data comes from shards with different global_batch: {found}. Use one for all.")
     if any(pipeline.regroups_after_part(each) for each in mark.datasets_in(data)):
         raise errors.ConfigError(global_part.batched_again(found[0]))
-    for loss, reduction in losses_without_mean(model).items():
+    for loss, reduction in losses_without_mean(model):
         raise errors.ConfigError(
             f"global_batch={found[0]} needs losses that are means over the samples, since the ranks are weighted by "
             f"samples; {loss} has reduction={reduction!r}. Omit reduction, and adapt the learning rate if it was a sum."
         )
 
 
-def losses_without_mean(model: keras.Model) -> dict[str, str]:
-    """The reductions of the compiled losses that say they are no means over the samples, by the loss' class."""
-    found = {type(loss).__name__: getattr(loss, "reduction", "mean") for loss in keras.tree.flatten(model.loss)}
-    return {name: reduction for name, reduction in found.items() if reduction not in _MEANS}
+def losses_without_mean(model: keras.Model) -> list[tuple[str, str]]:
+    """The class and the reduction of each compiled loss that says that it is no mean over the samples."""
+    found = [(type(loss).__name__, getattr(loss, "reduction", "mean")) for loss in keras.tree.flatten(model.loss)]
+    return [(name, reduction) for name, reduction in found if reduction not in _MEANS]
 
 
 def validation_leaves_out(model: keras.Model) -> bool:

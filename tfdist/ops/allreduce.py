@@ -184,6 +184,7 @@ def _remember(tensors: Sequence[Any]) -> None:
     """Records that a script reduces gradients itself; a single number is a loss, a metric or a count."""
     if not all(_is_number(tensor) for tensor in tensors):
         session.gradients_reduced = True
+        session.reductions += 1
 
 
 def _is_number(tensor: Any) -> bool:

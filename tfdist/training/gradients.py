@@ -231,6 +231,7 @@ class GradientReduction:
                 _note(source, self.process_set if index in shared else None)
         if any(gradients[index] is not None for index in shared):
             session.gradients_reduced = True
+            session.reductions += 1
             if not session.optimizer_reduced:
                 session.optimizer_reduced = True
                 fit_hook.after_steps(lambda: importlib.import_module("tfdist.training.equality").compare_after_step)

@@ -6,8 +6,6 @@ It contains no files and no position in the data.
 
 from __future__ import annotations
 
-import logging
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -26,10 +24,6 @@ from tfdist.ops.reduction import Average
 from tfdist.training import adapted_state, model_optimizer, optimizer, random_state
 from tfdist.training.local_variable import without
 from tfdist.world import runtime
-
-_logger = logging.getLogger("tfdist")
-_NAMED = 3
-_warned_of: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
 def variables_of(model: keras.Model, optimizers: Iterable[Any] | None = None) -> list[Any]:
@@ -62,33 +56,22 @@ def statistics_of_rank(model: keras.Model, keep: Sequence[Any] = ()) -> list[Any
     return [v for v, column in zip(candidates, by_rank.T, strict=True) if len(set(column)) > 1]
 
 
-def average_statistics(model: keras.Model, keep: Sequence[Any] = ()) -> None:
+def average_statistics(model: keras.Model, keep: Sequence[Any] = ()) -> list[str]:
     """Averages the weights that training changes other than by gradients, such as moving means, except `keep`.
 
-    Rank 0 warns, once for each model, of those that may be something else.
+    Returns:
+        The paths of those that no layer of Keras explains, so that they may be something else.
     """
     statistics = statistics_of_rank(model, keep)
     if not statistics:
-        return
-    _warn_of_strangers(model, statistics)
+        return []
     values = [tf.convert_to_tensor(variable.value) for variable in statistics]
     for variable, value in zip(statistics, grouped_allreduce(values, op=Average, name="statistics"), strict=True):
         variable.assign(value)
     adapted_state.follow_variables(model)
-
-
-def _warn_of_strangers(model: keras.Model, statistics: Sequence[Any]) -> None:
     known = [layer for layer in keras_version.layers_of(model) if _is_of_keras(layer)]
     strangers = without(statistics, [variable for layer in known for variable in keras_version.own_variables(layer)])
-    if runtime.rank() or not strangers or model in _warned_of:
-        return
-    _warned_of.add(model)
-    _logger.warning(
-        "%s: the ranks have different values there, which are averaged after each epoch, as is right for moving means. "
-        "If it is something else, such as a queue of samples, let each rank keep its own: compile the model with "
-        "optimizer = tfdist.DistributedOptimizer(optimizer), and call optimizer.register_local_var(variable).",
-        ", ".join(getattr(variable, "path", variable.name) for variable in strangers[:_NAMED]),
-    )
+    return [getattr(variable, "path", variable.name) for variable in strangers]
 
 
 def _is_of_keras(layer: keras.layers.Layer) -> bool:

@@ -45,7 +45,8 @@ def scale_in_checkpoints(rate: keras.Variable, factor: Callable[[], float]) -> N
     The variables of a strategy with several replicas are left alone: they are written in another way.
     """
     variable = rate.value
-    if type(variable)._serialize_to_tensors is Trackable._serialize_to_tensors:
+    has_own_way = type(variable)._serialize_to_tensors is Trackable._serialize_to_tensors
+    if has_own_way or "_restore_from_tensors" in vars(variable):  # it was here before
         return
     written, restored = variable._serialize_to_tensors, variable._restore_from_tensors
 
@@ -55,8 +56,7 @@ def scale_in_checkpoints(rate: keras.Variable, factor: Callable[[], float]) -> N
     def restore(tensors: Mapping[str, Any]) -> Any:
         return restored({name: tensor * factor() for name, tensor in tensors.items()})
 
-    if "_restore_from_tensors" not in vars(variable):
-        variable._serialize_to_tensors, variable._restore_from_tensors = write, restore
+    variable._serialize_to_tensors, variable._restore_from_tensors = write, restore
 
 
 class UnscaledRate:

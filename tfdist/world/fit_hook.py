@@ -37,6 +37,14 @@ def after_steps(load: Callable[[], Callable[[Any, int], object]]) -> None:
     _call_first("on_train_batch_end", lambda callbacks, batch, _logs=None: load()(callbacks.model, batch))
 
 
+def before_steps(load: Callable[[], Callable[[Any], object]]) -> None:
+    """Makes each training step of a `fit`, or each execution of several, call `load()(model)` before it begins.
+
+    Keras as in `after_steps`.
+    """
+    _call_first("on_train_batch_begin", lambda callbacks, _batch, _logs=None: load()(callbacks.model))
+
+
 def before_tests(load: Callable[[], Callable[[Any, Sequence[Any]], object]]) -> None:
     """Makes each `evaluate`, also that of a `fit`, call `load()(model, callbacks)` before its first step.
 

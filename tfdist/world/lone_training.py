@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
@@ -46,9 +47,6 @@ _WITHOUT_EXCHANGE = (
 )
 
 
-_DATA = ("x", "y", "sample_weight")
-
-
 def watch_fit() -> None:
     """Called when tfdist is imported: a `fit` of a process without collectives is told when it exits, on rank 0."""
     _at_first_step(lambda: atexit.register(_tell_of_fit))
@@ -64,21 +62,12 @@ def watch(is_part: Callable[[Any], bool]) -> None:
     if session.data_sharded:
         return
     session.data_sharded = True
-    seen: list[Callable[[], Any]] = []
-
-    def trained(model: Any, _batch: int) -> None:
-        fit = getattr(model, "history", None)  # Keras makes one for each fit; a loop of the script's own has none
-        if not seen or seen[0]() is not fit:
-            seen[:] = [(lambda: None) if fit is None else weakref.ref(fit)]
-            tell()
-            _tell_of_later_fit(model, is_part)
-
-    def tested(model: Any, callbacks: Sequence[Any]) -> None:
-        _tell_of_evaluation(model, callbacks, is_part)
+    steps = _FirstSteps(is_part)
 
     def install() -> None:
-        fit_hook.after_steps(lambda: trained)
-        fit_hook.before_tests(lambda: tested)
+        fit_hook.before_steps(lambda: steps.begins)
+        fit_hook.after_steps(lambda: steps.ends)
+        fit_hook.before_tests(lambda: functools.partial(_tell_of_evaluation, is_part))
 
     after_import.after_import("keras", install)
 
@@ -95,33 +84,66 @@ def tell() -> None:
 
 
 def _tell(text: str) -> None:
-    rank, size = session.place or (0, 1)
-    if text and not session.told_alone and rank == 0 and size > 1:
+    if text and not session.told_alone and _is_first_of_many():
         session.told_alone = True
         _logger.warning("%s", text)
 
 
-def _tell_of_later_fit(model: Any, is_part: Callable[[Any], bool]) -> None:
-    """A `fit` by an optimizer that `compile` made after one that reduces; a step of the script's own may reduce."""
-    from tfdist.native import keras_version
-
-    arguments = keras_version.arguments_of_fit(model)
-    if not is_part([arguments.get(name) for name in _DATA]):
-        return
-    is_distributed = hasattr(keras_version.inner_optimizer(model.optimizer), "_tfdist")
-    if not (is_distributed or keras_version.has_own_train_step(model)):
-        _tell(_LATER_FIT)
-
-
-def _tell_of_evaluation(model: Any, callbacks: Sequence[Any], is_part: Callable[[Any], bool]) -> None:
-    from tfdist.native import keras_version
-
-    ours = any(kind.__module__.startswith("tfdist.") for each in callbacks for kind in type(each).__mro__)
+def _is_first_of_many() -> bool:
     rank, size = session.place or (0, 1)
-    if ours or rank or size == 1 or session.told_of_evaluation:
+    return rank == 0 and size > 1
+
+
+class _FirstSteps:
+    """Looks at the first step of each `fit`.
+
+    Args:
+        is_part: As for `watch`.
+    """
+
+    def __init__(self, is_part: Callable[[Any], bool]) -> None:
+        self._is_part = is_part
+        self._fit: Callable[[], Any] | None = None
+        self._before: int | None = None
+        self._functions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._has_seen_all = not session.gradients_reduced
+
+    def begins(self, model: Any) -> None:
+        """Before each step."""
+        fit = getattr(model, "history", None)  # Keras makes one for each fit; a loop of the script's own has none
+        if self._fit is not None and self._fit() is fit:
+            return
+        self._fit = (lambda: None) if fit is None else weakref.ref(fit)
+        self._before = session.reductions
+
+    def ends(self, model: Any, _batch: int) -> None:
+        """After each step. A function that `compile` has made anew reduces in its first step, or never."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        tell()
+        function = getattr(model, "train_function", None)
+        is_new = function is not None and function not in self._functions
+        if is_new:
+            self._functions.add(function)
+        if is_new and self._has_seen_all and before == session.reductions and _has_part(model, "fit", self._is_part):
+            _tell(_LATER_FIT)
+
+
+def _has_part(model: Any, method: str, is_part: Callable[[Any], bool]) -> bool:
+    """Whether the running `fit`, or the `evaluate` that is no part of one, has sharded data."""
+    from tfdist.native import keras_version
+
+    find = {"fit": keras_version.arguments_of_fit, "evaluate": keras_version.arguments_of_evaluate}
+    arguments = find[method](model)
+    return is_part([arguments.get(name) for name in ("x", "y", "sample_weight")])
+
+
+def _tell_of_evaluation(is_part: Callable[[Any], bool], model: Any, callbacks: Sequence[Any]) -> None:
+    ours = any(kind.__module__.startswith("tfdist.") for each in callbacks for kind in type(each).__mro__)
+    if ours or session.told_of_evaluation or not _is_first_of_many():
         return
-    arguments = keras_version.arguments_of_evaluate(model)
-    if is_part([arguments.get(name) for name in _DATA]):
+    if _has_part(model, "evaluate", is_part):
         session.told_of_evaluation = True
         _logger.warning("%s", _EVALUATION)
 

@@ -39,6 +39,7 @@ class Session:
         told_alone: Whether rank 0 has warned that ranks train on their own on sharded data.
         told_of_evaluation: Whether rank 0 has warned of an `evaluate` on the part of a rank.
         gradients_reduced: Whether gradients, or possible gradients, were reduced.
+        reductions: How often a step, or the trace of one, has reduced gradients, or possible gradients, in TensorFlow.
         optimizer_reduced: Whether an optimizer of Keras or a tape has reduced gradients of variables.
         weights_alike: Whether tensors of one rank were given to all, or the ranks have compared their weights.
         fit_without_step: Whether the last `fit` with DataParallel has ended, or is, before its first step.
@@ -71,6 +72,7 @@ class Session:
     told_alone: bool = False
     told_of_evaluation: bool = False
     gradients_reduced: bool = False
+    reductions: int = 0
     optimizer_reduced: bool = False
     weights_alike: bool = False
     fit_without_step: bool = False

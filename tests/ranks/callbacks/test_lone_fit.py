@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.callbacks import DataParallel
+from tfdist.callbacks import BroadcastGlobalVariablesCallback, DataParallel
 
 
 def data():
@@ -35,6 +35,37 @@ def test_a_later_fit_of_a_model_compiled_again(world, warnings_of_tfdist):
     model.compile("sgd", loss="mse")
     model.fit(tfdist.shard(data()), epochs=2, verbose=0)
     assert_told(warnings_of_tfdist, "nothing reduces the gradients", world)
+
+
+class OwnStep(keras.Model):
+    """A step of its own, by the compiled optimizer, or by a tape of tfdist."""
+
+    def __init__(self, tape):
+        super().__init__()
+        self.dense, self.tape = keras.layers.Dense(1), tape
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with self.tape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+@pytest.mark.parametrize("by_tape", [False, True])
+def test_a_later_fit_of_a_step_of_its_own(world, by_tape, is_eager, warnings_of_tfdist):
+    """A tape of tfdist needs no callback, however often the model is compiled."""
+    model = OwnStep(lambda: tfdist.DistributedGradientTape(tf.GradientTape()) if by_tape else tf.GradientTape())
+    for callbacks in ([BroadcastGlobalVariablesCallback(0)] if by_tape else [DataParallel()], []):
+        model.compile("sgd", run_eagerly=is_eager)
+        model.fit(tfdist.shard(data()), epochs=2, verbose=0, callbacks=callbacks)
+    model.fit(tfdist.shard(data()), verbose=0)
+    assert_told(warnings_of_tfdist, "nothing reduces the gradients", 1 if by_tape else world)
 
 
 def test_a_later_fit_that_is_meant_for_one_rank(world, warnings_of_tfdist):
