@@ -68,6 +68,14 @@ def test_a_later_fit_of_a_step_of_its_own(world, by_tape, is_eager, warnings_of_
     assert_told(warnings_of_tfdist, "nothing reduces the gradients", 1 if by_tape else world)
 
 
+def test_a_step_that_was_traced_before_any_data_was_sharded(world, warnings_of_tfdist):
+    model = OwnStep(lambda: tfdist.DistributedGradientTape(tf.GradientTape()))
+    model.compile("sgd")
+    model.fit(data().shard(world, tfdist.rank()), verbose=0, callbacks=[BroadcastGlobalVariablesCallback(0)])
+    model.fit(tfdist.shard(data()), verbose=0)
+    assert_told(warnings_of_tfdist, "nothing reduces the gradients", 1)
+
+
 def test_a_later_fit_that_is_meant_for_one_rank(world, warnings_of_tfdist):
     new_model().fit(tfdist.shard(data()), verbose=0, callbacks=[DataParallel()])
     if tfdist.rank() == 0:

@@ -130,6 +130,21 @@ def test_a_step_that_the_script_leaves_out(rank, size):
         assert torch.allclose(ours, theirs, rtol=1e-12)
 
 
+def test_a_plain_step_after_one_that_was_skipped(rank, size):
+    """Its gradients come without a hook, and nothing has put the last ones aside."""
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    give(model, scaler.scale(loss_of(model, 0, rank) * float("inf")), "autograd.grad")
+    scaler.step(optimizer)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, rank + 1.0)
+    optimizer.step()
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, old - 0.5 * (size + 1) / 2)
+
+
 def test_a_gradient_that_nobody_reduces_is_named_before(size):
     """What a scaler finds in it would be this rank's alone."""
     model = model_of()
