@@ -21,6 +21,7 @@ from tfdist.callbacks.store.snapshot import Position
 from tfdist.callbacks.store.writer import Writer
 from tfdist.native import keras_version
 from tfdist.training import model_optimizer, model_state, random_state
+from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
 
@@ -68,6 +69,9 @@ class BackupAndRestore(keras.callbacks.Callback):
     ```
     """
 
+    # Of what it has done, as all ranks save at the same batch.
+    elastic_attributes = ("_saved_at",)
+
     def __init__(
         self,
         backup_dir: str | Path,
@@ -107,7 +111,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self.model.train_function = self.model.train_function.train_function
         self._leaves_out = self._waits = False
         self._failures.begin()
-        loaded, failure = self._load()
+        loaded, failure = (None, None) if session.takes_over else self._load()  # a commit is newer than any backup
         if failure:
             self._failures.end()
             raise errors.TfdistError(failure)

@@ -17,6 +17,7 @@ from tfdist.callbacks.store.failure_series import FailureSeries, disk_error
 from tfdist.system.atomic_file import need_room
 from tfdist.system.local_path import address_of, local_path
 from tfdist.training import model_state
+from tfdist.world.session import session
 
 _DESCRIPTION_BYTES = 1 << 20
 
@@ -72,9 +73,10 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         if self.save_freq != "epoch":
             need_equal_batches(self.model, f"ModelCheckpoint(save_freq={self.save_freq})", 'save_freq="epoch"')
         super().on_train_begin(logs)
-        failure = tfdist.broadcast_object(self._check_folder(), 0, name="folder of the checkpoints")
-        if failure:
-            raise errors.TfdistError(failure)
+        if not session.catches_up:  # rank 0 has checked it
+            failure = tfdist.broadcast_object(self._check_folder(), 0, name="folder of the checkpoints")
+            if failure:
+                raise errors.TfdistError(failure)
         self._best_written, self._has_failed = self.best, False
         self._failures.begin()
 

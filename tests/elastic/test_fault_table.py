@@ -14,7 +14,7 @@ ELASTIC, STORE = "launch/test_elastic.py::test_", "unit/elastic/test_commit_stor
 TESTS = {
     "a rank is killed, also rank 0": (THREE, WAYS),
     "several are killed at once": (f"{FIT}[two at once]", THREE),
-    "a rank is killed while the others go on": (
+    "a rank is killed while the others continue": (
         f"{FIT}[while the others meet and while they get the newest commit]",
         f"{FIT}[while the others compare their commits]",
     ),
@@ -46,7 +46,7 @@ TESTS = {
     "a lost host comes back": (f"{HOSTS}a_host_that_flaps_is_left_out_for_longer_each_time",),
     "a host stays away": (f"{HOSTS}a_host_that_stays_away",),
     "the hosts that are left": (f"{HOSTS}too_few_hosts_are_waited_for_and_then_the_job_fails",),
-    "all are started anew": (f"{ANEW}the_limit",),
+    "all are restarted": (f"{ANEW}the_limit",),
     "the script finds": (f"{HOSTS}a_host_is_found_and_then_cut_off", f"{PLANNED}a_host_gets_more_slots_and_then_fewer"),
     "the same in a script": (
         f"{PLANNED}nobody_joins_a_second_training",

@@ -3,8 +3,10 @@
 import os
 import re
 import sys
+from pathlib import Path
 
 import pytest
+import training
 from elastic_job import check_weights, run, train
 
 pytestmark = pytest.mark.slice("elastic")
@@ -126,3 +128,24 @@ def test_no_more_ranks_than_asked_for_and_a_script_that_fails(tmp_path):
     done = train(tmp_path, 2, "--elastic", *SCRIPT, victims="")
     assert done.returncode == 2
     assert "--host-discovery-script cat hosts: it exited with status 1: cat: hosts: No such file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "victims", "left"),
+    [
+        ((*SCRIPT,), "0:80:hosts=localhost/3", 3),
+        ((*SCRIPT,), "0:240:hosts=localhost/3", 3),
+        (("--min-np", "2"), "1:130:step", 2),
+    ],
+    ids=["joins", "joins at the end", "restart"],
+)
+def test_callbacks_decide_alike(tmp_path, options, victims, left):
+    """On ranks that have not seen what the others, or those of the first start, have."""
+    (tmp_path / "hosts").write_text("localhost:2")
+    script = str(Path(training.__file__).with_name("deciding.py"))
+    done = run(tmp_path, "-m", "tfdist.launch", "-np", "2", "--elastic", *options, sys.executable, script, victims)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ends = re.findall(r"^\[\d\] ends after (\d) (\d) (\d) with (\d+) at ([\d.]+)$", done.stdout, re.MULTILINE)
+    assert len(ends) == left and len(set(ends)) == 1, done.stdout
+    assert ends[0][:3] == ("4", "4", "3")
+    assert float(ends[0][4]) == left / 2

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import errors
-from tfdist.input import pipeline
+from tfdist.input import mark, pipeline
 from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import ElasticPart
 
@@ -51,6 +51,25 @@ def part_of(dataset: Any, steps_per_epoch: int | None) -> tuple[ElasticPart | Gl
     )
 
 
+def need_elastic_validation(data: Any) -> None:
+    """Rejects validation data of which a part would be left out after a loss, or counted twice after a join.
+
+    Args:
+        data: What `fit` gets as `validation_data`.
+
+    Raises:
+        ConfigError: If it comes from a shard that stays as it is.
+    """
+    if not mark.is_fixed(data):
+        return
+    kind = "a dataset of unknown length, by file or padded" if mark.datasets_in(data) else "arrays"
+    raise errors.ConfigError(
+        "DataParallel(elastic=True) must share out the validation data again when ranks are lost or join, which is "
+        f'impossible here: tfdist.shard got {kind}. Use validation_data=tfdist.shard(data, remainder="join") of a '
+        "tf.data.Dataset of known length, such as from_tensor_slices((x, y)).batch(32), or the whole data on each rank."
+    )
+
+
 def _check_service(service: Any, steps_per_epoch: int | None) -> None:
     lacks = {
         ".repeat() before distribute": service.endless,
@@ -75,6 +94,12 @@ def _obstacle(dataset: tf.data.Dataset) -> str:
             f".{step} comes after tfdist.shard, where only map, batch and prefetch are supported. Put it before "
             f"tfdist.shard{seeded}"
         )
+    of_other_shard = (
+        'the dataset does not come from tfdist.shard with policy "auto" or "data" and remainder "drop", the '
+        "defaults. Fit tfdist.shard(dataset)"
+    )
+    if mark.of(dataset) - {"drop"}:
+        return of_other_shard
     length = int(dataset.cardinality())
     if length == tf.data.INFINITE_CARDINALITY:
         return f"the dataset is endless. {_BY_EPOCHS}"
@@ -83,10 +108,7 @@ def _obstacle(dataset: tf.data.Dataset) -> str:
             "the length of the dataset is unknown, as after filter, from_generator and record files. Set it before "
             "tfdist.shard: data = data.apply(tf.data.experimental.assert_cardinality(N))"
         )
-    return (
-        'the dataset does not come from tfdist.shard with policy "auto" or "data" and remainder "drop", the '
-        "defaults. Fit tfdist.shard(dataset)"
-    )
+    return of_other_shard
 
 
 def _obstacle_of_other(data: Any) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import elastic, errors
-from tfdist.elastic.fit_data import part_of
+from tfdist.elastic import callback_state
+from tfdist.elastic.fit_data import need_elastic_validation, part_of
 from tfdist.input import mark, pipeline
 from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import order_of, put_in_order
@@ -64,6 +65,7 @@ class _Fit:
             )
         steps = arguments.pop("steps_per_epoch")
         self._part, self._unit = part_of(self._dataset, steps)
+        need_elastic_validation(arguments["validation_data"])
         called = session.collectives
         make_weights(self._model, self._dataset.element_spec)
         build_optimizers(self._model, self._dataset.element_spec)
@@ -83,6 +85,8 @@ class _Fit:
             self._rehearse()
         train = elastic.run(lambda _: self._train())
         train(self._training)
+        if self._training.has_newcomers:  # they came after the last step
+            self._callbacks.begin()
         if self._callbacks.begun:
             self._callbacks.end_training()
         else:  # earlier processes completed the training
@@ -151,6 +155,8 @@ class _Training(elastic.KerasState):
     `position` counts the elements of the epoch already trained on, `epoch_elements` those in an epoch of endless data:
     there the data is the iterator `stream`, which continues after what was lost and has no order to keep.
 
+    `of_callbacks` is what the callbacks decide by.
+
     With a global batch the metrics of all ranks are part of each commit, `metric_sums`, so that those of the epoch do
     not depend on which ranks are left: `sums_metrics_by` can sum them.
     """
@@ -163,7 +169,7 @@ class _Training(elastic.KerasState):
     stopped: bool
     history: dict[str, Any]
     metric_sums: list[Any]
-    resumed = False
+    of_callbacks: callback_state.Kept
     sums_metrics_by: Any = None
 
     def __init__(self, model: keras.Model, epoch: int, batches_per_commit: int, stream: Any) -> None:
@@ -173,6 +179,7 @@ class _Training(elastic.KerasState):
         # Whether the others have begun this training before.
         self.joins = session.apart >= 0
         self._entered = self._begins = self._lacks_metrics = self._is_requested = False
+        self.callbacks: Sequence[Any] = ()
         super().__init__(
             model,
             epoch=epoch,
@@ -183,6 +190,7 @@ class _Training(elastic.KerasState):
             stopped=False,
             history={"epoch": [], "history": {}},
             metric_sums=[],
+            of_callbacks=callback_state.Kept({}),
         )
 
     def deal(self, round_size: int, steps: int) -> None:
@@ -233,6 +241,7 @@ class _Training(elastic.KerasState):
         """The callbacks know of the step: if it was asked to at the commit, this process leaves or meets others now."""
         if self._is_requested:
             self._is_requested = False
+            self.of_callbacks = callback_state.capture(self.callbacks)
             self.check_host_updates()
 
     def end_epoch(self) -> None:
@@ -241,9 +250,16 @@ class _Training(elastic.KerasState):
         self.history = {"epoch": self._model.history.epoch, "history": self._model.history.history}
         self.commit()
 
-    def _adopt(self, content: dict[str, Any]) -> None:
-        super()._adopt(content)
-        self.resumed = True
+    def save(self) -> None:
+        self.of_callbacks = callback_state.capture(self.callbacks)
+        super().save()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this process began from a commit, its own or one that others had; the same on ranks that start
+        together.
+        """
+        return self._resumed
 
     def restore_history(self) -> None:
         """Restores the history of the epochs that earlier processes completed."""
@@ -297,6 +313,8 @@ class _Callbacks(keras.callbacks.CallbackList):
         self._plugin = plugin
         self.begun = False
         self._offset = 0
+        self._last_logs: Any = None
+        training.callbacks = [*callbacks, *plugin._parts()]
         super().__init__(
             list(callbacks),
             add_history=True,
@@ -313,20 +331,26 @@ class _Callbacks(keras.callbacks.CallbackList):
         self.set_params({**self.params, "steps": step + steps})
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if not self.begun:
-            session.catches_up = self._training.joins
-            try:
-                super().on_train_begin(logs)
-            finally:
-                session.catches_up = False
-            if self._training.joins:
-                self._training._keep()  # with a random state of its own, also if a rank is lost before the next commit
-        if self.begun or self._training.resumed or self._training.has_newcomers:
-            self._plugin.resume(self._training.has_newcomers)
-        if not self.begun:
-            self._training.restore_history()
-        self.begun = True
+        self.begin()
         self._model.train_function = _Steps(self._model.train_function, self._training)
+
+    def begin(self) -> None:
+        """The ranks that there are now begin the training, or continue it."""
+        training, is_first = self._training, not self.begun
+        if is_first:
+            session.catches_up, session.takes_over = training.joins, training.joins or training.resumed
+            try:
+                super().on_train_begin()
+            finally:
+                session.catches_up = session.takes_over = False
+            if training.joins:
+                training._keep()  # with a random state of its own, also if a rank is lost before the next commit
+        callback_state.restore(training.callbacks, training.of_callbacks)
+        if not is_first or training.resumed or training.has_newcomers:
+            self._plugin.resume(training.has_newcomers)
+        if is_first:
+            training.restore_history()
+        self.begun, training.has_newcomers = True, False
 
     def on_train_end(self, logs: Any = None) -> None:
         self._last_logs = logs

@@ -32,7 +32,7 @@ class State(abc.ABC):
         self._commits = 0
         self._store: CommitStore | None = None
         self._training = 0
-        self._reported = self._lacks_room = self._synced = False
+        self._reported = self._lacks_room = self._synced = self._resumed = False
         self._is_new = session.apart >= 0
         # Whether others may join at a commit, and whether some of the ranks have come since their last commit.
         self.is_open = self.has_newcomers = False
@@ -107,6 +107,7 @@ class State(abc.ABC):
         self._ranks_of_found = 0
         if newest and not self._synced:
             session.resumed_at = newest  # otherwise models would draw the same dropout masks again
+            self._resumed = True
         self._synced = True
         self._remove_damaged(from_scratch=newest == 0)
         self._receive(commits.index(newest))

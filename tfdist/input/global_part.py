@@ -38,9 +38,12 @@ class GlobalPart:
         elements: The number of global batches of an epoch, or tf.data's codes for infinite and unknown.
         global_batch: Samples of all ranks in a step.
         max_local_batch: As the argument.
+        is_even: True: all ranks take part in each step.
         changes: Whether the number of ranks may change between iterators.
         dataset: The local batches.
     """
+
+    is_even = True
 
     def __init__(
         self,

@@ -64,6 +64,22 @@ def leaves_out(data: Any) -> bool:
     return LEAVES_OUT in _labels(data)
 
 
+def is_fixed(data: Any) -> bool:
+    """Whether a shard in some data stays that of these ranks, also when others are left or have joined.
+
+    Args:
+        data: A structure of the data that `fit` takes.
+    """
+    if any(_arrays.get((id(leaf), each)) is leaf is not None for leaf in tf.nest.flatten(data) for each in REMAINDERS):
+        return True
+    return any(
+        hasattr(node, _MARK) and not hasattr(node, pipeline.ELASTIC_MARK)
+        for dataset in datasets_in(data)
+        if pipeline.service_of(dataset) is None
+        for node in pipeline.nodes(dataset)
+    )
+
+
 def _labels(data: Any) -> set[str]:
     found: set[str] = set()
     for leaf in tf.nest.flatten(data):

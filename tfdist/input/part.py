@@ -31,14 +31,16 @@ class ElasticPart:
 
     Args:
         whole: The dataset, the same on all ranks, with a known number of elements.
+        is_even: Whether all ranks get as many elements, and an incomplete last round is dropped; else nothing is.
 
     Attributes:
         elements: The number of elements.
+        is_even: As the argument.
         dataset: The shard.
     """
 
-    def __init__(self, whole: tf.data.Dataset) -> None:
-        self.elements = int(whole.cardinality())
+    def __init__(self, whole: tf.data.Dataset, is_even: bool = True) -> None:
+        self.elements, self.is_even = int(whole.cardinality()), is_even
         self._start, self._stop, self._rank, self._size = (tf.Variable(0, dtype=tf.int64) for _ in range(4))
         self.deal()
         # The state of an iterator is saved and restored; the variables are not part of it, and shall not be.
@@ -64,14 +66,14 @@ class ElasticPart:
 
         Args:
             start: Index of the first element to assign.
-            unit: Elements that each rank takes per step; an incomplete last round of steps is dropped.
+            unit: Elements that each rank takes per step; an incomplete last round of steps is dropped if `is_even`.
 
         Returns:
-            The number of steps of each rank.
+            The number of steps of each rank that all of them have.
         """
         steps = max(0, self.elements - start) // (runtime.size() * unit)
         self._start.assign(start)
-        self._stop.assign(start + steps * runtime.size() * unit)
+        self._stop.assign(start + steps * runtime.size() * unit if self.is_even else self.elements)
         self._rank.assign(runtime.rank() % runtime.size())  # a process that has yet to join others is alone
         self._size.assign(runtime.size())
         return steps

@@ -234,7 +234,8 @@ def service_of(dataset: tf.data.Dataset) -> Any:
 
 def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
     """The shard that the pipeline is built on, and how many of its elements make one of the pipeline; None and 0 if the
-    elements of the pipeline do not correspond to those of the shard, one by one and in order, or have no known number.
+    elements of the pipeline do not correspond to those of the shard, one by one and in order, or have no known number,
+    or ranks may have unequal numbers of them.
     """
     node, rows = dataset, 1
     while not hasattr(node, ELASTIC_MARK):
@@ -244,7 +245,7 @@ def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
             rows *= int(tf.get_static_value(node._batch_size))
         node = _inputs(node)[0]
     part = getattr(node, ELASTIC_MARK)
-    return (part, rows) if part.elements >= 0 else (None, 0)
+    return (part, rows) if part.elements >= 0 and part.is_even else (None, 0)
 
 
 def regroups_after_part(dataset: tf.data.Dataset) -> bool:

@@ -131,7 +131,7 @@ def shard(
         described = _describe_dataset(dataset) if is_dataset else _describe_arrays(dataset)
         _compare({"policy": policy, "remainder": remainder}, described)
         deal = shard_elements if is_dataset else shard_rows
-        part = _elastic_part(dataset, rank, size) if elastic else deal(dataset, rank, size, remainder)
+        part = _elastic_part(dataset, rank, size, remainder) if elastic else deal(dataset, rank, size, remainder)
     return mark.put(part, *_labels(dataset, size, policy, remainder))
 
 
@@ -162,7 +162,7 @@ def _world() -> tuple[int, int]:
 
 def _is_resharded(policy: str, remainder: str) -> bool:
     """Whether the remaining elements can be resharded when ranks are lost."""
-    return policy != "file" and remainder == "drop" and config.is_elastic()
+    return policy != "file" and remainder in ("drop", "join") and config.is_elastic()
 
 
 def _check_arguments(dataset: Any, policy: str, remainder: str, global_batch: Any) -> bool:
@@ -299,12 +299,13 @@ def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: st
     return dataset.take(rounds * size).shard(size, rank)
 
 
-def _elastic_part(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+def _elastic_part(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
     """The shard of a rank in a job that may lose ranks: if the length is known, the data can be resharded."""
-    full = _only_full_batches(dataset)
-    if int(full.cardinality()) < size:
-        return shard_elements(dataset, rank, size)  # unknown, endless or an error
-    return ElasticPart(full).dataset
+    is_even = remainder == "drop"
+    whole = _only_full_batches(dataset) if is_even else dataset
+    if int(whole.cardinality()) < size:
+        return shard_elements(dataset, rank, size, remainder)  # unknown, endless or an error
+    return ElasticPart(whole, is_even).dataset
 
 
 def shard_rows(arrays: Any, rank: int, size: int, remainder: str = "drop") -> Any:

@@ -32,6 +32,12 @@ except ImportError as error:
 
 # What another optimizer of the same class can have too.
 _PLAIN = (bool, int, float, str, bytes, types.NoneType, types.FunctionType, np.generic, np.ndarray)
+# By which attributes callbacks act, by the names of the callbacks.
+_DECIDES_BY = {
+    "EarlyStopping": ("wait", "best", "best_epoch", "best_weights", "stopped_epoch"),
+    "ReduceLROnPlateau": ("wait", "best", "cooldown_counter"),
+    "ModelCheckpoint": ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+}
 # Keras 3.12 has no name for it.
 _GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
@@ -80,6 +86,12 @@ def complete_copy(optimizer: Any, copy: Any) -> None:
     for name in kept:
         if name in vars(inner):
             setattr(inner_copy, name, vars(inner)[name])
+
+
+def decides_by(callback: Any) -> tuple[str, ...]:
+    """The attributes that say when a callback of Keras acts next, and how; not its arguments. Empty for most."""
+    found = [names for name, names in _DECIDES_BY.items() if isinstance(callback, getattr(keras.callbacks, name))]
+    return tuple(name for names in found for name in names)
 
 
 def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:

@@ -43,7 +43,8 @@ class ObjectExchange:
         Raises:
             ConfigError: On every rank, if it cannot be pickled on its rank or unpickled on another.
         """
-        is_root = runtime.rank() == root_rank
+        # Alone, a process that has yet to join others has the number of a rank to come.
+        is_root = runtime.rank() == root_rank or runtime.size() == 1
 
         def attempt(dumps: _Dumps) -> tuple[list[Any], str]:
             data, sign = _pickled(obj, dumps) if is_root else (np.zeros(0, np.uint8), 1)

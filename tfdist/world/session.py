@@ -33,6 +33,7 @@ class Session:
         tuning: How collectives run, if that was changed; None if the settings apply.
         gradients: Whose gradients of collectives were chosen, as in the setting; empty if nobody has chosen.
         catches_up: Whether a `fit` begins here that the other ranks have begun before.
+        takes_over: Whether a `fit` begins here at a commit, of the other ranks or of earlier processes.
         resumed_at: The progress of earlier processes in the training that this one continues.
         data_sharded: Whether `tfdist.shard` has sharded data.
         parameters_sent: Whether parameters of PyTorch were given to other ranks.
@@ -66,6 +67,7 @@ class Session:
     tuning: Tuning | None = None
     gradients: str = ""
     catches_up: bool = False
+    takes_over: bool = False
     resumed_at: int = 0
     data_sharded: bool = False
     parameters_sent: bool = False

@@ -1,12 +1,16 @@
 """Data that an elastic fit cannot follow: the error says what is in the way, and what to write instead."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.elastic.fit_data import part_of
+from tfdist.elastic.fit_data import need_elastic_validation, part_of
+from tfdist.input import part
+from tfdist.world import runtime
 
 ROWS = np.arange(96, dtype="float32").reshape(48, 2)
 
@@ -51,9 +55,9 @@ FOLLOWED = {
 @pytest.mark.parametrize("case", FOLLOWED)
 def test_followed(world, case):
     make, elements = FOLLOWED[case]
-    part, unit = part_of(make(), None)
+    found, unit = part_of(make(), None)
     assert unit == elements
-    assert part.elements == (12 if "batches" in case else 48)
+    assert found.elements == (12 if "batches" in case else 48)
 
 
 @pytest.mark.ranks(1, 2)
@@ -111,6 +115,10 @@ REFUSED = {
         lambda: tfdist.shard(whole(), remainder="pad").batch(4),
         '.* policy "auto" or "data" and remainder "drop", the defaults. Fit ',
     ),
+    "joined": (
+        lambda: tfdist.shard(whole(), remainder="join").batch(4),
+        '.* policy "auto" or "data" and remainder "drop", the defaults. Fit ',
+    ),
 }
 
 
@@ -133,3 +141,50 @@ def test_steps_are_refused(world):
             tfdist.errors.ConfigError, match=rf"does not support steps_per_epoch \(received 7\): .*{more}"
         ):
             part_of(data.batch(4), 7)
+
+
+VALIDATED = {
+    "whole": lambda: whole().batch(4),
+    "whole arrays": lambda: (ROWS, ROWS),
+    "none": lambda: None,
+    "samples": lambda: tfdist.shard(whole()).batch(4),
+    "joined": lambda: tfdist.shard(whole().batch(5), remainder="join"),
+    "global batches": lambda: tfdist.shard((ROWS, ROWS), global_batch=4),
+}
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("case", VALIDATED)
+def test_validation_that_is_shared_out_again(world, case):
+    need_elastic_validation(VALIDATED[case]())
+
+
+NOT_VALIDATED = {
+    "arrays": (lambda: tfdist.shard((ROWS, ROWS)), "tfdist.shard got arrays"),
+    "padded": (lambda: tfdist.shard(whole(), remainder="pad").batch(4), "by file or padded"),
+    "of unknown length": (lambda: tfdist.shard(whole().filter(lambda x: x[0] > 3)).batch(4), "of unknown length"),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("case", NOT_VALIDATED)
+def test_validation_that_stays_is_refused(world, case):
+    """After a loss a part of it would be left out."""
+    make, kind = NOT_VALIDATED[case]
+    remedy = r'validation_data=tfdist.shard\(data, remainder="join"\) of a tf.data.Dataset of known length'
+    with pytest.raises(tfdist.errors.ConfigError, match=rf"share out the validation data again .*{kind}.* {remedy}"):
+        need_elastic_validation(make())
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("remainder", ["drop", "join"])
+def test_a_part_is_shared_out_again(world, remainder):
+    """By the ranks that there are when it is read, not by those that were there when it was made."""
+    rank, rows = tfdist.rank(), tf.data.Dataset.range(11)
+    with mock.patch.multiple(runtime, size=lambda: 4, rank=lambda: rank + 1):
+        data = tfdist.shard(rows, remainder=remainder)
+        first = [int(row) for row in data]
+    part.deal_all()
+    joins = remainder == "join"
+    assert [int(row) for row in data] == list(range(rank, 11 if joins else 11 // world * world, world))
+    assert first == list(range(rank + 1, 11 if joins else 8, 4))

@@ -38,6 +38,7 @@ def run(op: str, *args: Any, **kwargs: Any) -> Any:
     replica.need_one()
     session.collectives += 1
     if tf.executing_eagerly():
+        _need_others(str(kwargs.get("label", "")))
         _note_name(str(kwargs.get("label", "")))
         with caller.named(kwargs.get("process_set", 0)):
             return run_anytime(op, *args, order=order.here(), **kwargs)
@@ -58,11 +59,21 @@ def meet(name: str) -> None:
     """
     replica.need_one()
     session.collectives += 1
+    _need_others(name)
     with caller.named(0):
         try:
             library.call("tfdist_barrier", name.encode())
         except errors.TfdistError as error:
             raise failure.explained_error(error) from None
+
+
+def _need_others(name: str) -> None:
+    if session.catches_up:
+        raise errors.ConfigError(
+            f"a callback calls the collective {name!r} in on_train_begin, on a rank that joins a training: the others "
+            "have begun it before and do not call it again. Call it before fit. Ranks are then added by a restart of "
+            "all."
+        )
 
 
 def _note_name(name: str) -> None:
