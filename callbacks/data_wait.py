@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist.data_service.trainer.visitation import log_since, newest_passes
+from tfdist.data_service.trainer.visitation import ended_since, log_faults, merged, newest_passes
 from tfdist.data_service.trainer.wait import Waited, wait_for_data
 from tfdist.ops.allreduce import reduce_figures
 from tfdist.world import runtime
@@ -24,7 +24,8 @@ class DataWait(keras.callbacks.Callback):
     waiting. Put it before the callbacks that write logs, such as `keras.callbacks.TensorBoard`, which then shows them.
 
     At the end of an epoch in which elements were lost or duplicated, it logs the visitation report
-    (`tfdist.data_service.visitation`).
+    (`tfdist.data_service.visitation`). Of a pass that the ranks share, rank 0 logs what all of them together have seen.
+    Endless data has no end at which anything would be missed.
 
     Example:
 
@@ -55,4 +56,13 @@ class DataWait(keras.callbacks.Callback):
         if logs is not None:
             logs["data_wait_seconds"] = float(seconds)
             logs["data_wait_share"] = float(share)
-        log_since(self._passes)
+        self._log_faults()
+
+    def _log_faults(self) -> None:
+        """Of a pass that the ranks share, only all of them together know what is missing; rank 0 says it."""
+        found = ended_since(self._passes)
+        if runtime.is_initialized() and tfdist.size() > 1:
+            by_rank = tfdist.allgather_object(found, name="passes of the data service")
+            own = [each for each in found if not each.shared]
+            found = own + (merged(by_rank) if tfdist.rank() == 0 else [])
+        log_faults(found)

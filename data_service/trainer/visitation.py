@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,21 +187,24 @@ def newest_passes() -> dict[str, int]:
     }
 
 
-def log_since(before: dict[str, int]) -> list[Visitation]:
-    """Logs the latest complete pass of each dataset that lost or duplicated elements.
+def ended_since(before: dict[str, int]) -> list[Visitation]:
+    """The latest complete pass of each dataset, if it is later than that in an earlier result of `newest_passes`."""
+    readings = [(watched, library.read_watch(watched.name).newest_ended) for watched in watch.watches()]
+    return [
+        report(watched, reading)
+        for watched, reading in readings
+        if watched.service and reading.number > before.get(watched.name, 0)
+    ]
 
-    Args:
-        before: An earlier result of `newest_passes`; only later passes are checked.
 
-    Returns:
-        The reports that were logged.
-    """
-    found = []
-    for watched in watch.watches():
-        reading = library.read_watch(watched.name).newest_ended
-        if watched.service and reading.number > before.get(watched.name, 0):
-            result = report(watched, reading)
-            if not result.is_clean:
-                _logger.warning("data was lost or duplicated on its way from the data service: %s", result)
-                found.append(result)
-    return found
+def merged(by_rank: Sequence[Sequence[Visitation]]) -> list[Visitation]:
+    """The passes that the ranks shared, each combined from the reports of all; without those that a rank lacks."""
+    named = [{each.name: each for each in reports if each.shared} for reports in by_rank]
+    return [combine([reports[name] for reports in named]) for name in named[0] if all(name in each for each in named)]
+
+
+def log_faults(reports: Iterable[Visitation]) -> None:
+    """Logs the passes that lost or duplicated elements."""
+    for each in reports:
+        if not each.is_clean:
+            _logger.warning("data was lost or duplicated on its way from the data service: %s", each)

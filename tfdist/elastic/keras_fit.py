@@ -41,6 +41,11 @@ def fit(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     plugins = [callback for callback in callbacks if getattr(callback, "elastic", False)]
     for plugin in plugins:
         plugin.is_followed = True
+    if plugins and any(isinstance(callback, keras.callbacks.BackupAndRestore) for callback in callbacks):
+        raise errors.ConfigError(
+            "keras.callbacks.BackupAndRestore sets weights and epoch of its own where DataParallel(elastic=True) "
+            "continues from a commit. Use tfdist.callbacks.BackupAndRestore, or tfdistrun --backup-dir."
+        )
     if not plugins or (runtime.size() == 1 and member.commits() is None):
         _set_length(bound.arguments)
         return original(*bound.args, **bound.kwargs)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist import data_service
 from tfdist.data_service import combine, distribute, from_id, register, visitation
 from tfdist.data_service.trainer import watch
-from tfdist.data_service.trainer.visitation import log_since, newest_passes, report
+from tfdist.data_service.trainer.visitation import ended_since, log_faults, merged, newest_passes, report
 from tfdist.data_service.trainer.watch import Watch
 from tfdist.errors import ConfigError
 from tfdist.native import library
@@ -99,7 +99,8 @@ def test_short_batches_of_each_worker_are_not_doubled(service_of_two, caplog):
         assert found.doubled == (0 if found.seen == 10 else None)
         assert (SHORT in str(found)) == (found.seen != 10)
     with caplog.at_level(logging.WARNING, "tfdist"):
-        assert log_since(before) == []
+        log_faults(ended_since(before))
+    assert caplog.records == []
 
 
 def test_missing_batch_is_reported_lost_with_other_causes():
@@ -163,8 +164,21 @@ def test_only_what_went_wrong_since_then_is_logged(caplog):
     list(good[1])
     list(bad[1])
     with caplog.at_level(logging.WARNING, "tfdist"):
-        logged = log_since(before)
-    assert [one.name for one in logged] == [bad[0].name]
+        log_faults(ended_since(before))
     (record,) = caplog.records
-    assert "6 expected, 5 seen, 1 lost, 0 doubled" in record.getMessage()
-    assert log_since(newest_passes()) == []
+    assert f"{bad[0].name}, pass 1: 6 expected, 5 seen, 1 lost, 0 doubled" in record.getMessage()
+    assert ended_since(newest_passes()) == []
+
+
+NAMES = ("whole", "part", "later", "own")
+
+
+def test_ranks_of_one_pass_report_together(caplog):
+    """Neither rank alone knows what is missing; of a pass that one has not ended nobody does."""
+    whole, part, later, own = (Watch(name, "s:1", expected=10, shared=name != "own") for name in NAMES)
+    first = [report(whole, read(5)), report(part, read(5)), report(own, read(9)), report(later, read(1))]
+    second = [report(part, read(4)), report(whole, read(5)), report(own, read(10))]
+    with caplog.at_level(logging.WARNING, "tfdist"):
+        log_faults(merged([first, second]))
+    (record,) = caplog.records
+    assert "part, pass 1: 10 expected, 9 seen, 1 lost" in record.getMessage()

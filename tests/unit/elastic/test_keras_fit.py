@@ -47,5 +47,16 @@ with pytest.raises(tfdist.errors.ConfigError, match="fit did not find this DataP
 """
 
 
+BACKED_UP = """
+callbacks = [tfdist.callbacks.DataParallel(elastic=True), keras.callbacks.BackupAndRestore("backup")]
+with pytest.raises(tfdist.errors.ConfigError, match="sets weights and epoch of its own .* tfdist.callbacks.BackupAnd"):
+    model.fit(tfdist.shard(data).batch(4), verbose=0, callbacks=callbacks)
+"""
+
+
+def test_another_way_to_resume_is_refused(run_script):
+    run_script(PRELUDE + BACKED_UP, TFDIST_ELASTIC="1")
+
+
 def test_callback_that_fit_does_not_find_is_refused(run_script):
     run_script(PRELUDE + HIDDEN, TFDIST_ELASTIC="1")
