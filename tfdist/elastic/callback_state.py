@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tfdist import errors
 from tfdist.native import keras_version
 
 
@@ -36,13 +37,19 @@ def restore(callbacks: Iterable[Any], kept: Kept) -> None:
 
 
 def _named(callbacks: Iterable[Any]) -> Iterator[tuple[str, Any, list[str]]]:
-    """Each callback that decides by attributes, and those that it has. The lists of the ranks may differ: some have
-    callbacks of rank 0 only.
+    """Each callback that decides by attributes, and these. The lists of the ranks may differ: some have callbacks of
+    rank 0 only.
     """
     seen: Counter[str] = Counter()
     for callback in callbacks:
         kind = type(callback).__qualname__
         seen[kind] += 1
-        names = (*keras_version.decides_by(callback), *getattr(callback, "elastic_attributes", ()))
-        if names:
-            yield f"{kind} {seen[kind]}", callback, [name for name in names if hasattr(callback, name)]
+        of_keras = [name for name in keras_version.decides_by(callback) if hasattr(callback, name)]
+        own = list(getattr(callback, "elastic_attributes", ()))
+        if missing := [name for name in own if not hasattr(callback, name)]:
+            raise errors.ConfigError(
+                f"{kind}.elastic_attributes names {', '.join(missing)}, which the callback does not have. Correct the "
+                "name, or set the attribute when the callback is made."
+            )
+        if of_keras or own:
+            yield f"{kind} {seen[kind]}", callback, of_keras + own

@@ -7,12 +7,13 @@ import keras
 import numpy as np
 import pytest
 
+from tfdist import errors
 from tfdist.callbacks import BackupAndRestore
 from tfdist.elastic import callback_state
 
 
 class Counter(keras.callbacks.Callback):
-    elastic_attributes = ("count", "late")
+    elastic_attributes = ("count",)
 
     def __init__(self, count=0):
         super().__init__()
@@ -64,7 +65,10 @@ def test_of_ours():
 def test_of_the_scripts_own():
     (counter, stopping) = taken_over([Counter(), Stopping()], [Counter(4), Stopping()])
     assert (counter.count, counter.own) == (4, 0)
-    assert stopping.count == 7 and not hasattr(counter, "late")
+    assert stopping.count == 7
+    counter.elastic_attributes = ("cuont",)
+    with pytest.raises(errors.ConfigError, match=r"Counter.elastic_attributes names cuont, which .* does not have"):
+        callback_state.capture([counter])
 
 
 def test_lists_that_differ():
