@@ -209,8 +209,8 @@ with_agents() {
   fi
   ranks=$((count * slots))
   echo "tfdist-launcher: $ranks ranks on $listed" >&2
-  read -ra elastic <<< "${ELASTIC_OPTIONS:-}"
-  read -ra options <<< "${LAUNCH_OPTIONS:-}"
+  read -r -d "" -a elastic <<< "${ELASTIC_OPTIONS:-}" || true
+  read -r -d "" -a options <<< "${LAUNCH_OPTIONS:-}" || true
   exec tfdistrun -np "$ranks" --agents "$count" --listen "$here" --key-file "$key" --start-timeout "$limit" \
     "${elastic[@]}" "${options[@]}" "$@"
 }
@@ -266,8 +266,8 @@ for host in "${hosts[@]}"; do
   ((ranks += ${host##*:}))
 done
 
-read -ra elastic <<< "${ELASTIC_OPTIONS:-}"
-read -ra options <<< "${LAUNCH_OPTIONS:-}"
+read -r -d "" -a elastic <<< "${ELASTIC_OPTIONS:-}" || true
+read -r -d "" -a options <<< "${LAUNCH_OPTIONS:-}" || true
 listed=$(in_order)
 echo "tfdist-launcher: $ranks ranks on $listed" >&2
 where=(-H "$listed")

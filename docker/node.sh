@@ -32,5 +32,5 @@ first=$PET_MASTER_ADDR
 options=(--nodes "$PET_NNODES" --rendezvous "$first:$PET_MASTER_PORT" --key-file "$JOB_KEY")
 options+=(--start-timeout "${WORKER_TIMEOUT:-600}")
 [[ $PET_NPROC_PER_NODE == auto ]] || options+=(--slots-per-host "$PET_NPROC_PER_NODE")
-read -ra more <<< "${LAUNCH_OPTIONS:-}"
+read -r -d "" -a more <<< "${LAUNCH_OPTIONS:-}" || true
 exec tfdistrun "${options[@]}" "${more[@]}" "$@"

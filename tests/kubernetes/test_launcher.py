@@ -115,9 +115,9 @@ def test_waits_for_all_workers_and_uses_names_that_resolve(launch, tmp_path):
 @pytest.mark.parametrize(("count", "named"), [("2", "6 ranks on 2 workers"), ("1", "3 ranks on 1 worker\n")])
 def test_agents_come_to_a_port_with_the_given_key(launch, tmp_path, count, named):
     (tmp_path / "job_key").write_text("k" * 64)
-    given = {"AGENTS_PORT": "4000", "JOB_KEY": str(tmp_path / "job_key"), "ELASTIC_OPTIONS": "--min-np 1"}
+    given = {"AGENTS_PORT": "4000", "JOB_KEY": str(tmp_path / "job_key"), "ELASTIC_OPTIONS": "--min-np\n1\n"}
     done, words, folder = launch(
-        "python", "a b.py", **given, WORKERS=count, SLOTS="3", WORKER_TIMEOUT="9", LAUNCH_OPTIONS="--start-timeout 7"
+        "python", "a b.py", **given, WORKERS=count, SLOTS="3", WORKER_TIMEOUT="9", LAUNCH_OPTIONS="--start-timeout\n7"
     )
     assert done.returncode == 0, done.stderr
     ranks = str(3 * int(count))
@@ -234,7 +234,7 @@ def test_a_worker_whose_name_is_gone_is_gone(launch, answers, tmp_path):
 def test_an_elastic_job_asks_for_the_workers_again_and_again(launch, answers):
     answers(**{ONE: KEY, TWO: KEY})
     elastic = {"WORKER_SERVICE": SERVICE, "SLOTS": "2", "ELASTIC_OPTIONS": "--min-np 3", "WORKERS": "2"}
-    done, words, _ = launch("python", LAUNCH_OPTIONS="--verbose", **elastic)
+    done, words, _ = launch("python", LAUNCH_OPTIONS="\n--verbose\n", **elastic)
     assert done.returncode == 0, done.stderr
     assert words[:3] == ["-np", "4", "--host-discovery-script"]
     assert words[4:] == ["--min-np", "3", "--verbose", "python"]

@@ -339,7 +339,7 @@ def _variables(known: Namespace, environment: dict[str, str]) -> dict[str, str]:
     values = {} if quiet else {config.variable("log_level"): "info"}
     values |= option.variables(known)
     autotune = config.variable("autotune")
-    if environment.get(autotune, "").lower() == "lossy":
+    if environment.get(autotune, "").lower() == "lossy" and values.get(autotune) != "0":
         values.pop(autotune, None)
     return values
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tfdist.system.whole_file import FileKind
 
-_FOLDER = re.compile(r"tfdist-[0-9a-f]{16}")
+# A job's, or that of an agent in one.
+_FOLDER = re.compile(r"tfdist-[0-9a-f]{16}(-[\w.-]+)?", re.ASCII)
 _FORGOTTEN_S = 86400.0
 
 

@@ -63,6 +63,8 @@ def test_autotuning_is_checked_before_the_start() -> None:
     _plan("-np", "2", "--autotune-log-file", "a.csv", "sh", TFDIST_AUTOTUNE="lossy")
     plan, _ = _plan("-np", "2", "--autotune", "sh", TFDIST_AUTOTUNE="Lossy")
     assert plan.environment["TFDIST_AUTOTUNE"] == "Lossy"
+    plan, _ = _plan("-np", "2", "--no-autotune", "sh", TFDIST_AUTOTUNE="lossy")
+    assert plan.environment["TFDIST_AUTOTUNE"] == "0"
     with pytest.raises(ConfigError, match=r"--autotune-log-file needs autotuning; add --autotune"):
         _plan("-np", "2", "--autotune-log-file", "a.csv", "sh")
     with pytest.raises(ConfigError, match="TFDIST_AUTOTUNE='2' cannot be used: must be one of 0, 1, lossy"):
@@ -114,7 +116,6 @@ def test_folder_for_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("given", "message"),
     [
         ("file", "not a folder"),
-        ("", "not a folder"),
         ("open", "only you may have write access"),
         ("file/new", "cannot be written: .* Use a folder of your own, on a disk that all hosts share"),
         ("/proc/self/fd", "cannot be written: "),

@@ -59,11 +59,12 @@ def test_folder_that_somebody_else_has_made(tmp_path: Path, mode: int) -> None:
 
 def test_folders_that_nobody_holds_are_removed_after_a_day(tmp_path: Path) -> None:
     old, held, other = ("tfdist-" + digit * 16 for digit in "012")
-    for name in (old, held, other, "tfdist-of-the-user"):
+    of_agent = f"{old}-worker-1.net"
+    for name in (old, held, other, of_agent, "tfdist-of-the-user"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "0-1.commit").touch()
     days_ago = time.time() - 2 * 86400
-    for name in (old, held, "tfdist-of-the-user"):
+    for name in (old, held, of_agent, "tfdist-of-the-user"):
         os.utime(tmp_path / name, (days_ago, days_ago))
     (tmp_path / ("tfdist-" + "3" * 16)).symlink_to(tmp_path / "tfdist-of-the-user")
     holder = subprocess.Popen(["flock", "--shared", tmp_path / held, "sh", "-c", "echo held; read line"], **_PIPES)

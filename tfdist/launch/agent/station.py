@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +93,9 @@ def start(orders: Orders, launcher: Link) -> int:
         os.environ.update(environment)
         adopt_orphans()
         status = crew.run(orders.crew, task.supervise, environment)
+    except BaseException:
+        traceback.print_exc()  # the launcher sees the status only
+        raise
     finally:
         sys.stderr.flush()
         os._exit(status)

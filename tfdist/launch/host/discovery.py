@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host import host
 from tfdist.launch.host.host import Host
 from tfdist.system import program
-from tfdist.system.process import kill
+from tfdist.system.process import before_exec, kill
 
 TIMEOUT_S = 20.0
 # The same interval as horovodrun.
@@ -48,9 +49,13 @@ def find_hosts(command: str, slots_per_host: int = 1, timeout_s: float = TIMEOUT
     if not words:
         raise DiscoveryError("it cannot be run: the command is empty; give the full path of a script")
     try:
-        # In its own session, so that its child processes can be killed with it.
+        # In its own session, so that its child processes can be killed with it; it ends with this process.
         script = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=before_exec(signal.SIGKILL, own_session=True),  # noqa: PLW1509  (it takes no lock)
         )
     except OSError as error:
         raise DiscoveryError(f"it cannot be run: {program.obstacle(words[0], error)}") from None

@@ -71,6 +71,7 @@ class Console:
         # The newest states of bars that are redrawn: the files get only the last one.
         self._states: dict[tuple[int, str], bytes] = {}
         self._files = {} if self._folder is None else _files(self._folder, range(ranks), self._width)
+        self._missed_bytes = 0
 
     @property
     def redrawn(self) -> list[str]:
@@ -84,10 +85,21 @@ class Console:
             shown = piece if self._chatter or rank == 0 or stream == "stdout" else _without_chatter(piece)
             text = b"" if shown is None else self._writers[stream].render((rank, stream), shown, stamp)
             self._outlets[stream].put(text, rank, piece.size)
-            if self._folder is not None and (rank, stream) not in self._files:
-                self._files |= _files(self._folder, range(rank, rank + 1), self._width)
             if self._folder is not None:
-                _write_all(self._files[rank, stream], self._for_file((rank, stream), piece))
+                self._keep(self._folder, (rank, stream), self._for_file((rank, stream), piece))
+
+    def _keep(self, folder: str, source: tuple[int, str], data: bytes) -> None:
+        """Writes to the file of a rank. A full disk ends no job: what is missing is counted."""
+        try:
+            if source not in self._files:
+                self._files |= _files(folder, range(source[0], source[0] + 1), self._width)
+            _write_all(self._files[source], data)
+        except (OSError, ConfigError) as error:
+            if not self._missed_bytes:
+                self.say(
+                    f"tfdistrun: output of rank {source[0]} is missing in {self.place}: {error}; the job continues"
+                )
+            self._missed_bytes += len(data)
 
     def _for_file(self, source: tuple[int, str], piece: Piece) -> bytes:
         if piece.end == PROGRESS and source[1] in self.redrawn:
@@ -133,9 +145,13 @@ class Console:
             self._folder, self._files = None, {}
         if self._mirror is not None:
             self._mirror.close()
+        if self._missed_bytes:
+            self.say(f"tfdistrun: {self._missed_bytes} bytes of output are missing in {self.place}")
         self.hurry()
         out, err = self._outlets["stdout"], self._outlets["stderr"]
         out.finish()
+        if out.unwritten_bytes and out is not err:
+            self.say(f"tfdistrun: {out.unwritten_bytes} bytes of output could not be written to stdout: {out.obstacle}")
         if out.dropped_bytes and out is not err:
             self.say(
                 f"tfdistrun: the reader of stdout read nothing for {READER_S:g} s after the end of the job: "

@@ -99,6 +99,9 @@ class Generations:
             try:
                 watcher.start()
                 self._run()
+            except BaseException:
+                self._status = self._status or 1  # the newest commit is worth keeping
+                raise
             finally:
                 self._over.set()
                 watcher.join(_WATCHER_S)

@@ -27,14 +27,15 @@ def segments(job: str, rank: int) -> Path:
 def segment_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Creates that folder, and makes MPI use it unless the user has chosen another or there is no such memory.
 
-    A rank that is alone on its host shares nothing, so nothing is left if all processes of a host are killed.
+    A rank that is alone on its host shares nothing, so nothing is left if all processes of a host are killed. A folder
+    that is there already is somebody else's, who could read and replace what is in it.
     """
     local = job_place.of_host(environment)
     is_alone = local is not None and local[1] == 1
     if is_alone or any("_backing_directory" in name for name in environment):
         return {}
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700)
     except OSError:
         return {}
     return dict.fromkeys(_SEGMENTS, str(folder))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _STEP_S = 0.1
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass
@@ -54,6 +56,8 @@ class Outlet:
         self._gone = self._drops = False
         # Bytes that were dropped because the reader existed but did not read them.
         self.dropped_bytes = 0
+        # Bytes that a full disk did not take, and how the system says that.
+        self.unwritten_bytes, self.obstacle = 0, ""
 
     def put(self, data: bytes, owner: int | None = None, size: int = 0) -> None:
         """Writes `data`, now or later; then calls `on_done` with its `size`."""
@@ -130,7 +134,11 @@ class Outlet:
             taken = self._write(part.data)
         except BlockingIOError:
             return False
-        except OSError:
+        except OSError as error:
+            if error.errno in _FULL:  # there may be room for the next part
+                self.unwritten_bytes += len(part.data)
+                self.obstacle, part.data = os.strerror(error.errno), b""
+                return True
             # The reader is gone, as in `tfdistrun ... | head`: training continues without that stream.
             self._gone, part.data = True, b""
             self._on_gone()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tfdist.launch.agent import station
 from tfdist.launch.agent.station import Orders
 from tfdist.launch.wire.record import RefusedFrameError
 
@@ -64,3 +67,15 @@ def test_environment() -> None:
     assert {name: made[name] for name in ("A", "B", "HOME")} == {"A": "b=c", "B": "", "HOME": "/h"}
     assert (made["TFDIST_RUN_KEY"], made["TFDIST_RUN_ADDRESS"]) == ("00ff", "10.0.0.1:5")
     assert "TFDIST_RANK" not in made
+
+
+def test_crew_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """The launcher only gets its status."""
+
+    def fail(*_: Any) -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(station.crew, "run", fail)
+    child = station.start(_orders(), SimpleNamespace(close=lambda: None))  # type: ignore[arg-type]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert "BlockingIOError: Resource temporarily unavailable" in capfd.readouterr().err

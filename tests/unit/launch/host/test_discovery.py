@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from tfdist.launch.host import discovery
 from tfdist.launch.host.discovery import DiscoveryError, NoHostError, find_hosts, wait_for_hosts
 from tfdist.launch.host.host import Host
+
+HANGS = "echo $$ > {}; exec sleep 1000"
 
 
 @pytest.fixture
@@ -164,3 +168,12 @@ def test_child_in_its_own_session_does_not_delay_the_answer(script: Any, tmp_pat
 def _has_ended(pid: int) -> bool:
     path = Path(f"/proc/{pid}/stat")
     return not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_script_ends_with_the_process_that_runs_it(script: Any, tmp_path: Path, wait_until: Any) -> None:
+    place = tmp_path / "pid"
+    looks = f"from tfdist.launch.host.discovery import find_hosts; find_hosts({script(HANGS.format(place))!r})"
+    with subprocess.Popen([sys.executable, "-c", looks]) as process:
+        wait_until(lambda: place.exists() and place.read_text().endswith("\n"), what="its start")
+        process.kill()
+    wait_until(lambda: _has_ended(int(place.read_text())), what="its end")

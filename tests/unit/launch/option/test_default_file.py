@@ -125,3 +125,12 @@ def test_printed_options_give_the_same_job(place: Path, capsys: pytest.CaptureFi
     assert str(place) in shown.err
     assert command.main(["--no-config", "--print-config"]) == 2
     assert "no options to print" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["--network-interface", "--network-interfaces"])
+@pytest.mark.parametrize("of_file", ["network-interface", "network-interfaces"])
+def test_command_line_replaces_either_spelling_of_interfaces(place: Path, of_file: str, given: str) -> None:
+    place.write_text(f"{of_file}: eth1\n")
+    place.chmod(0o644)
+    known, _ = option.parse(["-np", "2", given, "eth0", "x"], nearby=lambda: default_file.find(lambda line: None))
+    assert known.network_interfaces == ("eth0",)

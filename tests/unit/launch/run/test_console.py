@@ -111,3 +111,32 @@ def test_chatter_of_other_ranks_is_kept_back(
     console.close()
     assert (tmp_path / "tty").read_bytes() == shown
     assert (tmp_path / f"logs/rank.{rank}/{stream}").read_bytes().startswith(text + b"\n")
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """What ranks print is missing there, and nowhere else; there may be room for more later."""
+    console = Console(folder=str(tmp_path / "logs"), ranks=2, descriptors=_descriptors(tmp_path, "out", "err"))
+    kept = console._files[1, "stdout"]
+    console._files[1, "stdout"] = full = os.open("/dev/full", os.O_WRONLY)
+    for _ in range(2):
+        console.write(1, "stdout", Piece(b"lost", LINE))
+    console._files[1, "stdout"] = kept
+    os.close(full)
+    console.write(1, "stdout", Piece(b"kept", LINE))
+    console.close()
+    assert (tmp_path / "out").read_bytes() == b"[1] lost\n[1] lost\n[1] kept\n"
+    assert (tmp_path / "logs/rank.1/stdout").read_bytes() == b"kept\n"
+    first, last = (tmp_path / "err").read_text().splitlines()
+    logs = tmp_path / "logs"
+    assert first.startswith(f"tfdistrun: output of rank 1 is missing in {logs}: ") and "No space left" in first
+    assert last == f"tfdistrun: 10 bytes of output are missing in {logs}"
+
+
+def test_stdout_on_a_full_disk(tmp_path: Path) -> None:
+    descriptors = _descriptors(tmp_path, "err", "err") | {"stdout": os.open("/dev/full", os.O_WRONLY)}
+    console = Console(descriptors=descriptors)
+    console.write(0, "stdout", Piece(b"lost", LINE))
+    console.write(0, "stderr", Piece(b"kept", LINE))
+    console.close()
+    lost = b"tfdistrun: 9 bytes of output could not be written to stdout: No space left on device\n"
+    assert (tmp_path / "err").read_bytes() == b"[0] kept\n" + lost

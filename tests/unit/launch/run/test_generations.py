@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,6 +107,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
         rules: Rules = RULES,
         look: Callable[[], tuple[Host, ...]] | None = None,
         summon: Callable[[Plan], Plan] = lambda plan: plan,
+        backup: str = "",
     ) -> tuple[int, str]:
         monkeypatch.setattr(generations, "Launcher", course.launcher)
         monkeypatch.setattr(generations, "LOOK_S", 0.01)
@@ -117,7 +119,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
             cores=Cores(1, bindable=True),
             served=frozenset(each.name for each in (A, B, C)),
         )
-        plan = Plan(direct, ("x",), {}, 30.0, least=1, commits="none")
+        plan = Plan(direct, ("x",), {}, 30.0, least=1, commits="none", backup=backup)
         job = Generations(plan, rules, (A, B, C), course, look, summon)  # type: ignore[arg-type]
         return job.run(), job.explanation
 
@@ -153,6 +155,25 @@ def test_commits_are_removed_from_a_host_that_was_left_out(
     course.while_running = lambda: changes and changes.pop(0)()
     assert run(course) == (0, "")
     assert course.started == [(A, B, C), (A,), *[(Host("host-c", 1),)] * comes_back]
+
+
+def test_newest_commit_is_kept_when_the_launcher_fails(
+    run: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "none").mkdir()
+    monkeypatch.setattr(generations, "MEMORY", tmp_path)
+    kept: list[tuple[Path, str]] = []
+    monkeypatch.setattr(generations.backup, "keep", lambda commits, place: kept.append((commits, place)) or [])
+    course = Course(WELL)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    course.while_running = fail
+    with pytest.raises(ZeroDivisionError):
+        run(course, backup="/backup")
+    assert kept == [(tmp_path / "none", "/backup")]
+    assert not (tmp_path / "none").exists()
 
 
 def test_ranks_left_without_successors_did_not_succeed(run: Callable[..., tuple[int, str]]) -> None:

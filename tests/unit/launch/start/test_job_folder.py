@@ -50,3 +50,15 @@ def test_place_that_the_user_has_named_stays(name: str) -> None:
     assert job_folder.session_variables(folder, ["mpirun"], {f"PRTE_MCA_{name}": "/mine"}) == {}
     assert job_folder.session_variables(folder, ["mpirun", "--prtemca", name, "/mine"], {"A": "b"}) == {}
     assert job_folder.session_variables(folder, ["mpirun"], {}) == {"PRTE_MCA_prte_local_tmpdir_base": str(folder)}
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_folder_that_a_stranger_was_first_to_make(tmp_path: Path, kind: str) -> None:
+    """Who owns it could replace the memory of the ranks."""
+    folder = job_folder.segments("a1", 0)
+    if kind == "folder":
+        folder.mkdir(mode=0o777)
+    else:
+        (tmp_path / "theirs").mkdir()
+        folder.symlink_to(tmp_path / "theirs")
+    assert job_folder.segment_variables(folder, {}) == {}
