@@ -435,7 +435,9 @@ def parse(
     if known.print_config:
         known.print_config = option_file.write(words, options._option_string_actions)
         return known, command
-    _check_empty(known, options)
+    empty = [each.option_strings[-1] for each in options._actions if vars(known).get(each.dest) == ""]
+    if empty:  # as from a variable of a shell that is not set; it would count as not given
+        raise ConfigError(f"{empty[0]} received an empty value. Give one, or omit the option")
     agent_option.check(known)
     horovod_option.complete(known)
     if known.hosts and known.hostfile:
@@ -451,13 +453,6 @@ def parse(
     _check_autoscale(known)
     _check_elastic(known)
     return known, command
-
-
-def _check_empty(known: argparse.Namespace, options: argparse.ArgumentParser) -> None:
-    """An empty text would count as if the option was not given, mostly because a variable of a shell is not set."""
-    for action in options._actions:
-        if action.option_strings and getattr(known, action.dest, None) == "":
-            raise ConfigError(f"{action.option_strings[-1]} received an empty value. Give one, or omit the option")
 
 
 def _complete(known: argparse.Namespace, find: Callable[[str | None], Allocation | None]) -> None:
