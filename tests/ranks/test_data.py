@@ -42,6 +42,14 @@ def test_parts_of_a_shuffled_dataset_cover_it(world, remainder, warnings_of_tfdi
     assert warnings_of_tfdist == []
 
 
+@pytest.mark.ranks(1, 2)
+def test_batches_of_any_number_of_rows_are_full_batches(world):
+    """The short last batch is left out by `.batch`'s count of samples; a world of one leaves out nothing."""
+    batches = tf.data.Dataset.range(10).filter(lambda _: True).batch(4).map(lambda numbers: tf.repeat(numbers, numbers))
+    rows = [[len(batch) for batch in mine] for mine in parts_of(tfdist.shard(batches))]
+    assert rows == ([[6, 22, 17]] if world == 1 else [[6], [22]])
+
+
 @pytest.mark.ranks(1, 2, 3)
 def test_rows_of_arrays(world, warnings_of_tfdist):
     x, y = np.arange(20).reshape(10, 2), np.arange(10.0)

@@ -43,6 +43,7 @@ class Batching:
         mapped: Whether a function runs on the batches, which may change their size.
         shuffled: Whether the batches themselves are shuffled.
         partial: Whether some batches are dropped after batching, so that their number does not follow from `rows`.
+        repeated: Whether the batches come again in further epochs.
     """
 
     batch_size: int
@@ -51,6 +52,7 @@ class Batching:
     mapped: bool
     shuffled: bool
     partial: bool
+    repeated: bool
 
     @property
     def all_full(self) -> bool:
@@ -87,13 +89,13 @@ class Shuffle:
 
 def batching(dataset: tf.data.Dataset) -> Batching | None:
     """Finds the `.batch(...)` that made the elements of a pipeline; None if they are not recognised as batches."""
-    mapped = shuffled = partial = False
+    mapped = shuffled = partial = repeated = False
     node = dataset
     while True:
         kind = _kind(node)
         inputs = _inputs(node)
         if kind in _BATCHES:
-            return _batching_of(node, mapped, shuffled, partial)
+            return _batching_of(node, mapped, shuffled, partial, repeated)
         if kind == "ZipDataset":
             parts = {batching(part) for part in inputs}
             return parts.pop() if len(parts) == 1 and not (mapped or shuffled or partial) else None
@@ -103,22 +105,49 @@ def batching(dataset: tf.data.Dataset) -> Batching | None:
             shuffled = True
         elif kind in _SOME_ELEMENTS:
             partial = True
-        elif kind not in _SAME_ELEMENTS and kind != "RepeatDataset":
+        elif kind == "RepeatDataset":
+            repeated = True
+        elif kind not in _SAME_ELEMENTS:
             return None
         if len(inputs) != 1:
             return None
         node = inputs[0]
 
 
-def _batching_of(node: Any, mapped: bool, shuffled: bool, partial: bool) -> Batching | None:
+def _batching_of(node: Any, mapped: bool, shuffled: bool, partial: bool, repeated: bool) -> Batching | None:
     drops = bool(tf.get_static_value(node._drop_remainder))
     if _kind(node) != "RebatchDataset":
         rows = int(_inputs(node)[0].cardinality())
-        return Batching(int(tf.get_static_value(node._batch_size)), rows, drops, mapped, shuffled, partial)
+        return Batching(int(tf.get_static_value(node._batch_size)), rows, drops, mapped, shuffled, partial, repeated)
     sizes = tf.get_static_value(node._batch_sizes)
     if sizes.ndim > 0:
         return None
-    return Batching(int(sizes), tf.data.UNKNOWN_CARDINALITY, drops, mapped, shuffled, partial)
+    return Batching(int(sizes), tf.data.UNKNOWN_CARDINALITY, drops, mapped, shuffled, partial, repeated)
+
+
+def below_maps_of_batches(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Any]]:
+    """The pipeline before the maps of its batches, and the steps from there on, for `again`. It begins later if a step
+    among them cannot be taken again on fewer batches.
+    """
+    node, steps, count = dataset, list[Any](), tf.data.UNKNOWN_CARDINALITY
+    while (found := batching(node)) is not None and found.mapped:
+        kind = _kind(node)
+        repeats = kind == "RepeatDataset" and count < 0  # a count of all epochs cannot be asserted of one
+        if kind == "AssertCardinalityDataset":
+            count = int(node.cardinality())
+        elif kind in ("PrefetchDataset", "OptionsDataset") or repeats or _map_of(node):
+            steps.insert(0, node)
+        else:
+            break
+        node = _inputs(node)[0]
+    return node if count < 0 else node.apply(tf.data.experimental.assert_cardinality(count)), steps
+
+
+def again(steps: Sequence[Any], dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A dataset after the same steps as another. Options are left out."""
+    for step in steps:
+        dataset = _again(step, dataset)
+    return dataset
 
 
 def below_maps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Map]]:
@@ -132,10 +161,10 @@ def below_maps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Map]]:
     while True:
         kind = _kind(node)
         if kind in _MAPS:
-            function = getattr(getattr(node, "_map_func", None), "_func", None)
-            if function is None:
+            step = _map_of(node)
+            if step is None:
                 return found
-            maps.insert(0, Map(function, getattr(node, "_num_parallel_calls", None)))
+            maps.insert(0, step)
         elif kind == "AssertCardinalityDataset":
             count = int(node.cardinality())
         elif kind not in ("PrefetchDataset", "OptionsDataset"):
@@ -182,13 +211,25 @@ def by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[Any]
 
 
 def _again(step: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The same `.shuffle` or `.repeat` of another dataset."""
-    if _kind(step) == "RepeatDataset":
+    """The same `.shuffle`, `.repeat`, `.prefetch` or `.map` of another dataset."""
+    kind = _kind(step)
+    if kind == "RepeatDataset":
         return dataset.repeat(int(tf.get_static_value(step._count)))
-    (shuffle, *_) = shuffles(step)
-    return dataset.shuffle(
-        shuffle.buffer_size, shuffle.seeds[1], reshuffle_each_iteration=step._reshuffle_each_iteration
-    )
+    if kind == "ShuffleDataset":
+        (shuffle, *_) = shuffles(step)
+        return dataset.shuffle(
+            shuffle.buffer_size, shuffle.seeds[1], reshuffle_each_iteration=step._reshuffle_each_iteration
+        )
+    if kind == "PrefetchDataset":
+        return dataset.prefetch(int(tf.get_static_value(step._buffer_size)))
+    step = _map_of(step)
+    return dataset if step is None else mapped(dataset, [step])
+
+
+def _map_of(node: Any) -> Map | None:
+    """What a `.map` does; None for another step, and if its function is not known."""
+    function = getattr(getattr(node, "_map_func", None), "_func", None) if _kind(node) in _MAPS else None
+    return None if function is None else Map(function, getattr(node, "_num_parallel_calls", None))
 
 
 def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist import config
 from tfdist.errors import ConfigError
-from tfdist.input import global_part, mark, outline, pipeline, shuffle_warning
+from tfdist.input import full_batches, global_part, mark, outline, pipeline, shuffle_warning
 from tfdist.input.global_part import GlobalPart
 from tfdist.input.part import ElasticPart
 from tfdist.ops import object as object_ops
@@ -62,8 +62,8 @@ def shard(
             dataset (`.repeat()` with `steps_per_epoch`) of batches of equal size, and at least one file per rank. "off"
             returns the dataset unchanged on every rank.
         remainder: What happens if the elements do not divide evenly. "drop" drops the last, incomplete round, and
-            before that every batch shorter than the others. Batches are recognised by `.batch` or `.padded_batch` in
-            the pipeline. "pad" loses no sample: it completes the last round with the first elements of the epoch, which
+            before that the short last batch of each epoch, which is recognised by `.batch` or `.padded_batch` in the
+            pipeline. "pad" loses no sample: it completes the last round with the first elements of the epoch, which
             then count twice; a short last batch stays. "join" uses every sample once: some ranks get one element more
             than others, and the last batch may be short. `DataParallel` then weights the ranks by their samples in each
             step, so that the gradient is the mean over all samples of the global batch, makes finished ranks wait for
@@ -147,7 +147,7 @@ def _divides(dataset: Any, size: int) -> bool:
     """Whether a shard that drops what does not fill a round has nothing to drop, as far as is known."""
     if not isinstance(dataset, tf.data.Dataset):
         return _check_arrays(dataset) % size == 0
-    batches, full = int(dataset.cardinality()), int(_only_full_batches(dataset).cardinality())
+    batches, full = int(dataset.cardinality()), full_batches.count(dataset)
     return batches == full and (batches == tf.data.INFINITE_CARDINALITY or (batches >= 0 and batches % size == 0))
 
 
@@ -284,7 +284,7 @@ def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: st
         ConfigError: If the dataset has fewer elements than needed.
     """
     if remainder == "drop":
-        dataset = _only_full_batches(dataset)
+        dataset = full_batches.of(dataset)
     elements = int(dataset.cardinality())
     needed = 1 if remainder == "pad" else size
     if 0 <= elements < needed:
@@ -302,7 +302,7 @@ def shard_elements(dataset: tf.data.Dataset, rank: int, size: int, remainder: st
 def _elastic_part(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
     """The shard of a rank in a job that may lose ranks: if the length is known, the data can be resharded."""
     is_even = remainder == "drop"
-    whole = _only_full_batches(dataset) if is_even else dataset
+    whole = full_batches.of(dataset) if is_even else dataset
     if int(whole.cardinality()) < size:
         return shard_elements(dataset, rank, size, remainder)  # unknown, endless or an error
     return ElasticPart(whole, is_even).dataset
@@ -356,63 +356,9 @@ def _why_not_by_file(dataset: tf.data.Dataset) -> str:
             "files differ in length, but the ranks must take the same number of steps: end the dataset with "
             '.repeat() and pass steps_per_epoch to fit, or shard with remainder="join"'
         )
-    batching = pipeline.batching(dataset)
-    if batching is not None and not batching.all_full and _batch_part(dataset) is not None:
+    if full_batches.may_be_short(dataset):
         return "the last batch of a file may be short: use .batch(..., drop_remainder=True)"
     return ""
-
-
-def _only_full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Drops batches that are shorter than the others; asserts how many are left if that is known."""
-    batching = pipeline.batching(dataset)
-    part = _batch_part(dataset)
-    if batching is None or batching.all_full or part is None:
-        return dataset
-    if not batching.mapped:
-        full = dataset.filter(_as_written(lambda *element: _rows(element, part) == batching.batch_size))
-    elif batching.shuffled:
-        raise ConfigError(
-            "The batches of this dataset are shuffled and mapped, so the size of a full batch is unknown. Use "
-            ".batch(..., drop_remainder=True), or .shuffle before .batch."
-        )
-    else:
-        full = _as_large_as_first(dataset, part)
-    count = batching.full_batches(int(dataset.cardinality()))
-    if count == tf.data.UNKNOWN_CARDINALITY:
-        return full
-    return full.apply(tf.data.experimental.assert_cardinality(count))
-
-
-def _as_large_as_first(dataset: tf.data.Dataset, part: int) -> tf.data.Dataset:
-    """Keeps the batches with as many rows as the first one. Batches are made in order, so the first one is full."""
-
-    @_as_written
-    def compare(first_rows: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
-        rows = _rows((element,), part)
-        first_rows = tf.where(first_rows < 0, rows, first_rows)
-        return first_rows, (element, rows == first_rows)
-
-    compared = dataset.scan(tf.constant(-1, tf.int64), compare)
-    return compared.filter(_as_written(lambda element, keep: keep)).map(_as_written(lambda element, keep: element))
-
-
-def _batch_part(dataset: tf.data.Dataset) -> int | None:
-    """Which component of an element shows its batch size; None if the sizes are fixed or there is none."""
-    specs = tf.nest.flatten(dataset.element_spec)
-    for index, spec in enumerate(specs):
-        shape = getattr(spec, "shape", None)
-        if shape is not None and shape.rank != 0:
-            return index if shape.rank is None or shape[0] is None else None
-    return None
-
-
-def _rows(element: Any, part: int) -> tf.Tensor:
-    value = tf.nest.flatten(element)[part]
-    if isinstance(value, tf.SparseTensor):
-        return value.dense_shape[0]
-    if isinstance(value, tf.RaggedTensor):
-        return tf.cast(value.nrows(), tf.int64)
-    return tf.shape(value, out_type=tf.int64)[0]
 
 
 def _complete_rounds(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
