@@ -109,6 +109,59 @@ def test_differences_are_the_same_error_on_every_rank(world):
         tfdist.shard(np.arange(world - 1))
 
 
+PARTS = {
+    "global_batch": lambda: tfdist.shard(tf.data.Dataset.range(8), global_batch=4).prefetch(1),
+    "dataset": lambda: tfdist.shard(tf.data.Dataset.range(8)).batch(2),
+    "array": lambda: tfdist.shard(np.arange(8)),
+    "arrays": lambda: tfdist.shard((np.arange(8), {"y": np.arange(8.0)}))[1],
+    "tensor": lambda: tfdist.shard(tf.range(8), remainder="pad"),
+}
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("kind", PARTS)
+def test_what_is_a_part_already_is_refused(world, kind):
+    part = PARTS[kind]()
+    assert tfdist.shard(part, policy="off") is part
+    if world == 1 and kind != "global_batch":  # returned unchanged, so that it is the whole
+        assert tfdist.shard(part) is part
+        return
+    for arguments in ({}, {"remainder": "join"}, {"policy": "data"}):
+        with pytest.raises(ConfigError, match=r"has sharded already.*remove the other call"):
+            tfdist.shard(part, **arguments)
+    if kind.startswith("arr"):
+        with pytest.raises(ConfigError, match="has sharded already"):
+            tfdist.shard(part, global_batch=2)
+
+
+# Pipelines of scripts for Horovod, to which `tfdist.shard` was added.
+OWN_SHARDS = {
+    "elements": (lambda data: data.shuffle(8, seed=1).shard(tfdist.size(), tfdist.rank()).batch(2), {}),
+    "before_a_map": (lambda data: data.shard(tfdist.size(), tfdist.rank()).map(lambda x: x + 1).prefetch(1), {}),
+    "files": (lambda data: data.shard(tfdist.size(), tfdist.rank()).interleave(lambda x: tf.data.Dataset.range(4)), {}),
+    "global_batch": (lambda data: data.shard(tfdist.size(), tfdist.rank()), {"global_batch": 4}),
+    "by_file": (lambda data: data.shard(tfdist.size(), tfdist.rank()).repeat(), {"policy": "file"}),
+}
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("kind", OWN_SHARDS)
+def test_pipeline_that_shards_by_rank_is_refused(world, kind):
+    make, arguments = OWN_SHARDS[kind]
+    with pytest.raises(ConfigError, match=rf"has a \.shard\({world}, rank\) of its own.*Remove \.shard"):
+        tfdist.shard(make(tf.data.Dataset.range(24)), **arguments)
+
+
+@pytest.mark.ranks(1, 2)
+def test_other_splits_of_a_pipeline_are_taken(world):
+    """Half of the data for training, on each rank the same; and a script for Horovod on one rank."""
+    half = tf.data.Dataset.range(8).shard(2, 0)
+    assert sum(parts_of(tfdist.shard(half)), []) == ([0, 2, 4, 6] if world == 1 else [0, 4, 2, 6])
+    if world == 1:
+        whole = tf.data.Dataset.range(8).shard(tfdist.size(), tfdist.rank())
+        assert sum(parts_of(tfdist.shard(whole, global_batch=8)), []) == [list(range(8))]
+
+
 @pytest.fixture
 def file_pattern(shared_tmp_path):
     """Five files with as many records as their number and three more; a record is `file-record`."""
@@ -161,6 +214,12 @@ def test_what_a_data_service_deals_out_is_left_as_it_is():
         part = tfdist.shard(given, remainder=remainder)
         assert list(part.as_numpy_iterator()) == [0, 1, 2]
         assert (mark.of(part), mark.of(given)) == ({remainder}, set())
+
+
+@pytest.mark.ranks(2)
+def test_shard_of_what_a_data_service_deals_out_is_refused(world):
+    with pytest.raises(ConfigError, match="of its own"):
+        tfdist.shard(from_service(shared=True).shard(world, tfdist.rank()), remainder="join")
 
 
 @pytest.mark.ranks(2)

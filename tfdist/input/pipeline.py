@@ -242,6 +242,12 @@ def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
     return found
 
 
+def own_shards(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
+    """The number of shards and the index of each `.shard` in a pipeline."""
+    steps = [node for node in nodes(dataset) if _kind(node) == "ShardDataset"]
+    return [(int(tf.get_static_value(step._num_shards)), int(tf.get_static_value(step._index))) for step in steps]
+
+
 def is_ordered(dataset: tf.data.Dataset) -> bool:
     """Whether parallel calls return their results in order, as they do unless `deterministic=False` is set."""
     if dataset.options().deterministic is False:

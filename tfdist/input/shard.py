@@ -91,8 +91,8 @@ def shard(
         (None, ...). If the number of elements is known, so is that of the shard, except in an elastic job.
 
     Raises:
-        ConfigError: If an argument is invalid, if there are fewer elements than ranks or no full global batch, or if
-            the ranks passed different arguments or data of different length.
+        ConfigError: If an argument is invalid, if there are fewer elements than ranks or no full global batch, if the
+            data has been sharded already, or if the ranks passed different arguments or data of different length.
 
     Example:
 
@@ -110,6 +110,7 @@ def shard(
     ```
     """
     is_dataset = _check_arguments(dataset, policy, remainder, global_batch)
+    _check_whole(dataset, policy)
     limit = _check_max_local_batch(max_local_batch, global_batch)
     rank, size = _world()
     if global_batch is not None:
@@ -122,6 +123,8 @@ def shard(
         return dataset
     if service is not None:
         _check_shared(service, policy, remainder)
+        described = _Description("dataset", None, [], own_shards=pipeline.own_shards(dataset))
+        _compare({"policy": policy, "remainder": remainder}, described)
     lone_training.watch(mark.is_part)
     if service is not None:  # which deals out its elements
         part = dataset.with_options(tf.data.Options())
@@ -181,6 +184,15 @@ def _check_arguments(dataset: Any, policy: str, remainder: str, global_batch: An
     if policy == "file":
         raise ConfigError('policy="file" needs a tf.data.Dataset that reads files; received arrays. Use "data".')
     return False
+
+
+def _check_whole(data: Any, policy: str) -> None:
+    """Rejects what `shard` has returned."""
+    if policy != "off" and mark.is_part(data):
+        raise ConfigError(
+            "tfdist.shard received data that it has sharded already, so each rank would train on a part of its part "
+            "and the job leave out the rest. Shard once, around the data for fit or evaluate; remove the other call."
+        )
 
 
 def _is_count(value: Any) -> bool:
@@ -346,7 +358,8 @@ def _shard_files(dataset: tf.data.Dataset, rank: int, size: int, remainder: str)
         except tf.errors.InvalidArgumentError as error:
             problem = error.message.split("}} ")[-1].split(" [Op:")[0]
     names = [outline.of_elements(origin.take(100_000)) for origin in pipeline.origins(dataset, through_files=True)]
-    _compare({"policy": "file", "remainder": remainder}, _Description("dataset", None, names, problem=problem))
+    described = _Description("dataset", None, names, problem=problem, own_shards=pipeline.own_shards(dataset))
+    _compare({"policy": "file", "remainder": remainder}, described)
     return part
 
 
@@ -422,12 +435,14 @@ class _Description:
     shuffles: Sequence[pipeline.Shuffle] = ()
     ordered: bool = True
     problem: str = ""
+    own_shards: Sequence[tuple[int, int]] = ()
 
 
 def _describe_dataset(dataset: tf.data.Dataset) -> _Description:
     origins = [outline.of_elements(origin.take(1)) for origin in pipeline.origins(dataset)]
     length = int(dataset.cardinality())
-    return _Description("dataset", length, origins, pipeline.shuffles(dataset), pipeline.is_ordered(dataset))
+    shuffles, own_shards = pipeline.shuffles(dataset), pipeline.own_shards(dataset)
+    return _Description("dataset", length, origins, shuffles, pipeline.is_ordered(dataset), own_shards=own_shards)
 
 
 def _describe_arrays(arrays: Any) -> _Description:
@@ -445,6 +460,13 @@ def _compare(arguments: dict[str, Any], described: _Description) -> None:
         _require_same(name, [others[name] for others, _ in everything])
     _require_same("data", [description["kind"] for description in told])
     _require_same("number of elements or rows", [description["length"] for description in told])
+    size = len(told)
+    # On some ranks alone it may be another split, as for validation.
+    if size > 1 and all((size, rank) in description["own_shards"] for rank, description in enumerate(told)):
+        raise ConfigError(
+            f"the pipeline has a .shard({size}, rank) of its own, so with tfdist.shard each rank would train on "
+            "a part of its part and the job leave out the rest. Remove .shard: tfdist.shard selects each rank's part."
+        )
     problems = [description["problem"] for description in told if description["problem"]]
     if problems:
         raise ConfigError(f'policy="file" is not possible: {problems[0]}. Use policy="data".')
