@@ -68,8 +68,8 @@ class DataParallel(keras.callbacks.Callback):
         warmup_epochs: Epochs over which the rate rises to its scaled value, as in `LearningRateWarmupCallback`; may be
             fractional. Needs `scale_learning_rate`.
         scale_learning_rate: Whether to multiply the rate by the number of ranks, unless the data has a `global_batch`.
-            Files store the rate of one process: a rate set later, by you or a callback, also counts as scaled and is
-            divided when saved.
+            Files store the rate of one process, in a warm-up too: a rate set later, by you or a callback, also counts
+            as scaled and is divided when saved.
         checkpoint: Path or address of a file that rank 0 writes after each epoch, or a `keras.callbacks.Callback` to
             run with this one; None writes no checkpoint.
         average_metrics: Whether to aggregate logs over all ranks.
@@ -179,7 +179,7 @@ class DataParallel(keras.callbacks.Callback):
             model.train_function = None
         self._distribute(model)
         optimizers = model_optimizer.optimizers_of(model)
-        # Taken before any callback restores an earlier training, whose rate may be in the middle of its warm-up.
+        # Taken before any callback restores an earlier training: a rate in the middle of a warm-up was rounded.
         self._base_rates = [optimizer.unscaled_learning_rate(each) for each in optimizers]
         self._scale(optimizers)
         for part in (self._checkpoint, self._autotune):

@@ -275,6 +275,7 @@ def join(model: keras.Model) -> list[str]:
     # While each rank still has its own; those of synchronized layers are complete on the last rank alone.
     strangers = model_state.average_statistics(model, keep=synchronized_statistics(model))
     model_state.broadcast(model, root_rank=last)
+    model_state.set_rates(model, tfdist.broadcast_object(model_state.rates_of(model), last, name="rates of the last"))
     return strangers
 
 

@@ -132,11 +132,13 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         taken = (self._epoch if epoch is None else epoch) * self._steps + batch
         return taken, round(self._warmup_epochs * self._steps)
 
-    def _advance(self, step: int, warmup_steps: int) -> None:
+    def _rate_at(self, step: int, warmup_steps: int) -> float:
         if self._from_zero:
-            self._apply(warmup_rate_from_zero(self._initial_lr, step, warmup_steps))
-        else:
-            self._apply(warmup_rate(self._initial_lr, tfdist.size(), step, warmup_steps))
+            return warmup_rate_from_zero(self._initial_lr, step, warmup_steps)
+        return warmup_rate(self._initial_lr, tfdist.size(), step, warmup_steps)
+
+    def _advance(self, step: int, warmup_steps: int) -> None:
+        self._apply(self._rate_at(step, warmup_steps))
         self._ended = step >= warmup_steps
         if self._ended and self._verbose and tfdist.rank() == 0:
             # A progress bar may stand on the line.

@@ -29,7 +29,7 @@ from tfdist.ops.graph import call
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training.gradients import GradientReduction, Grouping, name_of
 from tfdist.training.local_variable import LocalVariables, key_of
-from tfdist.training.schedule import ScaledSchedule, UnscaledRate, scale_in_checkpoints
+from tfdist.training.schedule import ScaledSchedule, UnscaledRate, note_learning_rate_scale, scale_in_checkpoints
 from tfdist.training.schedule import learning_rate_scale as learning_rate_scale
 from tfdist.training.update import Holding
 from tfdist.world import runtime
@@ -375,7 +375,7 @@ def scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: float) ->
             f"the learning rate is {source!r}, which cannot be scaled: use a number or a LearningRateSchedule, or "
             "scale it yourself and pass scale_learning_rate=False."
         )
-    inner._tfdist_rate_factor = float(factor)
+    note_learning_rate_scale(inner, factor)
 
 
 def unscaled_learning_rate(optimizer: keras.optimizers.Optimizer) -> float | None:

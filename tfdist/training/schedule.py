@@ -39,6 +39,11 @@ def learning_rate_scale(optimizer: keras.optimizers.Optimizer) -> float:
     return float(getattr(keras_version.inner_optimizer(optimizer), "_tfdist_rate_factor", 1.0))
 
 
+def note_learning_rate_scale(optimizer: keras.optimizers.Optimizer, factor: float) -> None:
+    """Says what the rate of one process was multiplied by, without a change of the rate."""
+    keras_version.inner_optimizer(optimizer)._tfdist_rate_factor = float(factor)
+
+
 def scale_in_checkpoints(rate: keras.Variable, factor: Callable[[], float]) -> None:
     """Makes `tf.train.Checkpoint` write a rate divided by a factor, and restore it multiplied by it.
 
