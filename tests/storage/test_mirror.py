@@ -3,10 +3,12 @@
 import os
 import tempfile
 import threading
+import uuid
 
 import pytest
 
 from tfdist.errors import ConfigError, StoreError
+from tfdist.storage import store
 from tfdist.storage.mirror import Mirror
 
 NEVER_S = 1e6
@@ -125,3 +127,24 @@ def test_an_older_state_does_not_arrive_after_the_last_one(s3, place):
     mirror.close_at_exit()
     thread.join()
     assert s3.objects(place) == {"log.csv": b"1\n2\n"}
+
+
+def test_an_older_state_that_was_given_up(monkeypatch, tmp_path, temporary):
+    """It may still arrive while the process ends, so what is newer is kept where it is."""
+    told, free = [], threading.Event()
+    mirror = Mirror(f"memory://{uuid.uuid4().hex}/run", NEVER_S, told.append)
+    monkeypatch.setattr(mirror._store._files, "put", lambda *_: free.wait(60))
+    monkeypatch.setattr(store, "OPERATION_S", 0.3)
+    monkeypatch.setattr(store, "CHECK_S", 0.3)
+    write(mirror, "log.csv", "1\n")
+    try:
+        mirror.upload()
+        write(mirror, "log.csv", "2\n")
+        mirror.close_at_exit()
+    finally:
+        free.set()
+    (kept,) = temporary.iterdir()
+    assert (kept / "log.csv").read_text() == "1\n2\n"
+    assert "no answer within 0.3 s" in told[0]
+    assert f"the files are in {kept}: could not write log.csv to memory://" in told[1]
+    assert "an earlier operation on it has had no answer" in told[1]

@@ -145,7 +145,7 @@ def test_a_store_that_has_failed_is_given_less_time(s3, monkeypatch, tmp_path):
     try:
         for seconds in (3, 0.5, 0.5):
             with pytest.raises(StoreError, match=f"no answer within {seconds} s"):
-                store.put(tmp_path / "file", "name")
+                store.put(tmp_path / "file", f"name-{seconds}-{len(s3.requests)}")
             assert store.is_struggling
     finally:
         free.set()
@@ -153,6 +153,37 @@ def test_a_store_that_has_failed_is_given_less_time(s3, monkeypatch, tmp_path):
     monkeypatch.setattr(store_module, "CHECK_S", 30.0)
     store.put(tmp_path / "file", "name")
     assert not store.is_struggling
+
+
+@pytest.mark.parametrize("operation", ["put", "remove"])
+def test_what_was_given_up_changes_nothing_later(tmp_path, monkeypatch, operation):
+    """It goes on in its thread, and would be the last to change the object."""
+    address, free = f"memory://{uuid.uuid4().hex}/run", threading.Event()
+    store, another = Store(address), Store(address + "/")
+    change = getattr(store._files, operation)
+
+    def late(*args):
+        assert free.wait(60)
+        change(*args)
+
+    monkeypatch.setattr(store._files, operation, late)
+    for name in ("old", "new"):
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(store_module, "CHECK_S", 0.3)
+    with pytest.raises(StoreError, match=r"NoAnswerError: no answer within 0\.3 s"):
+        store.put(tmp_path / "old", "name") if operation == "put" else store.remove("name")
+    for each in (another, store):
+        with pytest.raises(
+            StoreError, match=r"could not write name to .*: an earlier operation on it has had no answer"
+        ):
+            each.put(tmp_path / "new", "name")
+    another.put(tmp_path / "new", "other")
+    assert another.sizes() == {"other": 3}
+    monkeypatch.setattr(store_module, "OPERATION_S", 30.0)
+    threading.Timer(0.3, free.set).start()
+    another.put(tmp_path / "new", "name")
+    assert another.read("name") == b"new"
+    another.settle()
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated():

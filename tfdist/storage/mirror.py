@@ -84,11 +84,12 @@ class Mirror:
         self._busy.acquire(timeout=_EXIT_S)  # else an older state could arrive after the last one; nobody uploads again
         command = [sys.executable, "-m", __name__, str(self.folder), self.address]
         try:
+            self._store.settle()  # for the same reason
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=_EXIT_S, check=False
             )
             problem = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except (OSError, subprocess.TimeoutExpired) as error:  # a StoreError too
             problem = str(error)
         self._end(problem)
 

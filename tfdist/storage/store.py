@@ -34,6 +34,8 @@ _OF_CREDENTIALS = r"credential|signature|forbidden|unauthorized|accessdenied|acc
 _OF_NETWORK = r"connect|timeout|timed out|no answer|dns|resolve"
 
 Result = TypeVar("Result")
+# By address: the thread that puts or removes an object. One that is left behind at its deadline may still do it.
+_changing: dict[str, threading.Thread] = {}
 
 
 class NoAnswerError(TimeoutError):
@@ -84,9 +86,19 @@ class Store:
     def put(self, source: Path, name: str) -> None:
         """Makes a file an object. Raises StoreError; the object is then as it was, or new, never a part.
 
-        That holds for stores that show an object once it is complete, as S3, GCS and Azure do.
+        That holds for stores that show an object once it is complete, as S3, GCS and Azure do. What was given up and
+        has not ended is waited for: it would replace this one.
         """
-        self._try(f"write {name} to", lambda: self._files.put(source, name), self._deadline(source.stat().st_size))
+        size_bytes = source.stat().st_size
+        self._wait_for(name, self._deadline(size_bytes))
+        put = self._noted(name, lambda: self._files.put(source, name))
+        self._try(f"write {name} to", put, self._deadline(size_bytes))
+
+    def settle(self) -> None:
+        """Waits for what this process was to put here, and gave up. Raises StoreError if it does not end."""
+        folder, until = f"{self.address}/", self._deadline(0)
+        for name in [each.removeprefix(folder) for each in list(_changing) if each.startswith(folder)]:
+            self._wait_for(name, until)
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """The contents of an object, small unless `end` is given: then the bytes up to there. Raises StoreError."""
@@ -106,7 +118,7 @@ class Store:
             except FileNotFoundError:  # an earlier try has removed it, but its answer was lost
                 return
 
-        self._try(f"remove {name} from", remove, self._deadline(0))
+        self._try(f"remove {name} from", self._noted(name, remove), self._deadline(0))
 
     def size(self, name: str) -> int | None:
         """The size of an object in bytes; None if there is none of this name. Raises StoreError."""
@@ -126,6 +138,32 @@ class Store:
             raise StoreError(
                 f"found nothing at {self.address}, and {_bucket(self.address)} is not there, or this process may not "
                 "look at it. Check the name, the credentials and the endpoint; tfdist creates no bucket"
+            )
+
+    def _noted(self, name: str, change: Callable[[], None]) -> Callable[[], None]:
+        key = f"{self.address}/{name}"
+
+        def noted() -> None:
+            _changing[key] = thread = threading.current_thread()
+            try:
+                change()
+            finally:
+                if _changing.get(key) is thread:
+                    del _changing[key]
+
+        return noted
+
+    def _wait_for(self, name: str, until: float) -> None:
+        """Waits until nothing changes an object. Raises StoreError if that takes too long."""
+        thread = _changing.get(f"{self.address}/{name}")
+        if thread is None:
+            return
+        thread.join(max(0.0, until - time.monotonic()))
+        if thread.is_alive():
+            raise StoreError(
+                f"could not write {name} to {self.address}: an earlier operation on it has had no answer, and what it "
+                "does when it gets one would replace this. Try again later, or write under another name. "
+                f"{remedy(NoAnswerError(), self.address)}"
             )
 
     def _deadline(self, size_bytes: int) -> float:
