@@ -202,6 +202,8 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.when_built(self._begin_equal)
         if session.catches_up:  # the model is built, and `resume` compares it with those of the others
             random_state.fold(self.model)
+        if not session.catches_up:
+            self._share_base_rates()
         self._warmups = self._make_warmups() if self._warmup_epochs else []
         for part in self._parts():
             part.on_train_begin(logs)
@@ -221,6 +223,7 @@ class DataParallel(keras.callbacks.Callback):
             self._scale(model_optimizer.optimizers_of(self.model))
         if has_newcomers:  # they have the rate of this number of ranks already, so the others need it first
             model_state.begin_equal(self.model, root_rank=0)
+            self._share_base_rates()
         if self._warmups:
             self._warmups = self._make_warmups()
             for warmup in self._warmups:
@@ -335,6 +338,11 @@ class DataParallel(keras.callbacks.Callback):
             self._scale(optimizers)
         if self._factor() > 1 and tfdist.rank() == 0 and training_data.may_hide_global_batch(self.model):
             _logger.warning("%s", training_data.HIDDEN.format(size=tfdist.size()))
+
+    def _share_base_rates(self) -> None:
+        """A warm-up begins with the rates of rank 0, as all ranks begin with its state."""
+        if self._warmup_epochs and tfdist.size() > 1:
+            self._base_rates = tfdist.broadcast_object(self._base_rates, 0, name="rates of one process")
 
     def _make_warmups(self) -> list[OptimizerWarmup]:
         warmups = []

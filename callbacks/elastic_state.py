@@ -13,7 +13,21 @@ from tfdist import errors
 from tfdist.elastic.state import State
 
 
-class UpdateBatchStateCallback(keras.callbacks.Callback):
+class _CountsBatches(keras.callbacks.Callback):
+    """Keras calls it once for all batches that it takes at once (`steps_per_execution`)."""
+
+    _begun = 0
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._begun = batch
+
+    def _taken(self, batch: int) -> int:
+        """How many batches have ended with this one. Keras gives the last ones of an epoch too high a number."""
+        steps = (self.params or {}).get("steps")
+        return (batch if steps is None else min(batch, steps - 1)) - self._begun + 1
+
+
+class UpdateBatchStateCallback(_CountsBatches):
     """Maintains `state.batch`: how many batches of the epoch this rank has trained on; 0 between epochs.
 
     A `fit` that continues mid-epoch counts from the batches before it.
@@ -30,7 +44,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self._state: Any = _with_attribute(state, "batch")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._state.batch += 1
+        self._state.batch += self._taken(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._state.batch = 0
@@ -54,8 +68,8 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
         self._state.epoch += 1
 
 
-class CommitStateCallback(keras.callbacks.Callback):
-    """Commits an elastic state every few batches and at the end of each epoch.
+class CommitStateCallback(_CountsBatches):
+    """Commits an elastic state every few batches, or as soon as Keras returns from some, and at the end of each epoch.
 
     Put it last in the list, so that what the callbacks before it record in the state is committed with the weights.
 
@@ -98,8 +112,8 @@ class CommitStateCallback(keras.callbacks.Callback):
         self._since_commit = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._since_commit += 1
-        if self._since_commit == self._batches_per_commit:
+        self._since_commit += self._taken(batch)
+        if self._since_commit >= self._batches_per_commit:
             self._since_commit = 0
             self._state.commit()
 

@@ -37,6 +37,10 @@ class EpochEnd:
         """Counts a batch; called in the step, once the data is there."""
         self._batches.assign_add(1)
 
+    def batches(self) -> int:
+        """How many were counted in this epoch, or the rest of one."""
+        return int(self._batches.numpy())
+
     def meet(self) -> None:
         """Waits for the other ranks.
 
@@ -45,6 +49,6 @@ class EpochEnd:
         """
         if tfdist.size() > 1:
             name = f"{END_OF_EPOCH} {self._epoch + 1}"
-            batches = int(self._batches.numpy())
+            batches = self.batches()
             after = f" after {batches} batch{'es' * (batches != 1)}" if self.in_lockstep else ""
             tfdist.barrier(name=name + after)

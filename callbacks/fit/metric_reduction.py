@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ class _Report:
         is_metrics: Whether the logs are the results of the model's metrics.
         own: Results of the metrics that are not additive.
         states: Shape and dtype of each additive state.
+        digest: Of the values of these states.
         samples: Samples it has seen.
     """
 
@@ -41,6 +43,7 @@ class _Report:
     is_metrics: bool
     own: dict[str, Any]
     states: list[tuple[tuple[int, ...], str]]
+    digest: int
     samples: int
 
 
@@ -51,7 +54,9 @@ class _Own:
         self.value = value
 
 
-def reduce_logs(model: keras.Model, logs: Any, samples: int, warn_if_unequal: bool = False) -> dict[str, Any]:
+def reduce_logs(
+    model: keras.Model, logs: Any, samples: int, warn_if_unequal: bool = False, may_repeat: bool = False
+) -> dict[str, Any]:
     """The logs of an epoch over all ranks, the same on every rank.
 
     Args:
@@ -59,6 +64,8 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int, warn_if_unequal: bo
         logs: What the last step of this rank returned; empty if the rank had no batch.
         samples: Samples this rank has seen in this epoch.
         warn_if_unequal: Whether rank 0 warns, once per `fit`, if the ranks have seen different numbers of samples.
+        may_repeat: Whether ranks that have counted the same, to the bit, have seen the same data, of which each sample
+            counts once; as in a validation on the whole data.
 
     Returns:
         Dict of name to scalar. A metric with additive state is exact, whatever each rank has seen. Other metrics, and
@@ -76,7 +83,8 @@ def reduce_logs(model: keras.Model, logs: Any, samples: int, warn_if_unequal: bo
     leader = reports[first]
     if not leader.is_metrics:
         return {name: _weighted_mean([(r.logs.get(name), r.samples) for r in reports]) for name in leader.logs}
-    results = metrics.summed_results(leader.states)
+    repeats = may_repeat and len({(report.samples, report.digest) for report in reports}) == 1
+    results = metrics.own_results() if repeats else metrics.summed_results(leader.states)
     for name in leader.own:
         results[name] = _weighted_mean([(r.own.get(name), r.samples) for r in reports])
     if any(report.states != leader.states for report in reports):
@@ -161,7 +169,12 @@ class _Metrics:
         """What the other ranks need."""
         results = self._results() if self._any else {}
         own = {name: np.asarray(value.value) for name, value in results.items() if isinstance(value, _Own)}
-        return _Report(logs, set(logs) == set(results), own, self._states(), samples)
+        digest = zlib.crc32(b"".join(np.asarray(variable).tobytes() for variable in self._variables))
+        return _Report(logs, set(logs) == set(results), own, self._states(), digest, samples)
+
+    def own_results(self) -> dict[str, Any]:
+        """The results from the states of this rank."""
+        return self._results()
 
     def summed_results(self, states: list[tuple[tuple[int, ...], str]]) -> dict[str, Any]:
         """The results from the sums of all ranks' states; empty on a rank whose states differ from `states`."""

@@ -246,13 +246,15 @@ class ModelHook:
             return self._read_metrics(logs)
         samples = self._train_samples if phase == "train" else self._test_samples
         alike = phase == "train" and not self.weighs
-        return metric_reduction.reduce_logs(self._model, logs, int(samples.numpy()), warn_if_unequal=alike)
+        return metric_reduction.reduce_logs(
+            self._model, logs, int(samples.numpy()), warn_if_unequal=alike, may_repeat=phase == "test"
+        )
 
     def _meet(self) -> None:
         """Meets the other ranks at the end of a training epoch."""
         strangers: list[str] = []
         if self.joins:
-            strangers = join(self._model)
+            strangers = join(self._model, self.epoch_end.batches())
         elif self.averages_statistics or self.reduces_metrics:
             self.epoch_end.meet()
         if self.averages_statistics:
@@ -262,14 +264,18 @@ class ModelHook:
             _logger.warning(_STRANGERS, ", ".join(strangers[:_NAMED]))
 
 
-def join(model: keras.Model) -> list[str]:
+def join(model: keras.Model, batches: int) -> list[str]:
     """Waits until every rank has trained on its last batch; ranks with fewer batches get the state of the last one.
+
+    Args:
+        model: A model that has taken steps.
+        batches: How many batches this rank had in the epoch. A step that a loss scale skips counts no update.
 
     Returns:
         What `average_statistics` returns.
     """
     last = tfdist.join()
-    steps = tf.stack([tf.cast(count, tf.int64) for count in model_optimizer.iterations_of(model)])
+    steps = tf.stack([tf.cast(count, tf.int64) for count in (batches, *model_optimizer.iterations_of(model))])
     if len(np.unique(tfdist.allgather(steps[None], name="steps of each rank").numpy(), axis=0)) == 1:
         return []
     # While each rank still has its own; those of synchronized layers are complete on the last rank alone.

@@ -117,6 +117,27 @@ def test_saved_model_is_that_of_one_process(shared_tmp_path):
     assert loaded.optimizer.get_config()["learning_rate"] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("scaled_loss", [False, True])
+def test_hdf5_file_is_that_of_one_process(world, scaled_loss, shared_tmp_path):
+    """Keras writes it without asking the optimizer."""
+    path = shared_tmp_path / f"rank{tfdist.rank()}.h5"
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    plain = keras.optimizers.Adam(0.1)
+    model.compile(
+        keras.optimizers.LossScaleOptimizer(plain) if scaled_loss else plain, loss=keras.losses.MeanSquaredError()
+    )
+    tfdist.optimizer.distribute(model.optimizer)
+    tfdist.optimizer.scale_learning_rate(model.optimizer, world)
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    model.save(path)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.1 * world)
+    loaded = keras.models.load_model(path)
+    assert float(loaded.optimizer.learning_rate) == pytest.approx(0.1)
+    if not scaled_loss:
+        assert_close(loaded.optimizer.variables[2:], model.optimizer.variables[2:], relative=0)
+
+
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_checkpoint_of_tensorflow_has_the_rate_of_one_process(world, scheduled, shared_tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import random
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -134,7 +135,8 @@ def _with_repeated_data(method: Callable[..., Any], steps_name: str) -> Callable
         length = _length(x)
         if name == "fit" and length is not None and steps not in (None, length):
             _tell_of_repetition(steps_name, steps, length)
-            x = _forever(x)  # an epoch goes on where the last one has ended
+            # An epoch continues where the last one has ended.
+            x = _forever(x, shuffles=bool(kwargs.pop("shuffle", True)))
         elif name != "fit":
             x = _long_enough(x, steps_name, steps)
         if name == "fit" and "validation_data" in kwargs:
@@ -168,9 +170,13 @@ def _tell_of_repetition(steps_name: str, steps: Any, length: int) -> None:
     )
 
 
-def _forever(dataset: Any) -> Iterator[Any]:
+def _forever(dataset: Any, shuffles: bool) -> Iterator[Any]:
+    """Each pass in an order of its own, as Keras would have it: by the random numbers of this process."""
     while True:
-        for index in range(len(dataset)):
+        order = list(range(len(dataset)))
+        if shuffles:
+            random.shuffle(order)
+        for index in order:
             yield dataset[index]
         dataset.on_epoch_end()
 

@@ -20,6 +20,7 @@ from tfdist.native import adapter, requirement
 try:
     from keras.src import api_export
     from keras.src.backend.common import global_state
+    from keras.src.legacy.saving import legacy_h5_format
     from keras.src.random import seed_generator
     from keras.src.saving import object_registration
     from keras.src.utils import io_utils, python_utils
@@ -108,6 +109,21 @@ def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:
         original(self, prepare(self, grads, trainable_variables), trainable_variables)
 
     kind.apply = apply
+
+
+def replace_in_h5(replaced: Callable[[Any], dict[int, Any]]) -> None:
+    """Makes files of whole models in HDF5 hold other values of an optimizer's variables, by their places: Keras does
+    not ask the optimizer there, as it does for its own format.
+    """
+    original = legacy_h5_format.save_optimizer_weights_to_hdf5_group
+
+    @functools.wraps(original)
+    def save(group: Any, optimizer: Any) -> None:
+        original(group, optimizer)
+        for place, value in replaced(optimizer).items():
+            group["optimizer_weights"][str(optimizer.variables[place].path)][()] = value
+
+    legacy_h5_format.save_optimizer_weights_to_hdf5_group = save
 
 
 def accumulators(optimizer: Any) -> list[Any]:

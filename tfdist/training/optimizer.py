@@ -29,7 +29,13 @@ from tfdist.ops.graph import call
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training.gradients import GradientReduction, Grouping, name_of
 from tfdist.training.local_variable import LocalVariables, key_of
-from tfdist.training.schedule import ScaledSchedule, UnscaledRate, note_learning_rate_scale, scale_in_checkpoints
+from tfdist.training.schedule import (
+    ScaledSchedule,
+    UnscaledRate,
+    note_learning_rate_scale,
+    rates_in_files,
+    scale_in_checkpoints,
+)
 from tfdist.training.schedule import learning_rate_scale as learning_rate_scale
 from tfdist.training.update import Holding
 from tfdist.world import runtime
@@ -506,14 +512,15 @@ def _reduce_before_check(optimizer: Any, gradients: Sequence[Any], variables: Se
 
 
 @functools.cache
-def _reach_loss_scaling() -> None:
+def _reach_keras() -> None:
     keras_version.prepare_loss_scaling(_reduce_before_check)
+    keras_version.replace_in_h5(rates_in_files)
 
 
 def _install(optimizer: keras.optimizers.Optimizer, reduction: GradientReduction) -> _Distribution:
     """Changes the classes of the optimizer and the one inside it."""
     runtime.rank()
-    _reach_loss_scaling()
+    _reach_keras()
     known = getattr(optimizer, "_tfdist", None) or getattr(keras_version.inner_optimizer(optimizer), "_tfdist", None)
     distribution: _Distribution = known or _Distribution(reduction)
     distribution.reduction = reduction

@@ -64,6 +64,13 @@ def scale_in_checkpoints(rate: keras.Variable, factor: Callable[[], float]) -> N
     variable._serialize_to_tensors, variable._restore_from_tensors = write, restore
 
 
+def rates_in_files(optimizer: Any) -> dict[int, Any]:
+    """What files hold in place of the multiplied rate, by its place among the optimizer's variables."""
+    source, factor = keras_version.learning_rate_of(optimizer), learning_rate_scale(optimizer)
+    places = [place for place, variable in enumerate(optimizer.variables) if variable is source and factor != 1.0]
+    return {place: (rate := optimizer.variables[place].numpy()) / rate.dtype.type(factor) for place in places}
+
+
 class UnscaledRate:
     """Mixed into a distributed optimizer: files store the rate of one process.
 
@@ -84,12 +91,9 @@ class UnscaledRate:
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)  # type: ignore[misc]
-        source, factor = keras_version.learning_rate_of(self), learning_rate_scale(self)
-        for index, variable in enumerate(self.variables):  # type: ignore[attr-defined]
-            if variable is source and factor != 1.0:
-                rate = variable.numpy()
-                del store[str(index)]
-                store[str(index)] = rate / rate.dtype.type(factor)
+        for index, rate in rates_in_files(self).items():
+            del store[str(index)]
+            store[str(index)] = rate
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)  # type: ignore[misc]

@@ -60,6 +60,19 @@ def test_what_is_committed_and_when(world, every, commits):
 
 
 @pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize(
+    ("every", "commits"),
+    [(1, [(0, 2), (0, 4), (0, 5), (1, 0)]), (3, [(0, 4), (1, 0)]), (5, [(0, 5), (1, 0)])],
+)
+def test_batches_of_several_at_once_are_counted(world, every, commits):
+    """The last execution of an epoch has fewer."""
+    state, model = Notes(batch=0, epoch=0), make_model()
+    model.compile("sgd", "mse", steps_per_execution=2)
+    fit(model, state, SAMPLES[tfdist.rank() :: world][:5], every)
+    assert state.commits == commits
+
+
+@pytest.mark.ranks(1, 2)
 def test_a_fit_goes_on_in_the_middle_of_an_epoch(world):
     mine = SAMPLES[tfdist.rank() :: world][:6]
     whole = make_model()

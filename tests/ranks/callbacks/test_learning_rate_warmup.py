@@ -176,3 +176,11 @@ def test_a_training_past_its_warmup_keeps_its_rate(world):
     model = new_model(keras.optimizers.SGD(0.03))
     rates = fit(model, LearningRateWarmupCallback(RATE, warmup_epochs=1), initial_epoch=2)
     np.testing.assert_allclose(rates, [0.03] * STEPS, rtol=1e-6)
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_base_is_the_rate_of_rank_zero(world):
+    """As the weights, which it may have loaded from a file alone."""
+    mine = RATE / (tfdist.rank() + 1)
+    rates = fit(new_model(keras.optimizers.SGD(mine)), DataParallel(warmup_epochs=WARMUP))
+    np.testing.assert_allclose(rates, formula(world, RATE * world), rtol=1e-6)

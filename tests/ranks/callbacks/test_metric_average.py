@@ -169,6 +169,20 @@ def test_logs_of_ones_own_are_weighted_by_samples(world):
     np.testing.assert_allclose(logs["own"], (counts * np.arange(1, world + 1)).sum() / counts.sum(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_counts_of_whole_and_of_shared_validation_data(world, whole):
+    """A sample that all ranks have seen counts once."""
+    metrics = [keras.metrics.TruePositives(name="hits"), keras.metrics.AUC(name="auc")]
+    x, y = samples(12 * world, 3)
+    mine = (x, y) if whole else (x[tfdist.rank() :: world], y[tfdist.rank() :: world])
+    callbacks = [BroadcastGlobalVariablesCallback(0), MetricAverageCallback()]
+    model = new_model("sgd", metrics)
+    history = model.fit(x[:4], y[:4], validation_data=mine, verbose=0, callbacks=callbacks).history
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)
+    for name in ("loss", "hits", "auc"):
+        np.testing.assert_allclose(history[f"val_{name}"][-1], expected[name], rtol=1e-6)
+
+
 def test_early_stopping_and_plateau_act_on_the_same_epoch(world):
     """By its own shard, rank 0 gets better for ever and the others get worse from the first epoch."""
     model = new_model(keras.optimizers.SGD(0.5))

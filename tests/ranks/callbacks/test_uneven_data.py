@@ -403,3 +403,25 @@ def test_too_few_elements(world):
         tfdist.shard(tf.data.Dataset.range(1), remainder="join")
     with pytest.raises(ConfigError, match=f"found 1 rows; {world} are needed"):
         tfdist.shard(np.zeros((1, 2)), remainder="join")
+
+
+class Overflowing(keras.layers.Layer):
+    """Passes on a gradient that is no number where the input is large."""
+
+    def call(self, x):
+        return keras.ops.where(keras.ops.abs(x) > 1e20, x * float("inf"), x)
+
+
+@pytest.mark.ranks(2, 3)
+def test_loss_scale_of_ranks_whose_last_steps_overflow(world):
+    """Steps that are skipped count no update, and change the scale."""
+    x, y = (array[:BATCH].repeat(world + 1, axis=0) for array in samples())
+    x[-BATCH:] = 1e30  # of the last batch, which rank 0 has alone
+    part = tfdist.shard(tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH), remainder="join")
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), Overflowing(), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=64.0), loss="mse")
+    model.fit(part, epochs=1, verbose=0, callbacks=[DataParallel()])
+    assert float(model.optimizer.dynamic_scale) == 32.0
+    assert int(model.optimizer.iterations) == 1
+    assert_identical_on_ranks([np.asarray(variable) for variable in model.optimizer.variables])

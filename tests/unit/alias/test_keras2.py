@@ -123,6 +123,17 @@ def test_data_begins_again_in_the_middle_of_an_epoch(translated, method, caplog)
     assert "began it again (steps_per_epoch=2 and 3 batches)" in caplog.text
 
 
+def test_each_pass_has_an_order_of_its_own(translated):
+    """Unless `shuffle=False`: ranks that begin with the same batches would all train on these alone."""
+    data, trained = Passes(), model()
+    trained.compile("sgd", "mse")
+    keras.utils.set_random_seed(2)
+    trained.fit(data, steps_per_epoch=30, verbose=0)
+    passes = [data.used[begin : begin + 3] for begin in range(0, 28, 4)]
+    assert all(sorted(each) == [0, 1, 2] for each in passes) and data.used[3::4][:7] == ["end"] * 7
+    assert len({tuple(each) for each in passes}) > 1
+
+
 def test_data_begins_again_in_evaluation_and_prediction(translated, caplog):
     trained = model()
     trained.compile("sgd", "mse")
