@@ -134,8 +134,6 @@ def test_hdf5_file_is_that_of_one_process(world, scaled_loss, shared_tmp_path):
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1 * world)
     loaded = keras.models.load_model(path)
     assert float(loaded.optimizer.learning_rate) == pytest.approx(0.1)
-    if not scaled_loss:
-        assert_close(loaded.optimizer.variables[2:], model.optimizer.variables[2:], relative=0)
 
 
 @pytest.mark.ranks(1, 2)
