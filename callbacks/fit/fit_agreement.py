@@ -66,6 +66,11 @@ _LEFT_OUT_OF_VALIDATION = (
     "the metrics of validation leave out samples: tfdist.shard has dropped what does not fill a round of full batches. "
     'For all samples use validation_data=tfdist.shard(..., remainder="join"), or the whole data on every rank.'
 )
+_IN_STORED_ORDER = (
+    "the rows of the arrays in tfdist.shard(..., global_batch=%d) are taken in their stored order in every epoch. To "
+    "shuffle them, as fit does with arrays, shard tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=1) "
+    "instead of (x, y); if they shall stay in order, pass shuffle=False to fit."
+)
 _OF_SUMS = (
     "%s has reduction='sum', and the gradients of the ranks are averaged: a step is that of the sum over the global "
     "batch divided by %d. Take the mean instead, or see docs/batches.md."
@@ -118,6 +123,9 @@ def _warn_of_numbers(model: keras.Model) -> None:
     """What is trained or reported differs from what one process on the whole data would train or report."""
     if training_data.validation_leaves_out(model):
         _logger.warning("%s", _LEFT_OUT_OF_VALIDATION)
+    for part in training_data.in_stored_order(model):
+        _logger.warning(_IN_STORED_ORDER, part.global_batch)
+        part.untold_order = False
     if optimizer.is_distributed(model.optimizer) and optimizer.reduction_of(model.optimizer).op is Average:
         for loss, reduction in training_data.losses_without_mean(model):
             if reduction == "sum":

@@ -43,6 +43,13 @@ def global_parts(model: keras.Model) -> list[GlobalPart]:
     return mark.global_parts(_data(model))
 
 
+def in_stored_order(model: keras.Model) -> list[GlobalPart]:
+    """The parts made of arrays in a running `fit` that does not shuffle them, though its `shuffle` asks for it."""
+    arguments = keras_version.arguments_of_fit(model)
+    parts = mark.global_parts(arguments.get("x")) if arguments.get("shuffle") else []
+    return [part for part in parts if part.untold_order]
+
+
 def start_at(model: keras.Model, batch: int) -> bool:
     """Makes the next pass of a running `fit` over its data start at a batch, if the data can do that; 0 undoes it.
 

@@ -41,9 +41,11 @@ class GlobalPart:
         is_even: True: all ranks take part in each step.
         changes: Whether the number of ranks may change between iterators.
         dataset: The local batches.
+        untold_order: Whether the samples are rows of arrays, and no `fit` has said yet that it does not shuffle them.
     """
 
     is_even = True
+    untold_order = False
 
     def __init__(
         self,
@@ -167,7 +169,9 @@ def of_arrays(
     def look_up(places: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, places), tensors)
 
-    return GlobalPart(tf.data.Dataset.range(rows), global_batch, changes, look_up, max_local_batch)
+    made = GlobalPart(tf.data.Dataset.range(rows), global_batch, changes, look_up, max_local_batch)
+    made.untold_order = True
+    return made
 
 
 def _tensor(array: Any) -> Any:

@@ -77,10 +77,11 @@ def shard(
             leaves the batch to you. `dataset` then has single samples, and what this returns is batched already: in
             step k, rank r of n gets the samples k*N + r*N//n to k*N + (r+1)*N//n - 1 of the order as one batch.
             `DataParallel` weights the ranks by their samples, does not multiply the learning rate by n, and starts a
-            warm-up near 0. A last, incomplete global batch is dropped. Needs policy "auto" or "data", remainder "drop"
-            and at least n samples per step. Only map, prefetch, take, skip and repeat may follow. Put an expensive
-            `.map` last before `shard`: it runs only for the samples of this rank, and not for those skipped when
-            training resumes.
+            warm-up near 0. A last, incomplete global batch is dropped. Rows of arrays come in the same order in every
+            epoch: shard `from_tensor_slices(...).shuffle(...)` where `fit` on arrays would shuffle them. Needs policy
+            "auto" or "data", remainder "drop" and at least n samples per step. Only map, prefetch, take, skip and
+            repeat may follow. Put an expensive `.map` last before `shard`: it runs only for the samples of this rank,
+            and not for those skipped when training resumes.
         max_local_batch: Most samples that go through the model at once, with `global_batch`; None is any number. `fit`
             with `DataParallel` takes a step over a larger local batch in parts, and makes one update from the mean of
             their gradients: the same steps in less memory, on few ranks or after ranks were lost. Any other reader of a

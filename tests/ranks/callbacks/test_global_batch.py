@@ -302,3 +302,70 @@ def test_arrays_resume_far_into_an_epoch(world, shared_tmp_path):
     with pytest.raises(Interrupted):
         fit(StopAt(0, 9_499))
     assert_close(fit().get_weights(), expected.get_weights())
+
+
+class Recorder(keras.Model):
+    """Keeps the rows of each step, in their order."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.seen = keras.layers.Dense(1), []
+        self.compile("sgd", "mse", run_eagerly=True)
+
+    def call(self, rows):
+        if tf.executing_eagerly():
+            self.seen += rows[:, 0].numpy().astype(int).tolist()
+        return self.dense(rows)
+
+
+def rows_in_order(fit, epochs=2):
+    """The rows of each epoch, in the order in which this rank trains on them."""
+    model = Recorder()
+    model(np.zeros((1, 1), "float32"))
+    model.seen.clear()
+    fit(model, epochs=epochs, verbose=0, callbacks=[DataParallel()])
+    rows = len(model.seen) // epochs
+    return [model.seen[epoch * rows :][:rows] for epoch in range(epochs)]
+
+
+NUMBERS = np.arange(24.0, dtype="float32")[:, None]
+
+
+@pytest.mark.ranks(2, 3)
+def test_arrays_are_warned_of_once_where_nothing_shuffles_them(world, warnings_of_tfdist):
+    data = tfdist.shard((NUMBERS, NUMBERS), global_batch=12)
+    checked = tfdist.shard((NUMBERS, NUMBERS), global_batch=12)
+    first, second = rows_in_order(lambda model, **given: model.fit(data.prefetch(1), validation_data=checked, **given))
+    assert first == second  # the order of the epochs, of this rank
+    found = [line for line in warnings_of_tfdist if "in their stored order in every epoch" in line]
+    assert len(found) == (tfdist.rank() == 0)
+    assert all("from_tensor_slices((x, y)).shuffle(len(x), seed=1)" in line for line in found)
+    rows_in_order(lambda model, **given: model.fit(data, **given))
+    assert len(warnings_of_tfdist) == len(found)
+
+
+@pytest.mark.ranks(2)
+def test_arrays_that_shall_stay_in_order_are_not_warned_of(world, warnings_of_tfdist):
+    data = tfdist.shard((NUMBERS, NUMBERS), global_batch=12)
+    rows_in_order(lambda model, **given: model.fit(data, shuffle=False, **given))
+    tf.random.set_seed(11)
+    samples = tf.data.Dataset.from_tensor_slices((NUMBERS, NUMBERS)).shuffle(24, seed=1)
+    training = tfdist.shard(samples, global_batch=12)
+    first, second = rows_in_order(lambda model, **given: model.fit(training, validation_data=data, **given))
+    assert first != second
+    assert warnings_of_tfdist == []
+
+
+@pytest.mark.ranks(1, 2)
+def test_arrays_without_a_global_batch_are_shuffled_by_keras(world, warnings_of_tfdist):
+    x, y = tfdist.shard((NUMBERS, NUMBERS))
+    for epoch in rows_in_order(lambda model, **given: model.fit(x, y, batch_size=4, **given)):
+        assert sorted(epoch) == x[:, 0].tolist() != epoch
+    assert warnings_of_tfdist == []
+
+
+@pytest.mark.ranks(1)
+def test_arrays_on_one_rank_are_warned_of_by_keras():
+    data = tfdist.shard((NUMBERS, NUMBERS), global_batch=12)
+    with pytest.warns(UserWarning, match="`shuffle=True` was passed, but will be ignored"):
+        rows_in_order(lambda model, **given: model.fit(data, **given))
