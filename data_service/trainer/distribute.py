@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,8 @@ _PROTOCOL = "grpc"
 _COMPRESSIONS = ("AUTO", "SNAPPY", None)
 # Sharding by file looks for the source of the files from the end of the graph, and knows TensorFlow's own ops only.
 _NOT_SERVED = frozenset({"file", "file_or_data"})
+# How the id of a dataset begins that "dynamic" may not read; the sharding that it was registered for follows.
+_NOT_DYNAMIC = "registered-for-"
 
 
 def distribute(  # noqa: PLR0913 -- settings, all by keyword
@@ -56,11 +59,11 @@ def distribute(  # noqa: PLR0913 -- settings, all by keyword
         service: "HOST:PORT" of the dispatcher, or "HOST:PORT/CONTROL" if its control port is not PORT + 1; None uses
             the job's own, set by `tfdistrun --data-workers` (`TFDIST_DATA_SERVICE`).
         sharding: "dynamic": the workers share the elements; each is delivered exactly once while no server dies, at
-            most once otherwise. A dataset with `take`, `skip`, `shard`, `zip` or another step that depends on position
-            is rejected. "off": every worker delivers all elements. "file", "data", "file_or_data", "hint": each worker
-            has a fixed shard, by files, by every n-th element, or as `shard(SHARD_HINT, ...)` says; the dispatcher must
-            know the workers' addresses in advance, and a restarted worker starts its shard from scratch. With "file"
-            and "file_or_data" a worker neither drains nor counts.
+            most once otherwise. A dataset with `take`, `skip`, `shard`, `zip`, `scan`, `unique` or another step that
+            depends on position is rejected. "off": every worker delivers all elements. "file", "data", "file_or_data",
+            "hint": each worker has a fixed shard, by files, by every n-th element, or as `shard(SHARD_HINT, ...)` says;
+            the dispatcher must know the workers' addresses in advance, and a restarted worker starts its shard from
+            scratch. With "file" and "file_or_data" a worker neither drains nor counts.
         job_name: Trainers that give the same name share one pass over the data; None gives each trainer its own. A
             long-running service remembers what a name has read: finished passes deliver nothing, and later ones use the
             data and code of whoever used the name first. So use a new name for each run.
@@ -141,7 +144,8 @@ def register(
         service: As for `distribute`.
         compression: As for `distribute`.
         element_id: As for `distribute`.
-        sharding: How it will be read. It matters only for "file" and "file_or_data", which need the dataset unchanged.
+        sharding: How it will be read, as for `distribute`. "file" and "file_or_data" need the dataset unchanged. A
+            dataset that "dynamic" rejects can be registered for another one, and is not read with "dynamic" then.
 
     Returns:
         The id that the service assigned to the dataset.
@@ -158,7 +162,9 @@ def register(
     prepared = _prepare(dataset, Reading(sharding).sharding, compression, element_id)
     address = ServiceAddress.parse(_meet(service).service)
     with _handing_over(address):
-        registered = tf.data.experimental.service.register_dataset(_target(address), prepared, compression=compression)
+        registered = tf.data.experimental.service.register_dataset(
+            _target(address), prepared, compression=compression, dataset_id=_id_for(dataset, sharding)
+        )
         return str(registered.numpy().decode())
 
 
@@ -193,7 +199,8 @@ def from_id(  # noqa: PLR0913 -- settings, all by keyword
         A `tf.data.Dataset` of the element type of the registered one.
 
     Raises:
-        ConfigError: As `distribute`, and if the service has no dataset with this id.
+        ConfigError: As `distribute`, if the service has no dataset with this id, and if `sharding` is "dynamic" and
+            the dataset one that it rejects.
 
     Example:
 
@@ -212,6 +219,7 @@ def from_id(  # noqa: PLR0913 -- settings, all by keyword
         wait_seconds=wait_seconds,
         expected=expected,
     )
+    _check_id(dataset_id, reading.sharding)
     found = _meet(service)
     _check_workers(found, reading)
     _warn_of_read_passes(found, reading)
@@ -292,6 +300,27 @@ def _prepare(dataset: Any, sharding: str, compression: str | None, element_id: C
         dataset = watch.add_ids(dataset, element_id)
     watch.check_size(dataset.element_spec)
     return dataset if sharding in _NOT_SERVED else watch.serve(dataset)
+
+
+def _id_for(dataset: Any, sharding: str) -> str | None:
+    """The id of a dataset that "dynamic" rejects, which says so to `from_id`; None leaves it to the service."""
+    try:
+        check_dynamic(dataset)
+        check_fit(dataset, "dynamic")
+    except ConfigError:
+        return f"{_NOT_DYNAMIC}{sharding}-{uuid.uuid4().hex}"
+    return None
+
+
+def _check_id(dataset_id: str, sharding: str) -> None:
+    """Rejects an id by `_id_for` if it is read with "dynamic": nothing else tells what the dataset is made of."""
+    if sharding == "dynamic" and str(dataset_id).startswith(_NOT_DYNAMIC):
+        given = dataset_id.removeprefix(_NOT_DYNAMIC).rpartition("-")[0]
+        raise ConfigError(
+            f"dataset {dataset_id!r} was registered with sharding={given!r}, and has a step that depends on the "
+            "position of an element, a cache or an asserted length, with which dynamic sharding would lose or double "
+            f"elements; received sharding='dynamic', which is the default. Pass sharding={given!r}."
+        )
 
 
 def _watch(

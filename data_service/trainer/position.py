@@ -1,14 +1,16 @@
 """Finds the steps of a pipeline whose meaning differs on each worker, because they depend on position or count.
 
 Dynamic sharding splits the source. A later step sees only what its worker got: with three workers `take(10)` yields 30
-elements, `skip(10)` loses 30, and `zip` of two sources pairs the wrong elements (1,141 of 3,000 pairs on three
-workers), all without an error.
+elements, `skip(10)` loses 30, `zip` of two sources pairs the wrong elements (1,141 of 3,000 pairs on three workers),
+and `unique` leaves 30 of 10, all without an error.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any
+
+import tensorflow as tf
 
 from tfdist.errors import ConfigError
 
@@ -21,6 +23,10 @@ _STEPS = {
     "_ShardDataset": "shard",
     "_ZipDataset": "zip` or `enumerate",
     "_DirectedInterleaveDataset": "choose_from_datasets",
+    "_TakeWhileDataset": "take_while",
+    "_ScanDataset": "scan` or `counter",
+    "_UniqueDataset": "unique",
+    "_WindowDataset": "window` with `shift` or `stride",
 }
 _ADVICE = {
     "shard": "Several trainers share a pass if they use the same job_name, without tfdist.shard",
@@ -61,9 +67,18 @@ def gathers(dataset: Any) -> bool:
 def _find(dataset: Any) -> str | None:
     kind = type(dataset).__name__
     inputs = dataset._inputs()
-    if kind in _STEPS and not (kind == "_DirectedInterleaveDataset" and _is_random(inputs[0])):
+    if kind in _STEPS and not _is_anywhere(dataset):
         return _STEPS[kind]
     return next((step for step in map(_find, inputs) if step is not None), None)
+
+
+def _is_anywhere(dataset: Any) -> bool:
+    """Whether a step does not depend on position in this use of it."""
+    kind = type(dataset).__name__
+    if kind == "_WindowDataset":  # one after the other, as `batch` takes elements
+        size, shift, stride = map(tf.get_static_value, (dataset._size, dataset._shift, dataset._stride))
+        return bool(shift == size and stride == 1)
+    return kind == "_DirectedInterleaveDataset" and _is_random(dataset._inputs()[0])
 
 
 def _is_random(dataset: Any) -> bool:

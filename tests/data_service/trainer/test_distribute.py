@@ -136,6 +136,25 @@ def test_a_registered_dataset_is_read_by_its_id(service):
         assert (result.expected, result.lost, result.doubled, result.exact) == (ELEMENTS, 0, 0, True)
 
 
+@pytest.mark.parametrize("step", ["take", "cache", "asserted"])
+def test_id_of_what_dynamic_sharding_refuses_is_refused(step, service):
+    numbers = tf.data.Dataset.range(9)
+    asserted = numbers.apply(tf.data.experimental.assert_cardinality(9))
+    dataset = {"take": numbers.take(5), "cache": numbers.cache(), "asserted": asserted}[step]
+    with pytest.raises(ConfigError, match="dataset "):
+        data_service.register(dataset, service)
+    dataset_id = data_service.register(dataset, service, sharding="off")
+    with pytest.raises(ConfigError, match=r"was registered with sharding='off'.*received sharding='dynamic'.*Pass sh"):
+        data_service.from_id(dataset_id, service)
+    read = sorted(int(element) for element in data_service.from_id(dataset_id, service, "off"))
+    assert read == list(range(5 if step == "take" else 9))
+
+
+def test_id_of_what_any_sharding_may_read_is_read_dynamically(service):
+    dataset_id = data_service.register(tf.data.Dataset.range(9).map(lambda x: x), service, sharding="off")
+    assert sorted(int(element) for element in data_service.from_id(dataset_id, service)) == list(range(9))
+
+
 def test_an_unknown_id_is_told(service):
     with pytest.raises(ConfigError, match="has no dataset with id 'nothing'"):
         data_service.from_id("nothing", service)

@@ -14,6 +14,12 @@ REFUSED = {
     "zip": tf.data.Dataset.zip((NUMBERS, NUMBERS)).prefetch(2),
     "enumerate": NUMBERS.enumerate(),
     "choose_from_datasets": tf.data.Dataset.choose_from_datasets([NUMBERS, NUMBERS], tf.data.Dataset.range(2)),
+    "take_while": NUMBERS.take_while(lambda x: x < 9).batch(4),
+    "scan": NUMBERS.scan(tf.constant(0, tf.int64), lambda state, x: (state + x, state)),
+    "counter": tf.data.Dataset.counter().map(lambda x: x + 1),
+    "unique": NUMBERS.map(lambda x: x % 3).unique(),
+    "window": NUMBERS.window(3, shift=1).flat_map(lambda window: window.batch(3)),
+    "stride": NUMBERS.window(3, stride=2),
 }
 TAKEN = {
     "map": NUMBERS.map(lambda x: x + 1).batch(4).prefetch(2),
@@ -21,6 +27,7 @@ TAKEN = {
     "pairs": tf.data.Dataset.from_tensor_slices((tf.range(4), tf.range(4))),
     "concatenate": NUMBERS.concatenate(NUMBERS),
     "sample": tf.data.Dataset.sample_from_datasets([NUMBERS, NUMBERS], seed=1),
+    "window": NUMBERS.window(3).flat_map(lambda window: window.batch(3)),
     "inside of an element": NUMBERS.interleave(lambda x: tf.data.Dataset.from_tensors(x).repeat(3).take(2)),
 }
 
