@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from tfdist.errors import StoreError
 from tfdist.storage import shelf
 from tfdist.storage.shelf import Shelf
 from tfdist.system.whole_file import DamagedFileError, FileKind
@@ -77,11 +78,18 @@ def _arrays(payload: memoryview) -> dict[str, Any]:
 
 
 def newest_valid(where: Shelf) -> tuple[Position, dict[str, Any], list[str]] | None:
-    """The newest intact snapshot, and a line for each newer one that is damaged; None if there are no snapshots."""
+    """The newest intact snapshot, and a line for each newer one that is damaged; None if there are no snapshots.
+
+    Raises:
+        DamagedFileError: If all are damaged.
+        StoreError: If the store cannot be read: then a newer one may be intact.
+    """
     skipped: list[str] = []
     for volume in where.newest_first():
         try:
             return Position(*volume.numbers), _arrays(volume.read()), skipped
+        except StoreError:
+            raise
         except (DamagedFileError, OSError) as error:
             skipped.append(f"{volume.name} is skipped: {error}")
     if skipped:

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tfdist
+from tfdist.callbacks.store import snapshot
 from tfdist.elastic.commit_store import CommitStore
 from tfdist.errors import StoreError
 from tfdist.protocol import backup
@@ -107,3 +109,20 @@ def test_a_store_that_cannot_be_read_is_no_empty_one(s3, memory, tmp_path):
     s3.disturb = lambda number, method, path: "forbid" if "0-2.commit" in path else None
     with pytest.raises(StoreError, match="could not read 0-2"):
         another(tmp_path, place).newest(0)
+
+
+def test_backup_of_fit_that_the_store_does_not_give(s3):
+    """The one before it is intact, and would repeat what has been trained; a damaged one is passed over for it."""
+    shelf = snapshot.open_shelf(s3.folder(), "backup_dir")
+    for epoch in (1, 2):
+        snapshot.write(shelf, snapshot.Position(epoch, 0), {"epoch": np.array(epoch)}, keep=2)
+    s3.disturb = lambda number, method, path: "forbid" if "epoch-000002" in path else None
+    with pytest.raises(StoreError, match="could not read epoch-000002"):
+        snapshot.newest_valid(shelf)
+    s3.calm()
+    assert snapshot.newest_valid(shelf)[0] == snapshot.Position(2, 0)
+    (name,) = (name for name in s3.objects(str(shelf)) if re.fullmatch(r"epoch-000002.*\.[0-9a-f]{24}", name))
+    s3.put(f"{shelf}/{name}", b"torn")
+    position, _, (line,) = snapshot.newest_valid(shelf)
+    assert position == snapshot.Position(1, 0)
+    assert f"{name} is skipped: it has 4 bytes" in line
