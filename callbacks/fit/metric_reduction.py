@@ -77,13 +77,13 @@ def reduce_logs(
     mine = {name: np.asarray(value) for name, value in _flat(logs)} if isinstance(logs, dict) else {}
     metrics = _Metrics(model, has_data=bool(mine))
     reports: list[_Report] = tfdist.allgather_object(metrics.report(mine, samples), name="what each rank has seen")
-    if warn_if_unequal and not model.history.epoch:  # in the first epoch of a fit
-        _warn_if_unequal([report.samples for report in reports])
+    if warn_if_unequal:
+        _warn_if_unequal(model, [report.samples for report in reports])
     first = _first_with_data(reports)
     leader = reports[first]
     if not leader.is_metrics:
         return {name: _weighted_mean([(r.logs.get(name), r.samples) for r in reports]) for name in leader.logs}
-    repeats = may_repeat and len({(report.samples, report.digest) for report in reports}) == 1
+    repeats = may_repeat and _is_repeated(reports)
     results = metrics.own_results() if repeats else metrics.summed_results(leader.states)
     for name in leader.own:
         results[name] = _weighted_mean([(r.own.get(name), r.samples) for r in reports])
@@ -94,8 +94,14 @@ def reduce_logs(
     return results
 
 
-def _warn_if_unequal(samples: Sequence[int]) -> None:
-    if tfdist.rank() == 0 and len(set(samples)) > 1:
+def _is_repeated(reports: Sequence[_Report]) -> bool:
+    """Whether all ranks have counted the same, to the bit."""
+    return len({(report.samples, report.digest) for report in reports}) == 1
+
+
+def _warn_if_unequal(model: keras.Model, samples: Sequence[int]) -> None:
+    is_first = not model.history.epoch  # of a fit
+    if is_first and tfdist.rank() == 0 and len(set(samples)) > 1:
         logging.getLogger("tfdist").warning(_UNEQUAL, ", ".join(map(str, samples)))
 
 
