@@ -20,6 +20,7 @@ from tfdist.callbacks.store.failure_series import FailureSeries
 from tfdist.callbacks.store.snapshot import Position
 from tfdist.callbacks.store.writer import Writer
 from tfdist.native import keras_version
+from tfdist.ops.digest import digest_of
 from tfdist.training import model_optimizer, model_state, random_state
 from tfdist.world.session import session
 
@@ -34,6 +35,10 @@ class BackupAndRestore(keras.callbacks.Callback):
     completely or not at all, and verified when read; the newest intact one is used. A different number of ranks can
     resume only from the start of an epoch: a learning rate scaled by the number of ranks is then scaled for the new
     number, and random numbers differ from all that were drawn before.
+
+    At the end of an epoch the state is that after all callbacks, wherever this one is in the list: it is copied when
+    its turn comes, in case the job is killed in those after it, and again if they have changed it, such as the rate.
+    Put `SwapEMAWeights` after it, whose averages are in the place of the weights until the next epoch begins.
 
     Training waits for a copy in memory, not for the disk: rank 0 writes it in a background thread. If a write takes
     longer than the time between two backups, the next one waits, and is replaced by the one after it, so rank 0 holds
@@ -93,6 +98,10 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._failures = FailureSeries("backups")
         self._leaves_out = False
         self._waits = False
+        self._last = _AfterOthers(self)
+        self._others: list[Any] = []
+        self._is_followed = False
+        self._digests: dict[str, int] = {}
         self._arrays: dict[str, Any] = {}
         self._epoch = 0
         self._saved_at = 0
@@ -110,6 +119,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while dropping batches
             self.model.train_function = self.model.train_function.train_function
         self._leaves_out = self._waits = False
+        self._others = keras_version.call_last(self._last)
         self._failures.begin()
         loaded, failure = (None, None) if session.takes_over else self._load()  # a commit is newer than any backup
         if failure:
@@ -153,6 +163,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._hook.resume_batch = self._saved_at = 0
         self._save(Position(epoch + 1, 0))
 
+    def _end_epoch(self, epoch: int) -> None:
+        """All callbacks know that the epoch has ended."""
+        if self._is_followed and not any(keras_version.has_averages_in_weights(each) for each in self._others):
+            self._save(Position(epoch + 1, 0), again=True)
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         # A later fit of this model starts at its own first epoch.
         keras_version.set_initial_epoch(self.model, 0)
@@ -177,14 +192,19 @@ class BackupAndRestore(keras.callbacks.Callback):
         except OSError as error:
             _logger.warning("training has ended, but its backups could not be removed: %s", error)
 
-    def _save(self, position: Position) -> None:
+    def _save(self, position: Position, again: bool = False) -> None:
         by_rank = tfdist.allgather_object(self._local_state(position), name="state of every rank")
         if tfdist.rank() != 0:
             return
         arrays = {f"local/{rank}/{name}": v for rank, state in enumerate(by_rank) for name, v in state.items()}
         arrays |= model_state.capture(self.model)
         arrays["ranks"] = np.array(tfdist.size())
-        if self._writer.put(lambda: self._write(position, arrays)) and not self._leaves_out:
+        if self._is_followed:
+            digests = {name: digest_of(np.asarray(array)) for name, array in arrays.items()}
+            if again and digests == self._digests:
+                return
+            self._digests = digests
+        if self._writer.put(lambda: self._write(position, arrays)) and not again and not self._leaves_out:
             self._leaves_out = True
             _logger.warning(
                 "a backup before that of %s is skipped, because writing one to %s takes longer than the time between "
@@ -214,7 +234,10 @@ class BackupAndRestore(keras.callbacks.Callback):
                 message = self._read()
             except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
                 message = (None, [], f"rank 0 could not {doing} {self._place}: {error}")
-        position, by_rank, failure = tfdist.broadcast_object(message, 0, name="position to resume at")
+        # Rank 0 may have callbacks that the others lack, and a rank alone cannot save.
+        followed = bool(self._others) and self._others[-1] is not self
+        message, self._is_followed = tfdist.broadcast_object((message, followed), 0, name="position to resume at")
+        position, by_rank, failure = message
         if position is None:
             return None, failure
         return (position, by_rank[tfdist.rank()] if by_rank else {}), None
@@ -300,6 +323,19 @@ class BackupAndRestore(keras.callbacks.Callback):
         for index, variable in enumerate(metric_reduction.additive_states(self.model)):
             if f"metric/{index}" in state:
                 variable.assign_add(state[f"metric/{index}"])
+
+
+class _AfterOthers(keras.callbacks.Callback):
+    """The last in the list: lets a `BackupAndRestore` see what those after it have done."""
+
+    _differs_by_rank = True  # it comes with the other, which is compared
+
+    def __init__(self, backup: BackupAndRestore) -> None:
+        super().__init__()
+        self._backup = backup
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._backup._end_epoch(epoch)
 
 
 class _Resumption:

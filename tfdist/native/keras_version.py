@@ -209,6 +209,25 @@ def callbacks_of_fit(callback: keras.callbacks.Callback) -> list[Any]:
     return []
 
 
+def call_last(callback: keras.callbacks.Callback) -> list[Any]:
+    """Has the list of callbacks that is running call this one after its others, from now on. Returns those, without
+    what Keras adds; empty if no list is running.
+    """
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):  # without one it leaves out the nearest
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.callbacks.CallbackList):
+            if callback not in caller.callbacks:
+                caller.callbacks.append(callback)
+            kept = (keras.callbacks.History, keras.callbacks.ProgbarLogger, type(callback))
+            return [each for each in caller.callbacks if type(each) not in kept]
+    return []
+
+
+def has_averages_in_weights(callback: Any) -> bool:
+    """Whether a callback has put averages in the place of the weights, which it will put back."""
+    return isinstance(callback, keras.callbacks.SwapEMAWeights) and bool(callback._ema_weights_in_model)
+
+
 def arguments_of_fit(model: Any) -> Mapping[str, Any]:
     """The arguments of the running Keras `fit`, with `initial_epoch` as restored; empty if none is running."""
     given = _arguments_of("fit", model)

@@ -195,6 +195,88 @@ def test_rate_that_a_callback_changed(world, shared_tmp_path):
     assert float(resumed.optimizer.learning_rate) == rate
 
 
+class Change(keras.callbacks.Callback):
+    """Sets the rate and a weight at the end of each epoch, and may end the training there."""
+
+    def __init__(self, interrupts_in=None):
+        super().__init__()
+        self.interrupts_in = interrupts_in
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.interrupts_in:
+            raise Interrupted
+        self.model.optimizer.learning_rate = 0.7 * float(self.model.optimizer.learning_rate)
+        bias = self.model.layers[-1].bias
+        bias.assign(0.9 * bias)
+
+
+PLACES = {
+    "last": lambda change, backup: [DataParallel(), change, backup],
+    "second": lambda change, backup: [DataParallel(), backup, change],
+    "first": lambda change, backup: [backup, DataParallel(), change],
+    "inside": lambda change, backup: [DataParallel(checkpoint=backup), change],
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_others_do_when_an_epoch_ends(world, shared_tmp_path, place):
+    """Wherever the callback is in the list; also if one of the others ends the training there."""
+    whole, every = new_model(momentum(), tfdist.rank()), Steps()
+    fit(whole, DataParallel(), Change(), every)
+
+    def train(seed, *callbacks, interrupts_in=None):
+        model = new_model(momentum(), seed)
+        backup = BackupAndRestore(shared_tmp_path)
+        return model, fit(model, *PLACES[place](Change(interrupts_in), backup), *callbacks)
+
+    with pytest.raises(Interrupted):
+        train(tfdist.rank(), StopAt(1, 2))
+    steps = Steps()
+    resumed, history = train(50 + tfdist.rank(), steps)
+    assert history.epoch == [1, 2]
+    assert steps.rates == every.rates[STEPS:]
+    for array, expected in zip(state_of(resumed), state_of(whole), strict=True):
+        np.testing.assert_array_equal(array, expected)
+    with pytest.raises(Interrupted):
+        train(tfdist.rank(), interrupts_in=1)
+    assert train(50 + tfdist.rank())[1].epoch == ([1, 2] if place == "last" else [2])
+
+
+def test_what_nobody_changes_is_written_once(world, shared_tmp_path, monkeypatch):
+    written, write = [], snapshot.write
+
+    def noted(shelf, position, *args):
+        written.append(position.epoch)
+        return write(shelf, position, *args)
+
+    monkeypatch.setattr(snapshot, "write", noted)
+    idle = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: writer.wait_for_all())
+    for number, others in enumerate(([], [keras.callbacks.LambdaCallback()], [Change()])):
+        backup = BackupAndRestore(shared_tmp_path / str(number), delete_checkpoint=False)
+        fit(new_model(momentum(), tfdist.rank()), DataParallel(), idle, backup, *others)
+    assert written == ([1, 2, 3, 1, 2, 3, 1, 1, 2, 2, 3, 3] if tfdist.rank() == 0 else [])
+
+
+def test_averages_in_the_place_of_weights(world, shared_tmp_path):
+    """Keras puts the weights back when the next epoch begins; another process could not."""
+
+    def make(seed):
+        return new_model(OPTIMIZERS["adam_ema"](), seed)
+
+    def plugin():
+        return DataParallel()
+
+    whole, every = make(tfdist.rank()), Steps()
+    swap = keras.callbacks.SwapEMAWeights
+    fit(whole, plugin(), every, swap(swap_on_epoch=True))
+    with pytest.raises(Interrupted):
+        fit(make(tfdist.rank()), plugin(), BackupAndRestore(shared_tmp_path), swap(swap_on_epoch=True), StopAt(1, 2))
+    resumed = make(50 + tfdist.rank())
+    fit(resumed, plugin(), BackupAndRestore(shared_tmp_path), swap(swap_on_epoch=True))
+    for array, expected in zip(state_of(resumed), state_of(whole), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_explicit_pieces(world, shared_tmp_path):
     """Moving statistics differ by rank here, and each rank gets its own back."""
 
