@@ -45,7 +45,8 @@ class Metrics(keras.callbacks.Callback):
     Put it before the callbacks that write logs, such as `keras.callbacks.TensorBoard`, which then shows them.
 
     Args:
-        log_dir: Folder in which rank 0 writes the values for TensorBoard, as `tfdist/NAME`; None: only the logs.
+        log_dir: Folder in which rank 0 writes the values for TensorBoard, as `tfdist/NAME`; None: only the logs. If
+            that rank is lost, the next rank 0 goes on in another file.
         straggler_share: Rank 0 warns after an epoch if `straggler_seconds` exceed this share of it and one second.
         gradient_noise_scale: Whether to estimate it, from the squared norms of each rank's gradient and of their mean,
             which reads all gradients once more in each step. Needs two or more ranks with batches of equal size; put
@@ -93,7 +94,7 @@ class Metrics(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._compiled.begin(self.model)
         if self._log_dir is not None and tfdist.rank() == 0:
-            self._writer = tf.summary.create_file_writer(self._log_dir)
+            tf.io.gfile.makedirs(self._log_dir)  # what cannot be written is known before the first epoch
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._writer is not None:
@@ -151,8 +152,10 @@ class Metrics(keras.callbacks.Callback):
             )
 
     def _write(self, epoch: int, told: dict[str, float]) -> None:
-        if self._writer is None:
+        if self._log_dir is None or tfdist.rank() != 0:
             return
+        if self._writer is None:  # also on a rank that became rank 0 when that was lost
+            self._writer = tf.summary.create_file_writer(self._log_dir)
         with self._writer.as_default():
             for name, value in told.items():
                 # tf.summary.scalar needs the package of TensorBoard where training runs.

@@ -46,6 +46,30 @@ def test_logs(world):
     assert "gradient_noise_scale" not in logs
 
 
+@pytest.mark.ranks(1)
+def test_a_rank_that_becomes_rank_0_writes_from_then_on(world, shared_tmp_path, monkeypatch):
+    """As when rank 0 is lost; before, it makes no file."""
+
+    class Renumbered:
+        rank = staticmethod(lambda: 1)
+        __getattr__ = staticmethod(lambda name: getattr(tfdist, name))
+
+    place, files = Renumbered(), []
+
+    def lose(epoch, logs):
+        files.append(len(list(shared_tmp_path.iterdir())))
+        if epoch == 1:
+            place.rank = lambda: 0
+
+    monkeypatch.setattr(metrics, "tfdist", place)
+    watch = keras.callbacks.LambdaCallback(on_epoch_begin=lose)
+    fit(make_model(), DataParallel(), watch, Metrics(str(shared_tmp_path)), epochs=3)
+    (file,) = shared_tmp_path.iterdir()
+    events = list(tf.compat.v1.train.summary_iterator(str(file)))
+    assert files == [0, 0, 1]
+    assert {event.step for event in events if event.summary.value} == {1, 2}
+
+
 @pytest.mark.ranks(1, 2)
 def test_tensorboard_gets_the_same_numbers_from_rank_0(world, shared_tmp_path):
     logs = fit(make_model(), DataParallel(), Metrics(str(shared_tmp_path)))
