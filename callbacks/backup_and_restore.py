@@ -74,8 +74,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     ```
     """
 
-    # Of what it has done, as all ranks save at the same batch.
-    elastic_attributes = ("_saved_at",)
+    # All ranks save at the same times.
+    elastic_attributes = ("_saved_at", "_is_followed")
 
     def __init__(
         self,
