@@ -75,6 +75,21 @@ def test_calls_of_the_same_ranks(started, capfd):
     ]
 
 
+def test_the_environment_is_that_of_the_actor(started, monkeypatch):
+    import ray
+
+    def variables():
+        return {name: os.environ.get(name) for name in given}
+
+    given = {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "77", "LD_LIBRARY_PATH": "/x", "NCCL_MINE": "driver's"}
+    expected = ray.get(ray.remote(variables).remote())
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    executor = started({"extra_env_vars": {"LD_LIBRARY_PATH": "/y"}}, num_workers=1)
+    assert expected.items().isdisjoint(given.items())
+    assert executor.run(variables) == [expected | {"LD_LIBRARY_PATH": "/y", "NCCL_MINE": "driver's"}]
+
+
 class Model:
     """Made once on each rank."""
 

@@ -54,6 +54,30 @@ def test_results_by_rank(context):
     ]
 
 
+def variables(names):
+    import os
+
+    return {name: os.environ.get(name) for name in names}
+
+
+@pytest.mark.parametrize("executable", [None, sys.executable], ids=["of tasks", "given"])
+def test_the_environment_is_that_of_the_task(context, monkeypatch, executable):
+    given = {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "77", "LD_LIBRARY_PATH": "/x", "XLA_FLAGS": "--y"}
+    given |= {"PATH": f"/y:{os.environ['PATH']}", "PYTHONPATH": "/z", "TF_MINE": "driver's"}
+    names = list(given)
+    # Of the task: Spark's own cloudpickle cannot send a function of this module.
+    look = lambda _: [os.environ.get(name) for name in names]  # noqa: E731
+    (found,) = context.parallelize([0], 1).map(look).collect()
+    expected = dict(zip(names, found, strict=True))
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert expected.items().isdisjoint(given.items())
+    (found,) = tfdist.spark.run(variables, (names,), num_proc=1, executable=executable)
+    assert found == expected | {"TF_MINE": "driver's"}
+    env = {"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "5", "TF_MINE": "own"}
+    assert tfdist.spark.run(variables, (names,), num_proc=1, executable=executable, env=env) == [expected | env]
+
+
 def test_as_many_as_the_application_has(context):
     assert len(tfdist.spark.run(lambda: None)) == context.defaultParallelism == 2
 
@@ -120,6 +144,7 @@ def test_a_stage_that_is_cancelled(context, tmp_path, when_all_are_there):
         ({"fn": 3}, "fn must be a function; received 3"),
         ({"args": 3}, "args must be a tuple"),
         ({"kwargs": {1: 2}}, "kwargs must map names"),
+        ({"executable": 3}, "executable must be the path of a Python interpreter; received 3"),
         ({"use_mpi": True}, "connect without MPI"),
         ({"extra_mpi_args": "-x A"}, "connect without MPI"),
         ({"start_timeout": -1}, "start_timeout must be a number of seconds, more than 0; received -1"),

@@ -18,7 +18,6 @@ from tfdist.launch.option import agent_option
 from tfdist.launch.run import listener
 from tfdist.launch.run.plan import Plan
 from tfdist.launch.start.direct import Direct
-from tfdist.launch.start.mpirun import forwarded
 from tfdist.protocol import key_file, mesh
 from tfdist.system.network import endpoint
 
@@ -154,7 +153,7 @@ def exports(known: Namespace, environment: Mapping[str, str]) -> tuple[str, ...]
 
 def check_size(plan: Plan) -> None:
     """Raises ConfigError if the variables for other hosts do not fit into a message."""
-    names = forwarded(plan.environment, exports=plan.starter.exports)
+    names = plan.names_for_agents(plan.environment)
     size = sum(len(name) + len(plan.environment[name]) for name in names)
     if plan.force is not None and size > _MOST_BYTES:
         largest = max(names, key=lambda name: len(plan.environment[name]))

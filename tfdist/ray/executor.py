@@ -154,7 +154,7 @@ class RayExecutor:
             executable_cls: A class of which each rank makes an object, for `execute`.
             executable_args: Its positional arguments.
             executable_kwargs: Its keyword arguments.
-            extra_env_vars: Environment variables for the ranks.
+            extra_env_vars: More environment variables for the ranks, as `env` of `tfdist.spark.run`.
 
         Raises:
             ConfigError: If Ray does not run, or has no room for the ranks in time.

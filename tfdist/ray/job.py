@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdist.launch.function import function_job, parcel, session
-from tfdist.launch.function.embedded import PROGRAM, Offer, agent_words
+from tfdist.launch.function.embedded import Offer, agent_words, program_of
 from tfdist.launch.function.parcel import Returned
 from tfdist.launch.host import host
 from tfdist.protocol import mesh
@@ -58,7 +58,7 @@ class LauncherThread:
                 words = agent_words(self._agents, self.offer.launcher, key_file, self._variables)
                 setting = session.Setting(door, key_file, self._variables, is_wanted=lambda: not self._stopped.is_set())
                 whole = [*words, *self._words]
-                self.results = function_job.call_on_ranks(packed, name, whole, PROGRAM, setting, CALLER)
+                self.results = function_job.call_on_ranks(packed, name, whole, program_of(), setting, CALLER)
         except BaseException as error:  # noqa: BLE001  (raised by who waits)
             self.error = error
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TextIO
 from tfdist.errors import ConfigError, RankError
 from tfdist.launch.function import function_job, parcel, session, verdict
 from tfdist.launch.function.embedded import (
-    PROGRAM,
     Offer,
     agent_words,
     check_refused,
     check_seconds,
     check_variables,
     interface_words,
+    program_of,
 )
 from tfdist.launch.host import host
 from tfdist.protocol import mesh
@@ -64,8 +64,8 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
         use_mpi: Must not be true: ranks under Spark connect without MPI.
         use_gloo: Has no effect, because they do so anyway.
         extra_mpi_args: Must be None.
-        env: More environment variables for the ranks. They also get the driver's `TF_*`, `NCCL_*` and `TFDIST_*`, and
-            the rest from their executor.
+        env: More environment variables for the ranks. They replace the driver's `TF_*`, `NCCL_*`, `TFDIST_*` and
+            `HOROVOD_*`, which ranks also get, and these replace what their executor has.
         stdout: Takes what the ranks print; default: this process's own.
         stderr: Takes their error output.
         verbose: 2 or more also shows how the job is started.
@@ -100,11 +100,14 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
     function_job.check_call(f"{terms.caller}: fn", fn, args, kwargs)
     if use_mpi or extra_mpi_args:
         raise ConfigError(f"{terms.caller}: ranks under Spark connect without MPI. Omit use_mpi and extra_mpi_args.")
+    if not isinstance(executable, (str, os.PathLike, type(None))):
+        raise ConfigError(
+            f"{terms.caller}: executable must be the path of a Python interpreter; received {executable!r}."
+        )
     terms.check()
     context = check.application(terms.caller)
     ranks = check.ranks(terms.caller, context, num_proc)
-    program = PROGRAM if executable is None else function_job.program_of(executable)
-    call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), program)
+    call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), program_of(executable))
     return _run(context, terms, call, check.Sizes(ranks, ranks, ranks), elastic=False)
 
 
@@ -177,7 +180,7 @@ def run_elastic(  # noqa: PLR0913 -- the signature of Horovod
     least = function_job.renamed(caller, "min_num_proc", min_num_proc, "min_np", min_np)
     most = function_job.renamed(caller, "max_num_proc", max_num_proc, "max_np", max_np)
     sizes = check.sizes(caller, context, least, num_proc, most)
-    call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), PROGRAM)
+    call = _Call(parcel.pack_call(fn, args, kwargs or {}), parcel.name_of(fn), program_of())
     return _run(context, terms, call, sizes, elastic=True)
 
 

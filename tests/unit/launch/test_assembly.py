@@ -6,6 +6,7 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_variables_that_are_too_large() -> None:
     known, words = option.parse(["-np", "1", "--no-mpi", "sh"])
     plan, _ = command.make_plan(known, words, {"PATH": "/usr/bin:/bin", "KERAS_LARGE": "x" * (1 << 17)})
     assembly.check_size(plan)
-    there: Any = object()
+    there: Any = SimpleNamespace(are_tasks=False)
     with pytest.raises(ConfigError, match=r"at most 131072 can be sent\. The largest is KERAS_LARGE"):
         assembly.check_size(replace(plan, force=there))
 

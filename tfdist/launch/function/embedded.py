@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tfdist.system.rank import job_place
 _SAID_BYTES = 4096
 # Of the name of a host, to which that of the task is added: names have at most 64 characters.
 _LONGEST = 48
-# Of the process, for the ranks: the launcher's own replace them on the way.
+# What ranks have from their host alone.
 _OWN = ("PATH", "PYTHONPATH", "PYTHONHOME")
 _PREFIX = "_TFDIST_TASK_"
 _REFUSED = {
@@ -39,16 +40,14 @@ _SET = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-# The program of a rank where only its host knows which: the interpreter there, and the worker of its tfdist.
-PROGRAM = (
-    "/bin/sh",
-    "-c",
-    "; ".join(
-        [f'[ -z "${{{_PREFIX}{name}+x}}" ] && unset {name} || export {name}="${_PREFIX}{name}"' for name in _OWN]
-        + [f'exec "${_PREFIX}PYTHON" "${_PREFIX}WORKER" "$@"']
-    ),
-    "rank",
-)
+
+
+def program_of(executable: str | os.PathLike[str] | None = None) -> list[str]:
+    """The program of a rank where only its host knows which: an interpreter, default the one there; and the worker of
+    the tfdist there.
+    """
+    python = f'"${_PREFIX}PYTHON"' if executable is None else shlex.quote(os.fspath(executable))
+    return ["/bin/sh", "-c", f'exec {python} "${_PREFIX}WORKER" "$@"', "rank"]
 
 
 def check_variables(where: str, given: Any) -> None:
@@ -140,7 +139,6 @@ class EmbeddedAgent:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, and what `PROGRAM` needs."""
-    kept = {f"{_PREFIX}{name}": os.environ[name] for name in _OWN if name in os.environ}
+    """That of this process, and what `program_of` needs."""
     own = {f"{_PREFIX}PYTHON": sys.executable, f"{_PREFIX}WORKER": os.path.abspath(worker.__file__)}
-    return {**os.environ, **kept, **own}
+    return {**os.environ, **own}

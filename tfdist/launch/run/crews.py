@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfdist.launch.start.direct import Direct
-from tfdist.launch.start.mpirun import forwarded
 from tfdist.launch.supervisor.crew import Crew
 from tfdist.launch.wire import ticket
 from tfdist.launch.wire.agents import Agents
@@ -34,7 +33,7 @@ class Crews:
     def __init__(self, plan: Plan, events: queue.SimpleQueue[Any]) -> None:
         self._order: dict[str, Any] = {}
         self._stays = plan.reserve is not None
-        self._starter, self._force = plan.starter, plan.force
+        self._starter, self._names = plan.starter, plan.names_for_agents
         self._agents = None if plan.force is None else Agents(plan.force.recruits, events)
         self._machines = {} if plan.force is None else plan.force.machines
         direct = plan.starter if isinstance(plan.starter, Direct) else None
@@ -51,8 +50,7 @@ class Crews:
         """
         if self._agents is None:
             return
-        names = forwarded(environment, exports=self._starter.exports)
-        variables = [f"{name}={environment[name]}" for name in names if name not in _OWN]
+        variables = [f"{name}={environment[name]}" for name in self._names(environment) if name not in _OWN]
         self._agents.start(self._starter.host_timeout_s)
         self._order = {
             "elastic": self._stays,

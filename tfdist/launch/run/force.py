@@ -52,6 +52,11 @@ class Force:
         """What tells the machine of each host: its own name, unless its agent has said more."""
         return {name: recruit.machine or name for name, recruit in self.recruits.items()}
 
+    @property
+    def are_tasks(self) -> bool:
+        """Whether they are tasks of another engine, whose environment ranks have: such an agent tells its machine."""
+        return any(recruit.machine for recruit in self.recruits.values())
+
     def dismiss(self, status: int, reason: str) -> None:
         """Ends all of them, because there will be no job."""
         for recruit in self.recruits.values():

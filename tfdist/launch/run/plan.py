@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tfdist.launch.start.mpirun import forwarded, settings_in
 from tfdist.launch.start.starter import Starter
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class Plan:
     force: Force | None = None
     join_timeout_s: float = 600.0
     reserve: Reserve | None = None
+
+    def names_for_agents(self, environment: Mapping[str, str]) -> list[str]:
+        """Which variables of the ranks' environment agents are sent."""
+        are_tasks = self.force is not None and self.force.are_tasks
+        return (settings_in if are_tasks else forwarded)(environment, exports=self.starter.exports)
 
 
 class Prospect(enum.Enum):

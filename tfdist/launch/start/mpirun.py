@@ -16,6 +16,8 @@ from tfdist.system.network.tcp import keepalive_times
 # What ranks on other hosts need from the launcher's environment. Only names go on command lines, never values.
 _PREFIXES = ("TFDIST_", "HOROVOD_", "KERAS_", "TF_", "PYTHON", "XLA_", "NCCL_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_")
 _NAMES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "TZ", "LANG", "LC_ALL", "MASTER_ADDR", "MASTER_PORT")
+# The settings of a job among them, with what its launcher sets: below a task of another engine ranks have its others.
+_SETTINGS = ("TFDIST_", "HOROVOD_", "TF_", "NCCL_", "MASTER_ADDR", "MASTER_PORT")
 _FABRICS = ("class/infiniband", "class/cxi", "class/hfi1", "class/cxi_user")
 
 
@@ -56,6 +58,11 @@ def forwarded(environment: Mapping[str, str], *prefixes: str, exports: Collectio
     """
     names = (*_NAMES, *exports)
     return [name for name in sorted(environment) if name in names or name.startswith((*_PREFIXES, *prefixes))]
+
+
+def settings_in(environment: Mapping[str, str], exports: Collection[str] = ()) -> list[str]:
+    """The names of those that ranks need which have an environment of their own. Arguments as of `forwarded`."""
+    return [name for name in sorted(environment) if name in exports or name.startswith(_SETTINGS)]
 
 
 def has_fabric(system: Path = Path("/sys")) -> bool:

@@ -13,7 +13,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.host.core import Cores
 from tfdist.launch.host.host import Host
 from tfdist.launch.start import mpirun
-from tfdist.launch.start.mpirun import Mpirun
+from tfdist.launch.start.mpirun import Mpirun, settings_in
 from tfdist.launch.start.starter import Ssh
 
 LOCAL = Mpirun("/m/mpirun", (Host("localhost", 2),), local=True, cores=Cores(8, bindable=True))
@@ -59,6 +59,13 @@ def test_settings_of_nccl_reach_all_hosts() -> None:
     words, settings = dataclasses.replace(REMOTE, tcp=True, interfaces=("eth1",)).call(["task"], {}, root=False)
     forwarded = {name for option, name in itertools.pairwise(words) if option == "-x"}
     assert forwarded == {"NCCL_NET", "NCCL_SOCKET_IFNAME"} <= set(settings)
+
+
+def test_settings_of_a_task() -> None:
+    environment = dict.fromkeys(
+        ["TFDIST_A", "TF_B", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "OMP_X", "LD_PRELOAD", "PATH"], ""
+    )
+    assert settings_in(environment, exports=("OMP_X",)) == ["MASTER_PORT", "OMP_X", "TFDIST_A", "TF_B"]
 
 
 def test_ssh_options() -> None:
