@@ -467,6 +467,19 @@ def test_each_row_is_read_once_in_an_epoch(context, spark, tmp_path, parameters)
     assert sorted(one + other) == list(range(0, ROWS, 3)) and one and other
 
 
+def test_rows_for_validation_stay_those_of_their_run(context, spark, tmp_path):
+    frame = _points(spark)
+
+    def chosen(**parameters):
+        estimator = _line(tmp_path, validation=0.5, **parameters)
+        fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)
+        return sorted(row.x for row in frame.where(fit._validation(frame)).collect())
+
+    assert chosen(run_id="mine") == chosen(run_id="mine") != chosen(run_id="other")
+    assert chosen() != chosen()
+    assert chosen(run_id="mine", random_seed=0) == chosen(random_seed=0) != chosen(run_id="mine")
+
+
 def test_steps_are_as_many_full_batches(context, spark, tmp_path):
     estimator = _line(tmp_path, train_steps_per_epoch=5, validation="third", validation_steps_per_epoch=3, batch_size=4)
     fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)

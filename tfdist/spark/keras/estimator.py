@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 import warnings
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
             the model's input.
         label_cols: Names of columns, one for each output.
         validation: A share of the rows, chosen at random; or the name of a column that is true for rows to validate
-            with.
+            with. A run that goes on chooses the same rows if the DataFrame has them in the same order and partitions.
         callbacks: Callbacks of Keras, which run on every rank.
         batch_size: Rows of each rank in a step; default 32.
         val_batch_size: Rows of each rank in a step of validation; default `batch_size`.
@@ -283,7 +284,9 @@ class _Fit:
         if not validation:
             return functions.lit(False)
         if not isinstance(validation, str):
-            return functions.rand(self._values["random_seed"]) < validation
+            seed = self._values["random_seed"]
+            # Whoever goes on with a run must not validate with rows that it was trained on.
+            return functions.rand(zlib.crc32(self.run_id.encode()) if seed is None else seed) < validation
         kind = columns.field_type(frame, f"{NAME}: validation", validation).simpleString()
         if kind not in ("boolean", "tinyint", "smallint", "int", "bigint"):
             raise ConfigError(
