@@ -9,6 +9,7 @@ import cloudpickle
 import keras
 import numpy as np
 import pytest
+from lines import ROWS, line, points
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import SparseVector, Vectors
@@ -16,12 +17,11 @@ from pyspark.sql import functions
 from sklearn.datasets import load_digits
 
 from tfdist.errors import ConfigError
-from tfdist.spark.keras import KerasEstimator, KerasModel, Store, training
+from tfdist.spark.keras import KerasEstimator, KerasModel, Store
 from tfdist.spark.keras import estimator as estimators
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left", "all_packages")
 
-ROWS = 45
 # Of the digits: enough for any order in which an executor writes the rows.
 EPOCHS = 24
 FRESH = """
@@ -187,6 +187,15 @@ def test_three_kinds_of_columns_equal_one_process(context, spark, tmp_path):
     assert not (tmp_path / "store" / "runs").exists()
 
 
+class _Limited(keras.callbacks.Callback):
+    """Lets a rank send no more than the driver does in this test."""
+
+    def on_train_begin(self, logs=None):
+        from tfdist.launch.function import parcel
+
+        parcel.LIMIT_BYTES = 500_000
+
+
 class _Fails(keras.callbacks.Callback):
     """Once, in the third epoch."""
 
@@ -200,32 +209,9 @@ class _Fails(keras.callbacks.Callback):
             raise InterruptedError("in the third epoch")
 
 
-def _line(tmp_path, **parameters):
-    """An estimator of a small model, with two outputs of one value."""
-    keras.utils.set_random_seed(2)
-    entry = keras.Input((1,))
-    model = keras.Model(entry, [keras.layers.Dense(1)(entry), keras.layers.Dense(1)(entry)])
-    model.compile(keras.optimizers.SGD(0.01), ["mse", "mae"], loss_weights=[1.0, 0.5])
-    given = {"feature_cols": ["x"], "label_cols": ["y", "z"], "num_proc": 2, "partitions_per_process": 1}
-    return KerasEstimator(**{"model": model, "store": str(tmp_path), "verbose": 0, **given, **parameters})
-
-
-def _points(spark, rows=ROWS):
-    return (
-        spark.range(rows)
-        .select(
-            functions.col("id").cast("double").alias("x"),
-            (2 * functions.col("id")).alias("y"),
-            functions.lit(1.0).alias("z"),
-            functions.col("id") % 3 == 0,
-        )
-        .toDF("x", "y", "z", "third")
-    )
-
-
 def test_a_run_that_failed_goes_on(context, spark, tmp_path):
-    frame = _points(spark).withColumn("x", functions.col("x") / ROWS)
-    estimator = _line(
+    frame = points(spark).withColumn("x", functions.col("x") / ROWS)
+    estimator = line(
         tmp_path,
         epochs=4,
         run_id="mine",
@@ -250,8 +236,8 @@ def test_a_run_that_failed_goes_on(context, spark, tmp_path):
     row = model.transform(frame.where("x = 0")).first()
     np.testing.assert_allclose([row["y__output"], row["z__output"]], [w[0] for w in model.keras().get_weights()[1::2]])
     for other in (
-        _line(tmp_path, optimizer="adam"),
-        _line(tmp_path, model=_of_three(), optimizer="sgd", feature_cols=["x", "y", "z"]),
+        line(tmp_path, optimizer="adam"),
+        line(tmp_path, model=_of_three(), optimizer="sgd", feature_cols=["x", "y", "z"]),
     ):
         other._set(run_id="mine", loss="mse", label_cols=["y", "z"] if other.getModel().outputs[1:] else ["y"])
         with pytest.raises(ConfigError, match="run_id 'mine' has a checkpoint of a model with 4 weights"):
@@ -308,8 +294,8 @@ def test_one_step_is_that_of_keras(context, spark, tmp_path):
         each.compile(scaled, _Far(), metrics=[_apart, _Times(3.0)])
     values = np.arange(ROWS, dtype="float32")[:, None]
     expected = alone.fit(values, 2 * values, batch_size=ROWS, verbose=0).history
-    frame = _points(spark).withColumn("y", functions.col("y").cast("double"))
-    fitted = _line(
+    frame = points(spark).withColumn("y", functions.col("y").cast("double"))
+    fitted = line(
         tmp_path, model=model, label_cols=["y"], batch_size=ROWS, metrics=[_apart, _Times(3.0)], random_seed=1
     ).fit(frame)
     for one, other in zip(fitted.keras().get_weights(), alone.get_weights(), strict=True):
@@ -321,17 +307,17 @@ def test_one_step_is_that_of_keras(context, spark, tmp_path):
 
 def test_the_best_of_all_fits_of_a_run(context, spark, tmp_path):
     best = keras.callbacks.ModelCheckpoint("unused.keras", monitor="val_loss", save_best_only=True)
-    frame = _points(spark).withColumn("x", functions.col("x") / ROWS)
+    frame = points(spark).withColumn("x", functions.col("x") / ROWS)
     options = {"run_id": "mine", "checkpoint_callback": best, "random_seed": 1, "validation": "third"}
-    first = _line(tmp_path, **options).fit(frame)
+    first = line(tmp_path, **options).fit(frame)
     ruin = keras.callbacks.LearningRateScheduler(lambda epoch: 100.0)
-    second = _line(tmp_path, epochs=2, callbacks=[ruin], **options).fit(frame)
+    second = line(tmp_path, epochs=2, callbacks=[ruin], **options).fit(frame)
     assert min(second.getHistory()["val_loss"]) > first.getHistory()["val_loss"][-1]
     for one, other in zip(first.keras().get_weights(), second.keras().get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     entry = keras.Input((1,))
     outputs = [keras.layers.Dense(1, activation="tanh")(entry), keras.layers.Dense(1)(entry)]
-    other = _line(tmp_path, model=keras.Model(entry, outputs), optimizer="sgd", loss="mse", run_id="mine")
+    other = line(tmp_path, model=keras.Model(entry, outputs), optimizer="sgd", loss="mse", run_id="mine")
     with pytest.raises(
         ConfigError, match=r"run_id 'mine' has a checkpoint .*; a layer was Dense .*'linear'.* and is Dense"
     ):
@@ -368,129 +354,21 @@ def test_names_of_outputs(context, spark, names, said):
     count = len(names)
     model = _kept(keras.Model(entry, [entry * 1.0] * count), label_columns=["y", "z"][:count], output_cols=names)
     with pytest.raises(ConfigError, match=said):
-        model.transform(_points(spark))
+        model.transform(points(spark))
 
 
-def _with_x(column):
-    """A change of the column x."""
-    return lambda frame: frame.withColumn("x", column(frame))
-
-
-def _unchanged(frame):
-    return frame
-
-
-def _excluding():
-    optimizer = keras.optimizers.SGD(0.1, weight_decay=0.5)
-    optimizer.exclude_from_weight_decay(var_list=[keras.Variable(0.0)])
-    return optimizer
-
-
-REFUSED = {
-    "null": (
-        _with_x(lambda frame: functions.when(frame.x > 9, frame.x)),
-        {},
-        "'x' has 10 nulls, which tensors",
-    ),
-    "text": (
-        lambda frame: frame.withColumn("y", frame.x.cast("string")),
-        {},
-        "label_cols: column 'y' has text, and the model takes numbers there",
-    ),
-    "no column": (
-        lambda frame: frame.drop("y"),
-        {},
-        "label_cols: the DataFrame has no column 'y'; it has 'x', 'z', 'third'",
-    ),
-    "few rows": (
-        lambda frame: frame.limit(1),
-        {},
-        "1 rows to train on, in 1 row groups of 1 files, and each of 2 ranks needs",
-    ),
-    "decimal": (_with_x(lambda frame: frame.x.cast("decimal")), {}, "is of type decimal.*cast it"),
-    "ragged": (
-        _with_x(lambda frame: functions.expr("array_repeat(x, int(1 + x % 2))")),
-        {},
-        r"'x' has arrays of \(1,\) and of \(2,\) values, and a tensor needs the same number",
-    ),
-    "empty": (
-        _with_x(lambda frame: functions.array_repeat("x", 0)),
-        {},
-        r"'x' has arrays of \(0,\) values, and a tensor needs the same number, at least 1",
-    ),
-    "size": (
-        _with_x(lambda frame: functions.array("x", "z")),
-        {},
-        "'x' has 2 values in a row, and the model takes 1",
-    ),
-    "inputs": (_unchanged, {"feature_cols": ["x", "z"]}, "the model has 1 inputs, and each is a column; received 2"),
-    "best": (
-        _unchanged,
-        {
-            "store": Store("nowhere", save_runs=False),
-            "checkpoint_callback": keras.callbacks.ModelCheckpoint("unused.keras", monitor="loss", save_best_only=True),
-        },
-        "saves the best model, and the store has save_runs=False",
-    ),
-    "excluded": (_unchanged, {"optimizer": _excluding()}, r"exclude_from_weight_decay\(var_list=...\)"),
-    "validation": (_unchanged, {"validation": "z"}, "'z' must have booleans, or 0 and 1; it is of type double"),
-    "steps": (_unchanged, {"train_steps_per_epoch": 3}, "needs a full batch of 32 rows, and one has 2[0-9]"),
-    "slots": (_unchanged, {"num_proc": 7}, "7 ranks need as many task slots"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused_before_training(context, spark, tmp_path, case):
-    change, parameters, said = REFUSED[case]
-    with pytest.raises(ConfigError, match=said):
-        _line(tmp_path, **parameters).fit(change(_points(spark)))
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()], "nothing is left"
-
-
-def _rows_of_epochs(work, side, epochs, **options):
-    """The values of x that each rank reads in its epochs."""
-    sets = [training._dataset(work, side, rank, **options) for rank in range(2)]
-    return [[[float(x) for batch in data for x in np.ravel(batch[0])] for _ in range(epochs)] for data in sets]
-
-
-@pytest.mark.parametrize("parameters", [{}, {"shuffle": False}, {"inmemory_cache_all": True}], ids=str)
-def test_each_row_is_read_once_in_an_epoch(context, spark, tmp_path, parameters):
-    estimator = _line(tmp_path, validation="third", partitions_per_process=3, random_seed=1, batch_size=4, **parameters)
-    fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)
-    work = fit.work(None, fit.write(_points(spark), (str(tmp_path / "train"), str(tmp_path / "validation"))))
-    ranks = _rows_of_epochs(work, work.train, 2, shuffled=True)
-    for epoch in range(2):
-        assert sorted(ranks[0][epoch] + ranks[1][epoch]) == [x for x in range(ROWS) if x % 3]
-    shuffled = parameters.get("shuffle", True)
-    assert all((rank[0] != rank[1]) == shuffled for rank in ranks)
-    ((one,), (other,)) = _rows_of_epochs(work, work.validation, 1, shuffled=False)
-    assert sorted(one + other) == list(range(0, ROWS, 3)) and one and other
-
-
-def test_rows_for_validation_stay_those_of_their_run(context, spark, tmp_path):
-    frame = _points(spark)
-
-    def chosen(**parameters):
-        estimator = _line(tmp_path, validation=0.5, **parameters)
-        fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)
-        return sorted(row.x for row in frame.where(fit._validation(frame)).collect())
-
-    assert chosen(run_id="mine") == chosen(run_id="mine") != chosen(run_id="other")
-    assert chosen() != chosen()
-    assert chosen(run_id="mine", random_seed=0) == chosen(random_seed=0) != chosen(run_id="mine")
-
-
-def test_steps_are_as_many_full_batches(context, spark, tmp_path):
-    estimator = _line(tmp_path, train_steps_per_epoch=5, validation="third", validation_steps_per_epoch=3, batch_size=4)
-    fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)
-    work = fit.work(None, fit.write(_points(spark), (str(tmp_path / "train"), str(tmp_path / "validation"))))
-    batches = [len(batch[0]) for batch in training._dataset(work, work.train, 0, shuffled=True).take(20)]
-    assert batches == [4] * 20, "it has no end"
-    assert len(list(training._dataset(work, work.validation, 0, shuffled=False))) == 3
+def test_a_model_larger_than_a_message(context, spark, tmp_path, monkeypatch):
+    """With its optimizer; the ranks know no other limit than the driver's and theirs, which `env` sets."""
+    layers = [keras.Input((1,)), keras.layers.Dense(500), keras.layers.Dense(500), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    monkeypatch.setattr("tfdist.launch.function.parcel.LIMIT_BYTES", 500_000)
+    fitted = line(tmp_path, model=model, optimizer="adam", callbacks=[_Limited()]).fit(points(spark))
+    assert fitted.keras().count_params() == model.count_params() > 250_000
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and "runs" not in path.parts] == []
 
 
 def test_an_estimator_is_kept(context, tmp_path):
-    estimator = _line(
+    estimator = line(
         tmp_path / "store",
         epochs=7,
         loss=[_cubed, keras.losses.Huber(2.0)],
@@ -550,10 +428,10 @@ def test_data_that_cannot_be_removed_is_told(monkeypatch):
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_parameters_that_cannot_be(context, spark, tmp_path, parameters, said):
-    estimator = _line(tmp_path)
+    estimator = line(tmp_path)
     estimator._set(**parameters)
     with pytest.raises(ConfigError, match=f"KerasEstimator: {said}"):
-        estimator.fit(_points(spark))
+        estimator.fit(points(spark))
 
 
 def test_names_of_horovod():

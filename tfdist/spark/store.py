@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tfdist.system.local_path import address_of, local_path
 
 __all__ = ["DBFSLocalStore", "FilesystemStore", "LocalStore", "Store"]
 
+# Of an object store, which has no folders: there while a folder may be written to.
+_MARK = "tfdist.open"
 _DBFS = re.compile(r"dbfs:/+")
 
 
@@ -140,13 +143,50 @@ def put(source: Path, path: str) -> None:
         folder.put(source, name)
 
 
+def write(data: bytes, path: str, put: Callable[[Path, str], None] = put) -> None:
+    """Writes a file at a path or an address, as `put` or `add` do. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
+        file = Path(folder) / "file"
+        file.write_bytes(data)
+        put(file, path)
+
+
+def open_folder(folder: str) -> None:
+    """Makes a folder to which `add` writes until it is removed. Raises OSError."""
+    if address_of(folder) is None:
+        Path(folder).mkdir(parents=True)
+    else:
+        with tempfile.NamedTemporaryFile(prefix="tfdist-") as empty:
+            objects.Store(folder).put(Path(empty.name), _MARK)
+
+
+def add(source: Path, path: str) -> None:
+    """As `put`, to a folder that is there: what runs longer than its fit must not write after the removal.
+
+    Raises:
+        FileNotFoundError: If the folder was removed.
+        OSError: If it cannot be written.
+    """
+    if address_of(path) is None:
+        write_atomically(path, lambda temporary: shutil.copyfile(source, temporary), makes_folder=False)
+        return
+    folder, name = _object(path)
+    if folder.size(_MARK) is None:
+        raise FileNotFoundError(f"{path} was not written, because its folder was removed")
+    folder.put(source, name)
+
+
 def remove(folder: str) -> None:
     """Removes a folder with all that is in it, if it is there. Raises OSError."""
     if address_of(folder) is None:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             shutil.rmtree(folder)
+        except FileNotFoundError:
+            if Path(folder).exists():  # somebody else has removed a part of it meanwhile
+                raise
     else:
         opened = objects.Store(folder)
+        opened.remove(_MARK)
         for name in opened.sizes():
             opened.remove(name)
 

@@ -15,15 +15,18 @@ from tfdist.system.local_path import local_path
 _PROBE_BYTES = 1 << 16
 
 
-def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+def write_atomically(
+    path: str | os.PathLike[str], write: Callable[[Path], object], *, makes_folder: bool = True
+) -> None:
     """Lets `write` fill a temporary file, then moves it to `path`.
 
-    The temporary name ends like `path`, because writers choose a format by the extension. Missing folders are created.
-    File and folder are flushed to the disk, so that one of the two versions survives a loss of power.
+    The temporary name ends like `path`, because writers choose a format by the extension. File and folder are flushed
+    to the disk, so that one of the two versions survives a loss of power.
 
     Args:
         path: The file to create or replace.
         write: Fills the file whose path it is given.
+        makes_folder: Whether missing folders are created.
 
     Raises:
         ConfigError: If `path` is an address, such as `gs://bucket/file`.
@@ -32,7 +35,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
     target = local_path(path, "a file to write")
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; expected the name of a file to write.")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if makes_folder:
+        target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{os.uname().nodename}.{os.getpid()}.{target.name}")
     try:
         write(temporary)

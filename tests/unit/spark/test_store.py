@@ -22,6 +22,32 @@ def test_files(tmp_path, kind):
     place.remove(f"{store.get_train_data_path()}/mine")
 
 
+@pytest.mark.parametrize("kind", ["disk", "objects"])
+def test_nothing_is_added_after_the_removal(tmp_path, kind):
+    store = Store.create(tmp_path / "store" if kind == "disk" else f"memory://{uuid.uuid4().hex}/store")
+    folder = f"{store.get_train_data_path()}/mine"
+    (tmp_path / "file").write_bytes(b"rows")
+    place.open_folder(folder)
+    place.add(tmp_path / "file", f"{folder}/part")
+    assert store.read(f"{folder}/part") == b"rows"
+    place.remove(folder)
+    assert not store.exists(f"{folder}/part")
+    with pytest.raises(FileNotFoundError):
+        place.add(tmp_path / "file", f"{folder}/part")
+    assert not store.exists(f"{folder}/part")
+
+
+def test_a_part_that_is_left_is_told(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+
+    def vanish(folder):
+        raise FileNotFoundError(f"{folder}/part")
+
+    monkeypatch.setattr("shutil.rmtree", vanish)
+    with pytest.raises(FileNotFoundError, match="mine/part"):
+        place.remove(str(tmp_path / "mine"))
+
+
 def test_places(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert Store("here").get_runs_path() == f"{tmp_path}/here/runs", "executors have other folders"

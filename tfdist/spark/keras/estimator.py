@@ -139,12 +139,16 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
         token = f"{fit.run_id}-{secrets.token_hex(4)}"
         folders = (f"{store.get_train_data_path()}/{token}", f"{store.get_val_data_path()}/{token}")
         try:
-            work = fit.work(recipe, fit.write(dataset, folders))
+            for folder in folders:
+                place.open_folder(folder)
+            written = fit.write(dataset, folders)
+            work = fit.work(recipe.with_model(b""), written, folders[0])
+            place.write(recipe.model, work.start, place.add)
             verbose = values["verbose"]
-            first = job.run(train, (work,), num_proc=ranks, env=values["backend_env"], verbose=verbose)[0]
+            history = job.run(train, (work,), num_proc=ranks, env=values["backend_env"], verbose=verbose)[0]
+            data = place.read(work.trained)
         finally:
             _clear(folders)
-        history, data = first
         return KerasModel(
             model=recipe.going_on_from(data).build(),
             feature_columns=list(values["feature_cols"]),
@@ -224,8 +228,8 @@ class _Fit:
         self._check_files(written)
         return written
 
-    def work(self, recipe: frozen.Recipe, written: writing.Written) -> Work:
-        """What each rank gets. Raises ConfigError if columns do not fit the model."""
+    def work(self, recipe: frozen.Recipe, written: writing.Written, folder: str) -> Work:
+        """What each rank gets, with a folder for models. Raises ConfigError if columns do not fit the model."""
         values = self._values
         chosen = self._chosen()
         wanted = [*self._inputs, *self._label_shapes(written.shapes), *([()] if values["sample_weight_col"] else [])]
@@ -241,14 +245,18 @@ class _Fit:
         validation = None
         if written.validation:
             validation = Side(self._shares(written.validation), self.validation_batch, validation_steps)
+        run = self._run()
+        is_best_kept = run is not None and self._settings.get("save_best_only")
         return Work(
             recipe=recipe,
+            start=f"{folder}/start.keras",
+            trained=run.checkpoint if run is not None and is_best_kept else f"{folder}/trained.keras",
             features=shapes[:features],
             labels=shapes[features : features + labels],
             weights=shapes[features + labels :],
             train=train_side,
             validation=validation,
-            run=self._run(),
+            run=run,
             callbacks=values["callbacks"],
             epochs=values["epochs"],
             verbose=values["verbose"],

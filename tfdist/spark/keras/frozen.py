@@ -73,6 +73,10 @@ class Recipe:
         objects = {**objects_in(compiled), **custom_objects}
         return cls(dump(model), objects, freeze(compiled), others, _undecayed(compiled.get("optimizer")))
 
+    def with_model(self, model: bytes) -> Recipe:
+        """The same for another file of the model as it is here."""
+        return replace(self, model=model)
+
     def going_on_from(self, model: bytes) -> Recipe:
         """The same for another file, with the optimizer that it has."""
         compiled = {name: value for name, value in self.compiled.items() if name != "optimizer"}

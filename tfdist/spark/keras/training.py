@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,9 +56,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Work:
-    """All that a rank needs."""
+    """All that a rank needs. Its models are files in the store, since a message is limited.
+
+    `recipe` is without the model, which is at `start`; after training it is at `trained`.
+    """
 
     recipe: frozen.Recipe
+    start: str
+    trained: str
     features: tuple[Shape, ...]
     labels: tuple[Shape, ...]
     weights: tuple[Shape, ...]  # one or none
@@ -77,8 +81,8 @@ class Work:
     compression: Any
 
 
-def train(work: Work) -> tuple[dict[str, list[float]], bytes] | None:
-    """Trains; returns the history and the model on rank 0, and None on the others."""
+def train(work: Work) -> dict[str, list[float]] | None:
+    """Trains; returns the history on rank 0, which has written the model, and None on the others."""
     import keras
     import tensorflow as tf
 
@@ -89,7 +93,7 @@ def train(work: Work) -> tuple[dict[str, list[float]], bytes] | None:
     tfdist.init()
     if work.random_seed is not None:
         keras.utils.set_random_seed(work.random_seed)
-    model = work.recipe.build()
+    model = work.recipe.with_model(store.read(work.start)).build()
     rank = tfdist.rank()
     validation = None if work.validation is None else _dataset(work, work.validation, rank, shuffled=False)
     history = model.fit(
@@ -103,19 +107,16 @@ def train(work: Work) -> tuple[dict[str, list[float]], bytes] | None:
     )
     if rank:
         return None
-    if work.run is not None and work.run.settings.get("save_best_only"):
-        return history.history, store.read(work.run.checkpoint)
-    return history.history, frozen.dump(model)
+    if work.run is None or work.trained != work.run.checkpoint:
+        store.write(frozen.dump(model), work.trained, store.add)
+    return history.history
 
 
 def _keep_best(run: Run, best: float | None) -> None:
     """For what continues this run, also if it fails."""
     if best is None:
         return
-    with tempfile.TemporaryDirectory(prefix="tfdist-") as folder:
-        path = Path(folder) / "best.json"
-        path.write_text(json.dumps({run.settings["monitor"]: float(best)}))
-        store.put(path, run.best)
+    store.write(json.dumps({run.settings["monitor"]: float(best)}).encode(), run.best)
 
 
 def _callbacks(work: Work) -> list[Any]:

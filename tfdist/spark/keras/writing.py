@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from tfdist.errors import ConfigError
-from tfdist.spark.store import put
+from tfdist.spark.store import add
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -65,7 +65,7 @@ def write(
         frame: Of Spark.
         chosen: The columns, each with what messages call it.
         validation: Whether a row is for validation.
-        folders: Where rows to train on go, and rows to validate with.
+        folders: Where rows to train on go, and rows to validate with: made by `store.open_folder`.
         parts: Number of tasks.
 
     Raises:
@@ -186,7 +186,7 @@ class _Sink:
         if self._writer is None:
             return None
         self._writer.close()
-        put(self._local, self._path)
+        add(self._local, self._path)
         return {"path": self._path, "rows": self._rows, "groups": self._groups, "bytes": self._bytes}
 
     def _flush(self) -> None:
