@@ -196,6 +196,16 @@ class _Limited(keras.callbacks.Callback):
         parcel.LIMIT_BYTES = 500_000
 
 
+class _Half(keras.callbacks.Callback):
+    """Halves the weights after an epoch, whatever the optimizer has done."""
+
+    def on_train_begin(self, logs=None):
+        self.begin = self.model.get_weights()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.set_weights([each / 2 for each in self.begin])
+
+
 class _Fails(keras.callbacks.Callback):
     """Once, in the third epoch."""
 
@@ -315,6 +325,11 @@ def test_the_best_of_all_fits_of_a_run(context, spark, tmp_path):
     assert min(second.getHistory()["val_loss"]) > first.getHistory()["val_loss"][-1]
     for one, other in zip(first.keras().get_weights(), second.keras().get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+    # A fit that keeps its last model replaces the best one, with which the next is then not compared.
+    plain = line(tmp_path, callbacks=[ruin], **options | {"checkpoint_callback": None}).fit(frame)
+    third = line(tmp_path, callbacks=[_Half()], **options).fit(frame)
+    for one, other in zip(plain.keras().get_weights(), third.keras().get_weights(), strict=True):
+        np.testing.assert_allclose(np.asarray(one) / 2, other)
     entry = keras.Input((1,))
     outputs = [keras.layers.Dense(1, activation="tanh")(entry), keras.layers.Dense(1)(entry)]
     other = line(tmp_path, model=keras.Model(entry, outputs), optimizer="sgd", loss="mse", run_id="mine")
@@ -362,7 +377,8 @@ def test_a_model_larger_than_a_message(context, spark, tmp_path, monkeypatch):
     layers = [keras.Input((1,)), keras.layers.Dense(500), keras.layers.Dense(500), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
     monkeypatch.setattr("tfdist.launch.function.parcel.LIMIT_BYTES", 500_000)
-    fitted = line(tmp_path, model=model, optimizer="adam", callbacks=[_Limited()]).fit(points(spark))
+    one = {"model": model, "optimizer": "adam", "loss": "mse", "label_cols": ["y"]}
+    fitted = line(tmp_path, callbacks=[_Limited()], **one).fit(points(spark))
     assert fitted.keras().count_params() == model.count_params() > 250_000
     assert [path for path in tmp_path.rglob("*") if path.is_file() and "runs" not in path.parts] == []
 

@@ -176,6 +176,15 @@ def add(source: Path, path: str) -> None:
     folder.put(source, name)
 
 
+def remove_file(path: str) -> None:
+    """Removes a file at a path or an address, if it is there. Raises OSError."""
+    if address_of(path) is None:
+        Path(path).unlink(missing_ok=True)
+    else:
+        folder, name = _object(path)
+        folder.remove(name)
+
+
 def remove(folder: str) -> None:
     """Removes a folder with all that is in it, if it is there. Raises OSError."""
     if address_of(folder) is None:

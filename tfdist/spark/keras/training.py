@@ -96,6 +96,9 @@ def train(work: Work) -> dict[str, list[float]] | None:
     model = work.recipe.with_model(store.read(work.start)).build()
     rank = tfdist.rank()
     validation = None if work.validation is None else _dataset(work, work.validation, rank, shuffled=False)
+    if not rank and work.run is not None and not work.run.settings.get("save_best_only"):
+        # Of the checkpoint that this fit replaces.
+        store.remove_file(work.run.best)
     history = model.fit(
         _dataset(work, work.train, rank, shuffled=True),
         epochs=work.epochs,
