@@ -28,7 +28,8 @@ class RankZero(keras.callbacks.Callback):
 
     If the callback acts when it is constructed, such as one that logs in to an experiment tracker, pass a function that
     returns it: only rank 0 calls the function, immediately. If it raises, rank 0's script ends with that error,
-    `tfdistrun` ends the other ranks, and its summary shows the error.
+    `tfdistrun` ends the other ranks, and its summary shows the error. One that was sent from another process, as in the
+    `callbacks` of an Estimator, decides where it is first used, and rank 0 calls the function then.
 
     Args:
         callback: Any Keras callback, or a function without arguments that returns one.
@@ -55,25 +56,37 @@ class RankZero(keras.callbacks.Callback):
 
     def __init__(self, callback: keras.callbacks.Callback | Callable[[], keras.callbacks.Callback]) -> None:
         super().__init__()
-        self._active = tfdist.rank() == 0
-        if isinstance(callback, keras.callbacks.Callback):
-            self.callback = callback
-        elif callable(callback):
-            self.callback = _made_by(callback) if self._active else None
-        else:
+        if not callable(callback) and not isinstance(callback, keras.callbacks.Callback):
             raise errors.ConfigError(f"RankZero takes a Keras callback or a function that makes one; {_got(callback)}.")
-        if not self._active:
-            return
-        for name in _HOOKS:
-            setattr(self, name, self._forward(name))
+        self._given: Any = callback
+        self._decide()
+
+    def _decide(self) -> None:
+        """Whether this is rank 0."""
+        self._active: bool | None = tfdist.rank() == 0
+        self.callback = self._given if isinstance(self._given, keras.callbacks.Callback) else None
+        if self._active:
+            self.callback = self.callback or _made_by(self._given)
+            for name in _HOOKS:
+                setattr(self, name, self._forward(name))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process decides, or this one anew: which rank it is, and whether it calls the function."""
+        kept = {name: value for name, value in vars(self).items() if name not in (*_HOOKS, "_hook")}
+        given = self._given if isinstance(self._given, keras.callbacks.Callback) else None
+        return kept | {"_active": None, "_model": None, "callback": given}
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
+        if self._active is None:
+            self._decide()
         if self._active and self.callback is not None:
             self.callback.set_params(params)
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
+        if self._active is None:
+            self._decide()
         self._hook = ModelHook.of(model)
         if self._active and self.callback is not None:
             self.callback.set_model(model)

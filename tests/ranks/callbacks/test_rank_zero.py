@@ -1,5 +1,6 @@
 """Any callback, on rank 0 only."""
 
+import cloudpickle
 import keras
 import numpy as np
 import pytest
@@ -84,6 +85,38 @@ def test_what_is_no_callback_is_refused(world):
     else:
         RankZero(lambda: None)
         RankZero(fails)
+
+
+CALLS = []
+
+
+def make():
+    CALLS.append("made")
+    return Counts()
+
+
+class Counts(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        CALLS.append(epoch)
+
+
+def test_one_that_was_sent_runs_on_rank_zero_alone(world):
+    _check_sent(Counts(), [])
+    _check_sent(make, ["made"])
+
+
+def _check_sent(given, made):
+    """As from a driver, which is rank 0 of its own world."""
+    del CALLS[:]
+    wrapped = cloudpickle.loads(tfdist.broadcast_object(cloudpickle.dumps(RankZero(given))))
+    assert (made if tfdist.rank() == 0 else []) == CALLS, "by the driver"
+    x = np.full((4, 2), 1.0, "float32")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    for epoch in range(2):
+        model.fit(x, x[:, :1], verbose=0, callbacks=[DataParallel(), wrapped], initial_epoch=epoch, epochs=epoch + 1)
+        wrapped = wrapped if epoch else cloudpickle.loads(cloudpickle.dumps(wrapped))
+    assert ([*made, *made, 0, *made, 1] if tfdist.rank() == 0 else []) == CALLS
 
 
 def test_keras_writers(world, shared_tmp_path):
