@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from lines import ROWS, line, points
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions
 
 from tfdist.errors import ConfigError
@@ -34,6 +35,31 @@ def _excluding():
     optimizer = keras.optimizers.SGD(0.1, weight_decay=0.5)
     optimizer.exclude_from_weight_decay(var_list=[keras.Variable(0.0)])
     return optimizer
+
+
+@pytest.fixture
+def doubles():
+    def use(name):
+        keras.config.set_floatx(name)
+        keras.config.set_dtype_policy(name)
+
+    use("float64")
+    yield
+    use("float32")
+
+
+@pytest.mark.usefixtures("doubles")
+def test_doubles_stay_doubles(context, spark, tmp_path):
+    """With `floatx`, which executors do not know: float32 has no number between 16777216 and 16777218."""
+    many = 2.0**24 + 1
+    frame = spark.createDataFrame([(many, Vectors.dense([many, 0]), 1.0)] * 9, ["one", "two", "label"])
+    entries = [keras.Input((1,)), keras.Input((2,))]
+    less = [keras.layers.Rescaling(1.0, offset=1 - many)(entry)[:, :1] for entry in entries]
+    model = keras.Model(entries, keras.layers.Dense(1, kernel_initializer="ones")(less[0] * less[1]))
+    given = {"feature_cols": ["one", "two"], "label_cols": ["label"], "optimizer": "sgd", "loss": "mse"}
+    fitted = line(tmp_path, model=model, **given).fit(frame)
+    assert fitted.getHistory()["loss"] == [0.0]
+    assert {row.label__output for row in fitted.transform(frame).collect()} == {1.0}
 
 
 REFUSED = {

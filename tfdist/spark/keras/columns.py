@@ -15,7 +15,7 @@ _SIMPLE = ("tinyint", "smallint", "int", "bigint", "float", "double", "boolean",
 
 
 def expression(frame: DataFrame, what: str, name: str) -> Column:
-    """A column as single values or arrays; a vector becomes an array of float32, also a sparse one.
+    """A column as single values or arrays; a vector becomes an array of the numbers that Keras uses, also a sparse one.
 
     Args:
         frame: Of Spark.
@@ -25,13 +25,14 @@ def expression(frame: DataFrame, what: str, name: str) -> Column:
     Raises:
         ConfigError: If there is no such column, or its type has no tensor equivalent.
     """
+    import keras
     from pyspark.ml.functions import vector_to_array
     from pyspark.ml.linalg import VectorUDT
 
     kind = field_type(frame, what, name)
     column = frame[quoted(name)]
     if isinstance(kind, VectorUDT):
-        return vector_to_array(column, "float32")
+        return vector_to_array(column, "float64" if keras.config.floatx() == "float64" else "float32")
     inner = kind
     while inner.typeName() == "array":
         inner = inner.elementType

@@ -230,6 +230,8 @@ class _Fit:
 
     def work(self, recipe: frozen.Recipe, written: writing.Written, folder: str) -> Work:
         """What each rank gets, with a folder for models. Raises ConfigError if columns do not fit the model."""
+        import keras
+
         values = self._values
         chosen = self._chosen()
         wanted = [*self._inputs, *self._label_shapes(written.shapes), *([()] if values["sample_weight_col"] else [])]
@@ -251,6 +253,7 @@ class _Fit:
             recipe=recipe,
             start=f"{folder}/start.keras",
             trained=run.checkpoint if run is not None and is_best_kept else f"{folder}/trained.keras",
+            floatx=keras.config.floatx(),
             features=shapes[:features],
             labels=shapes[features : features + labels],
             weights=shapes[features + labels :],

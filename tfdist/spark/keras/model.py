@@ -68,6 +68,7 @@ class KerasModel(Model, MLReadable, MLWritable):
         return self.getOrDefault("model")
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        import keras
         from pyspark.sql.functions import pandas_udf
 
         from tfdist.spark.keras import prediction
@@ -84,7 +85,7 @@ class KerasModel(Model, MLReadable, MLWritable):
         taken = [_whole(dataset, name) for name in features]
         shapes = tuple(map(columns.known, input_shapes(model, len(features))))
         context = dataset.sparkSession.sparkContext
-        plan = prediction.Plan(tuple(features), shapes, values["batch_size"], len(outputs))
+        plan = prediction.Plan(tuple(features), shapes, values["batch_size"], len(outputs), keras.config.floatx())
         function = prediction.predictor(context.broadcast(frozen.dump(model)), values["custom_objects"], plan)
         kind = ", ".join(f"o{place} array<double>" for place in range(len(outputs)))
         own = f"tfdist_{self.uid}"

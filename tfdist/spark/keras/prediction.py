@@ -21,12 +21,15 @@ _MOST_MODELS = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """Columns, shapes in which the model takes their values, rows that it takes at a time, and its outputs."""
+    """Columns, shapes in which the model takes their values, rows that it takes at a time, its outputs, and `floatx` of
+    Keras.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...] | None, ...]
     batch_size: int
     outputs: int
+    floatx: str
 
 
 def predictor(data: Any, custom_objects: Mapping[str, Any], plan: Plan) -> Callable[[Any], Any]:
@@ -41,6 +44,9 @@ def predictor(data: Any, custom_objects: Mapping[str, Any], plan: Plan) -> Calla
     packed = cloudpickle.dumps(dict(custom_objects))
 
     def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
+        import keras
+
+        keras.config.set_floatx(plan.floatx)
         model = _model(data.value, packed)
         for columns in batches:
             # Spark gives a single column without a tuple around it.
@@ -73,7 +79,7 @@ def _stacked(column: pd.Series, name: str, shape: tuple[int, ...] | None) -> Any
     values = column.to_numpy()
     is_text = values.dtype == object and len(values) and isinstance(values[0], (str, bytes))
     if values.dtype == object and len(values) and not is_text:
-        values = np.array([np.asarray(value.tolist()) for value in values])
+        values = _dense(values)
     if shape is not None and values.size != len(values) * math.prod(shape):
         raise ValueError(
             f"KerasModel: column {name!r} has {values.size // len(values)} values in a row, and the model takes "
@@ -81,6 +87,11 @@ def _stacked(column: pd.Series, name: str, shape: tuple[int, ...] | None) -> Any
         )
     values = values if shape is None else values.reshape(len(values), *shape)
     return _texts(values) if is_text else values
+
+
+def _dense(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Arrays in arrays as one."""
+    return np.array([_dense(each) if isinstance(each, np.ndarray) else each for each in values])
 
 
 def _texts(values: np.ndarray[Any, Any]) -> Any:

@@ -64,6 +64,7 @@ class Work:
     recipe: frozen.Recipe
     start: str
     trained: str
+    floatx: str  # of Keras
     features: tuple[Shape, ...]
     labels: tuple[Shape, ...]
     weights: tuple[Shape, ...]  # one or none
@@ -90,6 +91,7 @@ def train(work: Work) -> dict[str, list[float]] | None:
 
     if not work.use_gpu:
         tf.config.set_visible_devices([], "GPU")
+    keras.config.set_floatx(work.floatx)
     tfdist.init()
     if work.random_seed is not None:
         keras.utils.set_random_seed(work.random_seed)
@@ -195,12 +197,11 @@ def _window(work: Work, files: Sequence[File]) -> int:
 
 
 def _assembled(work: Work) -> Any:
-    import keras
     import tensorflow as tf
 
     def cast(value: Any) -> Any:
-        """Doubles, the decimal numbers of Spark, as Keras takes them from arrays."""
-        return tf.cast(value, keras.config.floatx()) if value.dtype == tf.float64 else value
+        """Decimal numbers as Keras takes them from arrays."""
+        return tf.cast(value, work.floatx) if value.dtype.is_floating else value
 
     def shaped(row: Mapping[str, Any], shapes: Sequence[Shape]) -> Any:
         values = [cast(tf.reshape(row[name_of(shape.column)], [-1, *shape.row])) for shape in shapes]
