@@ -269,6 +269,23 @@ def test_there_is_no_room(given):
         executor.start()
 
 
+def test_number_of_nodes_in_a_placement_group(nodes):
+    import ray
+
+    def start():
+        tfdist.ray.RayExecutor(num_hosts=1, num_workers_per_host=1).start()
+
+    group = ray.util.placement_group([{"CPU": 1}])
+    options = {
+        "num_cpus": 1,
+        "scheduling_strategy": ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group),
+    }
+    options["scheduling_strategy"].placement_group_capture_child_tasks = True
+    with pytest.raises(ConfigError, match="num_hosts cannot be had in the placement group of this process"):
+        ray.get(ray.remote(start).options(**options).remote())
+    ray.util.remove_placement_group(group)
+
+
 def test_calls_that_are_refused(started):
     executor = tfdist.ray.RayExecutor(num_workers=1)
     with pytest.raises(ConfigError, match=r"it has not started; call start\(\) first"):

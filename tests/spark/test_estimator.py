@@ -405,6 +405,32 @@ def test_an_estimator_is_kept(context, tmp_path):
     assert isinstance(read.setEpochs(3), KerasEstimator) and read.getEpochs() == 3
 
 
+ELSEWHERE = """
+import sys
+import numpy as np
+from pyspark.sql import SparkSession
+from tfdist.spark.keras import KerasEstimator
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+read = KerasEstimator.load(sys.argv[1])
+metric = read.getMetrics()[0]
+one = np.ones((1, 1), "float32")
+metric.update_state(one, 3 * one)
+print(float(read.getOptimizer().learning_rate), float(metric.result()), float(read.getLoss()(one, 4 * one)))
+"""
+
+
+def test_an_estimator_with_functions_of_its_own(context, tmp_path):
+    own = {
+        "optimizer": keras.optimizers.Adam(_Halved(0.5)),
+        "loss": _Far(),
+        "metrics": [keras.metrics.MeanMetricWrapper(_apart)],
+    }
+    line(tmp_path / "store", **own).save(str(tmp_path / "kept"))
+    words = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "kept")]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert found.stdout.split() == ["0.25", "2.0", "3.0"], found.stderr
+
+
 def test_how_a_checkpoint_is_made():
     given = {"monitor": "mine", "mode": "max", "verbose": 1, "save_best_only": True, "save_freq": 7}
     callback = keras.callbacks.ModelCheckpoint("unused.keras", **given, initial_value_threshold=0.5)

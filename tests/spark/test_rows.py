@@ -100,13 +100,18 @@ REFUSED = {
         "'x' has 2 values in a row, and the model takes 1",
     ),
     "inputs": (_unchanged, {"feature_cols": ["x", "z"]}, "the model has 1 inputs, and each is a column; received 2"),
-    "best": (
+    "checkpoint": (
         _unchanged,
         {
             "store": Store("nowhere", save_runs=False),
-            "checkpoint_callback": keras.callbacks.ModelCheckpoint("unused.keras", monitor="loss", save_best_only=True),
+            "checkpoint_callback": keras.callbacks.ModelCheckpoint("unused.keras"),
         },
-        "saves the best model, and the store has save_runs=False",
+        "checkpoint_callback is given, and the store has save_runs=False",
+    ),
+    "run": (
+        _unchanged,
+        {"store": Store("nowhere", save_runs=False), "run_id": "mine"},
+        "run_id is given, and the store has save_runs=False",
     ),
     "excluded": (_unchanged, {"optimizer": _excluding()}, r"exclude_from_weight_decay\(var_list=...\)"),
     "validation": (_unchanged, {"validation": "z"}, "'z' must have booleans, or 0 and 1; it is of type double"),

@@ -46,7 +46,8 @@ class RayExecutor:
         settings: From `create_settings`; None for its defaults.
         num_workers: Number of ranks, packed on as few nodes as possible. In an elastic job the number to start with;
             default there: all that have come.
-        num_hosts: Number of nodes, instead of `num_workers`, each with `num_workers_per_host` ranks.
+        num_hosts: Number of nodes, instead of `num_workers`, each with `num_workers_per_host` ranks; not in a placement
+            group that is there already.
         num_workers_per_host: The ranks of each of them.
         cpus_per_worker: CPUs that Ray reserves for each rank.
         use_gpu: Whether each rank gets GPUs.

@@ -71,7 +71,7 @@ class Placement:
         request: What is asked for.
 
     Raises:
-        ConfigError: If there is no room for them in time.
+        ConfigError: If there is no room for them in time, or they cannot be placed so.
     """
 
     def __init__(self, request: Request) -> None:
@@ -98,6 +98,11 @@ class Placement:
     def _place(self) -> None:
         request, util = self._request, self._ray.util
         current = util.get_current_placement_group() if request.takes_current else None
+        if current is not None and request.a_node:
+            raise ConfigError(
+                f"{_CALLER}: num_hosts cannot be had in the placement group of this process, whose bundles say which "
+                "nodes it has. Give num_workers instead, or use_current_placement_group=False"
+            )
         if current is None and not request.is_elastic:
             self._group = util.placement_group(self._bundles(), strategy="STRICT_SPREAD" if request.a_node else "PACK")
             self._wait(lambda: self._group.wait(_LOOK_S))
@@ -107,7 +112,7 @@ class Placement:
             options |= {"max_restarts": -1, "max_task_retries": -1}
         for number in range(request.actors):
             if (group := current or self._group) is not None:
-                bundle = number // (request.a_node or 1) if current is None else -1
+                bundle = number // (request.a_node or 1) if current is None else -1  # any
                 options["scheduling_strategy"] = util.scheduling_strategies.PlacementGroupSchedulingStrategy(
                     group, bundle
                 )

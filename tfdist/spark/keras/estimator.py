@@ -162,7 +162,9 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
     def _state(self) -> dict[str, Any]:
         values = self.values()
         model = values["model"]
-        kept = {name: frozen.freeze(values[name]) for name in ("optimizer", "loss", "metrics")}
+        compiled = {name: values[name] for name in ("optimizer", "loss", "metrics")}
+        values |= {"custom_objects": {**frozen.objects_in(compiled), **values["custom_objects"]}}
+        kept = {name: frozen.freeze(value) for name, value in compiled.items()}
         return values | kept | {"model": None if model is None else frozen.Recipe.of(model, values["custom_objects"])}
 
     @classmethod
@@ -183,10 +185,11 @@ class _Fit:
         self._inputs = input_shapes(values["model"], len(values["feature_cols"]))
         self._outputs = output_shapes(values["model"], len(values["label_cols"]))
         self._settings = _checkpoint_settings(values["checkpoint_callback"], bool(values["validation"]))
-        if self._settings.get("save_best_only") and not self._store.saving_runs():
+        unused = next((name for name in ("run_id", "checkpoint_callback") if values[name] is not None), None)
+        if unused is not None and not self._store.saving_runs():
             raise ConfigError(
-                f"{NAME}: checkpoint_callback saves the best model, and the store has save_runs=False, so that nothing "
-                "is kept. Let it save runs, or omit the callback."
+                f"{NAME}: {unused} is given, and the store has save_runs=False, so that nothing of the run is kept. "
+                f"Let it save runs, or omit {unused}."
             )
 
     def recipe(self) -> frozen.Recipe:
