@@ -77,32 +77,46 @@ def from_parquet(
     row_reader.open_reader()
     groups = len(plan.file_of)
     dataset = tf.data.Dataset.range(groups)
-    places, seed_text = np.arange(groups), ""
+    places, seeds = order.draw(groups, seed) if shuffle else (np.arange(groups), None)
     if shuffle:
-        places, seeds = order.draw(groups, seed)
-        seed_text = "any" if seeds is None else " ".join(map(str, seeds))
         dataset = dataset.shuffle(min(shuffle, groups), seed=seed)
-    windows = dataset.batch(max(1, shuffle)).map(_reader(plan, places, seed_text), num_parallel_calls=_READS)
+    windows, seed_text = dataset.batch(max(1, shuffle)), "any" if shuffle else ""
+    if seeds is not None:
+        # Drawn anew in each pass, in which a window may have the row groups of the pass before.
+        windows = windows.flat_map(_with_draw(seed))
+        seed_text = " ".join(map(str, seeds))
+    windows = windows.map(_reader(plan, places, seed_text), num_parallel_calls=_READS)
     return windows.rebatch(batch_size, drop_remainder=drop_remainder)
 
 
+def _with_draw(seed: int | None) -> Any:
+    """A function that adds a number to a window. Not by `zip`, since workers share the windows by dynamic sharding."""
+    draw = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).take(1)
+
+    @tf.autograph.experimental.do_not_convert
+    def add(places: tf.Tensor) -> tf.data.Dataset:
+        return draw.map(lambda number: (places, number))
+
+    return add
+
+
 def _reader(plan: parquet_file.Plan, permutation: np.ndarray[Any, Any], seed: str) -> Any:
-    """A function from the positions of row groups in the order to their rows."""
+    """A function from the positions of row groups in the order, with one more number for the seed, to their rows."""
     specification = parquet_file.specification(plan.columns)
-    numbers = np.stack([plan.group_of, plan.rows_of])[:, permutation]
+    counts = np.stack([plan.group_of, plan.rows_of])[:, permutation]
     file_of = plan.file_of[permutation]
     dtypes = [tf.dtypes.as_dtype(column.dtype) for column in plan.columns]
     shapes = [tf.TensorShape([None, *column.shape]) for column in plan.columns]
     read_rows = adapter.ops().tfdist_read_rows
 
     @tf.autograph.experimental.do_not_convert
-    def read(places: tf.Tensor) -> dict[str, tf.Tensor]:
+    def read(places: tf.Tensor, *draws: tf.Tensor) -> dict[str, tf.Tensor]:
         paths = tf.gather(tf.constant(plan.files), tf.gather(tf.constant(file_of), places))
-        texts = tf.strings.as_string(
-            tf.concat([places[tf.newaxis], tf.gather(tf.constant(numbers), places, axis=1)], 0)
-        )
+        texts = tf.strings.as_string(tf.concat([places[tf.newaxis], tf.gather(tf.constant(counts), places, axis=1)], 0))
         per_group = tf.transpose(tf.concat([texts, paths[tf.newaxis]], axis=0))
-        request = tf.concat([tf.constant([row_reader.ROWS, specification, seed]), tf.reshape(per_group, [-1])], axis=0)
+        numbers = tf.strings.join([seed, *map(tf.strings.as_string, draws)], " ")
+        head = tf.stack([row_reader.ROWS, specification, numbers])
+        request = tf.concat([head, tf.reshape(per_group, [-1])], axis=0)
         values = read_rows(request=request, dtypes=dtypes, shapes=shapes)
         return {column.name: value for column, value in zip(plan.columns, values, strict=True)}
 

@@ -149,14 +149,18 @@ def _rows_of_epochs(work, side, epochs, **options):
     return [[[float(x) for batch in data for x in np.ravel(batch[0])] for _ in range(epochs)] for data in sets]
 
 
-@pytest.mark.parametrize("parameters", [{}, {"shuffle": False}, {"inmemory_cache_all": True}], ids=str)
+@pytest.mark.parametrize(
+    "parameters", [{}, {"shuffle": False}, {"inmemory_cache_all": True}, {"partitions_per_process": 1}], ids=str
+)
 def test_each_row_is_read_once_in_an_epoch(context, spark, tmp_path, parameters):
-    estimator = line(tmp_path, validation="third", partitions_per_process=3, random_seed=1, batch_size=4, **parameters)
+    given = {"validation": "third", "partitions_per_process": 3, "random_seed": 1, "batch_size": 4, **parameters}
+    estimator = line(tmp_path, **given)
     fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)
     work = fit.work(None, fit.write(points(spark), _open(tmp_path)), str(tmp_path))
     ranks = _rows_of_epochs(work, work.train, 2, shuffled=True)
     for epoch in range(2):
         assert sorted(ranks[0][epoch] + ranks[1][epoch]) == [x for x in range(ROWS) if x % 3]
+    assert _rows_of_epochs(work, work.train, 2, shuffled=True) == ranks, "the same in another run"
     shuffled = parameters.get("shuffle", True)
     assert all((rank[0] != rank[1]) == shuffled for rank in ranks)
     ((one,), (other,)) = _rows_of_epochs(work, work.validation, 1, shuffled=False)

@@ -75,6 +75,17 @@ def test_seeded_shuffle_is_the_same_in_every_process(files):
         assert len({number // GROUP_ROWS for number in order[:GROUP_ROWS]}) == 3
 
 
+@pytest.mark.parametrize("shuffle", [1, 10])
+def test_a_window_of_the_same_rows_is_mixed_anew(files, shuffle):
+    """Also where it is all there is, or the row groups come one at a time."""
+    path = files / "0.parquet"
+    passes = [ids(dataset) for dataset in [from_parquet(path, batch_size=7, shuffle=shuffle, seed=5)] for _ in range(3)]
+    again = from_parquet(path, batch_size=7, shuffle=shuffle, seed=5)
+    assert [ids(again) for _ in range(3)] == passes
+    places = [[order.index(row) for row in range(GROUP_ROWS)] for order in passes]
+    assert len({tuple(np.argsort(each)) for each in places}) == 3, "the rows of a row group, in their order"
+
+
 def test_shuffling_without_a_seed_loses_nothing(files):
     dataset = from_parquet(files, batch_size=7, shuffle=4)
     orders = [ids(dataset) for _ in range(2)]
