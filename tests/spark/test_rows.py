@@ -115,7 +115,6 @@ REFUSED = {
     ),
     "excluded": (_unchanged, {"optimizer": _excluding()}, r"exclude_from_weight_decay\(var_list=...\)"),
     "validation": (_unchanged, {"validation": "z"}, "'z' must have booleans, or 0 and 1; it is of type double"),
-    "steps": (_unchanged, {"train_steps_per_epoch": 3}, "needs a full batch of 32 rows, and one has 2[0-9]"),
     "slots": (_unchanged, {"num_proc": 7}, "7 ranks need as many task slots"),
 }
 
@@ -180,10 +179,15 @@ def test_rows_for_validation_stay_those_of_their_run(context, spark, tmp_path):
     assert chosen(run_id="mine", random_seed=0) == chosen(random_seed=0) != chosen(run_id="mine")
 
 
-def test_steps_are_as_many_full_batches(context, spark, tmp_path):
-    estimator = line(tmp_path, train_steps_per_epoch=5, validation="third", validation_steps_per_epoch=3, batch_size=4)
+@pytest.mark.parametrize("parameters", [{}, {"shuffle": False}, {"inmemory_cache_all": True}], ids=str)
+@pytest.mark.parametrize("size", [4, 20], ids=["rows", "fewer rows"])
+def test_steps_are_as_many_full_batches(context, spark, tmp_path, size, parameters):
+    steps = {"train_steps_per_epoch": 5, "validation_steps_per_epoch": 3}
+    estimator = line(tmp_path, validation="third", batch_size=size, **steps, **parameters)
     fit = estimators._Fit(estimator.values() | {"store": Store(tmp_path)}, 2)
     work = fit.work(None, fit.write(points(spark), _open(tmp_path)), str(tmp_path))
-    batches = [len(batch[0]) for batch in training._dataset(work, work.train, 0, shuffled=True).take(20)]
-    assert batches == [4] * 20, "it has no end"
+    sets = [training._dataset(work, work.train, rank, shuffled=True).take(20) for rank in range(2)]
+    batches = [np.ravel(batch[0]).tolist() for data in sets for batch in data]
+    assert [len(batch) for batch in batches] == [size] * 40, "it has no end"
+    assert sorted(set(sum(batches, []))) == [x for x in range(ROWS) if x % 3], "it leaves none out"
     assert len(list(training._dataset(work, work.validation, 0, shuffled=False))) == 3

@@ -245,8 +245,6 @@ class _Fit:
         features, labels = len(values["feature_cols"]), len(values["label_cols"])
         steps, validation_steps = values["train_steps_per_epoch"], values["validation_steps_per_epoch"]
         train_side = Side(self._shares(written.train), values["batch_size"], steps)
-        if steps is not None:
-            self._check_full_batches(train_side)
         validation = None
         if written.validation:
             validation = Side(self._shares(written.validation), self.validation_batch, validation_steps)
@@ -342,14 +340,6 @@ class _Fit:
             raise ConfigError(
                 f"{NAME}: {path}, which an executor has written, is not there for the driver. The store must be a "
                 "place that the driver and all executors reach: a shared file system, or an object store."
-            )
-
-    def _check_full_batches(self, side: Side) -> None:
-        fewest = min(sum(file.rows for file in share) for share in side.shares)
-        if fewest < side.batch_size:
-            raise ConfigError(
-                f"{NAME}: with train_steps_per_epoch each rank needs a full batch of {side.batch_size} rows, and one "
-                f"has {fewest}. Choose a smaller batch_size, or omit train_steps_per_epoch."
             )
 
     def _shares(self, files: Sequence[writing.File]) -> tuple[tuple[writing.File, ...], ...]:

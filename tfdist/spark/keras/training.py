@@ -171,14 +171,13 @@ def _dataset(work: Work, side: Side, rank: int, shuffled: bool) -> Any:
         batch_size=side.batch_size,
         shuffle=0 if work.cache else window,
         seed=work.random_seed,
-        drop_remainder=endless and not work.cache,
     )
     if work.cache:
         data = data.unbatch().cache()
         data = data.shuffle(work.shuffle_rows or rows, seed=work.random_seed) if window else data
-        data = data.batch(side.batch_size, drop_remainder=endless)
-    if endless:
-        data = data.repeat()
+        data = data.batch(side.batch_size)
+    if endless:  # a batch may have the last rows of a pass and the first of the next, so that none is left out
+        data = data.repeat().rebatch(side.batch_size, drop_remainder=True)
     elif side.steps is not None:
         data = data.repeat().take(side.steps)
     else:  # which Keras would find out with a warning
