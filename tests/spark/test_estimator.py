@@ -405,6 +405,24 @@ def test_an_estimator_is_kept(context, tmp_path):
     assert isinstance(read.setEpochs(3), KerasEstimator) and read.getEpochs() == 3
 
 
+@pytest.mark.parametrize("chunk", [700, 1 << 30], ids=["many rows", "one row"])
+def test_a_model_is_kept_in_rows(context, spark, tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr("tfdist.spark.keras.persistence._CHUNK_BYTES", chunk)
+    model = _kept(keras.Sequential([keras.Input((3,)), keras.layers.Dense(20)]))
+    model.save(str(tmp_path / "new"))
+    rows = spark.read.parquet(str(tmp_path / "new" / "state"))
+    assert (rows.count() > 9) == (chunk == 700)
+    # As it was before there were several: without a place.
+    model.save(str(tmp_path / "old"))
+    whole = b"".join(row.state for row in rows.orderBy("place").collect())
+    single = spark.createDataFrame([(bytearray(whole),)], "state binary")
+    single.write.mode("overwrite").parquet(str(tmp_path / "old" / "state"))
+    for name in ("new", "old"):
+        read = KerasModel.load(str(tmp_path / name)).keras()
+        for one, other in zip(read.get_weights(), model.keras().get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 ELSEWHERE = """
 import sys
 import numpy as np

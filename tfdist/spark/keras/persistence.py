@@ -1,4 +1,4 @@
-"""Stages of a pipeline on a file system of Spark: metadata as its own stages have them, and one row with the rest."""
+"""Stages of a pipeline on a file system of Spark: metadata as its own stages have them, and rows with the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
-_STATE = "state"
+_STATE, _PLACE = "state", "place"
+# Of a row. Each is in a task of its own, which spark.rpc.message.maxSize limits to 128 MiB.
+_CHUNK_BYTES = 16 << 20
 
 
 class Writer(MLWriter):
@@ -20,8 +22,11 @@ class Writer(MLWriter):
     def saveImpl(self, path: str) -> None:  # noqa: N802  (Spark's name)
         """Called by `save`."""
         DefaultParamsWriter.saveMetadata(self._stage, path, self.sparkSession.sparkContext, paramMap={})
-        row = (bytearray(cloudpickle.dumps(self._stage._state())),)
-        self.sparkSession.createDataFrame([row], f"{_STATE} binary").coalesce(1).write.parquet(f"{path}/{_STATE}")
+        state = cloudpickle.dumps(self._stage._state())
+        rows = [(at, bytearray(state[at : at + _CHUNK_BYTES])) for at in range(0, len(state), _CHUNK_BYTES)]
+        parts = self.sparkSession.sparkContext.parallelize(rows, len(rows))
+        frame = self.sparkSession.createDataFrame(parts, f"{_PLACE} bigint, {_STATE} binary")
+        frame.write.parquet(f"{path}/{_STATE}")
 
 
 class Reader(MLReader):
@@ -34,7 +39,10 @@ class Reader(MLReader):
     def load(self, path: str) -> Any:
         """The stage at a path."""
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession.sparkContext)
-        row = self.sparkSession.read.parquet(f"{path}/{_STATE}").first()
-        stage = self._kind._restored(cloudpickle.loads(bytes(row[_STATE])))
+        # One partition after the other, because spark.driver.maxResultSize limits all together.
+        rows = list(self.sparkSession.read.parquet(f"{path}/{_STATE}").toLocalIterator())
+        if _PLACE in rows[0]:  # unlike the single row of older ones
+            rows.sort(key=lambda row: row[_PLACE])
+        stage = self._kind._restored(cloudpickle.loads(b"".join(row[_STATE] for row in rows)))
         stage._resetUid(metadata["uid"])
         return stage
