@@ -1,10 +1,17 @@
 """What an executor does for `KerasModel.transform`: values as a model takes them."""
 
+import io
+import json
+import zipfile
+from dataclasses import replace
+from types import SimpleNamespace
+
+import keras
 import numpy as np
 import pandas as pd
 import pytest
 
-from tfdist.spark.keras import prediction
+from tfdist.spark.keras import frozen, prediction
 
 
 def _of_spark(array):
@@ -14,6 +21,37 @@ def _of_spark(array):
     found = np.empty(len(array), object)
     found[:] = [_of_spark(each) for each in array]
     return found
+
+
+def _dated(file, date):
+    """A `.keras` file as of another day."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(file)) as old, zipfile.ZipFile(written, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "metadata.json":
+                content = json.dumps(json.loads(content) | {"date_saved": date})
+            new.writestr(name, content)
+    return written.getvalue()
+
+
+def test_a_model_is_loaded_once(monkeypatch):
+    """Although its file has the date, and until something of it changes."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    plan = prediction.Plan(("x",), ((1,),), 32, 1, "float32", b"")
+    loaded = []
+    load = frozen.load
+    monkeypatch.setattr(frozen, "load", lambda *args, **options: [loaded.append(1), load(*args, **options)][1])
+
+    def transform(date):
+        file = _dated(frozen.dump(model), date)
+        own = replace(plan, digest=prediction.digest_of(file))
+        (found,) = prediction.predictor(SimpleNamespace(value=file), {}, own)(iter([pd.Series([3.0])]))
+        return found.o0[0].tolist(), len(loaded)
+
+    assert transform("today") == transform("tomorrow") == ([3.0], 1)
+    model.set_weights([each + 1 for each in model.get_weights()])
+    assert transform("tomorrow") == ([7.0], 2)
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3), (2, 3, 4), (2, 1, 3, 2)], ids=str)

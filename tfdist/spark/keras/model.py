@@ -85,8 +85,10 @@ class KerasModel(Model, MLReadable, MLWritable):
         taken = [_whole(dataset, name) for name in features]
         shapes = tuple(map(columns.known, input_shapes(model, len(features))))
         context = dataset.sparkSession.sparkContext
-        plan = prediction.Plan(tuple(features), shapes, values["batch_size"], len(outputs), keras.config.floatx())
-        function = prediction.predictor(context.broadcast(frozen.dump(model)), values["custom_objects"], plan)
+        file, floatx = frozen.dump(model), keras.config.floatx()
+        digest = prediction.digest_of(file)
+        plan = prediction.Plan(tuple(features), shapes, values["batch_size"], len(outputs), floatx, digest)
+        function = prediction.predictor(context.broadcast(file), values["custom_objects"], plan)
         kind = ", ".join(f"o{place} array<double>" for place in range(len(outputs)))
         own = f"tfdist_{self.uid}"
         found = dataset.withColumn(own, pandas_udf(function, kind)(*taken))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +16,17 @@ import pandas as pd
 
 from tfdist.spark.keras import frozen
 
-# Models of this process, by content: Spark uses its Python workers again.
+# Models of this process, by digest: Spark uses its Python workers again.
 _models: dict[bytes, Any] = {}
+# In a `.keras` file: when it was written.
+_WITH_DATE = "metadata.json"
 _MOST_MODELS = 4
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Columns, shapes in which the model takes their values, rows that it takes at a time, its outputs, and `floatx` of
-    Keras.
+    """Columns, shapes in which the model takes their values, rows that it takes at a time, its outputs, `floatx` of
+    Keras, and what tells the model from others.
     """
 
     names: tuple[str, ...]
@@ -30,6 +34,7 @@ class Plan:
     batch_size: int
     outputs: int
     floatx: str
+    digest: bytes
 
 
 def predictor(data: Any, custom_objects: Mapping[str, Any], plan: Plan) -> Callable[[Any], Any]:
@@ -47,7 +52,7 @@ def predictor(data: Any, custom_objects: Mapping[str, Any], plan: Plan) -> Calla
         import keras
 
         keras.config.set_floatx(plan.floatx)
-        model = _model(data.value, packed)
+        model = _model(data, packed, plan.digest)
         for columns in batches:
             # Spark gives a single column without a tuple around it.
             yield _outputs(model, (columns,) if isinstance(columns, pd.Series) else columns, plan)
@@ -56,12 +61,21 @@ def predictor(data: Any, custom_objects: Mapping[str, Any], plan: Plan) -> Calla
     return predict
 
 
-def _model(data: bytes, packed: bytes) -> Any:
-    digest = hashlib.sha256(data).digest()
+def digest_of(data: bytes) -> bytes:
+    """That of a `.keras` file but for its date: a model that stays as it is is loaded once."""
+    found = hashlib.sha256()
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        for name in sorted(set(file.namelist()) - {_WITH_DATE}):
+            content = file.read(name)
+            found.update(f"{name} {len(content)} ".encode() + content)
+    return found.digest()
+
+
+def _model(data: Any, packed: bytes, digest: bytes) -> Any:
     if digest not in _models:
         if len(_models) >= _MOST_MODELS:
             _models.clear()
-        _models[digest] = frozen.load(data, cloudpickle.loads(packed), compiled=False)
+        _models[digest] = frozen.load(data.value, cloudpickle.loads(packed), compiled=False)
     return _models[digest]
 
 
