@@ -59,7 +59,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             `s3://bucket/run`. Use a separate folder for each training.
         save_freq: "epoch", or the number of batches between two files.
         double_checkpoint: Whether to keep the previous file besides the newest.
-        delete_checkpoint: Whether to remove the folder, or the backups in a store, when `fit` ends.
+        delete_checkpoint: Whether to remove the backups when `fit` ends, and the folder if nothing else is in it.
 
     Raises:
         ConfigError: If an argument is invalid.

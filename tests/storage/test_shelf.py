@@ -78,6 +78,38 @@ def test_other_objects_are_left_alone(s3):
     assert sorted(s3.objects(place)) == sorted(others)
 
 
+def test_other_files_are_left_alone(tmp_path):
+    """Such as a model that a callback has written into the folder of the backups."""
+    others = [
+        "model.keras",
+        "epoch-01-batch-00.test.old",
+        ".host.epoch-01-batch-00.test",
+        "below/epoch-01-batch-00.test",
+    ]
+    for empty, names in ((False, others), (True, [])):
+        folder = tmp_path / str(empty)
+        for name in (*names, ".host.7.epoch-01-batch-00.test"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(b"mine")
+        shelf = open_shelf(folder, KIND, "place")
+        for number in range(3):
+            shelf.write((number, 0), contents(number), keep=2)
+        shelf.clear()
+        shelf.clear()
+        left = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+        assert sorted(left) == sorted(names)
+        assert folder.exists() != empty
+
+
+def test_folder_behind_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    shelf = open_shelf(tmp_path / "link", KIND, "place")
+    shelf.write((1, 0), contents(1), keep=2)
+    shelf.clear()
+    assert list((tmp_path / "real").iterdir()) == []
+
+
 def _killed(s3, place, number, before):
     """A process that writes is killed before or after a request of this number; whether there was one."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER.format(folder=str(Path(__file__).parent), address=place)])

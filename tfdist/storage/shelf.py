@@ -7,12 +7,12 @@ was killed. Listings may come in any order.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class Shelf(Protocol):
         """Removes what is unfinished. Raises OSError."""
 
     def clear(self) -> None:
-        """Removes all files, and a folder of a disk with all that is in it. Raises OSError."""
+        """Removes all files, finished or not, and a folder of a disk that is then empty. Raises OSError."""
 
 
 def open_shelf(place: str | os.PathLike[str], kind: FileKind, what: str) -> Shelf:
@@ -111,7 +111,11 @@ class OnDisk:
         self._kind.remove_unfinished(self._folder)
 
     def clear(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self.tidy()
+        for file in self._kind.newest_first(self._folder):
+            file.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it has files of others, or is a link
+            self._folder.rmdir()
 
 
 class InStore:

@@ -152,6 +152,14 @@ def test_nothing_is_written_for_batches_that_are_only_drawn(world, shared_tmp_pa
     assert names[5] == ["model-1-6.weights.h5"]
 
 
+def test_a_model_beside_the_backups_stays(world, shared_tmp_path):
+    folder = shared_tmp_path / "run"
+    train(new_model("sgd"), folder, ModelCheckpoint(str(folder / "model.keras")))
+    tfdist.barrier(name="trained")
+    assert [path.name for path in folder.iterdir()] == ["model.keras"]
+    keras.models.load_model(folder / "model.keras")
+
+
 def interrupted(folder):
     """Two files are there: of the ends of the first two epochs."""
     with pytest.raises(KeyboardInterrupt):
