@@ -31,6 +31,7 @@ def train(victims):
     number = tfdist.rank()
     killers = {int(rank): training.Killer(int(step), how) for rank, step, how in (one.split(":") for one in victims)}
     model = training.make_model()
+    model.compile(keras.optimizers.SGD(training.RATE, momentum=0.9, use_ema=True), "mse")
     data = tfdist.shard(training.make_data()).batch(training.BATCH)
     counter, stopping = Counter(), keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True, **NEVER)
     callbacks = [
@@ -40,6 +41,7 @@ def train(victims):
         keras.callbacks.ReduceLROnPlateau(patience=2, factor=0.5, **NEVER),
         stopping,
         counter,
+        keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
     ]
     callbacks += [killers[number]] if number in killers else []
     history = model.fit(data, epochs=8, callbacks=callbacks, verbose=0)

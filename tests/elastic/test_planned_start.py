@@ -142,10 +142,28 @@ def test_no_more_ranks_than_asked_for_and_a_script_that_fails(tmp_path):
 def test_callbacks_decide_alike(tmp_path, options, victims, left):
     """On ranks that have not seen what the others, or those of the first start, have."""
     (tmp_path / "hosts").write_text("localhost:2")
-    script = str(Path(training.__file__).with_name("deciding.py"))
-    done = run(tmp_path, "-m", "tfdist.launch", "-np", "2", "--elastic", *options, sys.executable, script, victims)
-    assert done.returncode == 0, done.stdout + done.stderr
-    ends = re.findall(r"^\[\d\] ends after (\d) (\d) (\d) with (\d+) at ([\d.]+)$", done.stdout, re.MULTILINE)
-    assert len(ends) == left and len(set(ends)) == 1, done.stdout
+    ends = decide(tmp_path, *options, victims=victims)
+    assert len(ends) == left and len(set(ends)) == 1, ends
     assert ends[0][:3] == ("4", "4", "3")
     assert float(ends[0][4]) == left / 2
+
+
+def test_averages_are_in_the_weights_of_a_commit(tmp_path):
+    """At the end of an epoch `SwapEMAWeights` has put them there; the next one begins with the weights again."""
+    folders = [tmp_path / name for name in ("lost", "whole")]
+    for folder in folders:
+        folder.mkdir()
+    lost, whole = (
+        decide(folder, "--min-np", "2", victims=victims)
+        for folder, victims in zip(folders, ("1:120:epoch", ""), strict=True)
+    )
+    assert (folders[0] / "victim-1-120-epoch").exists()
+    assert len(whole) == 2 and set(lost) == set(whole)
+
+
+def decide(folder, *options, victims):
+    """What each rank prints at the end of deciding.py."""
+    script = str(Path(training.__file__).with_name("deciding.py"))
+    done = run(folder, "-m", "tfdist.launch", "-np", "2", "--elastic", *options, sys.executable, script, victims)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.findall(r"^\[\d\] ends after (\d) (\d) (\d) with (\d+) at ([\d.]+)$", done.stdout, re.MULTILINE)

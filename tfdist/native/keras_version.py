@@ -38,6 +38,7 @@ _DECIDES_BY = {
     "EarlyStopping": ("wait", "best", "best_epoch", "best_weights", "stopped_epoch"),
     "ReduceLROnPlateau": ("wait", "best", "cooldown_counter"),
     "ModelCheckpoint": ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
 }
 # Keras 3.12 has no name for it.
 _GLOBAL_SEED_GENERATOR = "global_seed_generator"
