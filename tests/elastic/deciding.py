@@ -17,13 +17,18 @@ NEVER = {"monitor": "loss", "min_delta": 1e9}
 
 
 class Counter(keras.callbacks.Callback):
-    """Of the script's own, which says what ranks that join take over."""
+    """Of the script's own, which says what ranks that join take over. Notes the weights at the end of each epoch."""
 
-    elastic_attributes = ("epochs",)
-    epochs = 0
+    elastic_attributes = ("epochs", "digest")
+    epochs = digest = 0
 
     def on_epoch_end(self, epoch, logs=None):
         self.epochs += 1
+        self.digest = digest_of(self.model, self.digest)
+
+
+def digest_of(model, before=0):
+    return zlib.crc32(b"".join(np.asarray(variable).tobytes() for variable in model.trainable_variables), before)
 
 
 def train(victims):
@@ -35,7 +40,7 @@ def train(victims):
     data = tfdist.shard(training.make_data()).batch(training.BATCH)
     counter, stopping = Counter(), keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True, **NEVER)
     callbacks = [
-        tfdist.callbacks.DataParallel(elastic=True),
+        tfdist.callbacks.DataParallel(elastic=True, batches_per_commit=25),
         tfdist.callbacks.BackupAndRestore("backup", save_freq=25),
         tfdist.callbacks.ModelCheckpoint("model-{epoch}-{batch}.keras", save_freq=25),
         keras.callbacks.ReduceLROnPlateau(patience=2, factor=0.5, **NEVER),
@@ -45,7 +50,7 @@ def train(victims):
     ]
     callbacks += [killers[number]] if number in killers else []
     history = model.fit(data, epochs=8, callbacks=callbacks, verbose=0)
-    weights = zlib.crc32(b"".join(np.asarray(variable).tobytes() for variable in model.trainable_variables))
+    weights = f"{digest_of(model)} {counter.digest}"
     rate = float(model.optimizer.learning_rate) / training.RATE
     epochs = f"{len(history.epoch)} {counter.epochs} {stopping.stopped_epoch}"
     print(f"ends after {epochs} with {weights} at {rate:g}", flush=True)

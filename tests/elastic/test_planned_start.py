@@ -155,9 +155,9 @@ def test_averages_are_in_the_weights_of_a_commit(tmp_path):
         folder.mkdir()
     lost, whole = (
         decide(folder, "--min-np", "2", victims=victims)
-        for folder, victims in zip(folders, ("1:120:epoch", ""), strict=True)
+        for folder, victims in zip(folders, ("1:125:step", ""), strict=True)
     )
-    assert (folders[0] / "victim-1-120-epoch").exists()
+    assert (folders[0] / "victim-1-125-step").exists()
     assert len(whole) == 2 and set(lost) == set(whole)
 
 
@@ -166,4 +166,4 @@ def decide(folder, *options, victims):
     script = str(Path(training.__file__).with_name("deciding.py"))
     done = run(folder, "-m", "tfdist.launch", "-np", "2", "--elastic", *options, sys.executable, script, victims)
     assert done.returncode == 0, done.stdout + done.stderr
-    return re.findall(r"^\[\d\] ends after (\d) (\d) (\d) with (\d+) at ([\d.]+)$", done.stdout, re.MULTILINE)
+    return re.findall(r"^\[\d\] ends after (\d) (\d) (\d) with (\d+ \d+) at ([\d.]+)$", done.stdout, re.MULTILINE)
