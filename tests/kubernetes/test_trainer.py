@@ -67,7 +67,7 @@ def test_nodes_get_the_variables_of_the_job(rendered, templates):
     assert {each["name"]: each["value"] for each in container["env"]} == {
         "JOB_KEY": "/run/tfdist/keys/job_key",
         "WORKER_TIMEOUT": "900",
-        "LAUNCH_OPTIONS": "\n--verbose\n",
+        "LAUNCH_OPTIONS": "--verbose",
         "TFDIST_DATA_SERVICE": "train-dispatcher:5050",
         "TFDIST_LOG_LEVEL": "info",
     }

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.errors import MismatchError
+from tfdist.ops.graph import call
+from tfdist.training.gradients import GradientReduction
 from tfdist.world import process_sets
 
 LIMIT_S = 60
@@ -50,6 +52,23 @@ def test_two_threads_in_another_order_by_rank(world):
     for text in found.values():
         assert isinstance(text, str), found
         assert "call all collectives from one thread" in text
+        assert all(f"in thread '{name}'" in text for name in names), text
+    assert len(found) == 2
+
+
+def test_reductions_that_two_threads_have_started(world, monkeypatch):
+    """A thread of TensorFlow does the work."""
+    monkeypatch.setattr(call, "overlaps", lambda: True)
+
+    def reduce(value):
+        variable = tf.Variable(tf.zeros([5]), name="v")
+        (mean,) = GradientReduction().reduce([tf.fill([5], float(value))], [variable], "gradients")
+        return float(mean[0])
+
+    assert call_in_order(True, reduce)[0] == {1: 1.0, 100: 100.0}
+    found, names = call_in_order(tfdist.rank() == 0, reduce)
+    for text in found.values():
+        assert isinstance(text, str), found
         assert all(f"in thread '{name}'" in text for name in names), text
     assert len(found) == 2
 

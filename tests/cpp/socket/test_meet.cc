@@ -1,4 +1,9 @@
 // Engines that end and go on with other ranks: fewer of them, and more.
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -50,7 +55,47 @@ void MeetAll(std::vector<std::shared_ptr<Engine>>* engines, std::vector<Membersh
   });
 }
 
+// What a rank gives that has agreed and comes no further: reading it raises a signal, in whose
+// handler the thread waits.
+constexpr size_t kHeldBytes = 4096;
+char* held = nullptr;
+std::atomic<bool> is_released{false};
+
+void Hold(int /*signum*/) {
+  while (!is_released) usleep(1000);
+  mprotect(held, kHeldBytes, PROT_READ | PROT_WRITE);
+}
+
 }  // namespace
+
+// Rank 3 gives up rank 2 in the window of their host. Rank 1 waits for rank 3 alone.
+TEST(MeetIsNotKeptWaitingByRanksThatFailInTheWindowOfAnotherHost) {
+  held =
+      static_cast<char*>(mmap(nullptr, kHeldBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  EXPECT(held != MAP_FAILED);
+  struct sigaction before = {};
+  struct sigaction action = {};
+  action.sa_handler = Hold;
+  EXPECT(sigaction(SIGSEGV, &action, &before) == 0);
+  SocketTeam team = MakeSocketTeam({0, 0, 1, 1});
+  std::vector<Status> statuses(4);
+  std::vector<std::unique_ptr<Engine>> engines(4);  // they stay until the ranks meet again
+  InThreads(4, [&](int r) {
+    tfdist::EngineConfig config = TestConfig();
+    config.stall_shutdown_seconds = r == 3 ? 1 : 20;
+    engines[r] = std::make_unique<Engine>(std::move(team.communicators[r]), config);
+    EXPECT_EQ(engines[r]->Open().message(), "");
+    std::vector<float> own(kHeldBytes / sizeof(float), 1);
+    tfdist::TensorView input = ViewOf(&own);
+    if (r == 2) input.data = held;
+    statuses[r] = engines[r]->Allreduce(OptionsFor("grads", 1), {input}, {ViewOf(&own)});
+    if (r == 1) is_released = true;
+  });
+  EXPECT_EQ(CodeOf(statuses[3]), CodeOf(Status(StatusCode::kDeadlineExceeded, "")));
+  EXPECT_EQ(CodeOf(statuses[1]), CodeOf(Status(StatusCode::kUnavailable, "")));
+  sigaction(SIGSEGV, &before, nullptr);
+  munmap(held, kHeldBytes);
+}
 
 TEST(MeetGoesOnWithFewerAndMoreRanksAgainAndAgain) {
   std::vector<std::shared_ptr<Engine>> engines(3);

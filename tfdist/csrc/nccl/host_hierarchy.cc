@@ -114,6 +114,8 @@ void HostHierarchy::Abort(const Status& why) {
   if (between_ != nullptr) between_->Abort(why);
 }
 
+void HostHierarchy::Part() { static_cast<void>(peers_->Finalize(/*clean=*/false)); }
+
 Status HostHierarchy::Close(Wait* wait) {
   TFDIST_RETURN_IF_ERROR(within_->Close(wait));
   return between_ == nullptr ? Status::Ok() : between_->Close(wait);

@@ -55,6 +55,8 @@ class HostHierarchy {
   Status Check(const Wait& wait);
   Status end();
   void Abort(const Status& why);
+  // Ends what the transport reduces between hosts, for the thread that runs collectives.
+  void Part();
   Status Close(Wait* wait);
 
  private:

@@ -214,6 +214,7 @@ void NcclDevice::Abort() {
   if (ranks_ != nullptr) {
     AbortRanks(Status(StatusCode::kUnavailable,
                       "the NCCL communicator was aborted because the ranks separated."));
+    if (hierarchy_ != nullptr) hierarchy_->Part();
   }
 }
 

@@ -126,6 +126,8 @@ Status Engine::Keep(const Status& status) {
     trace_.Fail();
     config_.monitor->Leave(process_set_, /*failed=*/true);  // before others see it give up
     if (host_.board != nullptr) host_.board->GiveUp();
+    // Ranks of other hosts may be past their own window, and wait for this one alone.
+    if (host_.peers != nullptr) static_cast<void>(host_.peers->Finalize(/*clean=*/false));
     if (device_ != nullptr) device_->Abort();
   }
   return status;

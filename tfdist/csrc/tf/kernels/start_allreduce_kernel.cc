@@ -7,6 +7,7 @@
 
 #include "core/agree/started_call.h"
 #include "core/engine/world.h"
+#include "core/value/calling_thread.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/conversion.h"
@@ -64,7 +65,11 @@ class StartAllreduceKernel : public tensorflow::OpKernel {
     } else {
       work->options.place = work->engine->Announce();
     }
-    tensorflow::Env::Default()->SchedClosure([work] { Run(work); });
+    // The ranks compare what called it, which is on this thread.
+    tensorflow::Env::Default()->SchedClosure([work, caller = CallingThread()] {
+      const CallingThreadScope scope(caller);
+      Run(work);
+    });
   }
 
  private:
