@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -59,10 +58,11 @@ void MeetAll(std::vector<std::shared_ptr<Engine>>* engines, std::vector<Membersh
 // handler the thread waits.
 constexpr size_t kHeldBytes = 4096;
 char* held = nullptr;
-std::atomic<bool> is_released{false};
+int door[2];  // a pipe
 
 void Hold(int /*signum*/) {
-  while (!is_released) usleep(1000);
+  char released = 0;
+  EXPECT_EQ(read(door[0], &released, 1), static_cast<ssize_t>(1));
   mprotect(held, kHeldBytes, PROT_READ | PROT_WRITE);
 }
 
@@ -73,6 +73,7 @@ TEST(MeetIsNotKeptWaitingByRanksThatFailInTheWindowOfAnotherHost) {
   held =
       static_cast<char*>(mmap(nullptr, kHeldBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   EXPECT(held != MAP_FAILED);
+  EXPECT_EQ(pipe(door), 0);
   struct sigaction before = {};
   struct sigaction action = {};
   action.sa_handler = Hold;
@@ -89,12 +90,13 @@ TEST(MeetIsNotKeptWaitingByRanksThatFailInTheWindowOfAnotherHost) {
     tfdist::TensorView input = ViewOf(&own);
     if (r == 2) input.data = held;
     statuses[r] = engines[r]->Allreduce(OptionsFor("grads", 1), {input}, {ViewOf(&own)});
-    if (r == 1) is_released = true;
+    if (r == 1) EXPECT_EQ(write(door[1], "", 1), static_cast<ssize_t>(1));
   });
   EXPECT_EQ(CodeOf(statuses[3]), CodeOf(Status(StatusCode::kDeadlineExceeded, "")));
   EXPECT_EQ(CodeOf(statuses[1]), CodeOf(Status(StatusCode::kUnavailable, "")));
   sigaction(SIGSEGV, &before, nullptr);
   munmap(held, kHeldBytes);
+  for (int end : door) close(end);
 }
 
 TEST(MeetGoesOnWithFewerAndMoreRanksAgainAndAgain) {
