@@ -202,7 +202,7 @@ class DataParallel(keras.callbacks.Callback):
         self._hook.when_built(self._begin_equal)
         if session.catches_up:  # the model is built, and `resume` compares it with those of the others
             random_state.fold(self.model)
-        if not session.catches_up:
+        else:
             self._share_base_rates()
         self._warmups = self._make_warmups() if self._warmup_epochs else []
         for part in self._parts():

@@ -84,7 +84,7 @@ def reduce_logs(
     if not leader.is_metrics:
         return {name: _weighted_mean([(r.logs.get(name), r.samples) for r in reports]) for name in leader.logs}
     repeats = may_repeat and _is_repeated(reports)
-    results = metrics.own_results() if repeats else metrics.summed_results(leader.states)
+    results = metrics.results() if repeats else metrics.summed_results(leader.states)
     for name in leader.own:
         results[name] = _weighted_mean([(r.own.get(name), r.samples) for r in reports])
     if any(report.states != leader.states for report in reports):
@@ -173,14 +173,10 @@ class _Metrics:
 
     def report(self, logs: dict[str, Any], samples: int) -> _Report:
         """What the other ranks need."""
-        results = self._results() if self._any else {}
+        results = self.results() if self._any else {}
         own = {name: np.asarray(value.value) for name, value in results.items() if isinstance(value, _Own)}
         digest = zlib.crc32(b"".join(np.asarray(variable).tobytes() for variable in self._variables))
         return _Report(logs, set(logs) == set(results), own, self._states(), digest, samples)
-
-    def own_results(self) -> dict[str, Any]:
-        """The results from the states of this rank."""
-        return self._results()
 
     def summed_results(self, states: list[tuple[tuple[int, ...], str]]) -> dict[str, Any]:
         """The results from the sums of all ranks' states; empty on a rank whose states differ from `states`."""
@@ -190,13 +186,15 @@ class _Metrics:
         if not complete:
             return {}
         with _assigned(self._variables, mine, sums):
-            return self._results()
+            return self.results()
 
     def _states(self) -> list[tuple[tuple[int, ...], str]]:
         return [(tuple(variable.shape), str(variable.dtype)) for variable in self._variables]
 
-    def _results(self) -> dict[str, Any]:
-        """The results by their names in the logs; those that are not additive are marked."""
+    def results(self) -> dict[str, Any]:
+        """The results from the states of this rank, by their names in the logs; those that are not additive are
+        marked.
+        """
         with contextlib.ExitStack() as stack:
             for metric in self._others:
                 marked = tf.nest.map_structure(_Own, metric.result())

@@ -70,9 +70,7 @@ def is_fixed(data: Any) -> bool:
     Args:
         data: A structure of the data that `fit` takes.
     """
-    if any(_arrays.get((id(leaf), each)) is leaf is not None for leaf in tf.nest.flatten(data) for each in REMAINDERS):
-        return True
-    return any(
+    return bool(_labels_of_arrays(data)) or any(
         hasattr(node, _MARK) and not hasattr(node, pipeline.ELASTIC_MARK)
         for dataset in datasets_in(data)
         if pipeline.service_of(dataset) is None
@@ -81,12 +79,17 @@ def is_fixed(data: Any) -> bool:
 
 
 def _labels(data: Any) -> set[str]:
-    found: set[str] = set()
-    for leaf in tf.nest.flatten(data):
-        found.update(each for each in (*REMAINDERS, LEAVES_OUT) if _arrays.get((id(leaf), each)) is leaf is not None)
+    found = _labels_of_arrays(data)
     for dataset in datasets_in(data):
         found.update(*(getattr(node, _MARK, ()) for node in pipeline.nodes(dataset)))
     return found
+
+
+def _labels_of_arrays(data: Any) -> set[str]:
+    known = (*REMAINDERS, LEAVES_OUT)
+    return {
+        each for leaf in tf.nest.flatten(data) for each in known if _arrays.get((id(leaf), each)) is leaf is not None
+    }
 
 
 def global_batches(data: Any) -> set[int]:
