@@ -1,12 +1,14 @@
 // A minimal test harness, so that a bare machine with a compiler can run the tests. Not GoogleTest.
 //
 // TEST(name) registers a function; EXPECT records a failure and goes on, from any thread.
-// RunTests runs all tests whose name contains the first argument.
+// RunTests runs the tests whose name contains a filter, or one of several parts of them, and tells
+// again at its end what failed.
 #ifndef TESTS_CPP_EXPECT_H_
 #define TESTS_CPP_EXPECT_H_
 
 #include <atomic>
 #include <cstdio>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -33,9 +35,34 @@ inline bool Register(const char* name, void (*body)()) {
   return true;
 }
 
+// What failed, in lines that RunTests prints last: of a long output often only the end is kept.
+class Summary {
+ public:
+  void Add(const std::string& line) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    text_ += line;
+  }
+  std::string Text() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return text_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+inline Summary& Failed() {
+  static Summary summary;
+  return summary;
+}
+
 // Prints the first failures only: a wrong tensor would print a million lines.
 inline void Fail(const char* file, int line, const std::string& text) {
-  if (++Failures() <= 50) std::fprintf(stderr, "%s:%d: %s\n", file, line, text.c_str());
+  if (++Failures() > 50) return;
+  const std::string message = std::string(file) + ":" + std::to_string(line) + ": " + text + "\n";
+  std::fputs(message.c_str(), stderr);
+  Failed().Add("  " + message);
 }
 
 template <typename A, typename B>
@@ -51,17 +78,24 @@ inline void Contains(const std::string& text, const std::string& part, const cha
   Fail(file, line, "'" + text + "' does not contain '" + part + "'");
 }
 
-inline int RunTests(const std::string& filter) {
+// Of the tests that match, those of `part`, which is 0 to `parts` - 1.
+inline int RunTests(const std::string& filter, int part, int parts) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // in the order of what goes to stderr
+  int matching = 0;
   int ran = 0;
   for (const Test& test : Tests()) {
     if (std::string(test.name).find(filter) == std::string::npos) continue;
+    if (matching++ % parts != part) continue;
     const int before = Failures();
     test.body();
     ++ran;
-    std::printf("%s %s\n", Failures() == before ? "ok    " : "FAILED", test.name);
+    const bool passed = Failures() == before;
+    if (!passed) Failed().Add("FAILED " + std::string(test.name) + "\n");
+    std::printf("%s %s\n", passed ? "ok    " : "FAILED", test.name);
   }
+  std::fputs(Failed().Text().c_str(), stdout);
   std::printf("%d tests, %d failed expectations\n", ran, Failures().load());
-  return Failures() == 0 && ran > 0 ? 0 : 1;
+  return Failures() == 0 && matching > 0 ? 0 : 1;
 }
 
 }  // namespace expect

@@ -17,7 +17,8 @@ void RunOnGpus(int size, FakeCudaDriver::Policy policy,
     tfdist::CudaStream compute;
     EXPECT(gpu.NewStream(false, &compute).ok());
     std::unique_ptr<tfdist::NcclRanks> ranks;
-    EXPECT(tfdist::NcclRanks::Open(nccl.get(), "GPU", 10, self.communicator, &wait, &ranks).ok());
+    EXPECT(
+        tfdist::NcclRanks::Open(nccl.get(), "GPU", config, self.communicator, &wait, &ranks).ok());
     FakeCompiler compiler;
     tfdist::KernelCache kernels(&compiler, "");
     tfdist::DeviceFacts facts;

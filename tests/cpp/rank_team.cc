@@ -5,6 +5,7 @@
 
 #include "core/wire/loopback_communicator.h"
 #include "expect.h"
+#include "gate.h"
 #include "socket_team.h"
 
 using tfdist::AllreduceOptions;
@@ -70,13 +71,18 @@ void RunRanksOn(const Fabric& fabric, const EngineConfig& config, const RankBody
   const int size = static_cast<int>(team.communicators.size());
   std::vector<std::unique_ptr<Engine>> engines;
   std::vector<std::thread> threads;
+  ThreadBarrier all(size);
   for (int rank = 0; rank < size; ++rank) {
     tfdist::Communicator* const communicator = team.communicators[rank].get();
     engines.push_back(std::make_unique<Engine>(std::move(team.communicators[rank]), changed));
     const RankContext self{
-        rank, size, engines.back().get(), communicator, fabric.by_sockets, team.kill[rank]};
+        rank, size, engines.back().get(), communicator, fabric.by_sockets, team.kill[rank], [&all] {
+          all.Pass();
+        }};
     threads.emplace_back([self, &body] {
+      self.meet();
       EXPECT_EQ(self.engine->Open().message(), "");
+      self.meet();
       body(self);
     });
   }

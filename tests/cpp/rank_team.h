@@ -23,6 +23,8 @@ struct RankContext {
   bool by_sockets = false;
   // Plays the death of this rank, from any thread: its peers' waits end with kUnavailable.
   std::function<void()> kill = [] {};
+  // Waits for the threads of all ranks, so that none is late because the machine is busy.
+  std::function<void()> meet = [] {};
 };
 
 using RankBody = std::function<void(const RankContext& self)>;
@@ -42,7 +44,7 @@ struct Fabric {
 // by sockets, so 3 ranks stand for all.
 std::vector<Fabric> FabricsOf(int size);
 
-// Runs `body` as threads, one a rank, and waits for all of them.
+// Runs `body` as threads, one a rank, that begin together, and waits for all of them.
 void RunRanksOn(const Fabric& fabric, const tfdist::EngineConfig& config, const RankBody& body);
 
 // RunRanksOn each of the fabrics.

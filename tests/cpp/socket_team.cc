@@ -21,11 +21,15 @@ using tfdist::StatusCode;
 
 namespace {
 
+// The address of this process and those that it forks: a connection keeps its port for a minute
+// after its end, and all ports of one address are not enough for a few runs of the tests.
+const uint32_t kAddress = INADDR_LOOPBACK + ((static_cast<uint32_t>(getpid()) & 0x7fff) << 8);
+
 sockaddr_in Loopback(int port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(kAddress);
   return address;
 }
 

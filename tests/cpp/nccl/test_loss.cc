@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -108,11 +109,14 @@ Status SumOf(Engine* engine, int rank) {
 // All call a sum while `kill` strikes one of them; those that are left go on.
 void LoseIn(Job* job, Machine* machine, int victim, const std::function<void()>& kill) {
   const int aborted = machine->world.aborted();
+  const auto start = std::chrono::steady_clock::now();
   InThreads(job->size() + 1, [&](int r) {
     if (r == job->size()) return kill();
     const Status status = SumOf(job->engine(r), r);
     if (r != victim) EXPECT_EQ(CodeOf(status), static_cast<int>(StatusCode::kUnavailable));
   });
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  EXPECT(elapsed.count() < 20);  // the shortest deadline, that of NCCL's opening, is 30 s
   for (int r = 0; r < job->size(); ++r) job->engine(r)->Part();
   EXPECT(machine->world.aborted() >= aborted + job->size() - 1);
 }

@@ -23,7 +23,11 @@ using tfdist::Wait;
 namespace {
 
 // Far longer than the fake takes; tests that wait for it are few.
-constexpr double kJoinSeconds = 2;
+EngineConfig Joining() {
+  EngineConfig config = TestConfig();
+  config.stall_shutdown_seconds = 2;
+  return config;
+}
 
 // One rank with its NCCL, and a wait for one call.
 struct Rank {
@@ -40,7 +44,7 @@ NcclFaults NoFaults(int) { return {}; }
 std::string Gpu(int rank) { return "GPU " + std::to_string(rank) + ": Fake"; }
 
 Status Open(const Rank& rank, std::unique_ptr<NcclRanks>* ranks) {
-  return NcclRanks::Open(rank.nccl, Gpu(rank.self.rank), kJoinSeconds, rank.self.communicator,
+  return NcclRanks::Open(rank.nccl, Gpu(rank.self.rank), Joining(), rank.self.communicator,
                          rank.wait, ranks);
 }
 
@@ -127,7 +131,7 @@ TEST(NcclRanksOfPartOfTheRanksAreApart) {
     std::unique_ptr<tfdist::Communicator> pair;
     EXPECT(rank.self.communicator->Subset({first, first + 1}, 7, rank.wait, &pair).ok());
     std::unique_ptr<NcclRanks> ranks;
-    EXPECT(NcclRanks::Open(rank.nccl, "GPU", kJoinSeconds, pair.get(), rank.wait, &ranks).ok());
+    EXPECT(NcclRanks::Open(rank.nccl, "GPU", Joining(), pair.get(), rank.wait, &ranks).ok());
     float value = static_cast<float>(1 << rank.self.rank);
     EXPECT(ranks
                ->AllReduce(&value, &value, 1, NcclType::kFloat32, NcclOperator::kSum, nullptr,

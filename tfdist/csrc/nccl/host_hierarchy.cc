@@ -61,11 +61,11 @@ Status HostHierarchy::Open(const Setup& setup, Communicator* transport, Wait* wa
                                           setup.channel + 1, wait, &made->peers_);
   if (status.ok()) status = across;
   TFDIST_RETURN_IF_ERROR(NcclRanks::Agree(status, transport, wait));
-  status = NcclRanks::Open(setup.nccl, setup.gpu, setup.join_seconds, made->host_.get(), wait,
+  status = NcclRanks::Open(setup.nccl, setup.gpu, setup.joining, made->host_.get(), wait,
                            &made->within_);
   TFDIST_RETURN_IF_ERROR(NcclRanks::Agree(status, transport, wait));
   if (setup.between == Hierarchy::kNccl) {
-    status = NcclRanks::Open(setup.nccl, setup.gpu, setup.join_seconds, made->peers_.get(), wait,
+    status = NcclRanks::Open(setup.nccl, setup.gpu, setup.joining, made->peers_.get(), wait,
                              &made->between_);
     TFDIST_RETURN_IF_ERROR(NcclRanks::Agree(status, transport, wait));
   }

@@ -31,7 +31,7 @@ class HostHierarchy {
     NcclApi* nccl = nullptr;
     CudaDriver* driver = nullptr;
     std::string gpu;  // as in NcclRanks::Open, with the next
-    double join_seconds = 0;
+    EngineConfig joining;
     std::function<Status()> check;  // Ok while no rank is known to be lost
     int channel = 0;                // of two numbers for Communicator::Subset, the first
     Hierarchy between = Hierarchy::kNccl;

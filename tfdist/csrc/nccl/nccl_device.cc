@@ -92,13 +92,15 @@ Status NcclDevice::Join(const Status& prepared, Communicator* transport, Wait* w
   setup.nccl = libraries_.nccl;
   setup.driver = libraries_.driver;
   setup.gpu = "GPU " + std::to_string(number_) + ": " + facts_.name;
-  setup.join_seconds = kPartOfDeadline * spec_.config.stall_shutdown_seconds;
+  setup.joining = spec_.config;
+  setup.joining.stall_warning_seconds = 0;
+  setup.joining.stall_shutdown_seconds *= kPartOfDeadline;
   setup.check = spec_.check_ranks;
   setup.channel = spec_.channel;
   setup.between = spec_.config.hierarchy;
   std::unique_ptr<NcclRanks> ranks;
   TFDIST_RETURN_IF_ERROR(
-      NcclRanks::Open(setup.nccl, setup.gpu, setup.join_seconds, transport, wait, &ranks));
+      NcclRanks::Open(setup.nccl, setup.gpu, setup.joining, transport, wait, &ranks));
   if (ReducesByHosts()) {
     TFDIST_RETURN_IF_ERROR(HostHierarchy::Open(setup, transport, wait, &hierarchy_));
   }

@@ -95,7 +95,7 @@ Status NcclRanks::Agree(const Status& own, Communicator* transport, Wait* wait) 
   return AgreeOn(own.ok() ? kNone : kCause, own, transport, wait);
 }
 
-Status NcclRanks::Open(NcclApi* nccl, const std::string& gpu, double join_seconds,
+Status NcclRanks::Open(NcclApi* nccl, const std::string& gpu, const EngineConfig& joining,
                        Communicator* transport, Wait* wait, std::unique_ptr<NcclRanks>* ranks) {
   std::unique_ptr<NcclRanks> made(new NcclRanks(nccl, gpu, transport->topology()));
   NcclUniqueId id = {};
@@ -105,14 +105,11 @@ Status NcclRanks::Open(NcclApi* nccl, const std::string& gpu, double join_second
   Status status = made->Run(begin, "begin", wait);
   TFDIST_RETURN_IF_ERROR(AgreeOn(made->failure_, status, transport, wait));
   TFDIST_RETURN_IF_ERROR(ShareId(&id, transport, wait));
-  EngineConfig config;
-  config.stall_warning_seconds = 0;
-  config.stall_shutdown_seconds = join_seconds;
-  Wait joining(config, made->topology_, [wait] { return wait->Describe(); });
+  Wait others(joining, made->topology_, [wait] { return wait->Describe(); });
   const auto join = [&] {
     return nccl->Init(&made->handle_, made->topology_.size, id, transport->rank());
   };
-  status = made->Run(join, "join the others", &joining);
+  status = made->Run(join, "join the others", &others);
   TFDIST_RETURN_IF_ERROR(AgreeOn(made->failure_, status, transport, wait));
   *ranks = std::move(made);
   return Status::Ok();

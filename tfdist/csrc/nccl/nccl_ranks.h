@@ -24,9 +24,10 @@ namespace tfdist {
 class NcclRanks {
  public:
   // Joins all ranks of `transport`; all of them call it, each with its GPU as current device, which
-  // is called `gpu` in messages. One that fails, or has not joined after `join_seconds`, fails all
-  // alike. That is to be shorter than `wait`, by which those that failed at once wait for the rest.
-  static Status Open(NcclApi* nccl, const std::string& gpu, double join_seconds,
+  // is called `gpu` in messages. One that fails, or has not joined at the deadline of `joining`,
+  // fails all alike. That is to be shorter than `wait`, by which those that failed at once wait for
+  // the rest.
+  static Status Open(NcclApi* nccl, const std::string& gpu, const EngineConfig& joining,
                      Communicator* transport, Wait* wait, std::unique_ptr<NcclRanks>* ranks);
 
   // The same status on every rank, an error if one has one. A rank that cannot call Open calls this

@@ -1,10 +1,8 @@
 // The agreement where the ranks of a host meet in their window first: how many messages it takes,
 // and that ranks which differ, have joined, are late or are lost are told of as over messages
 // alone.
-#include <atomic>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -141,16 +139,16 @@ TEST(HostMeetingNamesExactlyTheRanksThatAreLate) {
     config.stall_shutdown_seconds = size > 17 ? 4 : 2;  // half of it is for the answers
     for (bool by_sockets : {false, true}) {
       if (by_sockets && size > 17) continue;
-      std::atomic<int> waiting{static_cast<int>(size - late.size())};
-      Gate all_failed;
       std::vector<std::string> messages(size);
       RunRanksOn({hosts, 0, by_sockets}, TestConfig(), [&, late = &late](const RankContext& self) {
         Member member(self, /*in_windows=*/true);
-        if (IsOneOf(*late, self.rank)) return all_failed.Pass();
-        const Status status = member.Agree(BarrierOf("b"), config);
-        messages[self.rank] = status.message();
-        EXPECT(!status.ok());
-        if (waiting.fetch_sub(1) == 1) all_failed.Open();
+        self.meet();
+        if (!IsOneOf(*late, self.rank)) {
+          const Status status = member.Agree(BarrierOf("b"), config);
+          messages[self.rank] = status.message();
+          EXPECT(!status.ok());
+        }
+        self.meet();
       });
       int told = 0;
       for (const std::string& message : messages) {
@@ -171,12 +169,10 @@ TEST(HostMeetingEndsForAllWhereARankIsLost) {
     const int size = static_cast<int>(hosts.size());
     for (int victim : {0, size / 2, size - 1}) {
       for (When when : {When::kBefore, When::kWriting, When::kAfter}) {
-        std::atomic<int> opening{0};
         RunBothWays(hosts, [&](const RankContext& self) {
           Member member(self, /*in_windows=*/true);
           EXPECT_EQ(member.Agree(BarrierOf("a")).message(), "");
-          ++opening;
-          while (opening % size != 0) std::this_thread::yield();  // until all are out of that
+          self.meet();
           if (self.rank == victim && when != When::kAfter) {
             Window::Meeting& own = member.window->meeting(member.window->rank());
             if (when == When::kWriting) std::memset(own.headers[0], 0xff, Window::kHeaderBytes / 2);
@@ -203,11 +199,9 @@ TEST(HostMeetingEndsForAllWhereALeaderIsLostInARound) {
     const int rounds = CountOf(hosts) <= 8 ? 1 : 2;
     for (int victim : {LeaderOf(hosts, 0), LeaderOf(hosts, size - 1)}) {
       for (int round = 0; round < rounds; ++round) {
-        std::atomic<int> opening{0};
         RunBothWays(hosts, [&](const RankContext& self) {
           Member member(self, /*in_windows=*/true);
-          ++opening;
-          while (opening % size != 0) std::this_thread::yield();
+          self.meet();
           member.communicator.before = [&](int number) {
             if (self.rank == victim && number == round) self.kill();
           };

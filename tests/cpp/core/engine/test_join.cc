@@ -333,7 +333,7 @@ TEST(JoinLearnsOfWrongArgumentsAmongTheOthers) {
 
 TEST(JoinEndsAtItsDeadlineAndNamesWhoDidNotCome) {
   tfdist::EngineConfig config = TestConfig();
-  config.stall_shutdown_seconds = 0.3;
+  config.stall_shutdown_seconds = 1;
   RunRanks(3, config, [](const RankContext& self) {
     if (self.rank == 1) return;  // neither works nor joins
     const Status status = Join(self);

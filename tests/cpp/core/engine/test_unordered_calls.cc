@@ -120,7 +120,7 @@ TEST(UnorderedCallsWaitForARankThatComesLate) {
 
 TEST(UnorderedCallsThatNotAllRanksAnnounceFailOnAllWithTheirNames) {
   EngineConfig config = TestConfig();
-  config.stall_shutdown_seconds = 0.2;
+  config.stall_shutdown_seconds = 1;
   for (int size : {2, 3}) {
     RunRanks(size, config, [](const RankContext& self) {
       Sums results;
