@@ -1,5 +1,7 @@
 #include "agreement.h"
 
+#include <algorithm>
+
 #include "expect.h"
 
 using tfdist::Call;
@@ -34,4 +36,30 @@ void RunBothWays(const std::vector<int>& host_ids, const RankBody& body) {
     if (by_sockets && host_ids.size() > kMostBySockets) continue;
     RunRanksOn({host_ids, 0, by_sockets}, TestConfig(), body);
   }
+}
+
+void ExpectLateNamed(const std::vector<int>& host_ids, const std::vector<int>& late,
+                     bool in_windows) {
+  const size_t size = host_ids.size();
+  EngineConfig config = TestConfig();
+  config.stall_shutdown_seconds = size > 17 ? 4 : 2;  // half of it is for the answers
+  std::vector<std::string> messages(size);
+  RunBothWays(host_ids, [&](const RankContext& self) {
+    Member member(self, in_windows);
+    self.meet();
+    if (std::count(late.begin(), late.end(), self.rank) == 0) {
+      const Status status = member.Agree(BarrierOf("b"), config);
+      messages[self.rank] = status.message();
+      EXPECT(!status.ok());
+    }
+    self.meet();
+    if (self.rank != 0) return;
+    int told = 0;
+    for (const std::string& message : messages) {
+      if (message.find("has waited") == std::string::npos) continue;
+      ++told;
+      EXPECT_CONTAINS(message, " for " + tfdist::RankList(late) + " (host localhost).");
+    }
+    EXPECT(told > 0);
+  });
 }

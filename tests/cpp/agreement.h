@@ -73,4 +73,9 @@ tfdist::Call BarrierOf(const std::string& name);
 // Runs `body` on hosts with these ranks, in memory and, where they are not too many, over sockets.
 void RunBothWays(const std::vector<int>& host_ids, const RankBody& body);
 
+// That nobody but those that are `late` is named in the errors of the others, whoever waits, both
+// ways.
+void ExpectLateNamed(const std::vector<int>& host_ids, const std::vector<int>& late,
+                     bool in_windows);
+
 #endif  // TESTS_CPP_AGREEMENT_H_

@@ -4,7 +4,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstring>
 
 #include "core/wire/communicator_factory.h"
@@ -217,15 +216,12 @@ TEST(SocketsWithMessagesOfUnequalLengthsAreAnErrorOfBoth) {
 
 TEST(SocketsLeaveNoDescriptorOpen) {
   const int before = OpenDescriptors();
-  std::atomic<int> ready{0};
   for (const Fabric& fabric : FabricsOf(4)) {
-    ready = 0;
-    RunRanksOn(fabric, TestConfig(), [&ready](const RankContext& self) {
+    RunRanksOn(fabric, TestConfig(), [](const RankContext& self) {
       std::shared_ptr<tfdist::Engine> set;
       EXPECT_EQ(self.engine->AddProcessSet({0, 2, 3}, 1, &set).message(), "");
       ExpectInStep(self);
-      ++ready;
-      while (ready < self.size) std::this_thread::yield();  // all are out of their collective
+      self.meet();  // all are out of their collective
       if (self.rank == 1) self.kill();
       EXPECT(self.rank == 1 || !self.engine->Barrier("lost").ok());
     });

@@ -1,6 +1,7 @@
 // The agreement where the ranks of a host meet in their window first: how many messages it takes,
 // and that ranks which differ, have joined, are late or are lost are told of as over messages
 // alone.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -16,7 +17,6 @@
 using tfdist::Call;
 using tfdist::EngineConfig;
 using tfdist::Operation;
-using tfdist::RankList;
 using tfdist::Status;
 using tfdist::StatusCode;
 using tfdist::Window;
@@ -64,10 +64,6 @@ int CountOf(const Hosts& hosts) { return *std::max_element(hosts.begin(), hosts.
 
 int MostMessages(int hosts) { return hosts <= 8 ? hosts - 1 : hosts <= 16 ? 6 : 9; }
 
-bool IsOneOf(const std::vector<int>& ranks, int rank) {
-  return std::count(ranks.begin(), ranks.end(), rank) > 0;
-}
-
 }  // namespace
 
 TEST(HostMeetingBringsEveryHeaderAndLeadersSendAlone) {
@@ -114,51 +110,34 @@ TEST(HostMeetingTellsOfEachRankThatDiffersOrHasJoined) {
   }
 }
 
-// Nobody but those that are late is named, by whichever rank, and in whichever stage it waits.
-TEST(HostMeetingNamesExactlyTheRanksThatAreLate) {
+TEST(HostMeetingNamesTheLateOfTheOnlyHost) {
+  ExpectLateNamed(HostsOf({9}), {4}, /*in_windows=*/true);
+  ExpectLateNamed(HostsOf({9}), {0, 7}, /*in_windows=*/true);  // the first one too
+}
+
+TEST(HostMeetingNamesTheLateOfTwoHosts) {
   const Hosts pairs = {0, 0, 1, 1};
+  ExpectLateNamed(pairs, {3}, /*in_windows=*/true);     // a rank of another host
+  ExpectLateNamed(pairs, {2}, /*in_windows=*/true);     // its leader
+  ExpectLateNamed(pairs, {2, 3}, /*in_windows=*/true);  // all of it
+  ExpectLateNamed(pairs, {0, 3}, /*in_windows=*/true);  // a leader and the other's rank
+}
+
+TEST(HostMeetingNamesTheLateOfUnevenHosts) {
   const Hosts uneven = HostsOf({3, 1, 4, 2});
-  const Hosts many = HostsOf({1, 1, 1, 2, 1, 1, 2, 1, 1, 2});  // leaders take rounds
-  const std::pair<Hosts, std::vector<int>> cases[] = {
-      {HostsOf({9}), {4}},     // a rank of the only host
-      {HostsOf({9}), {0, 7}},  // the first one too
-      {pairs, {3}},            // a rank of another host
-      {pairs, {2}},            // its leader
-      {pairs, {2, 3}},         // all of it
-      {pairs, {0, 3}},         // a leader and the other's rank
-      {uneven, {5}},           // of a host that has more
-      {uneven, {3}},           // one that is alone
-      {uneven, {1, 4, 9}},     // on three hosts
-      {many, {4}},
-      {many, {3, 12}},
-      {HostsOf({8, 8, 8, 8, 8, 8, 8, 8}), {0, 22, 23, 40, 63}},
-  };
-  for (const auto& [hosts, late] : cases) {
-    const size_t size = hosts.size();
-    EngineConfig config = TestConfig();
-    config.stall_shutdown_seconds = size > 17 ? 4 : 2;  // half of it is for the answers
-    for (bool by_sockets : {false, true}) {
-      if (by_sockets && size > 17) continue;
-      std::vector<std::string> messages(size);
-      RunRanksOn({hosts, 0, by_sockets}, TestConfig(), [&, late = &late](const RankContext& self) {
-        Member member(self, /*in_windows=*/true);
-        self.meet();
-        if (!IsOneOf(*late, self.rank)) {
-          const Status status = member.Agree(BarrierOf("b"), config);
-          messages[self.rank] = status.message();
-          EXPECT(!status.ok());
-        }
-        self.meet();
-      });
-      int told = 0;
-      for (const std::string& message : messages) {
-        if (message.find("has waited") == std::string::npos) continue;
-        ++told;
-        EXPECT_CONTAINS(message, " for " + RankList(late) + " (host localhost).");
-      }
-      EXPECT(told > 0);
-    }
-  }
+  ExpectLateNamed(uneven, {5}, /*in_windows=*/true);        // of a host that has more
+  ExpectLateNamed(uneven, {3}, /*in_windows=*/true);        // one that is alone
+  ExpectLateNamed(uneven, {1, 4, 9}, /*in_windows=*/true);  // on three hosts
+}
+
+TEST(HostMeetingNamesTheLateWhereLeadersTakeRounds) {
+  const Hosts many = HostsOf({1, 1, 1, 2, 1, 1, 2, 1, 1, 2});
+  ExpectLateNamed(many, {4}, /*in_windows=*/true);
+  ExpectLateNamed(many, {3, 12}, /*in_windows=*/true);
+}
+
+TEST(HostMeetingNamesTheLateOfManyOnEachHost) {
+  ExpectLateNamed(HostsOf({8, 8, 8, 8, 8, 8, 8, 8}), {0, 22, 23, 40, 63}, /*in_windows=*/true);
 }
 
 // Before it has shown its header, in the middle of writing it, or in the next agreement.

@@ -31,14 +31,10 @@ TEST(FailureOfAKilledPeerIsUnavailableOnAllOthersAndStays) {
                                FabricsOf(3)[3], FabricsOf(4)[4], FabricsOf(5)[2]}) {
     const auto start = std::chrono::steady_clock::now();
     const int victim = static_cast<int>(fabric.host_ids.size()) / 2;
-    std::atomic<int> started{0};
-    RunRanksOn(fabric, TestConfig(), [victim, &started](const RankContext& self) {
+    RunRanksOn(fabric, TestConfig(), [victim](const RankContext& self) {
       EXPECT(self.engine->Barrier("start").ok());
-      ++started;
-      if (self.rank == victim) {
-        while (started < self.size) std::this_thread::yield();  // all have left the barrier
-        return self.kill();
-      }
+      self.meet();  // all have left the barrier
+      if (self.rank == victim) return self.kill();
       const Status status = Sum(self, 10);
       ExpectLost(self, status, victim);
       EXPECT_CONTAINS(status.message(), "allreduce 'grads' (1 tensor, 'tensor0')");

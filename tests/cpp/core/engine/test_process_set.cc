@@ -1,6 +1,5 @@
 // Process sets: collectives among some of the ranks, beside those of all of them.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -179,13 +178,11 @@ void ExpectNoSet(const std::string& text, const Ranks& ranks) {
 
 void CheckKilledMember(const Fabric& fabric) {
   Gate killed;
-  std::atomic<int> ready{0};
   RunRanksOn(fabric, TestConfig(), [&](const RankContext& self) {
     const std::shared_ptr<Engine> low = Add(self, {0, 1}, 1);
     const std::shared_ptr<Engine> high = Add(self, {2, 3}, 2);
-    ++ready;
+    self.meet();  // all have left AddProcessSet
     if (self.rank == 3) {
-      while (ready < self.size) std::this_thread::yield();  // all have left AddProcessSet
       // After the barrier its peers wait for nothing from here but what it never sends.
       EXPECT(high->Barrier("start").ok());
       self.kill();
