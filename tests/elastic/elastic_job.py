@@ -23,12 +23,12 @@ def run(folder, *words):
     )  # fmt: skip
 
 
-def train(folder, size, *options, victims, steps_at_once=1):
+def train(folder, size, *options, victims, steps_at_once=1, compiled=False):
     """The job of `size` ranks, of which some are to be lost: see training.py. It leaves no commits.
 
     Where its launcher is killed, the ranks may still be about to end.
     """
-    words = ("-np", str(size), *options, sys.executable, str(SCRIPT), victims, str(steps_at_once))
+    words = ("-np", str(size), *options, sys.executable, str(SCRIPT), victims, str(steps_at_once), *["xla"] * compiled)
     done = run(folder, "-m", "tfdist.launch", *words)
     assert done.returncode < 0 or not Path((folder / "commits").read_text()).exists()
     return done

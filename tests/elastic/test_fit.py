@@ -16,6 +16,7 @@ CASES = {
     "while the others compare their commits": (3, "0:17:step,1:0:at=count"),
     "one that hangs": (3, "1:17:stop"),
     "where a step of Keras is several": (3, "1:5:step", 3),
+    "where XLA compiles the step": (3, "1:17:step"),
 }
 # Others have waited for it that long.
 OPTIONS = {"one that hangs": ("--stall-check-shutdown-time-seconds", "10")}
@@ -30,8 +31,9 @@ def test_survivors_reach_the_weights_of_a_lossless_training(tmp_path, case):
     size, victims, *at_once = CASES[case]
     killed = {int(victim.split(":")[0]) for victim in victims.split(",") if victim}
     done = train(
-        tmp_path, size, "--elastic", *OPTIONS.get(case, ()), victims=victims, steps_at_once=at_once[0] if at_once else 1
-    )
+        tmp_path, size, "--elastic", *OPTIONS.get(case, ()), victims=victims,
+        steps_at_once=at_once[0] if at_once else 1, compiled="XLA" in case,
+    )  # fmt: skip
     survivors = [rank for rank in range(size) if rank not in killed]
     assert check_weights(tmp_path, done, survivors)[-1][1] == len(survivors)
     for rank in survivors:

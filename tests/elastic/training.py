@@ -1,7 +1,7 @@
 """The training of the tests of elastic jobs, and what it must reach.
 
-training.py VICTIMS STEPS  a fit by tfdistrun in a folder of its own, STEPS at once; VICTIMS: "RANK:STEP:HOW,...", see
-                           `Killer`
+training.py VICTIMS STEPS [xla]  a fit by tfdistrun in a folder of its own, STEPS at once, or compiled; VICTIMS:
+                                 "RANK:STEP:HOW,...", see `Killer`
 """
 
 import os
@@ -24,7 +24,7 @@ from tfdist.world import runtime
 EPOCHS, SAMPLES, BATCH, RATE = 3, 480, 4, 0.003
 
 
-class Model(keras.Sequential):
+class Model(keras.Model):
     """Counts how many times its step is traced."""
 
     traces = 0
@@ -34,11 +34,15 @@ class Model(keras.Sequential):
         return super().train_step(data)
 
 
-def make_model(steps_at_once=1):
+def make_model(steps_at_once=1, compiled=False):
+    """Some of its gradients are dense, and some are tf.IndexedSlices."""
     keras.utils.set_random_seed(1)
-    layers = [keras.Input((8,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1)]
-    model = Model(layers)
-    model.compile(keras.optimizers.SGD(RATE, momentum=0.9), "mse", metrics=["mae"], steps_per_execution=steps_at_once)
+    x = keras.Input((8,))
+    dense = keras.layers.Dense(16, activation="tanh")(x)
+    sparse = keras.layers.Flatten()(keras.layers.Embedding(2, 2)(keras.ops.cast(x[:, :3] > 0, "int32")))
+    model = Model(x, keras.layers.Dense(1)(keras.layers.concatenate([dense, sparse])))
+    how = {"steps_per_execution": steps_at_once, "jit_compile": compiled}
+    model.compile(keras.optimizers.SGD(RATE, momentum=0.9), "mse", metrics=["mae"], **how)
     return model
 
 
@@ -193,14 +197,14 @@ class Report(keras.callbacks.Callback):
         print("training ends", flush=True)
 
 
-def train(victims, steps_at_once):
+def train(victims, steps_at_once, compiled):
     tfdist.init()
     number = tfdist.rank()
     Path("commits").write_text(os.environ["TFDIST_COMMITS"])
     killers = {int(rank): Killer(int(step), how) for rank, step, how in (one.split(":") for one in victims)}
     if number in killers:
         killers[number].die("again")
-    model = make_model(steps_at_once)
+    model = make_model(steps_at_once, compiled)
     data = tfdist.shard(make_data()).batch(BATCH).prefetch(2)
     callbacks = [tfdist.callbacks.DataParallel(elastic=True, checkpoint="model.keras"), Report()]
     callbacks += [killers[number]] if number in killers else []
@@ -245,4 +249,4 @@ def variables_of(model):
 
 
 if __name__ == "__main__":
-    train([victim for victim in sys.argv[1].split(",") if victim], int(sys.argv[2]))
+    train([victim for victim in sys.argv[1].split(",") if victim], int(sys.argv[2]), sys.argv[3:] == ["xla"])

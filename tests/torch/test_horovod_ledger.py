@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 
-_SUM = "the gradient of the sum over the ranks; HOROVOD_GRADIENTS=0.28 gives Horovod's, which the place checks, too"
+_SUM = "the gradient of the sum over the ranks; TFDIST_GRADIENTS=0.28 gives Horovod's, which the place checks, too"
 _HOST = "a tensor on a GPU travels through the host's memory, like any other"
 _MISMATCH = "a MismatchError, which is a ValueError and names what each rank called"
 _GRADIENTS = "gradient::test_ours_and_horovods"

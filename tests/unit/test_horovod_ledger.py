@@ -14,7 +14,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 ROWS = TESTS / "ranks" / "test_horovod_behaviour.py"
 
-_SUM = "the gradient of the sum over the ranks; HOROVOD_GRADIENTS=0.28 gives Horovod's, which the row checks"
+_SUM = "the gradient of the sum over the ranks; TFDIST_GRADIENTS=0.28 gives Horovod's, which the row checks"
 _PLAIN = "the class is Keras' own, not one of horovod._keras"
 _COUNTED = "Keras counts the passes, there is no helper with a counter"
 _OPTIMIZER = "ranks/test_optimizer.py::"

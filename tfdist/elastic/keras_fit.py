@@ -83,6 +83,7 @@ class _Fit:
         self._arguments = arguments
         plugin.data_of_fit = self._dataset
         self._plugin = plugin
+        self._ranks: tuple[int, int] | None = None  # the number and this one, when a step was taken last
         self._callbacks = _Callbacks(self._training, plugin, callbacks, self._model, arguments["verbose"], self._epochs)
 
     def run(self) -> Any:
@@ -110,6 +111,7 @@ class _Fit:
         first = mark.put(self._dataset.take(steps), *mark.of(self._dataset))
         given = {"x": first, "steps_per_epoch": steps, "callbacks": [self._plugin], "verbose": 0}
         given |= {"validation_data": None, "validation_split": 0.0}
+        self._note_ranks()
         try:
             self._original(self._model, **{**self._arguments, **given}, initial_epoch=0, epochs=1)
         except Exception as error:  # noqa: BLE001  (the training itself may do better, or fails with the same)
@@ -118,6 +120,13 @@ class _Fit:
         finally:
             self._model.history = history
             self._training.restore()
+
+    def _note_ranks(self) -> None:
+        """What was compiled for other ranks is compiled again."""
+        found = (runtime.size(), runtime.rank())
+        if session.compiled_for_ranks and self._ranks not in (None, found):
+            self._model.train_function = self._model.test_function = None
+        self._ranks = found
 
     def _train(self) -> None:
         training = self._training
@@ -134,6 +143,7 @@ class _Fit:
             training.deal(round_size, steps)
             # A resumed epoch has fewer steps than those after it.
             end = training.epoch + 1 if training.position else self._epochs
+            self._note_ranks()
             try:
                 self._original(
                     self._model,

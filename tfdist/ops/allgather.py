@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.ops import allreduce
-from tfdist.ops.graph import call, gradient_factor
+from tfdist.ops.graph import call, gradient_factor, ranks
 from tfdist.ops.reduction import Sum
 from tfdist.world import process_sets
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -64,6 +64,7 @@ def grouped_allgather(
         return []
     label = name or "grouped_allgather"
     names = call.names_of(tensors, label)
+    ranks.fix_if_compiled(process_set)
     gathered, _ = call.run(
         "tfdist_grouped_allgather",
         call.tensors_of(tensors, names),
@@ -79,9 +80,9 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     """Each rank's rows fed every rank's result: sum the gradients, then keep the rows this rank contributed."""
     process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
-    rows, rank = op.outputs[-1], process_set.rank()
+    rows, rank = op.outputs[-1], ranks.rank_of(process_set)
 
-    factor = gradient_factor.of_average("allgather", process_set)
+    factor = gradient_factor.of_average("allgather", process_set, ranks.divisor_of(process_set))
 
     def own_rows(places: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
         summed = allreduce.grouped_allreduce(

@@ -14,7 +14,7 @@ from tfdist import errors
 from tfdist.ops import allgather
 from tfdist.ops.adasum import fold_by_adasum
 from tfdist.ops.compression import AnyCompression, Compression, pack
-from tfdist.ops.graph import call
+from tfdist.ops.graph import call, ranks
 from tfdist.ops.reduction import Average, Product, ReduceOp, Sum, reduction_of
 from tfdist.world import process_sets
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -297,7 +297,7 @@ def _allreduce_slices(
 ) -> tf.IndexedSlices:
     """Rows stay separate: whoever applies them adds up rows with the same index."""
     values, indices = allgather.grouped_allgather([slices.values, slices.indices], label, process_set)
-    factor = scale / process_set.size() if reduction is Average else scale
+    factor = scale / ranks.divisor_of(process_set) if reduction is Average else scale
     return tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, slices.dense_shape)
 
 

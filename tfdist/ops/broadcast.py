@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfdist import errors
 from tfdist.native import keras_version
 from tfdist.ops import allreduce, topology
-from tfdist.ops.graph import call, gradient_factor, order, replica
+from tfdist.ops.graph import call, gradient_factor, order, ranks, replica
 from tfdist.ops.reduction import Sum
 from tfdist.world import process_sets, runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -180,7 +180,7 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     process_set = process_sets.of_number(op.get_attr("process_set"))
     label = f"gradient of {op.get_attr('label').decode()}"
 
-    factor = gradient_factor.of_average("broadcast", process_set)
+    factor = gradient_factor.of_average("broadcast", process_set, ranks.divisor_of(process_set))
 
     def to_root(_: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
         summed = allreduce.grouped_allreduce(

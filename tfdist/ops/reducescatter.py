@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist import config, errors
 from tfdist.ops import allgather
 from tfdist.ops.compression import AnyCompression, Compression
-from tfdist.ops.graph import call, gradient_factor
+from tfdist.ops.graph import call, gradient_factor, ranks
 from tfdist.ops.reduction import Average, ReduceOp, Sum
 from tfdist.world import process_sets
 from tfdist.world.process_sets import ProcessSet, global_process_set
@@ -100,6 +100,7 @@ def grouped_reducescatter(
         )
     label = name or "grouped_reducescatter"
     names = call.names_of(tensors, label)
+    ranks.fix_if_compiled(process_set)
     scattered = call.run(
         "tfdist_grouped_reducescatter",
         tensors=call.tensors_of(tensors, names),
@@ -121,8 +122,8 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]
     count = len(gradients)
     factor = op.inputs[count] * op.inputs[count + 1]
     if op.get_attr("reduction") == b"average":
-        factor /= process_set.size()
-    factor *= gradient_factor.of_repeated_sum("reducescatter", process_set)
+        factor /= ranks.divisor_of(process_set)
+    factor *= gradient_factor.of_repeated_sum("reducescatter", process_set, ranks.divisor_of(process_set))
     label = f"gradient of {op.get_attr('label').decode()}"
 
     def all_rows(places: list[int], dense: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -140,8 +141,8 @@ def _gather_dealt_rows(
 
     If the ranks may have unequal numbers of rows, each sends as many as the first, because XLA compiles only that.
     """
-    size = process_set.size()
-    equal = [whole.shape[0] is not None and whole.shape[0] % size == 0 for whole in wholes]
+    size = ranks.size_of(process_set)
+    equal = [isinstance(size, int) and whole.shape[0] is not None and whole.shape[0] % size == 0 for whole in wholes]
     sent = [
         part if same else _padded(part, whole, size) for part, whole, same in zip(parts, wholes, equal, strict=True)
     ]

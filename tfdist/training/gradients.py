@@ -19,7 +19,7 @@ from tfdist import errors
 from tfdist.native import library
 from tfdist.ops import allreduce
 from tfdist.ops.compression import Compression, Compressor
-from tfdist.ops.graph import call, sequence
+from tfdist.ops.graph import call, ranks, sequence
 from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
 from tfdist.training.local_variable import LocalVariables, key_of
 from tfdist.world import fit_hook, tuning
@@ -239,7 +239,7 @@ class GradientReduction:
     def _local_share(self, local: LocalVariables | None) -> Any:
         """The factor for local gradients, so that they belong to the same mean as the averaged shared ones."""
         if local is None or not local.partial or self.op is not Average or _weight.get() is None:
-            return 1.0 / self.process_set.size()
+            return 1.0 / ranks.divisor_of(self.process_set)
         return self._share("local gradients")
 
     def _share(self, label: str) -> tf.Tensor:
@@ -273,7 +273,7 @@ class GradientReduction:
             float64 scalar.
         """
         kept = local.keys()
-        size = self.process_set.size() if self.process_set.included() else 1
+        size = ranks.divisor_of(self.process_set) if self.process_set.included() else 1
         total = tf.zeros((), tf.float64)
         for gradient, source in zip(gradients, sources, strict=True):
             if gradient is not None:
@@ -328,7 +328,7 @@ class GradientReduction:
         before, after, op = 1.0, factor, self.op
         weight = _weight.get() if op is Average else None
         if predivide != 1.0 and weight is None:
-            before, after, op = 1.0 / predivide, factor * predivide / self.process_set.size(), Sum
+            before, after, op = 1.0 / predivide, factor * predivide / ranks.divisor_of(self.process_set), Sum
         return allreduce.FusedAllreduce(
             op=op,
             compression=self.compression,

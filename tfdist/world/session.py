@@ -44,6 +44,7 @@ class Session:
         optimizer_reduced: Whether an optimizer of Keras or a tape has reduced gradients of variables.
         weights_alike: Whether tensors of one rank were given to all, or the ranks have compared their weights.
         fit_without_step: Whether the last `fit` with DataParallel has ended, or is, before its first step.
+        compiled_for_ranks: Whether XLA compiles, in an elastic job, a function that is for this rank and as many ranks.
         settings_tuned: Whether autotuning ran, or could have.
         fit_is_elastic: Whether `keras.Model.fit` is wrapped for an elastic job.
         warned_of_seeds: Whether rank 0 has warned about equal random states.
@@ -78,6 +79,7 @@ class Session:
     optimizer_reduced: bool = False
     weights_alike: bool = False
     fit_without_step: bool = False
+    compiled_for_ranks: bool = False
     settings_tuned: bool = False
     fit_is_elastic: bool = False
     warned_of_seeds: bool = False

@@ -25,7 +25,7 @@ _BEFORE = re.compile(
 )
 _AFTER = re.compile(r"\n\s*\[\[\{\{.*|\s*\[Op:\w+\].*", re.DOTALL)
 # In the error of a graph: a node of ours failed. XLA names none, so the words of the engine have to do.
-_OURS = re.compile(r"\{\{node [^}]*\bTfdist\w*\}\}|Every rank must run the same collectives")
+_OURS = re.compile(r"\{\{node [^}]*\bTfdist\w*\}\}|Every rank must run the same collectives|was compiled by XLA for a")
 # Classes in which an error of ours may arrive from XLA; a step's own mistakes, and the end of its data, have others.
 _MAY_BE_OURS = (
     tf.errors.FailedPreconditionError,

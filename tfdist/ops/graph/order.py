@@ -55,7 +55,7 @@ def _inside(graph: Any) -> tf.Tensor:
     # Kept with the graph: a table of handles, which refer to their graphs, would keep all graphs.
     if not hasattr(graph, "_tfdist_order"):
         graph._tfdist_order = _captured(graph)
-        graph._tfdist_compiled = _begins_compiling(graph)
+        graph._tfdist_compiled = begins_compiling(graph)
         if not graph._add_control_dependencies:
             _keep_order(graph)
     handle: tf.Tensor = graph._tfdist_order
@@ -124,7 +124,7 @@ def _function_around(graph: Any) -> Any:
     return graph
 
 
-def _begins_compiling(graph: Any) -> bool:
+def begins_compiling(graph: Any) -> bool:
     """Whether a function that is being traced has `jit_compile=True`, which TensorFlow notes in the graph around it."""
     return control_flow_util.InXlaContext(graph.outer_graph)
 
