@@ -422,3 +422,20 @@ def test_parity_of_a_training_loop(world, tape, wrap):
     together = [np.concatenate([part[kind] for part in parts], axis=1) for kind in (0, 1)]
     if tfdist.rank() == 0:
         assert_close(weights, train(new_model(), make(), zip(*together, strict=True), tf.function))
+
+
+@pytest.mark.ranks(1, 2)
+def test_loss_scaling_of_local_sources_is_refused(world):
+    shared, local = (keras.Variable([1.0], name=name) for name in ("shared", "local"))
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+    with tf.GradientTape() as tape:
+        loss = optimizer.scale_loss(tf.reduce_sum(shared.value) * tf.reduce_sum(local.value))
+    tape = tfdist.DistributedGradientTape(tape)
+    tape.register_local_source(local)
+    sources = [shared.value, local.value]
+    gradients = tape.gradient(loss, sources)
+    if world == 1:
+        optimizer.apply(gradients, [shared, local])
+    else:
+        with pytest.raises(tfdist.errors.ConfigError, match=r"that of .* is only this rank's .*PartialDistributed"):
+            optimizer.apply(gradients, [shared, local])

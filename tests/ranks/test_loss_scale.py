@@ -48,6 +48,15 @@ def new_model():
     return keras.Sequential(layers)
 
 
+def model_to_scale():
+    """One around whose optimizer `compile` puts a `LossScaleOptimizer`."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        return new_model()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 def fit(optimizer, overflowing, *callbacks, **kwargs):
     """`compile` puts a `LossScaleOptimizer` around the optimizer where the policy of the model says so."""
     model = new_model()
@@ -57,12 +66,8 @@ def fit(optimizer, overflowing, *callbacks, **kwargs):
 
 
 def by_compile(optimizer, overflowing, *callbacks, **kwargs):
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        model = new_model()
-        model.compile(optimizer, loss="mse", **kwargs)
-    finally:
-        keras.config.set_dtype_policy("float32")
+    model = model_to_scale()
+    model.compile(optimizer, loss="mse", **kwargs)
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     model.optimizer.initial_scale = SCALE
     model.fit(*samples(overflowing), batch_size=BATCH, shuffle=False, verbose=0, callbacks=list(callbacks))
@@ -136,3 +141,29 @@ def test_all_ranks_skip_the_step(world, construction, optimizer):
         assert_identical_on_ranks([*model.get_weights(), np.asarray(used.dynamic_scale), np.asarray(used.iterations)])
         skipped.append(SCALE / float(used.dynamic_scale))
     assert skipped == [2.0] * world
+
+
+@pytest.mark.ranks(2)
+def test_the_inner_optimizer_reduces_without_it_too(world):
+    """`compile` puts a `LossScaleOptimizer` around it, which a loop before and after, and a later `compile`, do not."""
+    model, optimizer = model_to_scale(), distributed(keras.optimizers.SGD(0.01))
+    x, y = samples(overflowing=None)
+    tfdist.broadcast_variables(model.variables, root_rank=0)
+
+    def take_step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x) - y))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        assert_identical_on_ranks(model.get_weights())
+
+    def fit_once(**kwargs):
+        model.compile(optimizer, loss="mse", **kwargs)
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+        assert_identical_on_ranks(model.get_weights())
+
+    take_step()
+    fit_once()
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    take_step()
+    fit_once(auto_scale_loss=False)
+    assert model.optimizer is optimizer

@@ -9,6 +9,7 @@ import random
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -96,8 +97,8 @@ def decides_by(callback: Any) -> tuple[str, ...]:
     return tuple(name for names in found for name in names)
 
 
-def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:
-    """Makes every `LossScaleOptimizer` apply the gradients returned by `prepare(optimizer, gradients, variables)`.
+def prepare_loss_scaling(prepared: Callable[[Any, Any, Any], AbstractContextManager[Any]]) -> None:
+    """Makes every `LossScaleOptimizer` apply the gradients of the context `prepared(optimizer, gradients, variables)`.
 
     Keras' `compile` may wrap any optimizer in one, which calls the inner optimizer only after it has decided, from the
     gradients, whether to update.
@@ -107,7 +108,8 @@ def prepare_loss_scaling(prepare: Callable[[Any, Any, Any], Any]) -> None:
 
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        original(self, prepare(self, grads, trainable_variables), trainable_variables)
+        with prepared(self, grads, trainable_variables) as gradients:
+            original(self, gradients, trainable_variables)
 
     kind.apply = apply
 

@@ -14,6 +14,7 @@ from tfdist import errors
 from tfdist.ops.compression import AnyCompression, Compression
 from tfdist.ops.graph import call
 from tfdist.ops.reduction import Average, ReduceOp
+from tfdist.training import optimizer
 from tfdist.training.gradients import GradientReduction, Grouping
 from tfdist.training.local_variable import LocalVariables
 from tfdist.world import runtime
@@ -68,6 +69,9 @@ class _DistributedTape(tf.GradientTape):
         You need it if each rank has its own variable. With `scale_local_gradients` its gradient is divided by the
         number of ranks, as for a loss that is the mean of the ranks' losses.
 
+        For a `LossScaleOptimizer`, which refuses such gradients, and for `global_clipnorm`, which would clip by another
+        norm on each rank, use `PartialDistributedOptimizer` in place of the tape.
+
         Args:
             source: A variable or a watched tensor.
 
@@ -100,6 +104,8 @@ class _DistributedTape(tf.GradientTape):
         Raises:
             MismatchError: On every rank, if the gradients differ in number, kind, dtype, shape or name.
         """
+        if self._local.partial:
+            optimizer._reach_keras()  # where loss scaling is refused for them
         gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
         reduced = self._reduction.reduce(
             tf.nest.flatten(gradients), tf.nest.flatten(sources), _LABEL, self._local, generic_names=use_generic_names

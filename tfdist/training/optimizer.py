@@ -13,10 +13,10 @@ The order is: accumulate locally, reduce once per update, finite check agreed on
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -26,8 +26,9 @@ from tfdist import errors
 from tfdist.native import keras_version
 from tfdist.ops.compression import AnyCompression, Compression, Compressor
 from tfdist.ops.graph import call
-from tfdist.ops.reduction import Adasum, Average, ReduceOp, Sum
-from tfdist.training.gradients import GradientReduction, Grouping, name_of
+from tfdist.ops.reduction import Adasum, Average, ReduceOp
+from tfdist.training.distribution import Distributed, DistributedLossScale, Distribution, Observer
+from tfdist.training.gradients import GradientReduction, Grouping, name_of, record_of
 from tfdist.training.local_variable import LocalVariables, key_of
 from tfdist.training.schedule import (
     ScaledSchedule,
@@ -41,89 +42,11 @@ from tfdist.training.update import Holding
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
-# Takes the gradients of this rank, the same after the reduction, and what their mean over the ranks was multiplied by.
-Observer = Callable[[Sequence[Any], Sequence[Any], float], None]
-
-
-@dataclass
-class _Distribution:
-    """The shared state of the parts of a distributed optimizer. Not saved to files.
-
-    Attributes:
-        reduction: How gradients are reduced.
-        local: Variables whose gradients are not reduced.
-        factor: Multiplies the reduced gradient: Keras takes the mean of accumulated gradients, Horovod the sum.
-        variables: The variables whose gradients are passing through the optimizer.
-        traced: Whether a reduction is part of a `tf.function`, which later settings do not affect.
-        observers: Functions that get the gradients before and after each reduction, by name.
-        label: Name of the collective in errors.
-    """
-
-    reduction: GradientReduction
-    local: LocalVariables = field(default_factory=LocalVariables)
-    factor: float = 1.0
-    variables: list[Any] = field(default_factory=list)
-    traced: bool = False
-    observers: dict[str, Observer] = field(default_factory=dict)
-    label: str = "gradients"
-
-    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        self.traced = self.traced or not tf.executing_eagerly()
-        reduced = self.reduction.reduce(gradients, variables, self.label, self.local, self.factor)
-        if self.observers:
-            local = self.local.keys()
-            shared = [place for place, variable in enumerate(variables) if key_of(variable) not in local]
-            factor = self.factor * (self.reduction.process_set.size() if self.reduction.op is Sum else 1)
-            for observe in self.observers.values():
-                observe([gradients[place] for place in shared], [reduced[place] for place in shared], factor)
-        return reduced
-
-
-class _Clipping:
-    """Mixed into the class of a Keras optimizer that holds rate and slots."""
-
-    _tfdist: _Distribution
-    clipnorm: float | None
-    global_clipnorm: float | None
-
-    def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
-        self._tfdist.variables = list(trainable_variables)
-        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
-
-    def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-        distribution = self._tfdist
-        if self.clipnorm or not self.global_clipnorm or not distribution.local.partial:
-            return super()._clip_gradients(grads)  # type: ignore[misc]
-        norm = distribution.reduction.global_norm(grads, distribution.variables, distribution.local)
-        # As in Keras, an IndexedSlices comes out dense.
-        dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
-        return tf.clip_by_global_norm(dense, self.global_clipnorm, use_norm=norm)[0]
-
-
-class _Distributed(_Clipping):
-    """Mixed into the class of a Keras optimizer whose gradients are those of one update."""
-
-    def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-        return super()._clip_gradients(self._tfdist.reduce(grads, self._tfdist.variables))
-
-
-class _DistributedLossScale:
-    """Mixed into the class of a `LossScaleOptimizer`, whose gradients `_reduce_before_check` reduces."""
-
-    _tfdist: _Distribution
-    inner_optimizer: Any
-
-    def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
-        finite = super().check_finite(grads)  # type: ignore[misc]
-        if not self.inner_optimizer.gradient_accumulation_steps and not self._tfdist.local.partial:
-            return finite
-        return self._tfdist.reduction.agree(finite)
-
 
 class _Registering:
     """Mixed into the class of every distributed optimizer."""
 
-    _tfdist: _Distribution
+    _tfdist: Distribution
 
     def register_local_var(self, var: Any) -> None:
         """Keeps the gradient of a variable local to this rank: it is not reduced.
@@ -495,42 +418,66 @@ def _copy(optimizer: Any, name: str | None) -> keras.optimizers.Optimizer:
     return copy
 
 
-def _distribution_of(optimizer: Any) -> _Distribution | None:
+def _distribution_of(optimizer: Any) -> Distribution | None:
     """A `LossScaleOptimizer` around a distributed optimizer shares its distribution."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not hasattr(type(optimizer), "_tfdist_base"):
-        inner: _Distribution | None = getattr(optimizer.inner_optimizer, "_tfdist", None)
+        inner: Distribution | None = getattr(optimizer.inner_optimizer, "_tfdist", None)
         return None if inner is None else _install(optimizer, inner.reduction)
     return getattr(optimizer, "_tfdist", None)
 
 
-def _reduce_before_check(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None) -> Sequence[Any]:
-    """For a `LossScaleOptimizer`: the finite check must see the same gradients on every rank."""
+@contextlib.contextmanager
+def _reduced_before_check(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None
+) -> Iterator[Sequence[Any]]:
+    """For a `LossScaleOptimizer`: the finite check must see the same gradients on every rank.
+
+    Only inside: a script may use the inner optimizer without it before and after.
+    """
     distribution = _distribution_of(optimizer)
+    if distribution is None:
+        _refuse_local(variables or [])
     if distribution is None or optimizer.inner_optimizer.gradient_accumulation_steps:
-        return gradients
-    return distribution.reduce(gradients, optimizer._trainable_variables if variables is None else variables)
+        yield gradients
+        return
+    reduced = distribution.reduce(gradients, optimizer._trainable_variables if variables is None else variables)
+    distribution.is_reduced = True
+    try:
+        yield reduced
+    finally:
+        distribution.is_reduced = False
+
+
+def _refuse_local(variables: Iterable[Any]) -> None:
+    """A tape keeps some gradients local and has reduced others, and the optimizer knows nothing of it."""
+    records = [(variable, record) for variable in variables if (record := record_of(variable)) is not None]
+    kept = [name_of(variable) for variable, record in records if record.process_set is None]
+    if kept and len(kept) < len(records) and runtime.size() > 1:
+        raise errors.ConfigError(
+            f"a LossScaleOptimizer decides by all gradients whether to update; that of {kept[0]} is only this rank's "
+            "(register_local_source), so the ranks would skip different steps. Keep it local by an optimizer instead: "
+            "tfdist.PartialDistributedOptimizer(optimizer, local_layers=...), and no tape of tfdist's."
+        )
 
 
 @functools.cache
 def _reach_keras() -> None:
-    keras_version.prepare_loss_scaling(_reduce_before_check)
+    """Loss scaling and files of whole models take part in what optimizers and tapes of tfdist do."""
+    keras_version.prepare_loss_scaling(_reduced_before_check)
     keras_version.replace_in_h5(rates_in_files)
 
 
-def _install(optimizer: keras.optimizers.Optimizer, reduction: GradientReduction) -> _Distribution:
+def _install(optimizer: keras.optimizers.Optimizer, reduction: GradientReduction) -> Distribution:
     """Changes the classes of the optimizer and the one inside it."""
     runtime.rank()
     _reach_keras()
     known = getattr(optimizer, "_tfdist", None) or getattr(keras_version.inner_optimizer(optimizer), "_tfdist", None)
-    distribution: _Distribution = known or _Distribution(reduction)
+    distribution: Distribution = known or Distribution(reduction)
     distribution.reduction = reduction
-    reducing, inner = _reducing(optimizer), keras_version.inner_optimizer(optimizer)
-    for part in dict.fromkeys((optimizer, inner)):
+    for part in dict.fromkeys((optimizer, keras_version.inner_optimizer(optimizer))):
         base: type = getattr(type(part), "_tfdist_base", type(part))
-        if isinstance(part, keras.optimizers.LossScaleOptimizer):
-            part.__class__ = _loss_scale_class(base)
-        else:
-            part.__class__ = _reducing_class(base) if part is reducing else _clipping_class(base)
+        scales = isinstance(part, keras.optimizers.LossScaleOptimizer)
+        part.__class__ = _loss_scale_class(base) if scales else _reducing_class(base)
         part._tfdist = distribution
     return distribution
 
@@ -548,12 +495,6 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, steps: Any) -> None:
             f"{inner.gradient_accumulation_steps}); received backward_passes_per_step={steps} too. Set only one."
         )
     inner.gradient_accumulation_steps = steps
-
-
-def _reducing(optimizer: Any) -> Any:
-    """The part whose gradients are those of one update."""
-    inner = keras_version.inner_optimizer(optimizer)
-    return inner if inner is optimizer or inner.gradient_accumulation_steps else optimizer
 
 
 class _FromConfig:
@@ -584,14 +525,9 @@ def _subclass(base: type, *mixins: type) -> type:
 
 @functools.cache
 def _reducing_class(base: type) -> type:
-    return _subclass(base, _Distributed, _Registering, UnscaledRate)
-
-
-@functools.cache
-def _clipping_class(base: type) -> type:
-    return _subclass(base, _Clipping, _Registering, UnscaledRate)
+    return _subclass(base, Distributed, _Registering, UnscaledRate)
 
 
 @functools.cache
 def _loss_scale_class(base: type) -> type:
-    return _subclass(base, _DistributedLossScale, _Registering, UnscaledRate)
+    return _subclass(base, DistributedLossScale, _Registering, UnscaledRate)

@@ -224,3 +224,22 @@ def test_compression(world):
     half = np.abs(results["fp16"] - results["none"]).max()
     brain = np.abs(results["bf16"] - results["none"]).max()
     assert 0 < half < brain < 0.05
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_scales_of_float8_are_those_of_all_ranks(world, accumulated):
+    """Keras replaces them with their gradients, so they are the largest and not the mean."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
+    model.quantize("float8")
+    model.compile(
+        keras.optimizers.SGD(0.001, gradient_accumulation_steps=accumulated if accumulated > 1 else None), "mse"
+    )
+    largest = 10.0 * (1 + tfdist.rank())
+    x = np.random.default_rng(tfdist.rank()).uniform(-1, 1, (16, 4)).astype("float32")
+    x[::4] = largest  # in each batch
+    model.fit(x, x[:, :1], batch_size=4, verbose=0, shuffle=False, callbacks=[DataParallel(scale_learning_rate=False)])
+    assert_identical_on_ranks(model.get_weights())
+    (history,) = [each for each in model.layers[0].variables if "inputs_amax_history" in each.path]
+    assert float(np.max(history)) == 10.0 * world
