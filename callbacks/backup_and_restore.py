@@ -14,6 +14,7 @@ import numpy as np
 import tfdist
 from tfdist import errors
 from tfdist.callbacks.fit import metric_reduction, training_data
+from tfdist.callbacks.fit.data_digest import digest
 from tfdist.callbacks.fit.model_hook import ModelHook, need_equal_batches
 from tfdist.callbacks.store import snapshot, writer
 from tfdist.callbacks.store.failure_series import FailureSeries
@@ -25,6 +26,13 @@ from tfdist.training import model_optimizer, model_state, random_state
 from tfdist.world.session import session
 
 _logger = logging.getLogger("tfdist")
+_OTHER_ORDER = (
+    "the data does not come in the order of before the interruption, so in this epoch some samples are trained on "
+    "twice and others not at all. Make the order the same in each epoch, as with shuffle(..., seed=1, "
+    'reshuffle_each_iteration=False), or of arrays fit(..., shuffle=False); or use save_freq="epoch".'
+)
+# Of digests, which are sums: they are taken in a traced step and outside.
+_RELATIVE_ERROR = 1e-4
 
 
 class BackupAndRestore(keras.callbacks.Callback):
@@ -48,11 +56,12 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     To resume in the middle of an epoch, batches already trained on are read and dropped, so the dataset must yield the
     same order again: `shuffle(..., seed=1, reshuffle_each_iteration=False)`. Without the latter a new process starts
-    with the order of the first epoch, and in later epochs would drop the wrong samples. `save_freq="epoch"` drops
-    nothing. Of data sharded with `global_batch`, and followed only by map and prefetch, no batch is read to be dropped:
-    only what comes before the last maps given to `tfdist.shard`, such as row numbers. That needs a known length, of
-    which `steps_per_execution` divides the steps. Callbacks with state of their own, such as `EarlyStopping`, start
-    from scratch.
+    with the order of the first epoch, and in later epochs drops the wrong samples, of which rank 0 warns; arrays that
+    Keras shuffles come in another order too, if there is no global seed. `save_freq="epoch"` drops nothing. Of data
+    sharded with `global_batch`, and followed only by map and prefetch, no batch is read to be dropped: only what comes
+    before the last maps given to `tfdist.shard`, such as row numbers. That needs a known length, of which
+    `steps_per_execution` divides the steps. Callbacks with state of their own, such as `EarlyStopping`, start from
+    scratch.
 
     Args:
         backup_dir: Folder for the files, accessible to rank 0, or an address in an object store, such as
@@ -105,6 +114,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._arrays: dict[str, Any] = {}
         self._epoch = 0
         self._saved_at = 0
+        # The number of a batch of this epoch, and its digest.
+        self._known: tuple[int, float] | None = None
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
@@ -119,6 +130,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if isinstance(self.model.train_function, _Resumption):  # an earlier fit ended while dropping batches
             self.model.train_function = self.model.train_function.train_function
         self._leaves_out = self._waits = False
+        self._known = None
         self._others = keras_version.call_last(self._last)
         self._failures.begin()
         loaded, failure = (None, None) if session.takes_over else self._load()  # a commit is newer than any backup
@@ -135,10 +147,16 @@ class BackupAndRestore(keras.callbacks.Callback):
         if position.batch:
             # Keras reads past the end of the data in the last steps of an epoch that it takes at once.
             ends_evenly = not (self.params.get("steps") or 1) % self.model.steps_per_execution
+            starts_there = ends_evenly and training_data.start_at(self.model, position.batch)
+            if starts_there and position.epoch and training_data.reshuffles(self.model) and not tfdist.rank():
+                _logger.warning(_OTHER_ORDER)
+            if "known/batch" in local:
+                self._known = int(local["known/batch"]), float(local["known/digest"])
             self.model.train_function = _Resumption(
                 self.model,
                 position.batch,
-                not (ends_evenly and training_data.start_at(self.model, position.batch)),
+                not starts_there,
+                self._compare,
                 lambda: model_state.restore_of_rank(self.model, local),
                 lambda: self._add_metrics(local),
             )
@@ -151,6 +169,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._save_freq == "epoch" or self._hook.skips(batch):
             return
+        if self._known is None:
+            self._known = batch, self._hook.digest_of_latest()
         if batch + 1 >= (self.params.get("steps") or float("inf")):
             return  # the epoch ends immediately after this, and is a better place to resume at
         if batch + 1 - self._saved_at >= int(self._save_freq):
@@ -161,6 +181,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self._hook.resume_batch:
             training_data.start_at(self.model, 0)
         self._hook.resume_batch = self._saved_at = 0
+        self._known = None
         self._save(Position(epoch + 1, 0))
 
     def _end_epoch(self, epoch: int) -> None:
@@ -312,11 +333,21 @@ class BackupAndRestore(keras.callbacks.Callback):
         """The state that differs by rank, including metrics in the middle of an epoch. Every rank must call it."""
         state = model_state.capture_of_rank(self.model, in_epoch=position.batch > 0)
         if position.batch:
+            if self._known is not None:
+                state |= {"known/batch": np.array(self._known[0]), "known/digest": np.array(self._known[1])}
             state |= {
                 f"metric/{index}": variable.numpy()
                 for index, variable in enumerate(metric_reduction.additive_states(self.model))
             }
         return state
+
+    def _compare(self, number: int, batch: Any) -> None:
+        """Warns if a batch that is dropped is not the one that was trained on."""
+        if tfdist.rank() or self._known is None or self._known[0] != number:
+            return
+        found, known = float(digest(batch, bool(self.model.jit_compile))), self._known[1]
+        if abs(found - known) > _RELATIVE_ERROR * max(abs(found), abs(known)):  # no NaN, of which nothing is known
+            _logger.warning(_OTHER_ORDER)
 
     def _add_metrics(self, state: dict[str, Any]) -> None:
         """Adds the counts from before the interruption, after the first step: Keras creates the metrics in it."""
@@ -345,6 +376,7 @@ class _Resumption:
         model: The model being trained.
         batches: How many batches to read.
         draws: Whether to draw them from the iterator, which otherwise starts after them.
+        each: Called with the number of each one that is drawn, and the batch.
         drawn: Called after the last of them.
         trained: Called after the first step.
     """
@@ -354,14 +386,16 @@ class _Resumption:
         model: keras.Model,
         batches: int,
         draws: bool,
+        each: Callable[[int, Any], None],
         drawn: Callable[[], None],
         trained: Callable[[], None],
     ) -> None:
         self.train_function = model.train_function
         self._model = model
         self._fit = model.history  # Keras creates a history for each fit
-        self._left = batches
+        self._batches = self._left = batches
         self._draws = draws
+        self._each = each
         self._drawn = drawn
         self._trained = trained
 
@@ -376,7 +410,7 @@ class _Resumption:
                 self._trained()
         wanted = min(self._model.steps_per_execution, self._left)
         # The last execution of an epoch may have fewer steps.
-        if self._draws and not sum(1 for _ in itertools.islice(iterator, wanted)):
+        if self._draws and not self._draw(iterator, wanted):
             raise errors.TfdistError(
                 f"the dataset ended {self._left} batches before the one to resume at, so it is not the dataset of the "
                 "interrupted training. Use the same data, or remove the backup folder."
@@ -385,3 +419,10 @@ class _Resumption:
         if not self._left:
             self._drawn()
         return {}
+
+    def _draw(self, iterator: Iterator[Any], wanted: int) -> int:
+        """How many there were."""
+        first = number = self._batches - self._left
+        for number, batch in enumerate(itertools.islice(iterator, wanted), first + 1):
+            self._each(number - 1, batch)
+        return number - first

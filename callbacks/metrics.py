@@ -102,12 +102,9 @@ class Metrics(keras.callbacks.Callback):
             self._writer = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._samples, self._steps = self._hook.samples_seen(), 0
+        self._samples = self._hook.samples_seen()
         self._end: tuple[float, list[float]] | None = None
         self._start = (time.perf_counter(), _costs())
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._steps = batch + 1
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         # Validation runs before the epoch ends, with collectives of its own.
@@ -132,7 +129,7 @@ class Metrics(keras.callbacks.Callback):
     def _noise_scale(self, norms: GradientNorms) -> float:
         own, reduced = norms.read() or (float("nan"), float("nan"))
         batches = keras_version.inner_optimizer(self.model.optimizer).gradient_accumulation_steps or 1
-        batch = batches * (self._hook.samples_seen() - self._samples) / max(self._steps, 1)
+        batch = batches * (self._hook.samples_seen() - self._samples) / max(self._hook.epoch_end.batches(), 1)
         mine = tf.constant([own, batch], tf.float64)
         small, batch = tfdist.allreduce(mine, op=tfdist.Average, name="gradient noise scale").numpy()
         if not batch > 0:

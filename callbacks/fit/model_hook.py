@@ -178,6 +178,10 @@ class ModelHook:
         """Samples this rank has trained on since the `fit` began."""
         return int(self._train_samples.numpy())
 
+    def digest_of_latest(self) -> float:
+        """The digest of the batch that this rank has trained on last."""
+        return float(self._digest.numpy())
+
     def ranks_see_same_data(self) -> bool:
         """Whether the latest batch was the same on all ranks; every rank must call it."""
         digests = tfdist.allgather(tf.reshape(self._digest, [1]), name="digest of the first batch").numpy()

@@ -64,6 +64,12 @@ def start_at(model: keras.Model, batch: int) -> bool:
     return True
 
 
+def reshuffles(model: keras.Model) -> bool:
+    """Whether the data of a running `fit` comes in another order in each epoch, as far as can be seen."""
+    x = keras_version.arguments_of_fit(model).get("x")
+    return isinstance(x, tf.data.Dataset) and pipeline.reshuffles(x)
+
+
 def may_hide_global_batch(model: keras.Model) -> bool:
     """Whether the data of `fit` does not come from a shard, as far as can be seen, though one has a `global_batch`."""
     return not remainders(model) and part.any_global()

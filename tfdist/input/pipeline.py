@@ -242,6 +242,11 @@ def shuffles(dataset: tf.data.Dataset) -> list[Shuffle]:
     return found
 
 
+def reshuffles(dataset: tf.data.Dataset) -> bool:
+    """Whether a shuffle of a pipeline has another order in each of its passes."""
+    return any(_kind(node) == "ShuffleDataset" and node._reshuffle_each_iteration for node in nodes(dataset))
+
+
 def own_shards(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
     """The number of shards and the index of each `.shard` in a pipeline."""
     steps = [node for node in nodes(dataset) if _kind(node) == "ShardDataset"]

@@ -3,6 +3,8 @@
 `test_backup_and_restore.py` has the ordinary cases; here are rates, places in the list, and what differs between runs.
 """
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -396,3 +398,50 @@ def test_written_after_the_last_batch_of_data_of_unknown_length(world, shared_tm
     assert {epoch for epoch, _ in steps.taken} == {2}
     for array, expected in zip(state_of(resumed), state_of(whole), strict=True):
         np.testing.assert_array_equal(array, expected)
+
+
+def rows(reshuffle=False, **shards):
+    x = np.random.default_rng(7).normal(size=(STEPS * BATCH * 2, FEATURES)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+    data = data.shuffle(len(x), seed=1, reshuffle_each_iteration=reshuffle).with_options(without_autotune())
+    return tfdist.shard(data, **shards) if shards else tfdist.shard(data).batch(BATCH)
+
+
+def arrays(seed=None):
+    """Keras shuffles them by the global seed, in each epoch alike."""
+    keras.utils.set_random_seed(next(_seeds) if seed is None else seed)
+    x = np.random.default_rng(7 + tfdist.rank()).normal(size=(STEPS * BATCH, FEATURES)).astype("float32")
+    return {"x": x, "y": x[:, :1], "batch_size": BATCH}
+
+
+_seeds = itertools.count()
+
+# How fit gets its data, and whether another process gets it in another order in epoch 1.
+ORDERS = {
+    "reshuffled": (lambda: {"x": rows(reshuffle=True)}, True),
+    "the same": (lambda: {"x": rows()}, False),
+    "reshuffled global batches": (lambda: {"x": rows(reshuffle=True, global_batch=2 * BATCH)}, True),
+    "the same global batches": (lambda: {"x": rows(global_batch=2 * BATCH)}, False),
+    "arrays": (arrays, True),
+    "arrays with a seed": (lambda: arrays(seed=5), False),
+    "arrays as they are": (lambda: {**arrays(), "shuffle": False}, False),
+}
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+@pytest.mark.parametrize("order", ORDERS)
+def test_another_order_is_warned_of(world, shared_tmp_path, warnings_of_tfdist, order, steps_per_execution):
+    """Those that are dropped are then not those that were trained on."""
+    data_of, warns = ORDERS[order]
+    folder = shared_tmp_path / "backup"
+
+    def train(*callbacks):
+        model = new_model(momentum(), tfdist.rank(), steps_per_execution=steps_per_execution)
+        backup = BackupAndRestore(folder, save_freq=2)
+        model.fit(**data_of(), epochs=EPOCHS, verbose=0, callbacks=[DataParallel(), backup, *callbacks])
+
+    with pytest.raises(Interrupted):
+        train(StopAt(1, 3))
+    train()
+    told = [line for line in warnings_of_tfdist if "order of before the interruption" in line]
+    assert len(told) == (warns and tfdist.rank() == 0)
