@@ -48,8 +48,9 @@ def _moved(event: Event, trace: Trace, number: int, origin: int) -> Event:
     moved = {**event, "pid": number}
     if "ts" in event:
         moved["ts"] = (trace.begin_ns(event) - origin) / 1000
-    if event["name"] == "process_name" and number != trace.rank:
-        moved["args"] = {"name": f"{event['args']['name']}, {trace.path.name}"}
+    if event["name"] == "process_name":
+        name = f"rank {trace.rank} (host {trace.host})"
+        moved["args"] = {"name": name if number == trace.rank else f"{name}, {trace.path.name}"}
     if event["name"] == "process_sort_index":
         moved["args"] = {"sort_index": number}
     return moved

@@ -133,8 +133,13 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def _overlap(device: Sequence[Event]) -> float | None:
-    begins = {_key(event): event for event in device if event["ph"] == "b"}
-    pairs = [(begins[_key(event)], event) for event in device if event["ph"] == "e" and _key(event) in begins]
+    begun: dict[tuple[Any, ...], Event] = {}  # calls are counted anew where the ranks are
+    pairs = []
+    for event in device:
+        if event["ph"] == "b":
+            begun[_key(event)] = event
+        elif event["ph"] == "e" and _key(event) in begun:
+            pairs.append((begun.pop(_key(event)), event))
     under_way = sum(end["ts"] - begin["ts"] for begin, end in pairs)
     if under_way <= 0:
         return None

@@ -17,9 +17,10 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """The events of one rank's file, and the rank they belong to.
+    """The events of one rank's file, and the rank they belong to: the first that it had in the job.
 
-    A time in the file plus `to_unix_ns` is unix time by the clock of rank 0, accurate to half of `round_trip_ns`.
+    A process that joined a job was alone before, and then no rank of it (`was_alone`). A time in the file plus
+    `to_unix_ns` is unix time by the clock of rank 0, accurate to half of `round_trip_ns`.
     """
 
     path: Path
@@ -29,6 +30,7 @@ class Trace:
     to_unix_ns: int
     round_trip_ns: int
     events: Sequence[Event]
+    was_alone: bool = False
 
     def begin_ns(self, event: Event) -> int:
         """When it began, in unix time by the clock of rank 0."""
@@ -49,14 +51,20 @@ class Trace:
         return [event for event in self.events if event.get("cat") == category]
 
     @cached_property
-    def numbers(self) -> list[tuple[int, int]]:
-        """Which rank the process had from when on: (unix time in ns, rank), starting with its first rank."""
-        later = [event for event in self.of("remark") if event["name"] == "ranks counted anew"]
-        return [(0, self.rank), *((self.begin_ns(event), int(event["args"]["rank"])) for event in later)]
+    def numbers(self) -> list[tuple[int, int | None]]:
+        """Which rank the process had from when on: (unix time in ns, rank), starting with what it was at first."""
+        later = [(self.begin_ns(event), int(event["args"]["rank"])) for event in counted_anew(self.events)]
+        return [(0, None if self.was_alone else self.rank), *later]
 
-    def rank_at(self, unix_ns: int) -> int:
-        """Which rank the process had at that time."""
+    def rank_at(self, unix_ns: int) -> int | None:
+        """Which rank of the job the process had at that time; None: it had not joined it."""
         return self.numbers[bisect.bisect_right(self.numbers, unix_ns, key=lambda number: number[0]) - 1][1]
+
+
+def counted_anew(events: Sequence[Event]) -> list[Event]:
+    """Where the process went on as another rank, or as one of another number."""
+    remarks = [event for event in events if event.get("cat") == "remark"]
+    return [event for event in remarks if event["name"] == "ranks counted anew"]
 
 
 def read(path: Path) -> Trace:
@@ -76,10 +84,15 @@ def read(path: Path) -> Trace:
         raise ConfigError(f"{path} is not the timeline of a rank: {problem}. Pass the files that the ranks wrote.")
     source: Any = sources[0]
     try:
+        rank, size = int(source["rank"]), int(source["size"])
+        # A job that began with one rank has it as rank 0 later too.
+        joined = [int(event["args"]["rank"]) for event in counted_anew(events)[:1] if size == 1]
+        was_alone = any(found != rank for found in joined)
         return Trace(
             path,
-            rank=int(source["rank"]),
-            size=int(source["size"]),
+            rank=joined[0] if was_alone else rank,
+            size=size,
+            was_alone=was_alone,
             host=str(source["host"]),
             to_unix_ns=int(source["to_unix_ns"]),
             round_trip_ns=int(source["round_trip_ns"]),

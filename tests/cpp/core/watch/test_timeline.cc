@@ -248,6 +248,38 @@ TEST(TimelineIsOneFileForProcessSetsToo) {
   });
 }
 
+// As of a host that was started an hour before: by its clock rank 0 comes last, in a process set
+// too.
+TEST(TimelineOfAProcessSetGoesByTheClockOfAll) {
+  const TraceFolder folder;
+  Gate waits;
+  tfdist::EngineConfig config = TestConfig();
+  config.stall_warning_seconds = 0.2;
+  config.on_stall = [&waits](const std::string& report) {
+    if (report.find("rank 0 ") != std::string::npos &&
+        report.find("allreduce 'pair'") != std::string::npos) {
+      waits.Open();
+    }
+  };
+  RunRanksOn(FabricsOf(3)[0], config, [&](const RankContext& self) {
+    Timeline& timeline = self.engine->timeline();
+    EXPECT(timeline.Open(folder.File(self.rank)).ok());
+    tfdist::TraceSource source{self.rank, self.size, "localhost", {}, false};
+    source.clock.to_unix_ns = self.rank == 0 ? 3'600'000'000'000 : 0;
+    timeline.Start(source);
+    std::shared_ptr<tfdist::Engine> pair;
+    EXPECT_EQ(self.engine->AddProcessSet({0, 2}, 1, &pair).message(), "");
+    if (self.rank == 2) waits.Pass();
+    if (pair != nullptr) Sum({self.rank / 2, 2, pair.get(), nullptr}, "pair", {9});
+    for (const TraceLine& call : OfCategory(Recorded(self, folder), "call")) {
+      // Rank 2 may have waited too, for the last bytes of rank 0.
+      if (call.name != "allreduce pair" || !call.Has("last_rank")) continue;
+      EXPECT_EQ(call.Number("last_rank"), 0);
+      EXPECT(self.rank != 0);
+    }
+  });
+}
+
 TEST(TimelineOfARankThatHasJoinedHasWhatItTakesPartIn) {
   const TraceFolder folder;
   RunRanks(2, [&folder](const RankContext& self) {

@@ -82,6 +82,22 @@ def test_ranks_that_were_counted_anew_are_found(tmp_path: Path) -> None:
     assert [share.waited_for for share in shares] == [0.0, 0.0, 3.0]
 
 
+def test_a_process_that_joined_is_no_rank_before(tmp_path: Path) -> None:
+    """It writes that it is rank 0 of one until then, when others may wait for the real rank 0."""
+    shares = shares_of(
+        tmp_path,
+        [*source(0), call(0, 1e6), remark("ranks counted anew", 20e6, rank=0, size=3)],
+        [
+            *source(1),
+            span("phase", "wait", 12e6, 15e6, last_rank=0),
+            remark("ranks counted anew", 20e6, rank=1, size=3),
+            span("phase", "wait", 22e6, 29e6, last_rank=2),
+        ],
+        [*source(0, size=1), call(10e6, 11e6), remark("ranks counted anew", 20e6, rank=2, size=3)],
+    )
+    assert [(share.rank, share.waited_for) for share in shares] == [(0, 3.0), (1, 0.0), (2, 7.0)]
+
+
 def test_ranks_that_were_started_anew_are_told_apart(tmp_path: Path) -> None:
     waits = [span("phase", "wait", 1e6, 2e6, last_rank=0), span("phase", "wait", 21e6, 24e6, last_rank=0)]
     shares = shares_of(
@@ -98,6 +114,11 @@ def test_a_rank_whose_file_is_missing_is_left_out(tmp_path: Path) -> None:
 def test_overlap_is_what_nobody_waited_for(tmp_path: Path) -> None:
     (share,) = shares_of(tmp_path, [*source(0), *on_gpu(1, 0, 6, 1), *on_gpu(2, 2, 4, 1), *on_gpu(3, 9, 9, 0)[:1]])
     assert share.overlap == 1 - 2 / 8
+
+
+def test_overlap_where_calls_are_numbered_anew(tmp_path: Path) -> None:
+    (share,) = shares_of(tmp_path, [*source(0), *on_gpu(5, 1, 3, 1), *on_gpu(5, 100, 102, 1)])
+    assert share.overlap == 1 - 2 / 4
 
 
 def test_concurrent_process_sets_count_once_in_wall_time(tmp_path: Path) -> None:

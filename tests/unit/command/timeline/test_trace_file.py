@@ -87,3 +87,10 @@ def test_a_process_has_another_rank_after_a_loss(tmp_path: Path) -> None:
     events = [*source(2), remark("ranks counted anew", 10, rank=1, size=2), remark("ranks counted anew", 20, rank=0)]
     trace = trace_file.read(write(tmp_path / "run.json", events))
     assert [trace.rank_at(ns) for ns in (0, 9_999, 10_000, 19_999, 20_000, 10**18)] == [2, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("later", "before"), [(0, 0), (2, None)])
+def test_a_job_of_one_rank_and_a_process_that_joins(tmp_path: Path, later: int, before: int | None) -> None:
+    events = [*source(0, size=1), remark("ranks counted anew", 10, rank=later, size=3)]
+    trace = trace_file.read(write(tmp_path / "run.json", events))
+    assert (trace.rank, trace.rank_at(0), trace.rank_at(10_000)) == (later, before, later)

@@ -58,7 +58,7 @@ class HeaderCheck {
   // communicator call it, before their first agreement there.
   void MeetIn(Window* window) { window_ = window; }
 
-  // What to add to this rank's steady clock so that those of all ranks show the same.
+  // Timeline::offset_ns.
   void SetClock(int64_t offset_ns) { offset_ns_ = offset_ns; }
 
   // Calls that were agreed on, or not, so far; alike on all ranks.

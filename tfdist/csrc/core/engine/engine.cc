@@ -143,6 +143,7 @@ Status Engine::Agree(const Call& call, Wait* wait, Agreement* agreement) {
       config_.monitor->Enter(process_set_, ShortTitle(call) + place_, number, call.on_gpu);
   wait->SetCall(own, last_, cost);
   wait->Record(trace_.Meet(call, number));
+  header_check_.SetClock(config_.timeline->offset_ns());
   const Status status = header_check_.Agree(call, communicator_.get(), wait, agreement);
   trace_.Met(status.ok());
   last_ = own;

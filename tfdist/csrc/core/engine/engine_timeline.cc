@@ -26,7 +26,6 @@ Status Engine::StartTimeline(const std::string& path, bool mark_cycles) {
         clock_probe_.Measure(communicator_.get(), &wait, SteadyNs, UnixNsAtZero(), &source.clock));
   }
   if (status.ok()) {
-    header_check_.SetClock(source.clock.to_unix_ns);
     timeline->Start(source);
   } else if (opened) {
     timeline->Stop();

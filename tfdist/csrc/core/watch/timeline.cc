@@ -40,6 +40,7 @@ void Timeline::Start(const TraceSource& source) {
   while (Take(&stale)) continue;
   lost_ = 0;
   source_ = source;
+  offset_ns_ = source.clock.to_unix_ns;
   named_.clear();
   std::string text;
   AppendSource(source_, &text);

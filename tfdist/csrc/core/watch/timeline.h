@@ -39,6 +39,10 @@ class Timeline {
   // Writes what is there and closes the file; does nothing where none is open.
   void Stop();
 
+  // What to add to this rank's steady clock so that those of all ranks show the same, also of
+  // process sets and after the ranks were counted anew; 0 before the first Start.
+  int64_t offset_ns() const { return offset_ns_.load(std::memory_order_relaxed); }
+
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
 
   void Add(const TraceRecord& record);
@@ -66,6 +70,7 @@ class Timeline {
   bool is_open_ = false;
   std::thread writer_;
   std::atomic<bool> recording_{false};
+  std::atomic<int64_t> offset_ns_{0};
 
   std::unique_ptr<Slot[]> slots_;  // made by the first Start, and kept
   std::atomic<uint64_t> head_{0};  // of those who add
