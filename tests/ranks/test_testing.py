@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.testing import (
+    assert_close,
     assert_identical_on_ranks,
     expected_average,
     expected_max,
@@ -54,3 +55,19 @@ def test_difference_between_ranks_is_found_on_every_rank(world):
     mine[1] += 1e-9 * (tfdist.rank() == world - 1)
     with pytest.raises(AssertionError, match=rf"weights\[1\] differs between rank 0 and rank {world - 1}"):
         assert_identical_on_ranks([np.zeros(2), mine])
+
+
+@pytest.mark.ranks(2)
+def test_equal_bytes_of_another_shape_or_dtype_differ(world):
+    other = tfdist.rank() == 1
+    for mine in (np.zeros((3, 2) if other else (2, 3)), np.zeros(2, "int32" if other else "float32")):
+        with pytest.raises(AssertionError, match=r"weights\[0\] is .* on rank 0, .* on rank 1"):
+            assert_identical_on_ranks([mine])
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("shapes", [((), (5,)), ((3, 1), (1, 4)), ((0,), (1,))])
+def test_close_means_the_same_shape(world, shapes):
+    assert_close([np.zeros(shapes[0])], [np.zeros(shapes[0])])
+    with pytest.raises(AssertionError, match="array 0 has shape"):
+        assert_close([np.zeros(shapes[0])], [np.zeros(shapes[1])])

@@ -48,7 +48,7 @@ def load() -> ctypes.CDLL:
 
 
 def is_missing() -> bool:
-    """Whether there is no MPI at all, which only elastic jobs and mpi4py need. One that cannot be loaded is there."""
+    """Whether there is no MPI at all, which only --mpi and mpi4py need. One that cannot be loaded is there."""
     try:
         load()
     except errors.BuildError as error:

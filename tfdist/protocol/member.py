@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import stat
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from tfdist.protocol.epoch import Epoch
 from tfdist.system.network.endpoint import Address, text
 from tfdist.system.rank import ancestry
+from tfdist.system.terminal.readiness import readable
 
 PIPE_VARIABLE = "TFDIST_MEMBER_PIPE"
 NEWS_VARIABLE = "TFDIST_MEMBER_NEWS"
@@ -91,7 +91,7 @@ class News:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             left = None if deadline is None else min(_LONGEST_S, max(0.0, deadline - time.monotonic()))
-            if self._descriptor is None or not select.select([self._descriptor], [], [], left)[0]:
+            if self._descriptor is None or not readable(self._descriptor, left):
                 return None
             data = os.read(self._descriptor, _READ_BYTES)
             if not data:
@@ -220,7 +220,7 @@ def is_first() -> bool:
     if descriptor is None:
         return True
     try:
-        return bool(select.select([descriptor], [], [], 0)[0]) and os.read(descriptor, len(TOKEN)) == TOKEN
+        return readable(descriptor) and os.read(descriptor, len(TOKEN)) == TOKEN
     finally:
         os.close(descriptor)
 

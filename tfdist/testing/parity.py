@@ -36,6 +36,9 @@ def assert_identical_on_ranks(arrays: Sequence[Any], name: str = "weights") -> N
     for rank, theirs in enumerate(by_rank):
         assert len(theirs) == len(by_rank[0]), f"rank {rank} has {len(theirs)} {name}, rank 0 {len(by_rank[0])}"
         for index, (first, other) in enumerate(zip(by_rank[0], theirs, strict=True)):
+            assert (first.dtype, first.shape) == (other.dtype, other.shape), (
+                f"{name}[{index}] is {first.dtype} {first.shape} on rank 0, {other.dtype} {other.shape} on rank {rank}"
+            )
             assert first.tobytes() == other.tobytes(), (
                 f"{name}[{index}] differs between rank 0 and rank {rank} by at most {np.abs(first - other).max()}"
             )
@@ -75,11 +78,12 @@ def assert_close(arrays: Sequence[Any], expected: Sequence[Any], relative: float
         floor: Smallest magnitude a difference is compared with, so that elements near zero do not dominate.
 
     Raises:
-        AssertionError: Names the array and the largest relative difference.
+        AssertionError: Names the array, and the shapes or the largest relative difference.
     """
     assert len(arrays) == len(expected), f"received {len(arrays)} arrays, expected {len(expected)}"
     for index, (array, reference) in enumerate(zip(arrays, expected, strict=True)):
         actual, wanted = _array(array), _array(reference)
+        assert actual.shape == wanted.shape, f"array {index} has shape {actual.shape}, expected {wanted.shape}"
         difference = np.abs(actual - wanted) / np.maximum(np.abs(wanted), floor)
         worst = float(difference.max()) if difference.size else 0.0
         assert worst <= relative, f"array {index} differs by {worst:.2e} (relative), expected at most {relative:.0e}"

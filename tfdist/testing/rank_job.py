@@ -99,7 +99,8 @@ def _describe(fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
 
 def _run_job(n: int, folder: Path, timeout_seconds: float) -> int | None:
     """The launcher's exit code; None if the job exceeded the timeout."""
-    command = [sys.executable, "-m", "tfdist.launch", "-np", str(n)]
+    # On this machine, whatever the working folder's tfdist.yaml or a cluster's allocation say.
+    command = [sys.executable, "-m", "tfdist.launch", "--no-config", "-np", str(n), "-H", f"localhost:{n}"]
     command += [sys.executable, "-m", "tfdist.testing.worker", str(folder)]
     # A file, because a leftover process could keep a pipe open.
     with open(folder / "output", "wb") as output:

