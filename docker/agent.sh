@@ -17,7 +17,8 @@
 #   JOB_KEY    file with the key
 #   LAUNCHER   host and port where the launcher listens
 #
-# The exit status is that of the job. SIGTERM ends the ranks here, and with them the job.
+# The exit status is that of the job. SIGTERM ends the ranks here, and with them the
+# job; in an elastic job they leave at their next commit, and the others continue.
 set -euo pipefail
 
 shared=/run/tfdist/launcher

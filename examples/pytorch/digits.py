@@ -5,8 +5,8 @@ r"""Trains a small convolutional network of PyTorch on digits that it draws, on 
     CODE=$PWD/examples EXTRA_PACKAGES=torch COMMAND="python pytorch/digits.py" \
         docker compose -f compose/train.yaml up --build --exit-code-from launcher    # two containers
 
-It needs `pip install 'tfdist[torch]'`, neither TensorFlow nor Keras. It ends with the accuracy on 500 digits that it
-has not trained on: 0.9 or more, on any number of ranks.
+It needs PyTorch (`pip install '.[torch]'` in the clone), neither TensorFlow nor Keras. It ends with the
+accuracy on 500 digits that it has not trained on: 0.9 or more, on any number of ranks.
 The lines marked with <-- are what training on several processes takes.
 """
 

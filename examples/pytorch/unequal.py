@@ -5,8 +5,9 @@ r"""Trains with PyTorch where each rank has another number of batches: a rank wi
     CODE=$PWD/examples EXTRA_PACKAGES=torch COMMAND="python pytorch/unequal.py" \
         docker compose -f compose/train.yaml up --build --exit-code-from launcher    # two containers
 
-It needs `pip install 'tfdist[torch]'`, neither TensorFlow nor Keras. The model learns the weights of a line, 2 and -1.
-The script ends with the steps of each rank, the weights, which are right within 0.05, and the rank that joined last.
+It needs PyTorch (`pip install '.[torch]'` in the clone), neither TensorFlow nor Keras. The model learns the
+weights of a line, 2 and -1. The script ends with the steps of each rank, the weights, which are right
+within 0.05, and the rank that joined last.
 The lines marked with <-- are what training on several processes takes.
 """
 

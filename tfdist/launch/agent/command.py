@@ -34,8 +34,8 @@ host has it, and some of its variables (tfdistrun --export adds others). Their o
 
 _EPILOG = """\
 exit status: that of the job; 1 if no launcher was there in time or it vanished; 2 for an error in the options, another
-key or another version of tfdist. Ctrl-C and SIGTERM end the ranks of this host, and with them the job. Whatever
-happens, no process of the job is left here.
+key or another version of tfdist. Ctrl-C and SIGTERM end the ranks of this host, and with them the job; those of an
+elastic job leave at their next commit, and the others continue. Whatever happens, no process of the job is left here.
 """
 
 

@@ -93,7 +93,7 @@ def run(  # noqa: PLR0913 -- the signature of Horovod
         output_filename: A folder to which each rank's output is also written, as `rank.N/stdout` and `rank.N/stderr`.
         verbose: Whether to show the mpirun command and all of its output.
         use_gloo: Whether to start the ranks without MPI, connected by sockets.
-        use_mpi: MPI is always used.
+        use_mpi: Whether to start with mpirun, also where another way would be chosen.
         mpi_args: Additional arguments for mpirun.
         network_interface: Deprecated name of `network_interfaces`.
         network_interfaces: Network interfaces to use, as in `"eth0,eth1"`.

@@ -192,8 +192,8 @@ def _add_elastic(group: Any) -> None:
         "--elastic",
         action="store_true",
         help="fault tolerance: if ranks or hosts are lost, the other ranks continue in place (TFDIST_ELASTIC in the "
-        "ranks), without MPI. If they cannot (too few are left), and where ranks are added, all ranks are restarted, "
-        "from the newest commit in the memory of a host",
+        "ranks), without MPI. New ranks join, and those of hosts that go leave, at a commit. Where that cannot be (too "
+        "few are left), all ranks are restarted, from the newest commit in the memory of a host",
     )
     group.add_argument(
         "--min-np",
@@ -207,7 +207,7 @@ def _add_elastic(group: Any) -> None:
         "--max-num-proc",
         type=_ranks,
         metavar="N",
-        help="start at most N ranks at a restart (default: -np; with --host-discovery-script all slots)",
+        help="run at most N ranks, also later (default: -np; with --host-discovery-script all slots)",
     )
     group.add_argument(
         "--reset-limit",
@@ -227,7 +227,8 @@ def _add_elastic(group: Any) -> None:
         "--elastic-timeout",
         type=command_line.amount("seconds"),
         metavar="SECONDS",
-        help="end the job if the hosts have had no slots for --min-np ranks for this long (default: 600)",
+        help="with --host-discovery-script or --blacklist-cooldown-range: end the job if the hosts have had no slots "
+        "for --min-np ranks for this long (default: 600)",
     )
 
     group.add_argument(
@@ -243,8 +244,8 @@ def _add_discovery(group: Any) -> None:
     group.add_argument(
         "--host-discovery-script",
         metavar="SCRIPT",
-        help="a command that prints the available hosts, one per line, as name:slots; it runs every second, and if the "
-        "hosts change, all ranks leave at their next commit and are restarted on the new hosts",
+        help="a command that prints the available hosts, one per line, as name:slots; it runs every second. Ranks on "
+        "new hosts join at a commit, and those on hosts that are gone leave at one",
     )
     group.add_argument(
         "--slots-per-host",
