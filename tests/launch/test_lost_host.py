@@ -165,6 +165,7 @@ def test_elastic_job_goes_on_in_place_without_the_host(
     assert done.code == 0, done.stderr
     rank, left = (0, SECOND) if lost == FIRST else (1, FIRST)
     assert f"rank {rank} ({lost}) was lost: it " in done.stderr
+    assert (how == "kill") == ("it has not answered for" not in done.stderr)
     assert "; 1 rank continues (--min-np 1)" in done.stderr
     assert "restarting" not in done.stderr
     assert f"[{1 - rank}] counts from 20 with 1" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -28,17 +29,13 @@ def test_rank_that_ends_without_a_word_is_noticed(launch: Any, starter: str, ran
     assert done.code == 1
     noticed = [line for line in done.stdout.splitlines() if " s: rank" in line and "rank 1 (host " in line]
     assert len(noticed) == ranks - 1, done.stdout + done.stderr
-    assert "after 0." in noticed[0] or "after 1." in noticed[0] or "after 2." in noticed[0], noticed
+    assert all(re.search(r"after [0-2]\.\d s:", line) for line in noticed), noticed
     assert ("whose process has ended" if starter == "mpi" else "connection to") in noticed[0] + noticed[-1]
     assert "exited with status 0 without tfdist.shutdown(), as os._exit(0) does" in done.stderr
 
 
 def test_ends_without_a_word_that_nobody_waits_for_are_good(launch: Any) -> None:
-    launch.script(
-        TRAIN + "if rank: os._exit(0)\n"
-        "while not os.path.exists('seen'): time.sleep(0.05); open('seen', 'w').close()\n"
-        "time.sleep(1.5)\nprint('saved', flush=True)\nos._exit(0)"
-    )
+    launch.script(TRAIN + "if rank: os._exit(0)\ntime.sleep(1.5)\nprint('saved', flush=True)\nos._exit(0)")
     done = launch.run("-np", "2", "python", "rank.py", variables=STALL)
     assert (done.code, "saved" in done.stdout) == (0, True), done.stderr
 

@@ -66,7 +66,8 @@ def check(folder, survivors):
 def test_the_others_continue_in_place(launch, tmp_path, case):
     size, victims = CASES[case]
     lost = len([victim for victim in victims.split(",") if victim])
-    done = launch(size, TRAINING, victims, options=("--elastic",), TFDIST_STALL_CHECK_SHUTDOWN_TIME="5")
+    limit = {"TFDIST_STALL_CHECK_SHUTDOWN_TIME": "5"} if case == "one that hangs" else {}
+    done = launch(size, TRAINING, victims, options=("--elastic",), **limit)
     assert done.returncode == 0, done.stdout
     assert len(re.findall(rf"ended {size - lost} ", done.stdout)) == size - lost, done.stdout
     assert len(list(tmp_path.glob("steps-*"))) == size  # no process was started again

@@ -83,7 +83,7 @@ TEST(MeetIsNotKeptWaitingByRanksThatFailInTheWindowOfAnotherHost) {
   std::vector<std::unique_ptr<Engine>> engines(4);  // they stay until the ranks meet again
   InThreads(4, [&](int r) {
     tfdist::EngineConfig config = TestConfig();
-    config.stall_shutdown_seconds = r == 3 ? 1 : 20;
+    config.stall_shutdown_seconds = r == 3 ? 3 : 20;
     engines[r] = std::make_unique<Engine>(std::move(team.communicators[r]), config);
     EXPECT_EQ(engines[r]->Open().message(), "");
     std::vector<float> own(kHeldBytes / sizeof(float), 1);

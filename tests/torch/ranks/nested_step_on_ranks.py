@@ -107,8 +107,9 @@ def test_gradients_are_reduced_once(size, kind, op, calls):
     optimizer = hvd.DistributedOptimizer(kind(model.parameters(), lr=0.1), op=op)
     found, own_losses = fit(model, optimizer, own, size, calls, share=size if op is hvd.Sum else 1)
     assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(found, expected, strict=True))
-    known = [each for each in own_losses if each is not None]
-    assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(known, losses, strict=False))
+    assert [each is None for each in own_losses] == [each is None for each in losses]
+    both = [(a, b) for a, b in zip(own_losses, losses, strict=True) if b is not None]
+    assert all(torch.allclose(a, b, rtol=1e-12) for a, b in both)
 
 
 @pytest.mark.parametrize("kind", KINDS)
