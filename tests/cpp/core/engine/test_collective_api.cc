@@ -1,13 +1,17 @@
 // The C functions of collectives, on the transport "self", and the memory of their results.
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/engine/c_api.h"
 #include "core/engine/collective_api.h"
 #include "core/engine/pending_call.h"
+#include "core/engine/world.h"
 #include "engine_settings.h"
 #include "expect.h"
 #include "gpu_machine.h"
@@ -27,7 +31,15 @@ class SingleRank {
     const std::string settings = EngineSettings(60, 600, 1 << 20, 1 << 20);
     EXPECT_EQ(tfdist_init("self", nullptr, 0, nullptr, settings.c_str(), nullptr, 0), 0);
   }
-  ~SingleRank() { EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0); }
+  // The thread of a call that has ended may hold the engine a moment longer; what the engine works
+  // with, such as a GPU, must outlive it.
+  ~SingleRank() {
+    const std::weak_ptr<tfdist::Engine> engine = tfdist::World::Get();
+    EXPECT_EQ(tfdist_shutdown(1, nullptr, 0), 0);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!engine.expired() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT(engine.expired());
+  }
 };
 
 struct Outcome {
