@@ -422,7 +422,8 @@ class _Resumption:
 
     def _draw(self, iterator: Iterator[Any], wanted: int) -> int:
         """How many there were."""
-        first = number = self._batches - self._left
-        for number, batch in enumerate(itertools.islice(iterator, wanted), first + 1):
-            self._each(number - 1, batch)
-        return number - first
+        drawn = 0
+        for batch in itertools.islice(iterator, wanted):
+            self._each(self._batches - self._left + drawn, batch)
+            drawn += 1
+        return drawn

@@ -13,7 +13,7 @@ from tfdist.callbacks.fit import training_data
 from tfdist.input.global_part import rows_between
 from tfdist.native import keras_version
 from tfdist.ops.graph import replica
-from tfdist.training import model_optimizer, update
+from tfdist.training import distribution, model_optimizer
 from tfdist.training.gradients import scaled
 from tfdist.training.sync_batch_norm import synchronized_layers
 
@@ -82,12 +82,15 @@ def take_step(model: keras.Model, step: Callable[[Any], Any], parts: MicroBatche
     Returns:
         What `step` returned for the last part.
     """
-    asked: list[update.Update] = []
+    asked: list[distribution.Update] = []
 
     def take(number: tf.Tensor) -> tuple[list[Any], Any]:
         """The gradients over one part, times its share of the samples, and what the step returned."""
         part, share = parts.part(number)
-        with update.held() as held, keras_version.weighing_losses(model, share * tf.cast(parts.samples, tf.float64)):
+        with (
+            distribution.held() as held,
+            keras_version.weighing_losses(model, share * tf.cast(parts.samples, tf.float64)),
+        ):
             logs = step(part)
         asked[:] = held
         return [scaled(gradient, share) for each in held for gradient in each.gradients if gradient is not None], logs

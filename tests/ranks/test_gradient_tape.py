@@ -425,7 +425,8 @@ def test_parity_of_a_training_loop(world, tape, wrap):
 
 
 @pytest.mark.ranks(1, 2)
-def test_loss_scaling_of_local_sources_is_refused(world):
+@pytest.mark.parametrize("named", [True, False])
+def test_loss_scaling_of_local_sources_is_refused(world, named):
     shared, local = (keras.Variable([1.0], name=name) for name in ("shared", "local"))
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
     with tf.GradientTape() as tape:
@@ -433,9 +434,10 @@ def test_loss_scaling_of_local_sources_is_refused(world):
     tape = tfdist.DistributedGradientTape(tape)
     tape.register_local_source(local)
     sources = [shared.value, local.value]
-    gradients = tape.gradient(loss, sources)
+    optimizer.build([shared, local])
+    gradients, variables = tape.gradient(loss, sources), [[shared, local]] if named else []
     if world == 1:
-        optimizer.apply(gradients, [shared, local])
+        optimizer.apply(gradients, *variables)
     else:
         with pytest.raises(tfdist.errors.ConfigError, match=r"that of .* is only this rank's .*PartialDistributed"):
-            optimizer.apply(gradients, [shared, local])
+            optimizer.apply(gradients, *variables)

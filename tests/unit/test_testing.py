@@ -212,6 +212,15 @@ class TestJobs:
     def test_results_come_by_rank(self):
         assert run_ranks(2, rank_and, 7, timeout_seconds=120) == [[0, 2, 7], [1, 2, 7]]
 
+    def test_they_run_here_whatever_the_folder_or_a_cluster_says(self, tmp_path, monkeypatch):
+        (tmp_path / "tfdist.yaml").write_text("hosts: [nowhere.invalid:1]\ntimeline-filename: run\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SLURM_JOB_NODELIST", "nowhere.invalid")
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1")
+        assert run_ranks(1, rank_and, 7, timeout_seconds=60) == [[0, 1, 7]]
+        assert [path.name for path in tmp_path.iterdir()] == ["tfdist.yaml"]
+
     def test_failure_names_rank_and_traceback(self):
         with pytest.raises(
             RankError, match=r"fail_on_last failed on rank 1 of 2:\nTraceback[\s\S]*no reason"

@@ -64,7 +64,7 @@ def grouped_allgather(
         return []
     label = name or "grouped_allgather"
     names = call.names_of(tensors, label)
-    ranks.fix_if_compiled(process_set)
+    ranks.note_if_compiled(process_set)
     gathered, _ = call.run(
         "tfdist_grouped_allgather",
         call.tensors_of(tensors, names),

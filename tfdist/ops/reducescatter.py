@@ -100,7 +100,7 @@ def grouped_reducescatter(
         )
     label = name or "grouped_reducescatter"
     names = call.names_of(tensors, label)
-    ranks.fix_if_compiled(process_set)
+    ranks.note_if_compiled(process_set)
     scattered = call.run(
         "tfdist_grouped_reducescatter",
         tensors=call.tensors_of(tensors, names),

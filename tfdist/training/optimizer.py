@@ -27,7 +27,7 @@ from tfdist.native import keras_version
 from tfdist.ops.compression import AnyCompression, Compression, Compressor
 from tfdist.ops.graph import call
 from tfdist.ops.reduction import Adasum, Average, ReduceOp
-from tfdist.training.distribution import Distributed, DistributedLossScale, Distribution, Observer
+from tfdist.training.distribution import Distributed, DistributedLossScale, Distribution, Holding, Observer
 from tfdist.training.gradients import GradientReduction, Grouping, name_of, record_of
 from tfdist.training.local_variable import LocalVariables, key_of
 from tfdist.training.schedule import (
@@ -38,7 +38,6 @@ from tfdist.training.schedule import (
     scale_in_checkpoints,
 )
 from tfdist.training.schedule import learning_rate_scale as learning_rate_scale
-from tfdist.training.update import Holding
 from tfdist.world import runtime
 from tfdist.world.process_sets import ProcessSet, global_process_set
 
@@ -435,12 +434,13 @@ def _reduced_before_check(
     Only inside: a script may use the inner optimizer without it before and after.
     """
     distribution = _distribution_of(optimizer)
+    variables = keras_version.variables_in(optimizer) if variables is None else variables
     if distribution is None:
-        _refuse_local(variables or [])
+        _refuse_local(variables)
     if distribution is None or optimizer.inner_optimizer.gradient_accumulation_steps:
         yield gradients
         return
-    reduced = distribution.reduce(gradients, optimizer._trainable_variables if variables is None else variables)
+    reduced = distribution.reduce(gradients, variables)
     distribution.is_reduced = True
     try:
         yield reduced

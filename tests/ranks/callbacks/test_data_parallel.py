@@ -227,15 +227,14 @@ def test_compression(world):
 
 
 @pytest.mark.ranks(2, 3)
-@pytest.mark.parametrize("accumulated", [1, 2])
-def test_scales_of_float8_are_those_of_all_ranks(world, accumulated):
+@pytest.mark.parametrize(("accumulated", "scaled"), [(1, False), (2, False), (1, True)])
+def test_scales_of_float8_are_those_of_all_ranks(world, accumulated, scaled):
     """Keras replaces them with their gradients, so they are the largest and not the mean."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
     model.quantize("float8")
-    model.compile(
-        keras.optimizers.SGD(0.001, gradient_accumulation_steps=accumulated if accumulated > 1 else None), "mse"
-    )
+    optimizer = keras.optimizers.SGD(0.001, gradient_accumulation_steps=accumulated if accumulated > 1 else None)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer, "mse")
     largest = 10.0 * (1 + tfdist.rank())
     x = np.random.default_rng(tfdist.rank()).uniform(-1, 1, (16, 4)).astype("float32")
     x[::4] = largest  # in each batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,9 +85,12 @@ def test_supervisor_that_is_gone() -> None:
     assert not member.report(member.JOINED, {member.PIPE_VARIABLE: "987654:1:987654:1"})
 
 
-@pytest.fixture
-def news(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Where a supervisor writes what its rank, this process, reads."""
+@pytest.fixture(params=[0, 1100], ids=["low", "above those of select"])
+def news(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[int]:
+    """Where a supervisor writes what its rank, this process, reads; with as many descriptors open before."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], request.param + 100), limits[1]))
+    others = [os.dup(pipe[0]) for _ in range(request.param)]
     reader, writer = os.pipe()
     for name, value in member.variables(Pipe(pipe[1], pipe[0]), Pipe(reader, writer), None, None, "10.0.0.1").items():
         monkeypatch.setenv(name, value)
@@ -94,6 +98,9 @@ def news(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[int
     os.close(reader)
     with contextlib.suppress(OSError):  # the test may have closed it
         os.close(writer)
+    for other in others:
+        os.close(other)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_token_is_for_the_first_program(news: int) -> None:

@@ -111,6 +111,7 @@ def test_each_start_is_of_ranks_and_then_of_as_many_processes(monkeypatch: pytes
     assert together["median_ms"] == 1.0 and [row["median_ms"] for row in independent] == [2.0] * 3
     ((ranks,), alone) = calls
     assert ranks[ranks.index("-np") + 1] == "3" and "--plain" not in ranks
+    assert "--no-config" in ranks, "a tfdist.yaml says nothing"
     assert len({command[command.index("--json") + 1] for command in alone}) == 3
     assert [one.plain for one in parsed] == [False, True, True, True]
     assert {(one.jit_compile, one.threads, one.inter_op_threads) for one in parsed} == {(True, 0, 1)}

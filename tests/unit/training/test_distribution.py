@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.training import update
+from tfdist.training import distribution
 
 
-class Optimizer(update.Holding, keras.optimizers.SGD):
+class Optimizer(distribution.Holding, keras.optimizers.SGD):
     pass
 
 
@@ -24,7 +24,7 @@ def test_nothing_is_applied_or_counted_inside(in_graph):
     optimizer.build(variables)
 
     def step():
-        with update.held() as updates:
+        with distribution.held() as updates:
             gradients = asked_of(optimizer, variables)
         (only,) = updates
         assert only.optimizer is optimizer
@@ -42,14 +42,14 @@ def test_nothing_is_applied_or_counted_inside(in_graph):
 def test_an_optimizer_knows_its_variables():
     optimizer, variable = Optimizer(1.0), tf.Variable([1.0])
     optimizer.build([variable])
-    with update.held() as updates:
+    with distribution.held() as updates:
         optimizer.apply([tf.ones(1)])
     assert [np.array_equal(one, variable) for one in updates[0].variables] == [True]
 
 
 def test_an_error_ends_it():
     optimizer, variable = Optimizer(1.0), tf.Variable([1.0])
-    with pytest.raises(RuntimeError), update.held():
+    with pytest.raises(RuntimeError), distribution.held():
         raise RuntimeError
     optimizer.apply_gradients([(tf.ones(1), variable)])
     assert variable.numpy().tolist() == [0.0]
