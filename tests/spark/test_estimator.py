@@ -339,6 +339,15 @@ def test_the_best_of_all_fits_of_a_run(context, spark, tmp_path):
         other.fit(frame)
 
 
+def test_no_model_is_better_than_the_threshold(context, spark, tmp_path):
+    best = keras.callbacks.ModelCheckpoint("unused.keras", "loss", save_best_only=True, initial_value_threshold=-1.0)
+    with pytest.warns(UserWarning, match=r"none was better by 'loss' than its threshold.*after the last epoch"):
+        fitted = line(tmp_path, checkpoint_callback=best, callbacks=[_Half()]).fit(points(spark))
+    assert fitted.getHistory()["loss"]
+    weights = fitted.keras().get_weights()
+    assert weights and not (tmp_path / "store/runs" / fitted.getRunId() / "checkpoint.keras").exists()
+
+
 def _kept(model, **parameters):
     return KerasModel(**{"model": model, "feature_columns": ["x"], "label_columns": ["y"], **parameters})
 
@@ -492,6 +501,14 @@ def test_parameters_that_cannot_be(context, spark, tmp_path, parameters, said):
     estimator._set(**parameters)
     with pytest.raises(ConfigError, match=f"KerasEstimator: {said}"):
         estimator.fit(points(spark))
+
+
+def test_none_is_the_default():
+    """As from a program that hands on what its own user has not said."""
+    values = KerasEstimator(use_gpu=None, shuffle=None, callbacks=None, verbose=None, custom_objects=None).values()
+    found = {name: values[name] for name in ("use_gpu", "shuffle", "callbacks", "verbose", "custom_objects")}
+    assert found == {"use_gpu": True, "shuffle": True, "callbacks": [], "verbose": 1, "custom_objects": {}}
+    assert KerasModel(batch_size=None).values()["batch_size"] == 32
 
 
 def test_names_of_horovod():

@@ -54,6 +54,29 @@ def test_a_model_is_loaded_once(monkeypatch):
     assert transform("tomorrow") == ([7.0], 2)
 
 
+def _of_class(factor):
+    class Scale(keras.layers.Layer):
+        def call(self, value):
+            return factor * value
+
+    return Scale
+
+
+def test_a_class_that_is_written_anew():
+    """The file of its model is the same: it has names and weights only."""
+    scale = _of_class(2.0)
+    model = keras.Sequential([keras.Input((1,)), scale()])
+    file = frozen.dump(model)
+    plan = prediction.Plan(("x",), ((1,),), 32, 1, "float32", prediction.digest_of(file))
+
+    def transform(kind):
+        (found,) = prediction.predictor(SimpleNamespace(value=file), {"Scale": kind}, plan)(iter([pd.Series([3.0])]))
+        return found.o0[0].tolist()
+
+    assert transform(scale) == [6.0]
+    assert transform(_of_class(5.0)) == [15.0]
+
+
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3), (2, 3, 4), (2, 1, 3, 2)], ids=str)
 def test_nested_arrays(shape):
     values = np.random.default_rng(1).normal(size=(5, *shape))

@@ -6,15 +6,18 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import cloudpickle
 import functions_of_ranks
 import numpy as np
 import pytest
+from pyspark import SparkFiles
 
 import tfdist.spark
 from tfdist.errors import ConfigError, RankError
 from tfdist.protocol import mesh
+from tfdist.spark import stage
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -169,6 +172,34 @@ def test_a_driver_that_cannot_be_reached(context, monkeypatch):
     with pytest.raises(RankError, match=r"did not run the tasks of .*: task \d: no launcher at 127\.0\.0\.9"):
         tfdist.spark.run(lambda: None, num_proc=2, stderr=io.StringIO())
     assert time.monotonic() - begin < 60
+
+
+@pytest.mark.parametrize("elastic", [False, True], ids=["run", "run_elastic"])
+def test_one_task_that_cannot_reach_the_driver(context, monkeypatch, elastic):
+    """Without elastic the job cannot begin, whatever the others wait for."""
+    served = stage._served
+
+    def serve_apart(offer, *others):
+        apart = served(replace(offer, launcher="127.0.0.9:9"), *others)
+        each = served(offer, *others)
+        return lambda numbers: (apart if (own := list(numbers)) == [1] else each)(own)
+
+    monkeypatch.setattr(stage, "_served", serve_apart)
+    begin = time.monotonic()
+    start, seconds = (tfdist.spark.run_elastic, 30) if elastic else (tfdist.spark.run, 600)
+    with pytest.raises(RankError, match=r"task 1: no launcher at 127\.0\.0\.9"):
+        start(lambda: None, num_proc=2, start_timeout=seconds, stderr=io.StringIO())
+    assert time.monotonic() - begin < 60
+
+
+def test_files_of_the_application(context, tmp_path, monkeypatch):
+    """Ranks find what Spark has brought to their task, without a folder of the driver."""
+    (tmp_path / "brought.py").write_text("WHERE = __file__\n")
+    context.addPyFile(str(tmp_path / "brought.py"))
+    root = SparkFiles.getRootDirectory()
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != root])
+    found = tfdist.spark.run(lambda: __import__("brought").WHERE, num_proc=2)
+    assert len(found) == 2 and not any(each.startswith((root, str(tmp_path))) for each in found)
 
 
 def test_a_python_without_tfdist(context, monkeypatch):

@@ -240,9 +240,14 @@ def _run(context: Any, terms: _Terms, call: _Call, sizes: check.Sizes, elastic: 
             try:
                 return function_job.call_on_ranks(call.packed, call.name, words, call.program, setting, terms.caller)
             except verdict.AbsentError:
+                stage.wait(_CAUSE_S)
+                advice = (
+                    "Wait until the application has as many free slots, ask for fewer ranks with num_proc, or raise "
+                    "start_timeout"
+                )
                 raise RankError(
-                    f"{terms.caller}: not all of the {sizes.start} tasks ran within {terms.seconds:g} s. Wait until "
-                    "the application has as many free slots, ask for fewer ranks with num_proc, or raise start_timeout"
+                    f"{terms.caller}: not all of the {sizes.start} tasks came within {terms.seconds:g} s. "
+                    f"{stage.problem or stage.said or advice}"
                 ) from None
             except (RankError, ConfigError) as error:
                 stage.wait(_CAUSE_S if type(error) is RankError else 0.0)

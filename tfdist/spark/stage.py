@@ -41,7 +41,8 @@ class Stage:
     def __init__(self, context: SparkContext, offer: Offer, tasks: int, elastic: bool) -> None:
         self._context, self._offer, self._tasks, self._elastic = context, offer, tasks, elastic
         self._group = f"tfdist-{secrets.token_hex(8)}"
-        self._ended: list[Ended] = []
+        # Each task adds to it when it ends, before the stage has.
+        self._ended = context.accumulator([], _listed())
         self.error: Exception | None = None
         self._failed_at = 0.0
         self._thread = threading.Thread(target=self._run, name="tfdist-spark", daemon=True)
@@ -68,6 +69,8 @@ class Stage:
 
     def is_wanted(self) -> bool:
         """Whether the launcher should go on: no task has failed, or it only has to say what that did."""
+        if not self._failed_at and not self._elastic and any(each.was_alone for each in self._ended.value):
+            self._failed_at = time.monotonic()
         return not self._failed_at or time.monotonic() < self._failed_at + _GRACE_S
 
     def wait(self, seconds: float) -> bool:
@@ -78,8 +81,8 @@ class Stage:
     @property
     def said(self) -> str:
         """The last that a failed agent said, as when it cannot reach the driver; empty if none has failed."""
-        failed = (each for each in self._ended if each.status)
-        return next((f"task {each.task}: {each.said.rpartition(_LINE)[2]}" for each in failed), "")
+        failed = sorted((each for each in self._ended.value if each.status), key=lambda each: not each.was_alone)
+        return f"task {failed[0].task}: {failed[0].said.rpartition(_LINE)[2]}" if failed else ""
 
     @property
     def problem(self) -> str:
@@ -100,8 +103,8 @@ class Stage:
         try:
             self._context.setJobGroup(self._group, "tfdist: ranks of a training", interruptOnCancel=True)
             tasks = self._context.parallelize(range(self._tasks), self._tasks)
-            serve = _served(self._offer, self._elastic)
-            self._ended = (tasks if self._elastic else tasks.barrier()).mapPartitions(serve).collect()
+            serve = _served(self._offer, self._ended, self._elastic)
+            (tasks if self._elastic else tasks.barrier()).mapPartitions(serve).collect()
             if self.said:
                 self._failed_at = time.monotonic()
         except Exception as error:  # noqa: BLE001  (told by whoever waits)
@@ -111,12 +114,27 @@ class Stage:
                 self._context.setLocalProperty("spark.jobGroup.id", None)
 
 
-def _served(offer: Offer, elastic: bool) -> Any:
+def _listed() -> Any:
+    """How Spark adds up lists."""
+    from pyspark.accumulators import AccumulatorParam
+
+    class Listed(AccumulatorParam[list[Ended]]):
+        def zero(self, _value: list[Ended]) -> list[Ended]:
+            return []
+
+        def addInPlace(self, one: list[Ended], other: list[Ended]) -> list[Ended]:  # noqa: N802  (Spark's name)
+            return one + other
+
+    return Listed()
+
+
+def _served(offer: Offer, ended: Any, elastic: bool) -> Any:
     def serve(numbers: Any) -> Any:
         from pyspark import BarrierTaskContext, TaskContext
 
         context = (TaskContext if elastic else BarrierTaskContext).get()
         for number in numbers:
-            yield from task.serve(offer, number, context, elastic)
+            ended.add(task.serve(offer, number, context, elastic))
+        return ()
 
     return serve

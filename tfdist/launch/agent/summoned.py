@@ -18,6 +18,8 @@ from tfdist.system.process import machine
 # The launcher is there already.
 _WAIT_S = 20.0
 _MOST_BYTES = 1024
+# The exit status where the launcher was not reached, or has refused this host.
+NOT_ENLISTED = os.EX_UNAVAILABLE
 
 
 def main(words: Sequence[str]) -> int:
@@ -33,7 +35,7 @@ def main(words: Sequence[str]) -> int:
         return serve(post, lambda text: print(text, file=sys.stderr), greets=False)
     except (ConfigError, PeerLostError) as error:
         print(error, file=sys.stderr)
-        return 1
+        return NOT_ENLISTED
 
 
 if __name__ == "__main__":

@@ -131,6 +131,10 @@ class EmbeddedAgent:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def was_alone(self) -> bool:
+        """Whether it has ended because it did not come to the launcher."""
+        return self._process.poll() == summoned.NOT_ENLISTED
+
     def said(self) -> str:
         """The last that it has said."""
         descriptor = self._errors.fileno()

@@ -116,8 +116,8 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
         return self
 
     def values(self) -> dict[str, Any]:
-        """All parameters by name."""
-        return {name: self.getOrDefault(name) for name in DEFAULTS}
+        """All parameters by name; one that is set to None has its default."""
+        return params.values_of(self, DEFAULTS)
 
     def write(self) -> Writer:
         """A writer of Spark ML, as for `save`."""
@@ -146,7 +146,7 @@ class KerasEstimator(Estimator, MLReadable, MLWritable):
             place.write(recipe.model, work.start, place.add)
             verbose = values["verbose"]
             history = job.run(train, (work,), num_proc=ranks, env=values["backend_env"], verbose=verbose)[0]
-            data = place.read(work.trained)
+            data = fit.trained(work)
         finally:
             _clear(folders)
         return KerasModel(
@@ -248,19 +248,17 @@ class _Fit:
         validation = None
         if written.validation:
             validation = Side(self._shares(written.validation), self.validation_batch, validation_steps)
-        run = self._run()
-        is_best_kept = run is not None and self._settings.get("save_best_only")
         return Work(
             recipe=recipe,
             start=f"{folder}/start.keras",
-            trained=run.checkpoint if run is not None and is_best_kept else f"{folder}/trained.keras",
+            trained=f"{folder}/trained.keras",
             floatx=keras.config.floatx(),
             features=shapes[:features],
             labels=shapes[features : features + labels],
             weights=shapes[features + labels :],
             train=train_side,
             validation=validation,
-            run=run,
+            run=self._run(),
             callbacks=values["callbacks"],
             epochs=values["epochs"],
             verbose=values["verbose"],
@@ -270,6 +268,20 @@ class _Fit:
             use_gpu=values["use_gpu"],
             compression=values["gradient_compression"],
         )
+
+    def trained(self, work: Work) -> bytes:
+        """The model that `fit` returns: the best of the run, if only that is saved, or the last."""
+        if work.run is None or not self._settings.get("save_best_only"):
+            return place.read(work.trained)
+        if self._store.exists(work.run.checkpoint):
+            return place.read(work.run.checkpoint)
+        warnings.warn(
+            f"{NAME}: checkpoint_callback has saved no model: none was better by {self._settings['monitor']!r} than "
+            f"its threshold, no save_freq was reached, or it could not be written to {work.run.checkpoint}. fit "
+            "returns the model as it was after the last epoch.",
+            stacklevel=4,
+        )
+        return place.read(work.trained)
 
     def _check_text(self, frame: DataFrame) -> None:
         """Raises ConfigError for text where the model takes numbers."""

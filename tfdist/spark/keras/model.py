@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, functions
 
 from tfdist.errors import ConfigError
 from tfdist.spark.keras import columns, frozen
-from tfdist.spark.keras.params import declared
+from tfdist.spark.keras.params import declared, values_of
 from tfdist.spark.keras.persistence import Reader, Writer
 
 _DEFAULTS: dict[str, Any] = {
@@ -31,10 +31,11 @@ _NAME = "KerasModel"
 class KerasModel(Model, MLReadable, MLWritable):
     """A trained model of Keras, as a stage of a pipeline of Spark ML. `KerasEstimator.fit` returns one.
 
-    `transform(df)` adds a column for each output of the model: a double if the output has one value in a row, else a
-    vector. They are called after the labels, as in "digit__output", unless `setOutputCols` says otherwise. A null in
-    a feature column is an error. `save(path)` and `KerasModel.load(path)` keep it where Spark writes; loading runs
-    code that its author may have put there, as pickle does: load only what you trust.
+    `transform(df)` adds a column for each output of the model: a double if the model says that the output has one value
+    in a row, else a vector, as for a model of the user's own class. They are called after the labels, as in
+    "digit__output", unless `setOutputCols` says otherwise. A null in a feature column is an error. `save(path)` and
+    `KerasModel.load(path)` keep it where Spark writes; loading runs code that its author may have put there, as pickle
+    does: load only what you trust.
 
     Each parameter has a getter and a setter, as in `getHistory()` and `setBatchSize(256)`.
 
@@ -97,8 +98,8 @@ class KerasModel(Model, MLReadable, MLWritable):
         return found.drop(own)
 
     def values(self) -> dict[str, Any]:
-        """All parameters by name."""
-        return {name: self.getOrDefault(name) for name in _DEFAULTS}
+        """All parameters by name; one that is set to None has its default."""
+        return values_of(self, _DEFAULTS)
 
     def write(self) -> Writer:
         """A writer of Spark ML, as for `save`."""

@@ -83,6 +83,12 @@ def declared(defaults: Mapping[str, Any]) -> Callable[[Kind], Kind]:
     return declare
 
 
+def values_of(stage: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a stage by name; one that is set to None has its default."""
+    found = {name: stage.getOrDefault(name) for name in defaults}
+    return {name: defaults[name] if value is None else value for name, value in found.items()}
+
+
 def _getter(called: str, name: str) -> Callable[[Any], Any]:
     def get(self: Any) -> Any:
         return self.getOrDefault(name)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from tfdist.spark.keras import frozen
 
-# Models of this process, by digest: Spark uses its Python workers again.
+# Models of this process, by what they are made of: Spark uses its Python workers again.
 _models: dict[bytes, Any] = {}
 # In a `.keras` file: when it was written.
 _WITH_DATE = "metadata.json"
@@ -47,12 +47,13 @@ def predictor(data: Any, custom_objects: Mapping[str, Any], plan: Plan) -> Calla
     """
     # Spark has a cloudpickle of its own, to which the user may have said nothing.
     packed = cloudpickle.dumps(dict(custom_objects))
+    made_of = plan.digest + hashlib.sha256(packed).digest()
 
     def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
         import keras
 
         keras.config.set_floatx(plan.floatx)
-        model = _model(data, packed, plan.digest)
+        model = _model(data, packed, made_of)
         for columns in batches:
             # Spark gives a single column without a tuple around it.
             yield _outputs(model, (columns,) if isinstance(columns, pd.Series) else columns, plan)
@@ -71,12 +72,12 @@ def digest_of(data: bytes) -> bytes:
     return found.digest()
 
 
-def _model(data: Any, packed: bytes, digest: bytes) -> Any:
-    if digest not in _models:
+def _model(data: Any, packed: bytes, made_of: bytes) -> Any:
+    if made_of not in _models:
         if len(_models) >= _MOST_MODELS:
             _models.clear()
-        _models[digest] = frozen.load(data.value, cloudpickle.loads(packed), compiled=False)
-    return _models[digest]
+        _models[made_of] = frozen.load(data.value, cloudpickle.loads(packed), compiled=False)
+    return _models[made_of]
 
 
 def _outputs(model: Any, columns: Sequence[pd.Series], plan: Plan) -> pd.DataFrame:

@@ -112,8 +112,7 @@ def train(work: Work) -> dict[str, list[float]] | None:
     )
     if rank:
         return None
-    if work.run is None or work.trained != work.run.checkpoint:
-        store.write(frozen.dump(model), work.trained, store.add)
+    store.write(frozen.dump(model), work.trained, store.add)
     return history.history
 
 
