@@ -1,16 +1,26 @@
 """Elastic jobs on a Ray cluster: an actor is killed, and a node comes."""
 
+import os
+import sys
 import threading
+import time
 
+import cloudpickle
 import functions_of_ranks
 import pytest
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import tfdist.ray
 from tfdist.errors import ConfigError, RankError
+from tfdist.ray.job import logs
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 ACTOR = "ray::Place"
+
+
+# Nodes cannot import this module, so it is sent with what is in it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def run(*arguments, callbacks=(), **given):
@@ -83,6 +93,70 @@ def test_errors_of_all_ranks():
     assert isinstance(caught.value.__cause__, RankError)
     assert executor.run(lambda: 3) in ([3], [3, 3]), "each call is a job of its own"
     executor.shutdown()
+
+
+@pytest.mark.parametrize("when", ["it runs", "it waits for room"])
+def test_shutdown_during_a_call(nodes, tmp_path, wait_until, when):
+    runs = when == "it runs"
+    executor, errors = tfdist.ray.RayExecutor(min_workers=2 if runs else 9, max_workers=2 if runs else 9), []
+    executor.start()
+
+    def call():
+        try:
+            executor.run(functions_of_ranks.wait, args=(str(tmp_path),))
+        except RankError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    if runs:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, seconds=60, what="both ranks")
+    else:
+        wait_until(lambda: executor._job._calls, seconds=60, what="the call")
+    begin = time.monotonic()
+    executor.shutdown()
+    assert not thread.is_alive() or not thread.join(1)
+    assert time.monotonic() - begin < 10
+    said = "wait did not end, because it was shut down." if runs else "it was shut down while it waited for room"
+    assert errors == [f"tfdist.ray.RayExecutor: {said}"]
+
+
+def test_values_for_callbacks_wait_on_the_node_of_the_driver(nodes):
+    """Ray would choose any, and the loss of that node would end a job that goes on without it."""
+    import ray
+
+    more = [nodes.add_node(num_cpus=0) for _ in range(3)]
+    try:
+        for _ in range(6):
+            with logs(ray, [print]) as (values, _drain):
+                values.put(b"")
+                where = ray._private.state.actors(values.actor._actor_id.hex())["Address"]["NodeID"]
+                assert where == ray.get_runtime_context().get_node_id()
+    finally:
+        for node in more:
+            nodes.remove_node(node)
+
+
+@pytest.mark.parametrize("takes_current", [True, False])
+def test_in_or_beside_the_placement_group_of_the_process(nodes, takes_current):
+    """As in a trial of Ray Tune, whose group takes in what its process starts."""
+    import ray
+
+    def trial():
+        executor = tfdist.ray.RayExecutor(min_workers=1, use_current_placement_group=takes_current)
+        executor.start()
+        try:
+            return os.environ["RAY_RAYLET_PID"], *executor.run(lambda: os.environ["RAY_RAYLET_PID"])
+        finally:
+            executor.shutdown()
+
+    group = ray.util.placement_group([{"CPU": 1}])  # of one node, so that the other has room
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+    try:
+        one, other = ray.get(ray.remote(trial).options(num_cpus=0, scheduling_strategy=strategy).remote())
+    finally:
+        ray.util.remove_placement_group(group)
+    assert (one == other) == takes_current
 
 
 def test_what_an_elastic_executor_has_not():

@@ -76,8 +76,11 @@ def logs(ray: Any, callbacks: Sequence[Callback]) -> Iterator[tuple[Any, Callabl
         yield None, lambda: None
         return
     from ray.util.queue import Empty, Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    values = Queue(actor_options={"num_cpus": 0})
+    # On this node, without which the job ends anyway: Ray would choose one that may be lost.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    values = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
 
     def drain() -> None:
         with contextlib.suppress(Empty):

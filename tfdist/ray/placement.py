@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.errors import BuildError, ConfigError
+from tfdist.errors import BuildError, ConfigError, RankError
 from tfdist.ray.place import Place
 
 _CALLER = "tfdist.ray.RayExecutor"
@@ -69,13 +70,16 @@ class Placement:
 
     Args:
         request: What is asked for.
+        ended: Set by another thread that wants no actors any more.
 
     Raises:
         ConfigError: If there is no room for them in time, or they cannot be placed so.
+        RankError: If they are not wanted any more.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, ended: threading.Event | None = None) -> None:
         self._ray, self._request = engine(), request
+        self._ended = ended or threading.Event()
         self._group: Any = None
         self.actors: list[Any] = []
 
@@ -107,7 +111,8 @@ class Placement:
             self._group = util.placement_group(self._bundles(), strategy="STRICT_SPREAD" if request.a_node else "PACK")
             self._wait(lambda: self._group.wait(_LOOK_S))
         make = self._ray.remote(Place)
-        options: dict[str, Any] = {"num_cpus": request.cpus, "num_gpus": request.gpus}
+        # Without a strategy, Ray may take the placement group of this process.
+        options: dict[str, Any] = {"num_cpus": request.cpus, "num_gpus": request.gpus, "scheduling_strategy": "DEFAULT"}
         if request.is_elastic:
             options |= {"max_restarts": -1, "max_task_retries": -1}
         for number in range(request.actors):
@@ -123,6 +128,7 @@ class Placement:
 
         Raises:
             ConfigError: If these are not there in time.
+            RankError: If they are not wanted any more.
         """
         asked = [actor.node.remote() for actor in self.actors]
         self._wait(lambda: len(self._ray.wait(asked, num_returns=least, timeout=_LOOK_S)[0]) >= least, least)
@@ -130,9 +136,11 @@ class Placement:
         return [self._ray.get(one) if one in done else None for one in asked]
 
     def _wait(self, is_there: Callable[[], bool], least: int | None = None) -> None:
-        """In parts, so that Ctrl-C ends it. Raises ConfigError."""
+        """In parts, so that Ctrl-C ends it. Raises ConfigError, or RankError."""
         begin, told = time.monotonic(), False
         while not is_there():
+            if self._ended.is_set():
+                raise RankError(f"{_CALLER}: it was shut down while it waited for room")
             waited_s = time.monotonic() - begin
             what, limit_s = self._request.text(least), self._request.timeout_s
             if waited_s >= limit_s:
