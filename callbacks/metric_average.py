@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from tfdist.callbacks.fit import fit_agreement
+from tfdist.callbacks.fit import fit_agreement, metric_reduction
 from tfdist.callbacks.fit.drift import checked
 from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.ops.graph import call
@@ -16,11 +16,14 @@ class MetricAverageCallback(keras.callbacks.Callback):
     """Aggregates the logs of each epoch and each evaluation over all ranks, for every callback in the list.
 
     You need it if callbacks decide by logs (`EarlyStopping`, `ReduceLROnPlateau`) or write them: all ranks see the same
-    numbers, so they decide alike. Its place in the list does not matter. Keras metrics are exact, as if one process had
-    seen all data, even if ranks have different numbers of samples or none: their states are summed. A custom metric
-    class is exact if it declares `tfdist_reduction = "sum"`; other metrics, and logs from a custom `train_step`, are
-    means weighted by the samples each rank saw. The `loss` of each batch is the mean over ranks, so `TerminateOnNaN`
-    stops all of them together.
+    numbers, so they decide alike. Keras metrics are exact, as if one process had seen all data, even if ranks have
+    different numbers of samples or none: their states are summed. A custom metric class is exact if it declares
+    `tfdist_reduction = "sum"`; other metrics, and logs from a custom `train_step`, are means weighted by the samples
+    each rank saw. The `loss` of each batch is the mean over ranks, so `TerminateOnNaN` stops all of them together. For
+    these its place in the list does not matter.
+
+    Numbers that other callbacks put into the logs of an epoch, as from an evaluation of their own, become their means
+    over the ranks, if these callbacks are before it in the list and all ranks have the number.
 
     Args:
         device: Must be "".
@@ -59,6 +62,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._hook.drift.epoch_ends(epoch)
+        metric_reduction.average_others({} if logs is None else logs, self._hook.reduced_names)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._hook.epoch_end.begin(epoch)

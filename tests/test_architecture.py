@@ -73,7 +73,7 @@ ROOMS = {
     "spark": "protocol storage launch.host launch.function",
     "spark.keras": "storage world input data_service.source spark tfdist",
     "testing": "world tfdist",
-    "alias": "world ops tfdist",
+    "alias": "native world ops torch tfdist",
     "alias.path": "alias",
     "command.bench.measure": "native tfdist",
     "command.bench.allreduce": "command.bench.measure testing tfdist",

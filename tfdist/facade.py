@@ -90,7 +90,7 @@ _MISSING = {
     "broadcast_global_variables": f"{_SESSIONS}: call broadcast_variables(model.weights, root_rank=0)",
     "check_extension": f"{_INSIDE}: importing tfdist reports what is missing",
     "check_num_rank_power_of_2": "Adasum takes any number of ranks",
-    "compression": _MODULE,
+    "compression": f"{_MODULE}, and Compressor is tfdist.compression.Compressor",
     "functions": _MODULE,
     "gpu_available": 'use tf.config.list_physical_devices("GPU")',
     "gradient_aggregation": _INSIDE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,28 @@ def reduce_logs(
         plain = {name: np.asarray(value) for name, value in results.items()}
         return dict(tfdist.broadcast_object(plain, first, name="logs of all ranks"))
     return results
+
+
+def average_others(logs: dict[str, Any], known: Collection[str]) -> None:
+    """Replaces numbers that callbacks of the script have put into the logs by their means over the ranks.
+
+    What is the same on all ranks stays as it is, to the bit; so does what some ranks do not have. A collective.
+
+    Args:
+        logs: Of an epoch, on this rank.
+        known: The names of those numbers that are of all ranks already.
+    """
+    mine = {name: float(value) for name, value in logs.items() if name not in known and _is_number(value)}
+    of_ranks = tfdist.allgather_object(mine, name="numbers that callbacks put into the logs")
+    for name in mine:
+        values = [each.get(name) for each in of_ranks]
+        if None not in values and len(set(values)) > 1:
+            logs[name] = float(np.mean(values))
+
+
+def _is_number(value: Any) -> bool:
+    found = np.asarray(value)
+    return found.ndim == 0 and found.dtype.kind in "fiu"
 
 
 def _is_repeated(reports: Sequence[_Report]) -> bool:

@@ -55,6 +55,7 @@ class ModelHook:
         wrapped_optimizers: The optimizers that `DataParallel` made distributed.
         drift: Checks that the ranks still have the same weights.
         epoch_end: Where the ranks meet at the end of a training epoch; must be notified when one begins.
+        reduced_names: Of the logs of `fit` that are of all ranks.
         resume_batch: The first batch to train on in the epoch where training resumes.
     """
 
@@ -69,6 +70,7 @@ class ModelHook:
         self._history: Any = None
         self._local = 0
         self.reduces_metrics = False
+        self.reduced_names: set[str] = set()
         self.averages_statistics = False
         self.joins = self.weighs = False
         self.synchronizes_moments = False
@@ -250,9 +252,11 @@ class ModelHook:
             return self._read_metrics(logs)
         samples = self._train_samples if phase == "train" else self._test_samples
         alike = phase == "train" and not self.weighs
-        return metric_reduction.reduce_logs(
+        reduced = metric_reduction.reduce_logs(
             self._model, logs, int(samples.numpy()), warn_if_unequal=alike, may_repeat=phase == "test"
         )
+        self.reduced_names |= {f"val_{name}" if phase == "test" else name for name in reduced}
+        return reduced
 
     def _meet(self) -> None:
         """Meets the other ranks at the end of a training epoch."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
+import tfdist
 from tfdist import errors
 from tfdist.callbacks.fit.compiled_optimizer import RATES_REMEDY, CompiledOptimizer
 from tfdist.callbacks.fit.model_hook import ModelHook
 from tfdist.callbacks.rate.learning_rate_warmup import steps_of_epoch
 from tfdist.callbacks.rate.rate_setter import RateSetter
+
+_logger = logging.getLogger("tfdist")
+# Who has imported it may have a script that was tuned with Horovod.
+_HOROVODS_NAME = "tfdist.keras.callbacks"
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
@@ -55,6 +62,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             raise errors.ConfigError(f"end_epoch must be after start_epoch={start_epoch}; received {end_epoch}.")
         self._initial_lr = initial_lr
         self._multiplier: Callable[[float], float] = multiplier if callable(multiplier) else lambda epoch: multiplier
+        self._number = None if callable(multiplier) else multiplier
+        self._is_told = False
         self._start_epoch = start_epoch
         self._end_epoch = end_epoch
         # A constant has nothing between two epochs.
@@ -69,6 +78,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._hook = ModelHook.of(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._tell_of_horovod()
         self._compiled.begin(self.model)
         self._steps = 1 if self._staircase else steps_of_epoch(self._steps_per_epoch, self)
 
@@ -83,6 +93,20 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._compiled.check(self.model)
+
+    def _tell_of_horovod(self) -> None:
+        """Where a script uses Horovod's names: its newest versions do not do what they document."""
+        number = self._number
+        if self._is_told or number in (None, 1) or _HOROVODS_NAME not in sys.modules or tfdist.rank():
+            return
+        self._is_told = True
+        power = f"{number!r} ** (epoch - {self._start_epoch})" if self._start_epoch else f"{number!r} ** epoch"
+        _logger.warning(
+            "LearningRateScheduleCallback(multiplier=%r): the rate is %r * initial_lr in all epochs from %d on, as "
+            "Horovod documents it. Horovod 0.23 and later take %s there: for that, give multiplier=lambda epoch: %s. "
+            "multiplier=lambda epoch: %r keeps the rate without this line.",
+            *(number, number, self._start_epoch, power, power, number),
+        )
 
     def _applies(self) -> bool:
         return self._start_epoch <= self._epoch and (self._end_epoch is None or self._epoch < self._end_epoch)

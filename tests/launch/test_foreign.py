@@ -95,6 +95,38 @@ def test_failing_rank_is_named_on_the_others(tmp_path: Path) -> None:
     assert "lost its connection to rank 1 (host " in done[0][2]
 
 
+SESSION = """
+import os
+import tensorflow as tf
+import tfdist.tensorflow as hvd
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+hvd.init()
+value = v1.get_variable("value", initializer=[1.0])
+step = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.1)).minimize(tf.reduce_sum(value))
+with v1.train.MonitoredTrainingSession(hooks=[hvd.BroadcastGlobalVariablesHook(0)]) as session:
+    session.run(step)
+    if hvd.rank() == 1:
+        os.abort()
+    session.run(step)
+"""
+
+
+def test_a_monitored_session_does_not_begin_anew_after_a_loss(tmp_path: Path) -> None:
+    """It would for ever: nobody ends these ranks, and there is no new one."""
+    port = free_port()
+    done = run_all(tmp_path, [torch(rank, 2, port) for rank in range(2)], SESSION)
+    assert [code for code, _, _ in done] == [1, -6]
+    assert "UnknownError" in done[0][2] and "lost its connection to rank 1 (host " in done[0][2]
+
+
+def test_ranks_of_horovodrun_do_not_train_alone(tmp_path: Path) -> None:
+    place = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}
+    ((code, _, err),) = run_all(tmp_path, [place], "import tfdist\ntfdist.init()\n")
+    assert code == 1
+    assert "ConfigError: this process is rank 0 of 2 of horovodrun" in err and "tfdistrun -np 4 python" in err
+
+
 @pytest.mark.starter("direct", "mpi")
 def test_scripts_of_other_frameworks_find_their_place(launch: Any) -> None:
     names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()

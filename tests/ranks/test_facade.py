@@ -247,11 +247,11 @@ class Doubling(keras.layers.Layer):
         return 2 * inputs
 
 
-def trained(optimizer, *layers):
+def trained(optimizer, *layers, **options):
     """A model after two distributed steps on this rank's data; every rank has the same weights."""
     keras.utils.set_random_seed(7)
     model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(3)])
-    model.compile(hvd_keras.DistributedOptimizer(optimizer), loss="mse")
+    model.compile(hvd_keras.DistributedOptimizer(optimizer, **options), loss="mse")
     model.fit(*data(0), batch_size=5, verbose=0, shuffle=False)
     return model
 
@@ -284,6 +284,20 @@ def test_load_model_trains_on_where_it_was_saved(world, kind, shared_tmp_path):
         each.fit(*data(1), batch_size=5, verbose=0, shuffle=False)
     assert_close(again.get_weights(), model.get_weights(), relative=0)
     assert_identical_on_ranks(again.get_weights(), "weights")
+
+
+@LOADING
+@pytest.mark.parametrize("averages", [False, True, None])
+def test_load_model_with_accumulated_gradients(world, averages, shared_tmp_path, warnings_of_tfdist):
+    """The file does not know whether an update takes their sum or their mean."""
+    passes = {"backward_passes_per_step": 2, "average_aggregated_gradients": averages is not False}
+    model = trained(keras.optimizers.SGD(0.05, momentum=0.9), **passes)
+    again = hvd_keras.load_model(saved(model, shared_tmp_path), average_aggregated_gradients=averages)
+    for each in (model, again):
+        each.fit(*data(1), batch_size=5, verbose=0, shuffle=False)
+    assert_close(again.get_weights(), model.get_weights(), relative=0)
+    told = [line for line in warnings_of_tfdist if "accumulates the gradients of 2 steps" in line]
+    assert len(told) == (averages is None and tfdist.rank() == 0)
 
 
 @LOADING

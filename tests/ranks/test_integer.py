@@ -7,6 +7,7 @@ import tensorflow as tf
 import tfdist
 import tfdist.keras as hvd_keras
 import tfdist.tensorflow as hvd
+from tfdist.errors import ConfigError
 
 SIZES = pytest.mark.ranks(1, 2, 3, 4)
 MODES = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
@@ -41,6 +42,32 @@ def test_factors(world, wrap):
     result = wrap(lambda: hvd.allreduce(mine(), op=hvd.Sum, prescale_factor=0.7, postscale_factor=-1.5, name="x"))()
     summed = np.sum([np.trunc(values_of(rank) * 0.7) for rank in range(world)], axis=0)
     assert np.array_equal(result, np.trunc(summed * -1.5))
+
+
+class Unchanged(tfdist.compression.Compressor):
+    def compress(self, tensor):
+        return tensor, None
+
+    def decompress(self, tensor, ctx):
+        return tensor
+
+
+@SIZES
+def test_a_compression_of_ones_own_is_refused(world):
+    """Where it would see nothing; sums without a factor go through it."""
+    rows = tf.zeros([world, 2], tf.int32)
+    calls = [
+        lambda given: hvd.allreduce(mine(), compression=given),
+        lambda given: hvd.grouped_allreduce([mine(), tf.ones([2])], compression=given),
+        lambda given: hvd.reducescatter(rows, compression=given),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match="of which a compression of your own would"):
+            call(Unchanged())
+        with pytest.raises(ConfigError, match="compression must be one of none"):
+            call("halved")
+        call(hvd.Compression.fp16)
+    assert np.array_equal(hvd.allreduce(mine(), op=hvd.Sum, compression=Unchanged()), total(world))
 
 
 @SIZES

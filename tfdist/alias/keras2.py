@@ -7,6 +7,7 @@ says what to write. The list is in docs/migrating-from-horovod.md.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import random
 import sys
@@ -42,6 +43,8 @@ def _translate() -> None:
     if "lr" in vars(keras.optimizers.Optimizer):
         return
     _translate_optimizers(keras.optimizers.Optimizer)
+    for kind in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):  # those that have one of their own
+        kind.variables = _also_a_method(kind.variables)
     for method, steps_name in (("fit", "steps_per_epoch"), ("evaluate", "steps"), ("predict", "steps")):
         setattr(keras.Model, method, _with_repeated_data(getattr(keras.Model, method), steps_name))
     for method, dropped in _DROPPED.items():
@@ -52,7 +55,7 @@ def _translate() -> None:
     for backend in (keras.backend, keras._tf_keras.keras.backend):
         backend.set_session = _set_session
         backend.get_session = _no_session
-    keras.backend.get_value, keras.backend.set_value = _get_value, _set_value
+        backend.get_value, backend.set_value = _get_value, _set_value
 
 
 def _warn(what: str, instead: str) -> None:
@@ -76,7 +79,7 @@ class _Variables(list[Any]):
 
 
 def _translate_optimizers(optimizer: Any) -> None:
-    make, variables = optimizer.__init__, optimizer.variables
+    make = optimizer.__init__
 
     @functools.wraps(make)
     def make_with_old_names(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -103,12 +106,16 @@ def _translate_optimizers(optimizer: Any) -> None:
 
     def weights(self: Any) -> list[Any]:
         _warn("optimizer.get_weights()", "[variable.numpy() for variable in optimizer.variables]")
-        return [variable.numpy() for variable in variables.fget(self)]
+        return [variable.numpy() for variable in self.variables]
 
     optimizer.__init__ = make_with_old_names
     optimizer.lr = property(rate, set_rate)
-    optimizer.variables = property(lambda self: _Variables(variables.fget(self)))
     optimizer.get_weights = weights
+
+
+def _also_a_method(variables: Any) -> property:
+    """The property `variables` of an optimizer, whose value can be called."""
+    return property(lambda self: _Variables(variables.fget(self)))
 
 
 def _without(method: Callable[..., Any], dropped: dict[str, str]) -> Callable[..., Any]:
@@ -132,6 +139,8 @@ def _with_repeated_data(method: Callable[..., Any], steps_name: str) -> Callable
     @functools.wraps(method)
     def call(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         name, steps = method.__name__, kwargs.get(steps_name)
+        if name == "fit" and steps is not None and _are_arrays(x):
+            return _fit_arrays(method, self, x, *args, **kwargs)
         length = _length(x)
         if name == "fit" and length is not None and steps not in (None, length):
             _tell_of_repetition(steps_name, steps, length)
@@ -145,6 +154,45 @@ def _with_repeated_data(method: Callable[..., Any], steps_name: str) -> Callable
         return method(self, x, *args, **kwargs)
 
     return call
+
+
+def _are_arrays(data: Any) -> bool:
+    import numpy as np
+    import tensorflow as tf
+
+    parts = tf.nest.flatten(data)
+    return bool(parts) and all(isinstance(part, (np.ndarray, tf.Tensor, tf.Variable)) for part in parts)
+
+
+def _fit_arrays(fit: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`fit` on arrays with a number of steps in an epoch: an epoch continues where the last one has ended.
+
+    Keras 3 begins them again only in the epoch after the one in which they end, so that one has fewer steps.
+    """
+    from tfdist.native import keras_version
+
+    call = inspect.signature(fit).bind(*args, **kwargs)
+    call.apply_defaults()
+    given = call.arguments
+    arrays, steps = tuple(given[name] for name in ("x", "y", "sample_weight")), given["steps_per_epoch"]
+    if given["validation_split"] and given["validation_data"] is None:
+        arrays, given["validation_data"] = keras_version.split_arrays(arrays, given["validation_split"])
+        given["validation_split"] = 0.0
+    data, length = keras_version.dataset_of_arrays(
+        arrays, given["batch_size"], steps, given["shuffle"], given["class_weight"]
+    )
+    if length == steps:
+        return fit(*args, **kwargs)
+    numbers = f"steps_per_epoch={steps} and {length} batches"
+    _say(
+        numbers,
+        f"Keras 3 ends an epoch where the arrays end, and Keras 2 began them again ({numbers}), so tfdist repeats "
+        "them. Write tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(batch_size).repeat().",
+    )
+    given["validation_batch_size"] = given["validation_batch_size"] or given["batch_size"]
+    given |= dict.fromkeys(("y", "sample_weight", "class_weight", "batch_size"))
+    given |= {"x": data.repeat(), "shuffle": False}
+    return fit(*call.args, **call.kwargs)
 
 
 def _length(data: Any) -> int | None:
@@ -231,7 +279,7 @@ def _set_session(session: Any) -> None:
 
 def _get_value(variable: Any) -> Any:
     _warn("backend.get_value", "variable.numpy()")
-    return variable.numpy()
+    return variable.numpy() if hasattr(variable, "numpy") else variable
 
 
 def _set_value(variable: Any, value: Any) -> None:

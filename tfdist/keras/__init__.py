@@ -5,6 +5,7 @@ Contains signatures that differ from tfdist's own, and `load_model`; everything 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -46,6 +47,14 @@ __all__ = [
     "reducescatter",
 ]
 __all__ += facade.__all__
+
+
+_logger = logging.getLogger("tfdist")
+_MEAN = (
+    "the optimizer of the loaded model accumulates the gradients of %d steps, and an update takes their mean. "
+    "DistributedOptimizer(backward_passes_per_step=...) takes their sum by default, which no file knows: write "
+    "load_model(..., average_aggregated_gradients=False) for the sum, or True for the mean without this line."
+)
 
 
 def _refuse(name: str) -> NoReturn:
@@ -195,6 +204,7 @@ def load_model(
     custom_objects: dict[str, Any] | None = None,
     compression: AnyCompression = Compression.none,
     legacy_opts: bool = False,
+    average_aggregated_gradients: bool | None = None,
 ) -> keras.Model:
     """Loads a saved model and makes its optimizers distributed, with their state.
 
@@ -207,6 +217,9 @@ def load_model(
         custom_objects: As in `keras.saving.load_model`.
         compression: As in `tfdist.DistributedOptimizer`.
         legacy_opts: Must be False: Keras 3 has no legacy optimizers.
+        average_aggregated_gradients: Of an optimizer that accumulates gradients, as one with `backward_passes_per_step`
+            does: whether an update takes their mean, or their sum, which is the default of `DistributedOptimizer`. The
+            file does not know. None takes the mean, as Keras does, and rank 0 warns.
 
     Raises:
         ConfigError: If the compression is unknown, or `legacy_opts` is True.
@@ -227,4 +240,9 @@ def load_model(
     model = keras.saving.load_model(filepath, custom_objects=objects)
     for each in model_optimizer.optimizers_of(model):
         optimizer_module.distribute(each, compression=compression)
+        steps = getattr(each, "inner_optimizer", each).gradient_accumulation_steps or 1
+        if steps > 1 and average_aggregated_gradients is None and runtime.rank() == 0:
+            _logger.warning(_MEAN, steps)
+        if average_aggregated_gradients is False:
+            optimizer_module.sum_accumulated(each)
     return model

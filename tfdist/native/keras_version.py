@@ -24,6 +24,7 @@ try:
     from keras.src.legacy.saving import legacy_h5_format
     from keras.src.random import seed_generator
     from keras.src.saving import object_registration
+    from keras.src.trainers.data_adapters import array_data_adapter, array_slicing
     from keras.src.utils import io_utils, python_utils
 except ImportError as error:
     adapter.record()  # a TensorFlow that is too old brings such a Keras along
@@ -43,6 +44,28 @@ _DECIDES_BY = {
 }
 # Keras 3.12 has no name for it.
 _GLOBAL_SEED_GENERATOR = "global_seed_generator"
+
+
+def dataset_of_arrays(
+    arrays: tuple[Any, Any, Any], batch_size: int | None, steps: int, shuffle: Any, class_weight: Any
+) -> tuple[Any, int]:
+    """What `fit` makes of arrays: the `tf.data.Dataset`, and how many batches that has.
+
+    Args:
+        arrays: Inputs, targets and weights of the samples, as `fit` takes them.
+        batch_size: None for as large batches as make so many steps.
+        steps: In an epoch.
+        shuffle: As `fit` takes it.
+        class_weight: As `fit` takes it.
+    """
+    adapted = array_data_adapter.ArrayDataAdapter(*arrays, batch_size, steps, shuffle, class_weight)
+    return adapted.get_tf_dataset(), adapted.num_batches
+
+
+def split_arrays(arrays: tuple[Any, Any, Any], share: float) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
+    """The arrays to train on, and those to validate with, as `fit` splits them by `validation_split`."""
+    training, validation = array_slicing.train_validation_split(arrays, validation_split=share)
+    return training, validation
 
 
 def publish_as(subclass: type, base: type) -> None:

@@ -59,7 +59,7 @@ def allreduce(  # noqa: PLR0913 -- the signature of Horovod
     if integer.are_affected(tensor, reduction, factors):
         call.refuse_device(device_dense=device_dense, device_sparse=device_sparse)
         label = name or "allreduce"
-        return integer.reduce([tensor], reduction, factors, process_set, _sum_of(label, process_set))[0]
+        return integer.reduce([tensor], reduction, factors, process_set, _sum_of(label, process_set, compression))[0]
     return allreduce_op.allreduce(
         tensor,
         average,
@@ -112,7 +112,9 @@ def grouped_allreduce(  # noqa: PLR0913 -- the signature of Horovod
         given = (device_dense, device_sparse, compression, reduction, prescale_factor, postscale_factor)
         return allreduce_op.grouped_allreduce(others, None, *given, name, process_set)
 
-    return integer.beside_others(tensors, reduction, factors, process_set, _sum_of(label, process_set), reduce)
+    return integer.beside_others(
+        tensors, reduction, factors, process_set, _sum_of(label, process_set, compression), reduce
+    )
 
 
 def allgather(
@@ -254,7 +256,8 @@ def reducescatter(  # noqa: PLR0913 -- the signature of Horovod
     call.refuse_device(device_dense=device_dense)
     factors = (prescale_factor, postscale_factor)
     if integer.are_affected(tensor, op, factors):
-        return integer.reduce([tensor], op, factors, process_set, _rows_of(name or "reducescatter", process_set))[0]
+        rows = _rows_of(name or "reducescatter", process_set, compression)
+        return integer.reduce([tensor], op, factors, process_set, rows)[0]
     return reducescatter_op.reducescatter(tensor, op, compression, prescale_factor, postscale_factor, name, process_set)
 
 
@@ -286,16 +289,35 @@ def grouped_reducescatter(
     def reduce(others: list[Any]) -> list[Any]:
         return reducescatter_op.grouped_reducescatter(others, op, compression, *factors, process_set=process_set)
 
-    of_integers = _rows_of("grouped_reducescatter/integers", process_set)
+    of_integers = _rows_of("grouped_reducescatter/integers", process_set, compression)
     return integer.beside_others(tensors, op, factors, process_set, of_integers, reduce)
 
 
-def _sum_of(name: str, process_set: ProcessSet) -> Callable[[list[tf.Tensor], ReduceOp], list[tf.Tensor]]:
-    return lambda tensors, op: allreduce_op.grouped_allreduce(tensors, op=op, name=name, process_set=process_set)
+_OfIntegers = Callable[[list[tf.Tensor], ReduceOp], list[tf.Tensor]]
 
 
-def _rows_of(name: str, process_set: ProcessSet) -> Callable[[list[tf.Tensor], ReduceOp], list[tf.Tensor]]:
-    return lambda tensors, op: reducescatter_op.grouped_reducescatter(tensors, op, name=name, process_set=process_set)
+def _sum_of(name: str, process_set: ProcessSet, compression: AnyCompression) -> _OfIntegers:
+    def reduce(tensors: list[tf.Tensor], op: ReduceOp) -> list[tf.Tensor]:
+        _need_no_compressor(compression)
+        return allreduce_op.grouped_allreduce(tensors, op=op, name=name, process_set=process_set)
+
+    return reduce
+
+
+def _rows_of(name: str, process_set: ProcessSet, compression: AnyCompression) -> _OfIntegers:
+    def reduce(tensors: list[tf.Tensor], op: ReduceOp) -> list[tf.Tensor]:
+        _need_no_compressor(compression)
+        return reducescatter_op.grouped_reducescatter(tensors, op, name=name, process_set=process_set)
+
+    return reduce
+
+
+def _need_no_compressor(compression: AnyCompression) -> None:
+    if not isinstance(Compression.of(compression), Compression):
+        raise errors.ConfigError(
+            "averages and factors of integers are computed in 64-bit integers, of which a compression of your own "
+            f"would see nothing; received compression={compression!r}. Cast the tensor to float32 before, or omit it."
+        )
 
 
 def _check_flag(ignore_name_scope: Any) -> None:

@@ -149,9 +149,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horov
     )
     copy = _copy(optimizer, name)
     _accumulate(copy, backward_passes_per_step)
-    distribution = _install(copy, reduction)
+    _install(copy, reduction)
     if not average_aggregated_gradients:
-        distribution.factor = float(backward_passes_per_step)
+        sum_accumulated(copy)
     return copy
 
 
@@ -324,6 +324,13 @@ def set_compression(optimizer: keras.optimizers.Optimizer, compression: Compress
     changed = distribution.reduction.compression is not compression
     distribution.reduction = dataclasses.replace(distribution.reduction, compression=compression)
     return changed
+
+
+def sum_accumulated(optimizer: keras.optimizers.Optimizer) -> None:
+    """An update of a distributed optimizer takes the sum of accumulated gradients; Keras takes their mean."""
+    distribution = _distribution_of(optimizer)
+    assert distribution is not None
+    distribution.factor = float(keras_version.inner_optimizer(optimizer).gradient_accumulation_steps or 1)
 
 
 def set_label(optimizer: keras.optimizers.Optimizer, label: str) -> None:

@@ -575,7 +575,9 @@ def _transport(handle: int | None) -> str:
     """
     transport = job_place.transport()
     if not transport:
-        tf_config.find(ancestry.own_environment())  # one that cannot be used is an error, and no world of one
+        # What cannot be used is an error, and no world of one.
+        tf_config.find(ancestry.own_environment())
+        job_place.refuse_horovodrun(ancestry.own_environment())
     if transport:
         if not session.started and (ancestry.is_again() or not member.is_first()):
             raise errors.ConfigError(_STARTED_BEFORE.format(job_place.rank()))

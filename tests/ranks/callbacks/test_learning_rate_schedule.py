@@ -1,10 +1,13 @@
 """Rates by epoch, as Horovod's callback of this name sets them."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
 
 import tfdist
+from tfdist import callbacks
 from tfdist.callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback
 
 STEPS, RATE = 4, 0.2
@@ -31,6 +34,20 @@ def fit(*callbacks, epochs=4, optimizer=None):
 def test_a_constant_between_two_epochs(world):
     rates = fit(LearningRateScheduleCallback(RATE, 0.5, start_epoch=1, end_epoch=3))
     np.testing.assert_allclose(rates, np.repeat([1, 0.5, 0.5, 0.5], STEPS) * RATE, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tfdist.keras.callbacks", ""])
+def test_a_number_is_told_of_under_horovods_names(world, name, monkeypatch, warnings_of_tfdist):
+    monkeypatch.delitem(sys.modules, "tfdist.keras.callbacks", raising=False)
+    if name:
+        monkeypatch.setitem(sys.modules, name, callbacks)
+    given = [LearningRateScheduleCallback(RATE, 0.5, start_epoch=2), LearningRateScheduleCallback(RATE, 1.0)]
+    given += [LearningRateScheduleCallback(RATE, lambda epoch: 0.5)]
+    fit(*given)
+    fit(*given)
+    (line,) = warnings_of_tfdist if name and tfdist.rank() == 0 else [""]
+    assert not line or "multiplier=lambda epoch: 0.5 ** (epoch - 2)" in line
+    assert len(warnings_of_tfdist) == bool(line)
 
 
 def test_a_staircase(world):

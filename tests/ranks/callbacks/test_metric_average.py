@@ -127,6 +127,29 @@ def test_fit_equals_one_process_for_every_callback_of_the_list(world):
     assert history["val_auc"] == [seen["val_auc"] for seen in before.epochs]
 
 
+class Puts(keras.callbacks.Callback):
+    """What an evaluation of the script's own might put into the logs."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs |= {"val_own": 0.1 + tfdist.rank(), "alike": 0.1, "text": str(tfdist.rank())}
+        if tfdist.rank() == 0:
+            logs["alone"] = 5.0
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("first", [True, False])
+def test_numbers_that_callbacks_before_it_have_put_there(world, first):
+    own = [Puts(), MetricAverageCallback()]
+    model = new_model(keras.optimizers.SGD(0.0))
+    logs = model.fit(
+        dataset(*samples(8, tfdist.rank()), batch=4), verbose=0, callbacks=own if first else own[::-1]
+    ).history
+    mean = 0.1 + (world - 1) / 2 if first else 0.1 + tfdist.rank()
+    np.testing.assert_allclose(logs["val_own"], [mean], rtol=1e-12)
+    assert logs["alike"] == [0.1] and logs["text"] == [str(tfdist.rank())]
+    assert logs.get("alone") == ([5.0] if tfdist.rank() == 0 else None)
+
+
 @pytest.mark.ranks(2, 3)
 def test_metrics_of_several_outputs(world):
     """Keras puts the name of the output before that of the metric; a metric of one's own is averaged all the same."""

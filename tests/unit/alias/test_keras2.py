@@ -16,9 +16,9 @@ X, Y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
 @pytest.fixture
 def translated(monkeypatch):
     """Keras with Keras 2's names, which other tests must not see."""
-    optimizer = keras.optimizers.Optimizer
+    optimizers = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
     monkeypatch.setattr(keras2, "_said", set())
-    before = {owner: dict(vars(owner)) for owner in (optimizer, keras.Model, keras.preprocessing.image)}
+    before = {owner: dict(vars(owner)) for owner in (*optimizers, keras.Model, keras.preprocessing.image)}
     backends = (keras.backend, keras._tf_keras.keras.backend)
     before |= {backend: dict(vars(backend)) for backend in backends}
     keras2.translate()
@@ -56,9 +56,12 @@ def test_decay_says_what_to_write(translated):
         keras.optimizers.SGD(0.1, decay=0.01)
 
 
-def test_variables_of_an_optimizer_as_a_method(translated, caplog):
+@pytest.mark.parametrize("scaled", [False, True])
+def test_variables_of_an_optimizer_as_a_method(translated, caplog, scaled):
     optimizer = keras.optimizers.Adam()
+    optimizer = keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
     optimizer.build(model().trainable_variables)
+    assert len(optimizer.get_weights()) == (10 if scaled else 6)
     assert [id(each) for each in optimizer.variables()] == [id(each) for each in optimizer.variables]
     for array, variable in zip(optimizer.get_weights(), optimizer.variables, strict=True):
         np.testing.assert_array_equal(array, variable.numpy())
@@ -123,6 +126,28 @@ def test_data_begins_again_in_the_middle_of_an_epoch(translated, method, caplog)
     assert "began it again (steps_per_epoch=2 and 3 batches)" in caplog.text
 
 
+@pytest.mark.parametrize("steps", [2, 3, 5])
+@pytest.mark.parametrize("split", [0.0, 0.25])
+def test_arrays_begin_again_in_the_middle_of_an_epoch(translated, steps, split, caplog):
+    """All epochs have the steps that were asked for, with the rows in their order; 3 are all batches."""
+    rows = np.arange(8, dtype="float32")[: 8 if split else 6, None]
+    seen = []
+
+    class Seen(keras.layers.Layer):
+        def call(self, value):
+            tf.py_function(lambda rows: seen.append(rows[:, 0].numpy().tolist()), [value], [])
+            return value
+
+    trained = keras.Sequential([keras.Input((1,)), Seen(), keras.layers.Dense(1)])
+    trained.compile("sgd", "mse", run_eagerly=True)
+    history = trained.fit(rows, rows, 2, 4, 0, steps_per_epoch=steps, shuffle=False, validation_split=split)
+    passes = [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    trained_on = [each for each in seen if each != [6.0, 7.0]]
+    assert trained_on == [passes[number % 3] for number in range(4 * steps)]
+    assert len(history.history["loss"]) == 4 and ("val_loss" in history.history) == bool(split)
+    assert ("Keras 2 began them again" in caplog.text) == (steps != 3)
+
+
 def test_each_pass_has_an_order_of_its_own(translated):
     """Unless `shuffle=False`: ranks that begin with the same batches would all train on these alone."""
     data, trained = Passes(), model()
@@ -151,10 +176,12 @@ def test_data_begins_again_in_evaluation_and_prediction(translated, caplog):
     assert "steps=2" not in caplog.text
 
 
-def test_values_of_variables(translated, caplog):
+@pytest.mark.parametrize("package", [keras, tf.keras], ids=["keras", "tf.keras"])
+def test_values_of_variables(translated, caplog, package):
     optimizer = keras.optimizers.SGD(0.5)
-    keras.backend.set_value(optimizer.learning_rate, 0.25)
-    assert keras.backend.get_value(optimizer.learning_rate) == 0.25
+    package.backend.set_value(optimizer.learning_rate, 0.25)
+    assert package.backend.get_value(optimizer.learning_rate) == 0.25
+    assert package.backend.get_value(0.5) == 0.5
     assert "Write variable.assign(value)." in caplog.text
 
 

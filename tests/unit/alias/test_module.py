@@ -36,13 +36,13 @@ MORE = {
     "horovod.spark": "run run_elastic",
     "horovod.spark.common.store": "Store LocalStore FilesystemStore DBFSLocalStore",
     "horovod.spark.keras": "KerasEstimator KerasModel",
-    "horovod.tensorflow.compression": "Compression",
+    "horovod.tensorflow.compression": "Compression Compressor NoneCompressor FP16Compressor",
     "horovod.tensorflow.functions": "broadcast_variables broadcast_object broadcast_object_fn allgather_object",
     "horovod.tensorflow.mpi_ops": "init shutdown size rank allgather broadcast alltoall Average Sum rank_op",
     "horovod.tensorflow.sync_batch_norm": "SyncBatchNormalization",
     "horovod.tensorflow.util": "vars_to_refs refs_to_vars",
     "horovod.torch": "DistributedOptimizer SyncBatchNorm allreduce_async_ mpi_ops",
-    "horovod.torch.compression": "Compression",
+    "horovod.torch.compression": "Compression Compressor NoneCompressor FP16Compressor",
     "horovod.torch.elastic": "TorchState ElasticSampler run",
     "horovod.torch.elastic.sampler": "ElasticSampler",
     "horovod.torch.elastic.state": "TorchState",
@@ -103,6 +103,19 @@ def test_names_are_those_of_tfdist(names):
     everything: dict[str, object] = {}
     exec("from horovod.tensorflow import *", everything)
     assert {"allreduce", "DistributedGradientTape", "check_extension"} <= set(everything)
+
+
+def test_classes_of_compressions(names):
+    module = importlib.import_module("horovod.tensorflow.compression")
+    assert module.Compression.none is module.NoneCompressor and module.Compression.fp16 is module.FP16Compressor
+
+    class Mine(module.Compressor):
+        def compress(self, tensor):
+            return tensor, None
+
+    assert Mine().compress(3) == (3, None)
+    with pytest.raises(NotImplementedError, match="Mine must define decompress"):
+        Mine().decompress(3, None)
 
 
 def test_a_name_that_horovod_has_and_tfdist_lacks_says_why(names):

@@ -21,6 +21,7 @@ _MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 _LSF = ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_HOROVODRUN = ("HOROVOD_RANK", "HOROVOD_SIZE")
 # The pipe between a rank and its supervisor.
 _PIPE = "TFDIST_MEMBER_PIPE"
 _LAUNCHED = "TFDIST_LAUNCHED"
@@ -64,6 +65,17 @@ def task(environment: Mapping[str, str]) -> tf_config.Task | None:
     with contextlib.suppress(ConfigError):
         return tf_config.find(environment)
     return None
+
+
+def refuse_horovodrun(environment: Mapping[str, str]) -> None:
+    """Raises ConfigError if `horovodrun` has started this process as one of several, which cannot find each other."""
+    place = _first_pair(environment, _HOROVODRUN)
+    if place is not None and place[1] > 1:
+        raise ConfigError(
+            f"this process is rank {place[0]} of {place[1]} of horovodrun ({' and '.join(_HOROVODRUN)} are set), whose "
+            "ranks tfdist cannot connect: each would train alone. Start the script with tfdistrun, which takes "
+            "horovodrun's options, as in tfdistrun -np 4 python train.py; or unset these variables."
+        )
 
 
 def is_taken(environment: Mapping[str, str] | None = None) -> bool:

@@ -7,6 +7,18 @@
 
 namespace tfdist {
 
+namespace {
+
+// TensorFlow's monitored sessions take "unavailable" for a reason to begin anew, for ever and
+// without a word.
+absl::Status ForSession(const Status& status) {
+  const bool is_lost = status.code() == StatusCode::kUnavailable;
+  return is_lost ? absl::Status(absl::StatusCode::kUnknown, status.message())
+                 : ToTensorFlow(status);
+}
+
+}  // namespace
+
 SessionKernel::SessionKernel(tensorflow::OpKernelConstruction* context)
     : CollectiveKernel(context) {
   OP_REQUIRES_OK(context, context->GetAttr("_tfdist_key", &key_));
@@ -17,7 +29,7 @@ void SessionKernel::ComputeAsync(tensorflow::OpKernelContext* context, DoneCallb
   call.key = key_;
   call.run = [this, context](Engine* engine) { return Run(context, engine, nullptr); };
   call.done = [context, done = std::move(done)](const Status& status) {
-    if (!status.ok()) context->SetStatus(ToTensorFlow(status));
+    if (!status.ok()) context->SetStatus(ForSession(status));
     done();
   };
   UnorderedCalls::Of(process_set()).Announce(std::move(call));
