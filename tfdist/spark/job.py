@@ -246,8 +246,8 @@ def _run(context: Any, terms: _Terms, call: _Call, sizes: check.Sizes, elastic: 
                     "start_timeout"
                 )
                 raise RankError(
-                    f"{terms.caller}: not all of the {sizes.start} tasks came within {terms.seconds:g} s. "
-                    f"{stage.problem or stage.said or advice}"
+                    f"{terms.caller}: not all of the {sizes.start} tasks ran within {terms.seconds:g} s. "
+                    f"{stage.problem or stage.said_alone or advice}"
                 ) from None
             except (RankError, ConfigError) as error:
                 stage.wait(_CAUSE_S if type(error) is RankError else 0.0)

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfdist.launch.function.embedded import Offer
@@ -81,8 +82,17 @@ class Stage:
     @property
     def said(self) -> str:
         """The last that a failed agent said, as when it cannot reach the driver; empty if none has failed."""
-        failed = sorted((each for each in self._ended.value if each.status), key=lambda each: not each.was_alone)
-        return f"task {failed[0].task}: {failed[0].said.rpartition(_LINE)[2]}" if failed else ""
+        return self._said([each for each in self._ended.value if each.status])
+
+    @property
+    def said_alone(self) -> str:
+        """The same of an agent that never reached the driver."""
+        return self._said([each for each in self._ended.value if each.was_alone])
+
+    @staticmethod
+    def _said(ended: Sequence[Ended]) -> str:
+        first = min(ended, key=lambda each: not each.was_alone, default=None)
+        return "" if first is None else f"task {first.task}: {first.said.rpartition(_LINE)[2]}"
 
     @property
     def problem(self) -> str:
@@ -106,9 +116,9 @@ class Stage:
             serve = _served(self._offer, self._ended, self._elastic)
             (tasks if self._elastic else tasks.barrier()).mapPartitions(serve).collect()
             if self.said:
-                self._failed_at = time.monotonic()
+                self._failed_at = self._failed_at or time.monotonic()
         except Exception as error:  # noqa: BLE001  (told by whoever waits)
-            self.error, self._failed_at = error, time.monotonic()
+            self.error, self._failed_at = error, self._failed_at or time.monotonic()
         finally:
             with contextlib.suppress(Exception):  # the context was stopped
                 self._context.setLocalProperty("spark.jobGroup.id", None)

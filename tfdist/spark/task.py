@@ -60,7 +60,8 @@ def packages() -> dict[str, str]:
     """The variable by which a rank finds what `--py-files` and `addPyFile` have brought to its task, if any."""
     from pyspark import SparkFiles
 
-    root = SparkFiles.getRootDirectory()
-    brought = [entry for entry in sys.path if entry == root or entry.startswith(f"{root}{os.sep}")]
-    before = os.environ.get(_PATH)
-    return {_PATH: os.pathsep.join([*brought, before] if before else brought)} if brought else {}
+    root = SparkFiles.getRootDirectory()  # which may be relative to the folder of the task
+    brought = [entry for entry in sys.path if entry.startswith(f"{root}{os.sep}")]
+    brought += [root] if any(name.endswith(".py") for name in os.listdir(root)) else []
+    paths = [*map(os.path.abspath, brought), *filter(None, [os.environ.get(_PATH)])]
+    return {_PATH: os.pathsep.join(paths)} if brought else {}
